@@ -1,0 +1,60 @@
+# make run         the default job on 129 ranks;  make run RANKS=5 JOB=jobs/NAME.yaml ARGS="stop.time=3"
+# make test        everything: ruff, mypy, all tests with Open MPI, the smoke tests with MPICH
+# make test-mpich  all tests that start MPI, with MPICH
+# make clean       what these made, results excepted
+#
+# Needs Python 3.11 or later, and nothing else: the two MPIs come with pip, into .venv and .venv-mpich.
+
+PYTHON ?= python3
+RANKS ?= 129
+JOB ?= jobs/quickstart.yaml
+ARGS ?=
+MPIRUN ?= $(abspath .venv/bin/mpirun)
+
+# One machine may have fewer cores than ranks, and Open MPI runs as root (in a container) only when told so twice.
+export PRTE_MCA_rmaps_default_mapping_policy ?= :OVERSUBSCRIBE
+export PRTE_MCA_hwloc_default_binding_policy ?= none
+ifeq ($(shell id -u),0)
+export OMPI_ALLOW_RUN_AS_ROOT = 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
+endif
+
+PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PACKAGE = pyproject.toml constraints.txt
+
+.PHONY: run test test-mpich clean
+
+run: .venv/.run
+	$(MPIRUN) -n $(RANKS) .venv/bin/python run_mpi.py $(JOB) overwrite=true $(ARGS)
+
+test: .venv/.dev
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	MPIFL_MPIEXEC=$(MPIRUN) .venv/bin/pytest
+	$(MAKE) test-mpich MARK="mpi and smoke"
+
+# The MPI that mpi4py loads is chosen when a rank starts; the linker script libmpi.so of the wheel would not do.
+MARK ?= mpi
+test-mpich: .venv/.dev .venv-mpich/.done
+	MPIFL_MPIEXEC=$(abspath .venv-mpich/bin/mpiexec) MPI4PY_LIBMPI=$(abspath .venv-mpich/lib/libmpi.so.12) \
+		.venv/bin/pytest -m "$(MARK)"
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.run: .venv/bin/python $(PACKAGE)
+	.venv/bin/python $(PIP) -e ".[mpi]"
+	touch $@
+
+.venv/.dev: .venv/bin/python $(PACKAGE)
+	.venv/bin/python $(PIP) -e ".[mpi,dev]"
+	touch $@ .venv/.run
+
+.venv-mpich/.done: constraints.txt
+	$(PYTHON) -m venv .venv-mpich
+	.venv-mpich/bin/python $(PIP) mpich
+	touch $@
+
+clean:
+	rm -rf .venv .venv-mpich build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,133 @@
+"""Updates a second through the real server loop, beside a hand-written mpi4py loop of the same messages.
+
+    mpirun -n 5 python benchmarks/server_rate.py [--sizes 7850 1000000 10000000] [--repeats 5]
+
+Clients do no work: they answer every message at once with a vector that they keep. Both loops exchange the same
+messages in the same run, taken in turn; the figure is the median of the repeats' ratios. The hand-written loop has no
+rule, no trace and no bookkeeping: blocking named receives of header and vector, round robin, and blocking replies. So
+that both sides share what the machine gives, its waits sleep no more than MPI's own do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Clients, Message, Objective, State, Update
+from mpifl.algorithms.participation import Trigger
+from mpifl.links.clocks import RealClock
+from mpifl.links.mpi import DATA, HEADER, MPI, ClientEnd, ServerEnd
+from mpifl.links.schedule import Plan
+from mpifl.links.wire import WIDTH
+from mpifl.serve import serve
+from mpifl.work import work
+
+
+@dataclass(frozen=True)
+class Idle(Area):
+    """AREA whose clients send the same vector again and again."""
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        return Update((client.y,), 0)
+
+
+class Idlers:
+    """Clients without an objective."""
+
+    def __init__(self, algorithm: Idle, x0: np.ndarray) -> None:
+        self._algorithm, self._state = algorithm, State(y=x0)
+
+    def train(self, i: int, message: Message) -> Update:
+        update = self._algorithm.train(self._state, message, None)  # type: ignore[arg-type]
+        return update._replace(version=message.version, round=message.round)
+
+
+class Rows:
+    """A trace in memory, as the run file's writer takes it before its thread does."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, ...]] = []
+
+    def update(self, *row: float) -> None:
+        self.rows.append(row)
+
+    def aggregation(self, *row: float) -> None:
+        self.rows.append(row)
+
+
+def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
+    """Updates a second of the server loop (rank 0), 0 elsewhere."""
+    algorithm = Idle(trigger=Trigger(every=4))
+    if comm.rank:
+        work(Idlers(algorithm, x0), ClientEnd(comm, x0.size, x0.dtype))  # type: ignore[arg-type]
+        return 0.0
+    n = comm.size - 1
+    link = ServerEnd(comm, n, x0.size, x0.dtype, 1)
+    plan = Plan(RealClock(lambda i, round: 0.0), algorithm.trigger, 0, stop_updates=updates)
+    plan.clock.start()
+    begin = time.perf_counter()
+    serve(algorithm, Clients(np.ones(n, int)), x0, link, plan, Rows(), lambda *a: False, 0)
+    seconds = time.perf_counter() - begin
+    link.finish(0)
+    return updates / seconds
+
+
+def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
+    """The same messages without a server."""
+    header, x = np.zeros(WIDTH), x0.copy()
+    rounds = updates // (comm.size - 1)
+    if comm.rank:
+        for _ in range(rounds):
+            comm.Recv(header, 0, HEADER)
+            comm.Recv(x, 0, DATA)
+            comm.Send(header, 0, HEADER)
+            comm.Send(x, 0, DATA)
+        return 0.0
+    workers = range(1, comm.size)
+    begin = time.perf_counter()
+    for _ in range(rounds):
+        requests = [comm.Isend(b, r, tag) for r in workers for b, tag in ((header, HEADER), (x0, DATA))]
+        for r in workers:
+            comm.Recv(header.copy(), r, HEADER)
+            comm.Recv(x, r, DATA)
+        MPI.Request.Waitall(requests)
+    return rounds * len(workers) / (time.perf_counter() - begin)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[7850, 1_000_000, 10_000_000])
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    comm = MPI.COMM_WORLD
+    if comm.size < 2:
+        print("server_rate: run it under mpirun with at least 2 ranks", file=sys.stderr)
+        return 2
+    for d in args.sizes:
+        x0 = np.ones(d, np.float32)
+        updates = max(40, min(20_000, 2_000_000_000 // (4 * d))) // (comm.size - 1) * (comm.size - 1)
+        pairs = []
+        for _ in range(args.repeats + 1):  # the first is the warm-up
+            comm.Barrier()
+            hand = by_hand(comm, x0, updates)
+            comm.Barrier()
+            pairs.append((ours(comm, x0, updates), hand))
+        if comm.rank == 0:
+            rate, hand = (statistics.median(p[k] for p in pairs[1:]) for k in (0, 1))
+            ratio = statistics.median(a / b for a, b in pairs[1:])
+            row = {"d": d, "clients": comm.size - 1, "updates": updates, "updates_per_s": round(rate, 1),
+                   "by_hand_per_s": round(hand, 1), "ratio": round(ratio, 3),
+                   "GB_per_s_in": round(rate * d * 4 / 1e9, 2)}  # fmt: skip
+            print(json.dumps(row), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""AREA: asynchronous exact averaging; every client's last model counts 1/n in the global one, however often it arrives.
+
+Iakovidou and Kim, "Asynchronous Federated Learning with exact averaging", arXiv 2405.10123 v3, Algorithm 1.
+The paper adds m_i/n to u at each upload; here u sums m_i and is divided by n once, when it is applied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mpifl.algorithms.base import Algorithm, Clients, Message, Objective, State, Update, Vector, at_least, choice
+from mpifl.algorithms.local import check_step_weights, descend, step_weight
+from mpifl.algorithms.participation import Trigger
+from mpifl.algorithms.schedules import Constant, Convex, StronglyConvex
+
+
+@dataclass(frozen=True)
+class Area(Algorithm):
+    """x_s + u/n = (1/n) sum_i y_i after every event: nothing that a client sent is ever lost or counted twice."""
+
+    step_size: float = 1.0
+    """local step alpha; the constant schedule's value"""
+    step_weights: str = "samples"
+    """factor on client i's step: samples s_i/S, uniform 1/n, relative n s_i/S, one 1"""
+    step_schedule: Constant | StronglyConvex | Convex = field(default_factory=Constant)
+    """alpha_k over the server's events k: constant, strongly-convex (Theorem 7) or convex (Theorem 8)"""
+    local_steps: int = 1
+    """local SGD steps a contact (M)"""
+    trigger: Trigger = field(default_factory=lambda: Trigger(every=1))
+    """when the server adds u/n to x_s (Remark 2)"""
+    reply: str = "before"
+    """a sender is answered before (as printed) or after the aggregation that it triggers, or deferred to the next one"""
+    first_contact: str = "compute"
+    """compute (as printed): a client computes from the start; zero: its first upload is zero (the proof's form)"""
+    output: str = "last"
+    """the model that is evaluated and stored: last, x_s; average, of x_s over all events (Theorem 8)"""
+
+    def __post_init__(self) -> None:
+        at_least("step_size", self.step_size, 0, strict=True)
+        at_least("local_steps", self.local_steps, 1)
+        check_step_weights(self.step_weights)
+        choice("first_contact", self.first_contact, ("compute", "zero"))
+        choice("output", self.output, ("last", "average"))
+
+    def init_server(self, x0: Vector, clients: Clients) -> State:
+        alpha = self.step_schedule.bind(self.step_size, self.local_steps, self.trigger, clients)
+        return State(x=x0.copy(), u=0 * x0, k=0, n=clients.n, alpha=alpha, past=0 * x0, since=0)
+
+    def message(self, server: State, i: int) -> Message:
+        return Message((server.x,), (server.alpha[0] / (server.k * server.alpha[1] + 1),))
+
+    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        server.u += update.vectors[0]
+        self._count(server)
+
+    def aggregate(self, server: State) -> None:
+        if self.output == "average":
+            server.past += server.since * server.x
+            server.since = 0
+        server.x = server.x + server.u / server.n
+        server.u[:] = 0
+        self._count(server)
+
+    def _count(self, server: State) -> None:
+        """Uploads and aggregations are events alike; x_s counts once for each in the average of Theorem 8."""
+        server.k += 1
+        server.since += 1
+
+    def model(self, server: State) -> Vector:
+        if self.output == "last" or not server.k:
+            return server.x
+        return (server.past + server.since * server.x) / server.k
+
+    def init_client(self, x0: Vector, i: int) -> State:
+        return State(y=x0)
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        step = message.numbers[0] * step_weight(self.step_weights, objective)
+        steps = 0 if self.first_contact == "zero" and message.round == 0 else self.local_steps
+        x, taken = descend(objective, message.vectors[0], step, message.round, steps)
+        m, client.y = x - client.y, x
+        return Update((m,), taken)

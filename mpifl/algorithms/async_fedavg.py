@@ -1,0 +1,77 @@
+"""AS-FedAvg: asynchronous clients send their models, the server replaces its own by the mean of every Delta of them.
+
+The asynchronous FedAvg that AREA is compared with (arXiv 2405.10123, section 5), which leaves open how the buffered
+models enter the global one. `replace` is the reading that gives the paper's tables; the others are named variants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mpifl.algorithms.base import Algorithm, Clients, Message, Objective, State, Update, Vector, at_least, choice
+from mpifl.algorithms.local import check_step_weights, descend, step_weight
+from mpifl.algorithms.participation import Trigger
+
+RULES = ("replace", "delta-over-n", "delta-over-buffer", "mix-over-n", "server-memory")
+
+
+@dataclass(frozen=True)
+class AsyncFedAvg(Algorithm):
+    """Biased to fast clients: each counts as often as it arrives. Clients that send differences are base-relative."""
+
+    step_size: float = 0.1
+    """local step alpha"""
+    step_weights: str = "samples"
+    """factor on client i's step: samples s_i/S, uniform 1/n, relative n s_i/S, one 1"""
+    local_steps: int = 1
+    """local SGD steps a contact (M)"""
+    local_epochs: int | None = None
+    """passes over the client's rows instead of local_steps"""
+    rule: str = "replace"
+    """replace: x = mean of the buffer; delta-over-n, delta-over-buffer: x += sum (x_i - base_i) over n or Delta;
+    mix-over-n: x += sum (x_i - x)/n; server-memory: x = mean of every client's last model"""
+    trigger: Trigger = field(default_factory=lambda: Trigger(every=4))
+    """when the server aggregates (every: Delta)"""
+    reply: str = "before"
+    """before, after or deferred; with every: 1 and `after`, clients get their own models back and nothing is mixed"""
+
+    def __post_init__(self) -> None:
+        at_least("step_size", self.step_size, 0, strict=True)
+        at_least("local_steps", self.local_steps, 1)
+        at_least("local_epochs", self.local_epochs, 1)
+        check_step_weights(self.step_weights)
+        choice("rule", self.rule, RULES)
+
+    def init_server(self, x0: Vector, clients: Clients) -> State:
+        last = {i: x0 for i in range(clients.n)} if self.rule == "server-memory" else {}
+        return State(x=x0.copy(), sum=0 * x0, count=0, n=clients.n, last=last)
+
+    def message(self, server: State, i: int) -> Message:
+        return Message((server.x,))
+
+    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        (sent,) = update.vectors
+        server.sum += sent
+        server.count += 1
+        if self.rule == "server-memory":  # the sum of changes of the clients' last models
+            server.sum -= server.last[i]
+            server.last[i] = sent.copy()
+
+    def aggregate(self, server: State) -> None:
+        x, sum, count, n = server.x, server.sum, server.count, server.n
+        if count:
+            if self.rule == "replace":
+                server.x = sum / count
+            elif self.rule == "delta-over-buffer":
+                server.x = x + sum / count
+            elif self.rule == "mix-over-n":
+                server.x = x + (sum - count * x) / n
+            else:
+                server.x = x + sum / n
+        server.sum[:] = 0
+        server.count = 0
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        (base,), step = message.vectors, self.step_size * step_weight(self.step_weights, objective)
+        y, taken = descend(objective, base, step, message.round, self.local_steps, self.local_epochs)
+        return Update((y - base if self.rule.startswith("delta") else y,), taken)

@@ -1,0 +1,155 @@
+"""What an algorithm is: a frozen dataclass of hyper-parameters with a server rule and a client rule.
+
+A rule knows vectors and nothing else: no MPI, no clock, no files. `State` holds all it remembers, server or client, as
+arrays and numbers, so that it can be saved. A vector handed out in a `Message` or an `Update` is never changed in place
+afterwards: it may still be on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from mpifl.algorithms.participation import Cohort, Trigger
+from mpifl.errors import ConfigError
+
+Vector = Any  # a flat (d,) NumPy array, or a torch tensor
+
+
+class State(SimpleNamespace):
+    """What a rule remembers: arrays and numbers by name."""
+
+
+class Message(NamedTuple):
+    """Server to client: a fixed number of (d,) vectors and at most 6 numbers. The loop adds version and round."""
+
+    vectors: tuple[Vector, ...]
+    numbers: tuple[float, ...] = ()
+    version: int = 0  # server version at the moment of sending
+    round: int = 0  # how many messages this client had before
+
+
+class Update(NamedTuple):
+    """Client to server: a fixed number of (d,) vectors, the local steps taken, at most 6 numbers; the rest is added."""
+
+    vectors: tuple[Vector, ...]
+    local_steps: int
+    numbers: tuple[float, ...] = ()
+    version: int = 0  # of the message that it answers
+    round: int = 0  # likewise
+    norm: float = 0.0  # Euclidean, over all vectors
+    seconds: float = 0.0  # what the computation took on its rank
+
+
+class Objective(Protocol):
+    """One client's f_i, as `mpifl.problems` builds it."""
+
+    samples: int  # s_i
+    share: float  # s_i / S
+    clients: int  # n
+
+    def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
+        """The rows of each local step of this client's round: `steps` fresh batches, or `epochs` passes."""
+
+    def gradient(self, x: Vector, rows: Any = None) -> Vector:
+        """The gradient at x, (d,), of the mean loss over `rows` (None: all), regulariser included; a new array."""
+
+    def loss(self, x: Vector, rows: Any = None) -> float:
+        """The mean loss over `rows` (None: all), regulariser included."""
+
+
+@dataclass(frozen=True)
+class Clients:
+    """What the server rule may know of the n clients."""
+
+    samples: np.ndarray  # (n,) s_i
+    rates: np.ndarray | None = None  # (n,) contacts a second, where the delay model has rates
+
+    @property
+    def n(self) -> int:
+        return len(self.samples)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """(n,) s_i / S"""
+        return self.samples / self.samples.sum()
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The base of every method. Subclasses add hyper-parameters as fields and write the five rules below."""
+
+    vectors_up: ClassVar[int] = 1  # most (d,) vectors in one update
+    vectors_down: ClassVar[int] = 1  # most (d,) vectors in one message
+    replies: ClassVar[tuple[str, ...]] = ("before", "after", "deferred")  # reply policies that make sense
+
+    # -- policies: asynchronous unless a subclass says otherwise -------------------------------------------------------
+    def rounds(self, clients: Clients, seed: int) -> Cohort | None:
+        """Who works in each synchronous round; None: every client, each at its own pace."""
+        return None
+
+    def when(self) -> Trigger | None:
+        """When the server aggregates; None: when a round's cohort is complete."""
+        return getattr(self, "trigger", None)
+
+    def answers(self) -> str:
+        """When an update's sender is answered: `before` or `after` the aggregation that it triggers, or `deferred`."""
+        return getattr(self, "reply", "deferred")
+
+    def validate(self, clients: int) -> None:
+        """Raises ConfigError where the hyper-parameters do not fit each other or the number of clients."""
+        if self.answers() not in self.replies:
+            text = f"this method answers {' or '.join(self.replies)}"
+            raise ConfigError("reply", self.answers(), text)
+        trigger = self.when()
+        if self.answers() == "deferred" and trigger and trigger.every and trigger.every > clients:
+            raise ConfigError("trigger.every", trigger.every, f"at most {clients}, the clients, when replies are deferred")
+
+    # -- server rule ---------------------------------------------------------------------------------------------------
+    def init_server(self, x0: Vector, clients: Clients) -> State:
+        """The server's state before the first message; `state.x` is the global model."""
+        raise NotImplementedError
+
+    def message(self, server: State, i: int) -> Message:
+        """What client i is sent now."""
+        raise NotImplementedError
+
+    def begin(self, server: State, members: list[int]) -> None:
+        """A synchronous round starts with these clients (one drawn twice is there twice)."""
+
+    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        """Takes in client i's update; its vectors are the loop's buffers and are not kept."""
+        raise NotImplementedError
+
+    def aggregate(self, server: State) -> None:
+        """One global step."""
+        raise NotImplementedError
+
+    def model(self, server: State) -> Vector:
+        """The model that is evaluated and stored."""
+        return server.x
+
+    # -- client rule ---------------------------------------------------------------------------------------------------
+    def init_client(self, x0: Vector, i: int) -> State:
+        """Client i's state before its first message."""
+        return State()
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        """One contact: what client i sends back for `message`; changes `client`."""
+        raise NotImplementedError
+
+
+def choice(field: str, value: str, allowed: Sequence[str]) -> None:
+    """Raises ConfigError unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise ConfigError(field, value, f"one of {', '.join(allowed)}")
+
+
+def at_least(field: str, value: float | None, low: float, strict: bool = False) -> None:
+    """Raises ConfigError unless `value` is None or a number >= low (> low if strict)."""
+    if value is not None and not (value > low if strict else value >= low):
+        raise ConfigError(field, value, f"a number {'above' if strict else 'of at least'} {low:g}")

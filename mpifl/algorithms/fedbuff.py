@@ -1,0 +1,69 @@
+"""FedBuff: asynchronous clients send pseudo-gradients, the server steps along the mean of every K of them.
+
+Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022, arXiv 2106.06639, Algorithm 1.
+The AREA paper (arXiv 2405.10123) uses one alpha for both steps: `server_step: null` and `step_weights: samples`.
+With a trigger by time the mean is over however many updates the buffer holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mpifl.algorithms.base import Algorithm, Clients, Message, Objective, State, Update, Vector, at_least, choice
+from mpifl.algorithms.local import check_step_weights, descend, step_weight
+from mpifl.algorithms.participation import Trigger
+
+
+@dataclass(frozen=True)
+class FedBuff(Algorithm):
+    """x <- x - eta_g (1/K) sum_buffer s(tau) (base_i - y_i)"""
+
+    step_size: float = 0.1
+    """local step eta_l"""
+    server_step: float | None = 1.0
+    """server step eta_g; null: the same number as step_size"""
+    step_weights: str = "one"
+    """factor on client i's step: samples s_i/S, uniform 1/n, relative n s_i/S, one 1"""
+    local_steps: int = 1
+    """local SGD steps a contact (M)"""
+    local_epochs: int | None = None
+    """passes over the client's rows instead of local_steps"""
+    staleness: str = "none"
+    """weight s(tau) of an update: none 1, or inverse-sqrt 1/sqrt(1 + tau)"""
+    trigger: Trigger = field(default_factory=lambda: Trigger(every=10))
+    """when the server aggregates (every: K)"""
+    reply: str = "after"
+    """a sender is answered before or after the aggregation that it triggers, or deferred to the next one"""
+
+    def __post_init__(self) -> None:
+        at_least("step_size", self.step_size, 0, strict=True)
+        at_least("server_step", self.server_step, 0, strict=True)
+        at_least("local_steps", self.local_steps, 1)
+        at_least("local_epochs", self.local_epochs, 1)
+        check_step_weights(self.step_weights)
+        choice("staleness", self.staleness, ("none", "inverse-sqrt"))
+
+    def init_server(self, x0: Vector, clients: Clients) -> State:
+        return State(x=x0.copy(), buffer=0 * x0, count=0)
+
+    def message(self, server: State, i: int) -> Message:
+        return Message((server.x,))
+
+    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        if self.staleness == "none":
+            server.buffer += update.vectors[0]
+        else:
+            server.buffer += (1 + staleness) ** -0.5 * update.vectors[0]
+        server.count += 1
+
+    def aggregate(self, server: State) -> None:
+        eta_g = self.step_size if self.server_step is None else self.server_step
+        if server.count:
+            server.x = server.x - (eta_g / server.count) * server.buffer
+        server.buffer[:] = 0
+        server.count = 0
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        (base,), step = message.vectors, self.step_size * step_weight(self.step_weights, objective)
+        y, taken = descend(objective, base, step, message.round, self.local_steps, self.local_epochs)
+        return Update((base - y,), taken)

@@ -1,0 +1,69 @@
+"""Who works and when the server aggregates: small policies that all algorithms share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.streams import stream
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When the server aggregates; exactly one of the four is given."""
+
+    every: int | None = None
+    """aggregate after this many updates (Delta; K_buf in FedBuff)"""
+    period: float | None = None
+    """aggregate every so many seconds of the run's clock (T)"""
+    poisson: float | None = None
+    """aggregate at the events of a Poisson process with this rate, per second (lambda_s)"""
+    bernoulli: float | None = None
+    """aggregate after an update with this probability"""
+
+    def __post_init__(self) -> None:
+        given = {k: v for k, v in vars(self).items() if v is not None}
+        if len(given) != 1:
+            raise ConfigError("trigger", given or None, "give one of every, period, poisson, bernoulli")
+        ((key, value),) = given.items()
+        if not value > 0 or (key == "bernoulli" and value > 1):
+            raise ConfigError(f"trigger.{key}", value, "a positive number" + (" up to 1" if key == "bernoulli" else ""))
+
+    @property
+    def timed(self) -> bool:
+        """True where a clock, and not an update, makes the server aggregate."""
+        return self.period is not None or self.poisson is not None
+
+    def due(self, pending: int, updates: int, seed: int) -> bool:
+        """Whether the update that was just consumed brings an aggregation: the `pending`-th since the last one."""
+        if self.bernoulli is not None:
+            return bool(stream(seed, "trigger", round=updates).random() < self.bernoulli)
+        return self.every is not None and pending >= self.every
+
+    def next_time(self, last: float, aggregations: int, seed: int) -> float:
+        """The time (s) of the next timed aggregation, given the last one's; infinity where none is timed."""
+        if self.period is not None:
+            return last + self.period
+        if self.poisson is not None:
+            return last + stream(seed, "trigger", round=aggregations).exponential(1 / self.poisson)
+        return np.inf
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients of each synchronous round, drawn anew for each: a function of (seed, round) alone."""
+
+    size: int
+    clients: int
+    seed: int
+    probabilities: np.ndarray | None = None  # (n,) None: uniform without replacement; else with replacement
+
+    def sample(self, round: int) -> list[int]:
+        """The members of a round, ascending; a client drawn twice (with replacement) is there twice."""
+        if self.size == self.clients and self.probabilities is None:
+            return list(range(self.clients))
+        rng = stream(self.seed, "cohort", round=round)
+        replace = self.probabilities is not None
+        return sorted(rng.choice(self.clients, self.size, replace=replace, p=self.probabilities).tolist())

@@ -1,0 +1,212 @@
+"""The command line: one line on stderr and exit code 2 for whatever a user gets wrong, on any number of ranks."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from mpifl import __version__
+from mpifl.errors import ConfigError
+
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")  # a rank is one core; it counts when NumPy is imported: below, in functions
+
+
+def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> int:
+    """Runs one command on rank 0 while the other ranks follow; the exit code, the same on all of them.
+
+    With a `default_job` the command is `run`.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if default_job and words[:1] != ["--version"]:
+        words = ["run", *words]
+    from mpifl import launch
+
+    comm = launch.communicator()
+    if comm is not None and comm.Get_rank() > 0:
+        return launch.follow(comm)
+    return launch.guard(comm, lambda: _lead(words, default_job, comm))
+
+
+def _lead(words: list[str], default_job: Path | None, comm: Any) -> int:
+    """Rank 0's part: whatever becomes of the command, the other ranks are let go."""
+    from mpifl import launch
+
+    code = 0
+    try:
+        work = _prepare(words, default_job)
+        if work:
+            return launch.lead(work.job, comm, work.replay)
+        sys.stdout.flush()
+    except ConfigError as error:
+        code = 2
+        print(f"mpifl: {error}", file=sys.stderr)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        code = 130
+    launch.dismiss(comm, code)
+    return code
+
+
+class Work(NamedTuple):
+    """What the ranks are to do together."""
+
+    job: Any
+    replay: Any = None
+
+
+def _prepare(words: list[str], default_job: Path | None) -> Work | None:
+    """Does what rank 0 can do alone, or returns the run to be led. Raises ConfigError."""
+    name, rest = (words[0], words[1:]) if words else ("", [])
+    if name in ("-h", "--help"):
+        print(_overview())
+        return None
+    if name == "--version":
+        print(f"mpifl {__version__}")
+        return None
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError("command", name or "''", f"one of {', '.join(COMMANDS)}{hint}")
+    command = COMMANDS[name]
+    parser = _Parser(f"mpifl {name}", command)
+    try:
+        args, unknown = parser.parse_known_intermixed_args(rest)
+    except SystemExit:  # --help was printed
+        return None
+    if unknown:
+        raise ConfigError("option", unknown[0], f"mpifl {name} takes {', '.join(['--help', *command.options])}")
+    if not args.words and default_job:
+        args.words = [str(default_job)]
+    elif default_job and _is_override(args.words[0]):
+        args.words.insert(0, str(default_job))
+    return command.do(args)
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+def _run(args: argparse.Namespace) -> Work:
+    return Work(_loaded("run", args.words))
+
+
+def _check(args: argparse.Namespace) -> None:
+    from mpifl import config
+
+    print(config.to_yaml(_loaded("check", args.words)), end="")
+
+
+def _replay(args: argparse.Namespace) -> Work:
+    from mpifl import config
+    from mpifl.records import open_run
+
+    file, overrides = _file_and_overrides("replay", "RUN.h5", args.words)
+    run = open_run(file)
+    return Work(config.replayed(run.config, file.with_name(f"{file.stem}-replay.h5"), overrides), run)
+
+
+def _show(args: argparse.Namespace) -> None:
+    from mpifl.analysis.show import show
+
+    if len(args.words) != 1:
+        raise ConfigError("show", " ".join(args.words) or "''", "one RUN.h5")
+    show(Path(args.words[0]), args.follow)
+
+
+def _report(args: argparse.Namespace) -> None:
+    from mpifl.analysis.report import report
+
+    if not args.words:
+        raise ConfigError("report", "''", "at least one RUN.h5")
+    report([Path(word) for word in args.words], args.out)
+
+
+def _list(args: argparse.Namespace) -> None:
+    from mpifl.listing import KINDS
+
+    kind, *names = args.words or [""]
+    if kind not in KINDS or len(names) > 1:
+        raise ConfigError("list", " ".join(args.words) or "''", f"one of {', '.join(KINDS)}, and perhaps one name")
+    print(KINDS[kind](names[0] if names else None))
+
+
+class Command(NamedTuple):
+    do: Callable[[argparse.Namespace], Work | None]
+    usage: str
+    help: str
+    options: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - never changed
+
+
+COMMANDS = {
+    "run": Command(_run, "JOB.yaml [key=value ...]", "run a job, under mpirun or in one process"),
+    "check": Command(_check, "JOB.yaml [key=value ...]", "validate a job and print it with everything filled in"),
+    "replay": Command(_replay, "RUN.h5 [output=FILE.h5]", "run again in the recorded order of arrivals, bit for bit"),
+    "show": Command(
+        _show,
+        "RUN.h5",
+        "what a run file holds",
+        {"--follow": {"action": "store_true", "help": "stay and show a live run's new evaluations"}},
+    ),
+    "list": Command(_list, "algorithms|data|models|jobs [NAME]", "what there is, each option with its meaning"),
+    "report": Command(
+        _report,
+        "RUN.h5 ...",
+        "tables and figures of runs",
+        {"--out": {"metavar": "DIR", "type": Path, "help": "the folder they are written to"}},
+    ),
+}
+
+
+# -- reading the command line ------------------------------------------------------------------------------------------
+class _Parser(argparse.ArgumentParser):
+    """Errors are ConfigErrors, not a usage text."""
+
+    def __init__(self, prog: str, command: Command) -> None:
+        super().__init__(prog, f"{prog} {command.usage}", command.help, allow_abbrev=False)
+        self.add_argument("words", nargs="*", metavar=command.usage, help=argparse.SUPPRESS)
+        for option, how in command.options.items():
+            self.add_argument(option, **how)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError("command line", self.prog, message)
+
+
+def _is_override(word: str) -> bool:
+    return re.match(r"[A-Za-z_][\w.]*=", word) is not None
+
+
+def _file_and_overrides(command: str, what: str, words: list[str]) -> tuple[Path, list[str]]:
+    files = [word for word in words if not _is_override(word)]
+    if not files:
+        raise ConfigError(command, " ".join(words) or "''", f"a {what} first, then key=value")
+    if len(files) > 1:
+        raise ConfigError(command, files[1], f"one {what}, then key=value")
+    return Path(files[0]), [word for word in words if _is_override(word)]
+
+
+def _loaded(command: str, words: list[str]) -> Any:
+    from mpifl import config
+
+    return config.load(*_file_and_overrides(command, "JOB.yaml", words))
+
+
+def _overview() -> str:
+    rows = [(f"{name} {command.usage}", command.help) for name, command in COMMANDS.items()]
+    width = max(len(left) for left, _ in rows)
+    lines = [f"  {left:<{width}}  {right}" for left, right in rows]
+    return "\n".join(
+        [
+            "usage: [mpirun -n RANKS] mpifl COMMAND ...",
+            "",
+            "Asynchronous and synchronous federated optimisation over MPI.",
+            "",
+            *lines,
+            "",
+            "  --version, --help; mpifl COMMAND --help",
+        ]
+    )

@@ -1,0 +1,292 @@
+"""Puts the parts of a run together: rank 0 leads, the other ranks follow."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifl.algorithms.base import Clients
+from mpifl.errors import RunFailed
+from mpifl.evaluate import Evaluator
+from mpifl.links.clocks import Link, RealClock, VirtualClock
+from mpifl.links.inprocess import InProcess
+from mpifl.links.schedule import Plan, Record
+from mpifl.serve import serve
+from mpifl.work import Worker, work
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from mpifl.config import Job
+    from mpifl.problems import Problem
+    from mpifl.records import Run, RunWriter
+
+LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS")  # set by mpirun, mpiexec, srun
+HOST = 64  # bytes of a host's name
+
+
+def communicator() -> MPI.Comm | None:
+    """The job's communicator, or None where there is one process. Without a launcher MPI is not even imported."""
+    if not any(name in os.environ for name in LAUNCHERS):
+        return None
+    from mpifl.links.mpi import MPI
+
+    return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
+
+
+def guard(comm: MPI.Comm | None, run: Callable[[], int]) -> int:
+    """The exit code of `run`; an error that nothing expected ends every rank with its traceback and exit code 3."""
+    try:
+        return run()
+    except Exception:
+        print(f"rank {comm.rank if comm else 0} on {socket.gethostname()}:", file=sys.stderr)
+        traceback.print_exc()
+        sys.stderr.flush()
+        if comm:
+            comm.Abort(3)
+        return 3
+
+
+# -- ranks 1 .. R-1 ----------------------------------------------------------------------------------------------------
+def follow(comm: MPI.Comm) -> int:
+    """What every rank but 0 does, whatever the command: waits for its part, hosts its clients; the exit code."""
+    return guard(comm, partial(_follow, comm))
+
+
+def _follow(comm: MPI.Comm) -> int:
+    from mpifl.config import job_from_dict
+    from mpifl.links.mpi import SETUP, ClientEnd, wait
+    from mpifl.problems import objective
+
+    def receive(shape: Any, dtype: Any) -> np.ndarray:
+        wait(comm.Irecv(array := np.empty(shape, dtype), 0, SETUP))
+        return array
+
+    host = socket.gethostname().encode()[:HOST].ljust(HOST)
+    wait(comm.Isend(host, 0, SETUP))
+    part = json.loads(receive(int(receive(1, np.int64)[0]), np.uint8).tobytes())
+    if "code" in part:
+        return int(part["code"])
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)  # the server hears them too, and ends the run
+    job = job_from_dict(part["job"])
+    x0 = receive(part["d"], part["dtype"])
+    objectives = {
+        i: objective(job.problem, part["meta"], [receive(*a) for a in arrays], i, job.seed)
+        for i, arrays in part["clients"]
+    }
+    end = ClientEnd(comm, x0.size, x0.dtype)
+    wait(comm.Isend(host, 0, SETUP))  # ready
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its losses say so
+            work(Worker(job.algorithm, x0, objectives), end)
+    except Exception as error:
+        end.fail(error)
+    return end.code
+
+
+# -- rank 0 ------------------------------------------------------------------------------------------------------------
+def _hear(comm: MPI.Comm) -> list[str]:
+    """Waits for one word of every other rank."""
+    from mpifl.links.mpi import SETUP, wait
+
+    buffers = [bytearray(HOST) for _ in range(1, comm.size)]
+    wait(*(comm.Irecv(b, r, SETUP) for r, b in enumerate(buffers, 1)))
+    return [b.decode(errors="replace").strip() for b in buffers]
+
+
+_names: list[str] = []  # the hosts, once they are known
+
+
+def _hosts(comm: MPI.Comm | None) -> list[str]:
+    """The hosts of all ranks, rank 0's first; the other ranks send their names once, as soon as they are there."""
+    if not _names:
+        _names.extend([socket.gethostname(), *(_hear(comm) if comm else ())])
+    return _names
+
+
+def dismiss(comm: MPI.Comm | None, code: int) -> None:
+    """Rank 0: no run; the other ranks leave with this exit code."""
+    if comm:
+        _hosts(comm)
+        _send_parts(comm, [json.dumps({"code": code}).encode()] * (comm.size - 1), [[]] * (comm.size - 1))
+
+
+def _send_parts(comm: MPI.Comm, texts: list[bytes], arrays: list[list[np.ndarray]]) -> None:
+    """Sends rank r + 1 its text r and its arrays r."""
+    from mpifl.links.mpi import SETUP, wait
+
+    requests = []
+    for r, text in enumerate(texts):
+        requests.append(comm.Isend(np.array([len(text)], np.int64), r + 1, SETUP))
+        requests.append(comm.Isend(np.frombuffer(text, np.uint8), r + 1, SETUP))
+        requests += [comm.Isend(a, r + 1, SETUP) for a in arrays[r]]
+    wait(*requests)
+
+
+def _link(job: Job, problem: Problem, x0: np.ndarray, comm: MPI.Comm | None) -> Link:
+    """Hands every client to its rank and waits until all are ready."""
+    from mpifl.config import job_to_dict
+    from mpifl.problems import objective
+
+    n = problem.clients
+    if comm is None:
+        objectives = {i: objective(job.problem, problem.meta, problem.shard(i), i, job.seed) for i in range(n)}
+        return InProcess(Worker(job.algorithm, x0, objectives))
+    from mpifl.links.mpi import ServerEnd
+
+    common = {"job": job_to_dict(job), "meta": problem.meta, "d": x0.size, "dtype": x0.dtype.str}
+    texts, arrays = [], []
+    for r in range(comm.size - 1):
+        mine = [(i, problem.shard(i)) for i in range(r, n, comm.size - 1)]
+        specs = [(i, [(a.shape, a.dtype.str) for a in shard]) for i, shard in mine]
+        texts.append(json.dumps({**common, "clients": specs}).encode())
+        arrays.append([x0, *(a for _, shard in mine for a in shard)])
+    _send_parts(comm, texts, arrays)
+    vectors = max(job.algorithm.vectors_up, 1)
+    link = ServerEnd(comm, n, x0.size, x0.dtype, vectors)
+    _hear(comm)  # all are ready
+    return link
+
+
+def lead(job: Job, comm: MPI.Comm | None, replay: Run | None = None) -> int:
+    """Rank 0: runs a job, or repeats a recorded one; the exit code. Raises ConfigError before any work is begun."""
+    from mpifl.problems import load
+    from mpifl.records import RunWriter
+
+    problem = load(job.problem)
+    x0 = problem.initial(job.seed)
+    n = problem.clients
+    rates = job.clock.delay.rates(n, job.seed)
+    delays = job.clock.delay.bind(n, job.seed)
+    clients = Clients(problem.samples, rates)
+    job.algorithm.init_server(x0, clients)  # raises what does not fit before any file is made
+    schedule = _recorded(job, replay) if replay else _plan(job, delays)
+    ranks = comm.size if comm else 1
+    hosts = _hosts(comm)
+    columns = {
+        "samples": problem.samples,
+        "rate": rates if rates is not None else np.full(n, np.nan),
+        "rank": 1 + np.arange(n) % (ranks - 1) if comm else np.zeros(n, int),
+    }
+    attrs = _attributes(job, "replay" if replay else job.clock.mode, ranks, hosts)
+    writer = RunWriter(
+        job.output, attrs=attrs, clients=columns, x0=x0, layout=problem.layout, overwrite=job.overwrite
+    )
+    try:
+        link = _link(job, problem, x0, comm)
+    except BaseException:
+        writer.close("failed", x0)
+        raise
+    return _serve(job, problem, x0, clients, link, schedule, writer)
+
+
+def _serve(job: Job, problem: Problem, x0: Any, clients: Clients, link: Link, schedule: Any, writer: RunWriter) -> int:
+    from mpifl.progress import Progress
+
+    caught: list[int] = []
+
+    def catch(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
+
+    before = {s: signal.signal(s, catch) for s in (signal.SIGINT, signal.SIGTERM)}
+    evaluator = Evaluator(problem, writer, deterministic=schedule.deterministic, accuracy=job.stop.accuracy)
+    record = Progress(writer, job.stop, evaluator)
+    status, code, x = "failed", 3, x0
+    begin, cpu = time.perf_counter(), time.process_time()
+    writer.set_attr("began", time.time())
+    try:
+        if isinstance(schedule, Plan):
+            schedule.clock.start()
+        with np.errstate(over="ignore", invalid="ignore"):
+            server = serve(
+                job.algorithm, clients, x0, link, schedule, record, evaluator, job.seed,
+                partial(_stopped, caught, evaluator, writer),
+            )  # fmt: skip
+        x = job.algorithm.model(server)
+        status, code = ("interrupted", 128 + caught[0]) if caught else ("completed", 0)
+    except RunFailed as error:
+        print(f"mpifl: the run failed: {error}", file=sys.stderr)
+        writer.event(record.time, "failed", -1, str(error))
+    finally:
+        wall, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        writer.set_attr("wall_seconds", wall)
+        writer.set_attr("server_cpu_share", cpu / wall)
+        writer.set_attr("peak_rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        record.close()
+        dropped = link.finish(code) if not sys.exc_info()[0] else 0  # an unexpected error ends all ranks at once
+        if dropped:
+            writer.event(record.time, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
+        evaluator.close()
+        writer.close(status, x)
+        for s, handler in before.items():
+            signal.signal(s, handler)
+    return code
+
+
+def _stopped(caught: list[int], evaluator: Evaluator, writer: RunWriter) -> bool:
+    """Whether a signal or a target ends the run now. Raises RunFailed where rows could not be written."""
+    writer.check()
+    return bool(caught) or evaluator.reached
+
+
+def _plan(job: Job, delays: Callable[[int, int], float]) -> Plan:
+    clock = RealClock(delays) if job.clock.mode == "real" else VirtualClock(delays)
+    return Plan(
+        clock, job.algorithm.when(), job.seed, stop_time=job.stop.time, stop_updates=job.stop.updates,
+        evaluate_every=job.evaluate.every, evaluate_updates=job.evaluate.updates,
+    )  # fmt: skip
+
+
+def _recorded(job: Job, run: Run) -> Record:
+    """The order of events that a run file holds."""
+    trigger = job.algorithm.when()
+    updates, aggregations, evaluations = run.updates, run.aggregations, run.evaluations
+    return Record(
+        list(zip(updates["time"].tolist(), updates["client"].tolist(), strict=True)),
+        list(zip(aggregations["time"].tolist(), aggregations["updates"].tolist(), strict=True)),
+        list(zip(*(evaluations[c].tolist() for c in ("time", "updates", "version")), strict=True)),
+        timed=trigger is not None and trigger.timed,
+    )
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="microseconds")
+
+
+def _attributes(job: Job, clock: str, ranks: int, hosts: list[str]) -> dict[str, Any]:
+    """The run file's root attributes that are known at the start."""
+    from mpifl import __version__
+    from mpifl.config import job_to_dict, to_yaml
+
+    mpi = "none"
+    if ranks > 1:
+        from mpifl.links.mpi import MPI
+
+        mpi = MPI.Get_library_version().splitlines()[0].strip("\0 ")
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        commit = ""
+    return {
+        "mpifl_version": __version__, "name": job.name, "algorithm": job_to_dict(job)["algorithm"]["name"], "config": to_yaml(job),
+        "seed": job.seed, "clock": clock, "clients": job.problem.clients, "ranks": ranks, "hosts": json.dumps(hosts),
+        "mpi": mpi, "git_commit": commit, "started": _now(),
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""How messages travel, and in which order they are consumed."""

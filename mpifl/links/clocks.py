@@ -1,0 +1,103 @@
+"""Clocks: the order in which updates are consumed, and what time it is when they are.
+
+real     completion order; a client holds its update back until its drawn contact time is over.
+virtual  due time = time of the message + the drawn contact time; ties go to the lower client. Deterministic, whatever
+         computes the updates and however long that takes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from typing import Protocol
+
+from mpifl.algorithms.base import Update
+from mpifl.errors import RunFailed
+from mpifl.links.delays import Seconds
+
+
+LOOK_UP = 0.2  # s of real time after which a waiting server sees whether it was told to stop
+
+
+class Link(Protocol):
+    """How messages travel between the server and the clients."""
+
+    def send(self, i: int, message, delay: float) -> None:  # type: ignore[no-untyped-def]
+        """Sends client i a message and goes on; the client holds its update back for `delay` seconds."""
+
+    def take(self, i: int) -> Update:
+        """Waits for client i's update."""
+
+    def any(self, timeout: float) -> tuple[int, Update] | None:
+        """Waits for the next update of any client, at most `timeout` seconds; None where none came."""
+
+    def release(self, i: int) -> None:
+        """The vectors of client i's update are no longer needed."""
+
+    def finish(self, code: int) -> int:
+        """Takes in and drops all that is still out, ends the client loops; how many updates were dropped."""
+
+
+class Clock(Protocol):
+    time: float  # s since start
+
+    def start(self) -> None: ...
+
+    def sent(self, i: int, round: int) -> float:
+        """A message leaves for client i now; the delay (s) that the client must keep."""
+
+    def next(self, link: Link, deadline: float) -> tuple[int, Update] | None:
+        """The next update up to the deadline, or None. `time` is then the update's time, or the deadline, or earlier
+        where the clock only lets the server look up."""
+
+
+class RealClock:
+    """Seconds of wall time since `start`."""
+
+    deterministic = False
+
+    def __init__(self, delays: Seconds) -> None:
+        self._delays, self._out, self.time = delays, 0, 0.0
+
+    def start(self) -> None:
+        self._origin = time.perf_counter()
+
+    def sent(self, i: int, round: int) -> float:
+        self._out += 1
+        return self._delays(i, round)
+
+    def next(self, link: Link, deadline: float) -> tuple[int, Update] | None:
+        if not self._out and deadline == float("inf"):
+            raise RunFailed("no client is working and nothing is due: the run cannot go on")
+        now = time.perf_counter() - self._origin
+        until = min(deadline, now + LOOK_UP)
+        got = link.any(until - now) if now < until else None
+        self._out -= got is not None
+        self.time = time.perf_counter() - self._origin if got else until
+        return got
+
+
+class VirtualClock:
+    """Time that passes from one due event to the next."""
+
+    deterministic = True
+
+    def __init__(self, delays: Seconds) -> None:
+        self._delays, self.time = delays, 0.0
+        self._due: list[tuple[float, int]] = []
+
+    def start(self) -> None:
+        self.time = 0.0
+
+    def sent(self, i: int, round: int) -> float:
+        heapq.heappush(self._due, (self.time + self._delays(i, round), i))
+        return 0.0
+
+    def next(self, link: Link, deadline: float) -> tuple[int, Update] | None:
+        if not self._due and deadline == float("inf"):
+            raise RunFailed("no client is working and nothing is due: the run cannot go on")
+        if not self._due or self._due[0][0] > deadline:
+            self.time = deadline
+            return None
+        self.time, i = heapq.heappop(self._due)
+        return i, link.take(i)

@@ -1,0 +1,129 @@
+"""The order of all server events: updates, aggregations, evaluations, the end; planned by policy, or recorded.
+
+`Plan` merges a clock's updates with the trigger, the evaluations and the stop rule; `Record` repeats what a run file
+holds. The server loop follows either without knowing which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from mpifl.algorithms.base import Update
+from mpifl.algorithms.participation import Trigger
+from mpifl.links.clocks import Link, RealClock, VirtualClock
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that the server does next."""
+
+    kind: str  # update | aggregate | evaluate | idle
+    time: float  # s of the run's clock
+    client: int = -1
+    update: Update | None = None
+    aggregates: bool = False  # this update triggers an aggregation
+
+
+class Plan:
+    """Events as the policies make them. At equal times: updates, then aggregations, evaluations, the end."""
+
+    def __init__(
+        self,
+        clock: RealClock | VirtualClock,
+        trigger: Trigger | None,
+        seed: int,
+        *,
+        stop_time: float | None = None,
+        stop_updates: int | None = None,
+        evaluate_every: float | None = None,
+        evaluate_updates: int | None = None,
+    ) -> None:
+        self.clock, self._trigger, self._seed = clock, trigger, seed
+        self._stop_time, self._stop_updates = stop_time or inf, stop_updates or inf
+        self._every, self._every_updates = evaluate_every or inf, evaluate_updates
+        self.deterministic = clock.deterministic
+        self.round_size = 0  # updates that complete the present synchronous round; the loop sets it
+
+    def sent(self, i: int, round: int) -> float:
+        return self.clock.sent(i, round)
+
+    def events(self, link: Link) -> Iterator[Event]:
+        """The run's events in order; ends when the run ends, with an evaluation."""
+        clock, trigger, seed = self.clock, self._trigger, self._seed
+        pending = updates = aggregations = evaluations = 0
+        next_aggregation = trigger.next_time(0.0, 0, seed) if trigger else inf
+        yield Event("evaluate", 0.0)
+        evaluated = (0.0, 0)
+        while updates < self._stop_updates:
+            next_evaluation = (evaluations + 1) * self._every
+            deadline = min(next_aggregation, next_evaluation, self._stop_time)
+            got = clock.next(link, deadline)
+            if got:
+                updates, pending = updates + 1, pending + 1
+                due = trigger.due(pending, updates, seed) if trigger else pending >= self.round_size
+                pending = 0 if due else pending
+                yield Event("update", clock.time, got[0], got[1], due)
+                if self._every_updates and updates % self._every_updates == 0:
+                    yield Event("evaluate", clock.time)
+                    evaluated = (clock.time, updates)
+            elif clock.time < deadline:
+                yield Event("idle", clock.time)
+            elif deadline == next_aggregation:
+                aggregations, pending = aggregations + 1, 0
+                next_aggregation = trigger.next_time(deadline, aggregations, seed) if trigger else inf
+                yield Event("aggregate", deadline)
+            elif deadline == next_evaluation:
+                evaluations += 1
+                yield Event("evaluate", deadline)
+                evaluated = (deadline, updates)
+            else:
+                break
+        if evaluated != (clock.time, updates):
+            yield Event("evaluate", clock.time)
+
+
+class Record:
+    """Events as an earlier run recorded them; only the order counts, the times are repeated as they were."""
+
+    deterministic = True
+
+    def __init__(
+        self,
+        updates: Sequence[tuple[float, int]],  # (time, client)
+        aggregations: Sequence[tuple[float, int]],  # (time, updates before)
+        evaluations: Sequence[tuple[float, int, int]],  # (time, updates before, aggregations before)
+        timed: bool,  # aggregations come by a clock, not with an update
+    ) -> None:
+        self._updates, self._timed = updates, timed
+        self._aggregations, self._evaluations = aggregations, evaluations
+        self.round_size = 0
+
+    def sent(self, i: int, round: int) -> float:
+        return 0.0
+
+    def events(self, link: Link) -> Iterator[Event]:
+        """The recorded events in order. Raises RunFailed where the record contradicts itself."""
+        aggregated = evaluated = 0
+
+        def pauses(updates: int) -> Iterator[Event]:
+            """What happened between this many updates and the next one."""
+            nonlocal aggregated, evaluated
+            while True:
+                evaluation = self._evaluations[evaluated] if evaluated < len(self._evaluations) else (inf, -1, -1)
+                if evaluation[1:] == (updates, aggregated):
+                    evaluated += 1
+                    yield Event("evaluate", evaluation[0])
+                elif aggregated < len(self._aggregations) and self._aggregations[aggregated][1] == updates:
+                    aggregated += 1
+                    yield Event("aggregate", self._aggregations[aggregated - 1][0])
+                else:
+                    return
+
+        yield from pauses(0)
+        for count, (time, client) in enumerate(self._updates, 1):
+            due = not self._timed and aggregated < len(self._aggregations) and self._aggregations[aggregated][1] == count
+            aggregated += due
+            yield Event("update", time, client, link.take(client), due)
+            yield from pauses(count)

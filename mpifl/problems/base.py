@@ -1,0 +1,112 @@
+"""What a problem is made of: data, a partition of its rows over the clients, a model, an initial point.
+
+Each part is a frozen dataclass whose fields are its configuration, and a subclass is all that a new one takes. Nothing
+here is heavier than NumPy: every rank imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from mpifl.algorithms.base import Objective
+    from mpifl.problems.config import ProblemConfig
+
+Layout = list[tuple[str, tuple[int, ...]]]  # names and shapes of a model's parts, in the order of the flat vector
+
+
+@dataclass
+class Rows:
+    """What a data set holds: rows to train on, rows to test on, and where they come by client, whose each is."""
+
+    x: np.ndarray  # (S, features), any numeric dtype
+    y: np.ndarray  # (S,) int labels
+    x_test: np.ndarray  # (T, features); T = 0 where there is none
+    y_test: np.ndarray  # (T,)
+    classes: int  # labels are 0 .. classes - 1
+    divisor: float = 1  # features are x / divisor
+    owner: np.ndarray | None = None  # (S,) int client of each training row
+
+
+@dataclass(frozen=True)
+class Data:
+    """The base of every data set."""
+
+    devices: ClassVar[int | None] = None  # number of clients where the job does not say
+    natural: ClassVar[bool] = False  # the rows come by client
+
+    def read(self, root: Path, download: bool, clients: int | None) -> Rows:
+        """The rows, from files under `root`; fetched first where `download` and they are not there."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The base of every rule that deals the training rows to clients."""
+
+    def owners(self, y: np.ndarray, classes: int, clients: int, batch: int) -> np.ndarray:
+        """(S,) the client of each row, from the rows' labels y (S,); `batch` is the least useful number of rows."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Init:
+    """The base of every law of the initial model."""
+
+    def draw(self, generator: np.random.Generator, d: int) -> np.ndarray:
+        """(d,) float64"""
+        raise NotImplementedError
+
+
+class Problem:
+    """n clients' objectives on one flat vector of length d, and how well a model does."""
+
+    d: int
+    dtype: np.dtype
+    clients: int
+    samples: np.ndarray  # (n,) int64 s_i
+    layout: Layout
+    meta: dict[str, Any]  # JSON-able: what `objective` needs besides the configuration and a shard
+
+    def initial(self, seed: int) -> np.ndarray:
+        """(d,) the first model of a run."""
+        raise NotImplementedError
+
+    def shard(self, i: int) -> list[np.ndarray]:
+        """Client i's C-contiguous arrays, views where there is one big array."""
+        raise NotImplementedError
+
+    def evaluate(self, x: np.ndarray) -> dict[str, float]:
+        """train_loss, test_loss, test_accuracy of the model x (d,); nan where there is none. Safe beside gradients."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Model:
+    """The base of every model: what a client's loss is."""
+
+    def data(self) -> Data:
+        """The data set where the job names none."""
+        raise NotImplementedError
+
+    def devices(self) -> int | None:
+        """The number of clients, where the model alone decides it."""
+        return None
+
+    def check(self, config: ProblemConfig) -> None:
+        """Raises ConfigError where another part of the problem does not go with this model."""
+
+    def problem(self, config: ProblemConfig) -> Problem:
+        """Reads the data and deals it; rank 0 or one process."""
+        raise NotImplementedError
+
+    def objective(
+        self, config: ProblemConfig, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
+    ) -> Objective:
+        """Client i's objective, on any rank."""
+        raise NotImplementedError

@@ -1,0 +1,53 @@
+"""The two synthetic data sets of FedPD (Zhang, Hong, Dhople, Yin, Liu, arXiv 2005.11418): features N(0, I) with the
+last one constant, and labels that are noise (weak) or come from a model of each agent's own (strong)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from mpifl.problems.base import Data, Rows
+from mpifl.problems.checks import one_of, whole
+from mpifl.streams import stream
+
+
+@dataclass(frozen=True)
+class FedPDSynthetic(Data):
+    """FedPD's binary data: 100 agents with 400 samples of 20 features each; nothing to test on."""
+
+    devices: ClassVar[int | None] = 100
+    natural: ClassVar[bool] = True
+    name: str = "fedpd-synthetic"
+    kind: str = "weak"
+    """weak: labels are random; strong: label = sign(a'x_i + noise) with x_i uniform on [-10, 10]^d, noise N(0, 1)."""
+    dim: int = 20
+    """Features d; the last one is constant 1."""
+    samples: int = 400
+    """Samples of each agent."""
+    seed: int = 0
+    """Seed of the data; the run's own seed does not change it."""
+
+    def __post_init__(self) -> None:
+        one_of("kind", self.kind, ("weak", "strong"))
+        whole("dim", self.dim, 2)
+        whole("samples", self.samples, 1)
+        whole("seed", self.seed, 0)
+
+    def read(self, root: Path, download: bool, clients: int | None) -> Rows:
+        agents = clients or self.devices or 1
+        x = np.ones((agents, self.samples, self.dim))
+        y = np.empty((agents, self.samples), np.int64)
+        for i in range(agents):
+            generator = stream(self.seed, "data", i)
+            x[i, :, :-1] = generator.standard_normal((self.samples, self.dim - 1))
+            if self.kind == "weak":
+                y[i] = generator.integers(0, 2, self.samples)
+            else:
+                local = generator.uniform(-10, 10, self.dim)
+                y[i] = x[i] @ local + generator.standard_normal(self.samples) > 0
+        owner = np.repeat(np.arange(agents), self.samples)
+        nobody = np.empty((0, self.dim))
+        return Rows(x.reshape(-1, self.dim), y.ravel(), nobody, np.empty(0, np.int64), classes=2, owner=owner)

@@ -1,0 +1,96 @@
+"""Your own data: a folder with one .npz or .h5 file a client."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+from zipfile import BadZipFile
+
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.problems.base import Data, Rows
+
+Part = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Folder(Data):
+    """One file a client, in sorted order of names: arrays x (rows, features), y (rows,) whole numbers from 0 (or -1 and
+    1), and where there are any x_test and y_test, of which all clients' make one test set."""
+
+    natural: ClassVar[bool] = True
+    name: str = "folder"
+    path: str = ""
+    """The folder: as it stands, else under the data root."""
+
+    def read(self, root: Path, download: bool, clients: int | None) -> Rows:
+        folder = located(self.path, root)
+        files = sorted(file for file in folder.iterdir() if file.suffix in (".npz", ".h5"))
+        if not files:
+            raise ConfigError("data file", folder / "*", "at least one file .npz or .h5")
+        train: list[Part] = []
+        test: list[Part] = []
+        for file in files:
+            arrays = read_arrays(file)
+            train.append(_pair(arrays, "x", "y", file))
+            if "x_test" in arrays or "y_test" in arrays:
+                test.append(_pair(arrays, "x_test", "y_test", file))
+        return gather(train, test, folder)
+
+
+def located(path: str, root: Path) -> Path:
+    """The folder `path`, as it stands or under the data root."""
+    if not path:
+        raise ConfigError("problem.data.path", path, "a folder")
+    for folder in (Path(path).expanduser(), root / path):
+        if folder.is_dir():
+            return folder
+    raise ConfigError("problem.data.path", path, f"a folder, as it stands or under {root}")
+
+
+def read_arrays(file: Path) -> dict[str, np.ndarray]:
+    """All arrays of one client's file."""
+    try:
+        if file.suffix == ".npz":
+            with np.load(file, allow_pickle=False) as content:
+                return dict(content)
+        import h5py
+
+        with h5py.File(file) as content:
+            return {name: item[()] for name, item in content.items() if isinstance(item, h5py.Dataset)}
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+        raise ConfigError("data file", file, f"an undamaged file: {str(error).lower()}") from error
+
+
+def _pair(arrays: dict[str, np.ndarray], x_name: str, y_name: str, file: Path) -> Part:
+    for name in (x_name, y_name):
+        if name not in arrays:
+            raise ConfigError("data file", file, f"an array {name}: it has {', '.join(sorted(arrays)) or 'none'}")
+    x, y = arrays[x_name], arrays[y_name]
+    if x.ndim != 2 or x.dtype.kind not in "biuf":
+        raise ConfigError("data file", file, f"{x_name} of shape (rows, features): it has {x.dtype} {x.shape}")
+    if y.shape != x.shape[:1] or y.dtype.kind not in "biu":
+        raise ConfigError("data file", file, f"{y_name} of {len(x)} whole numbers: it has {y.dtype} {y.shape}")
+    return x, y.astype(np.int64)
+
+
+def gather(train: Sequence[Part], test: Sequence[Part], source: Any) -> Rows:
+    """The rows of all clients together; `source` is what an error names."""
+    widths = {x.shape[1] for x, _ in (*train, *test)}
+    if len(widths) > 1:
+        raise ConfigError("data file", source, f"as many features in every client's rows: there are {sorted(widths)}")
+    x, y = (np.concatenate(parts) for parts in zip(*train, strict=True))
+    empty = [(x[:0], y[:0])]
+    x_test, y_test = (np.concatenate(parts) for parts in zip(*(test or empty), strict=True))
+    if not len(y) or not (np.isfinite(x).all() and np.isfinite(x_test).all()):
+        raise ConfigError("data file", source, "at least one row, and finite numbers only")
+    if set(np.unique(y).tolist()) == {-1, 1}:  # the other way to write two classes
+        y, y_test = (y + 1) // 2, (y_test + 1) // 2
+    if min(y.min(), y_test.min(initial=0)) < 0:
+        raise ConfigError("data file", source, "labels of 0 and above, or -1 and 1")
+    classes = max(int(y.max()), int(y_test.max(initial=0)), 1) + 1
+    return Rows(x, y, x_test, y_test, classes, owner=np.repeat(np.arange(len(train)), [len(part) for _, part in train]))

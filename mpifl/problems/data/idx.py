@@ -1,0 +1,39 @@
+"""IDX files, plain or gzipped: magic (0, 0, 8 for unsigned bytes, number of dimensions), big-endian sizes, bytes."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from mpifl.errors import ConfigError
+
+UNSIGNED_BYTE = 8
+
+
+def read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """The array of unsigned bytes in `path`; ConfigError unless it is exactly that with so many dimensions."""
+    try:
+        raw = path.read_bytes()
+        if raw[:2] == b"\x1f\x8b":
+            raw = gzip.decompress(raw)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError("data file", path, f"an undamaged file: {str(error).lower()}") from error
+    if len(raw) < 4 or raw[:2] != b"\0\0":
+        raise ConfigError("data file", path, "an idx file: its first two bytes are not zero")
+    if raw[2] != UNSIGNED_BYTE:
+        raise ConfigError("data file", path, f"an idx file of unsigned bytes (type 8): it has type {raw[2]}")
+    if raw[3] != dimensions or len(raw) < 4 + 4 * dimensions:
+        raise ConfigError("data file", path, f"an idx file of {dimensions} dimensions: it has {raw[3]}")
+    shape = np.frombuffer(raw, ">u4", dimensions, 4).astype(np.int64)
+    expected, held = int(np.prod(shape)), len(raw) - 4 - 4 * dimensions
+    if held != expected:
+        raise ConfigError("data file", path, f"{expected} bytes after the header as it says: it has {held}")
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+
+
+def find_idx(folder: Path, name: str) -> Path | None:
+    """`name` or `name`.gz in `folder`, where one of them is there."""
+    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)

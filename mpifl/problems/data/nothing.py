@@ -1,0 +1,19 @@
+"""No data: the model says all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpifl.errors import ConfigError
+from mpifl.problems.base import Data, Rows
+
+
+@dataclass(frozen=True)
+class Nothing(Data):
+    """No data set, for models that need none."""
+
+    name: str = "none"
+
+    def read(self, root: Path, download: bool, clients: int | None) -> Rows:
+        raise ConfigError("problem.data", self.name, "a data set: this model needs one")

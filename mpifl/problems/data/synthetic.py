@@ -1,0 +1,88 @@
+"""Synthetic(alpha, beta) of FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, arXiv 1812.06127), as its released
+generator has it: alpha and beta are standard deviations, weights and biases of a device share one mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from mpifl.problems.base import Data, Rows
+from mpifl.problems.checks import number, whole
+from mpifl.streams import stream
+
+FEATURES, CLASSES = 60, 10
+SCALE = np.arange(1, FEATURES + 1) ** -0.6  # standard deviations: the covariance is diag(j^-1.2)
+
+
+def sizes(generator: np.random.Generator, devices: int) -> np.ndarray:
+    """(devices,) n_k = floor(LogNormal(mean 4, sigma 2)) + 50"""
+    return generator.lognormal(4, 2, devices).astype(np.int64) + 50
+
+
+@dataclass(frozen=True)
+class Synthetic(Data):
+    """FedProx's synthetic data: 60 features, 10 classes, a model and feature means a device; 90 % to train on."""
+
+    devices: ClassVar[int | None] = 30
+    natural: ClassVar[bool] = True
+    name: str = "synthetic"
+    alpha: float = 0.0
+    """How much the devices' models differ: standard deviation of u_k."""
+    beta: float = 0.0
+    """How much the devices' features differ: standard deviation of B_k."""
+    seed: int = 0
+    """Seed of the data; the run's own seed does not change it."""
+
+    def __post_init__(self) -> None:
+        number("alpha", self.alpha, 0)
+        number("beta", self.beta, 0)
+        whole("seed", self.seed, 0)
+
+    def read(self, root: Path, download: bool, clients: int | None) -> Rows:
+        devices = clients or self.devices or 1
+        models = [self._device(stream(self.seed, "data model", k)) for k in range(devices)]
+        return generate(models, self.seed)
+
+    def _device(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """W_k (features, classes), b_k (classes,), v_k (features,)"""
+        u, b = self.alpha * generator.standard_normal(), self.beta * generator.standard_normal()
+        weights = generator.normal(u, 1, (FEATURES, CLASSES))
+        return weights, generator.normal(u, 1, CLASSES), generator.normal(b, 1, FEATURES)
+
+
+@dataclass(frozen=True)
+class SyntheticIid(Data):
+    """FedProx's synthetic-iid data: sizes as in `synthetic`, one model and zero feature means for all devices."""
+
+    devices: ClassVar[int | None] = 30
+    natural: ClassVar[bool] = True
+    name: str = "synthetic-iid"
+    seed: int = 0
+    """Seed of the data; the run's own seed does not change it."""
+
+    def __post_init__(self) -> None:
+        whole("seed", self.seed, 0)
+
+    def read(self, root: Path, download: bool, clients: int | None) -> Rows:
+        generator = stream(self.seed, "data model")
+        weights, bias = generator.standard_normal((FEATURES, CLASSES)), generator.standard_normal(CLASSES)
+        return generate([(weights, bias, np.zeros(FEATURES))] * (clients or self.devices or 1), self.seed)
+
+
+def generate(models: list[tuple[np.ndarray, np.ndarray, np.ndarray]], seed: int) -> Rows:
+    """Rows x ~ N(v_k, diag(j^-1.2)) labelled argmax(x W_k + b_k); floor(0.9 n_k) of each device are for training."""
+    train, test, owner = [], [], []
+    for k, (count, (weights, bias, means)) in enumerate(
+        zip(sizes(stream(seed, "data sizes"), len(models)), models, strict=True)
+    ):
+        x = means + SCALE * stream(seed, "data", k).standard_normal((count, FEATURES))
+        y = (x @ weights + bias).argmax(1)
+        cut = int(0.9 * count)  # the rows are independent draws: no shuffle is needed before the cut
+        train.append((x[:cut], y[:cut]))
+        test.append((x[cut:], y[cut:]))
+        owner.append(np.full(cut, k))
+    (x, y), (x_test, y_test) = ([np.concatenate(part) for part in zip(*half, strict=True)] for half in (train, test))
+    return Rows(x, y, x_test, y_test, CLASSES, owner=np.concatenate(owner))

@@ -1,0 +1,53 @@
+"""Laws of the initial model: every one of the d entries is drawn alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpifl.problems.base import Init
+from mpifl.problems.checks import number
+
+
+@dataclass(frozen=True)
+class Zero(Init):
+    """All zeros."""
+
+    name: str = "zero"
+
+    def draw(self, generator: np.random.Generator, d: int) -> np.ndarray:
+        return np.zeros(d)
+
+
+@dataclass(frozen=True)
+class Uniform(Init):
+    """Uniform on (-half_width, half_width)."""
+
+    name: str = "uniform"
+    half_width: float = 0.5
+    """Half the width of the interval; variance half_width^2 / 3."""
+
+    def __post_init__(self) -> None:
+        number("half_width", self.half_width, 0, strict=True)
+
+    def draw(self, generator: np.random.Generator, d: int) -> np.ndarray:
+        return generator.uniform(-self.half_width, self.half_width, d)
+
+
+@dataclass(frozen=True)
+class Normal(Init):
+    """Normal with mean 0."""
+
+    name: str = "normal"
+    std: float = 0.1
+    """Standard deviation."""
+
+    def __post_init__(self) -> None:
+        number("std", self.std, 0, strict=True)
+
+    def draw(self, generator: np.random.Generator, d: int) -> np.ndarray:
+        return self.std * generator.standard_normal(d)
+
+
+INITS: dict[str, type[Init]] = {"zero": Zero, "uniform": Uniform, "normal": Normal}

@@ -1,0 +1,14 @@
+"""Models by name."""
+
+from __future__ import annotations
+
+from mpifl.problems.base import Model
+from mpifl.problems.models.logistic import Logistic
+from mpifl.problems.models.nonconvex import NonconvexLogistic
+from mpifl.problems.models.quadratic import Quadratic
+
+MODELS: dict[str, type[Model]] = {
+    "logistic": Logistic,
+    "nonconvex-logistic": NonconvexLogistic,
+    "quadratic": Quadratic,
+}

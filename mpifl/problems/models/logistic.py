@@ -1,0 +1,91 @@
+"""Multinomial logistic regression: f_i(w) = mean of -log softmax(x W + b)[y] + nu/2 ||W||^2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifl.problems.base import Layout
+from mpifl.problems.models.rows import RowModel, RowObjective
+
+if TYPE_CHECKING:
+    from mpifl.problems.config import ProblemConfig
+
+
+@dataclass(frozen=True)
+class Logistic(RowModel):
+    """Multinomial logistic regression; the flat vector is W (features, classes) row by row, then b (classes,)."""
+
+    name: str = "logistic"
+    bias: bool = False
+    """Whether there is a bias b; it is not regularised."""
+
+    def layout(self, features: int, classes: int) -> Layout:
+        return [("W", (features, classes)), *([("b", (classes,))] if self.bias else [])]
+
+    def targets(self, y: np.ndarray, classes: int) -> np.ndarray:
+        return y.astype(np.int64)
+
+    def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:
+        scores = _scores(x, rows, *layout[0][1])
+        highest = scores.max(1)
+        own = scores[np.arange(len(y)), y]
+        right = int((scores.argmax(1) == y).sum())
+        scores -= highest[:, None]
+        np.exp(scores, scores)
+        return np.log(scores.sum(1)) + highest - own, right
+
+    def regulariser(self, x: np.ndarray, l2: float, layout: Layout) -> float:
+        weights = x[: int(np.prod(layout[0][1]))].astype(np.float64)
+        return l2 / 2 * float(weights @ weights)
+
+    def objective(
+        self, config: ProblemConfig, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
+    ) -> LogisticObjective:
+        return LogisticObjective(self, config, meta, shard, i, seed)
+
+
+def _scores(x: np.ndarray, rows: np.ndarray, features: int, classes: int) -> np.ndarray:
+    """(rows, classes) rows @ W + b"""
+    scores = rows @ x[: features * classes].reshape(features, classes)
+    if len(x) > features * classes:
+        scores += x[features * classes :]
+    return scores
+
+
+class LogisticObjective(RowObjective):
+    """One client's multinomial logistic regression."""
+
+    def __init__(self, model: Logistic, config: ProblemConfig, meta: dict[str, Any], *rest: Any) -> None:
+        super().__init__(config, meta, *rest)
+        self.model = model
+        self.shape = self.layout[0][1]
+        self.hot = np.zeros((self.samples, self.shape[1]), self.x.dtype)  # (s_i, classes) one 1 a row, at its label
+        self.hot[np.arange(self.samples), self.y] = 1
+
+    def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
+        """(d,) x_rows' (softmax - one_hot) / b + nu W"""
+        batch, hot = (self.x, self.hot) if rows is None else (self.x[rows], self.hot[rows])
+        residual = _scores(x, batch, *self.shape)
+        residual -= np.maximum.reduce(residual, 1, keepdims=True)
+        np.exp(residual, residual)
+        residual /= np.add.reduce(residual, 1, keepdims=True)
+        residual -= hot
+        residual *= residual.dtype.type(1 / len(batch))
+        result = np.empty_like(x)
+        size = self.shape[0] * self.shape[1]
+        np.matmul(batch.T, residual, out=result[:size].reshape(self.shape))
+        if self.l2:
+            result[:size] += self.l2 * x[:size]
+        if len(x) > size:
+            result[size:] = residual.sum(0)
+        return result
+
+    def loss(self, x: np.ndarray, rows: Any = None) -> float:
+        """mean loss of the rows + nu/2 ||W||^2"""
+        batch, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
+        losses, _ = self.model.losses(x, batch, y, self.layout)
+        return float(losses.mean(dtype=np.float64)) + self.model.regulariser(x, float(self.l2), self.layout)

@@ -1,0 +1,94 @@
+"""Binary logistic regression with a non-convex penalty (FedPD, Zhang, Hong, Dhople, Yin, Liu, arXiv 2005.11418):
+f_i(w) = mean of log(1 + exp(-b a'w)) + sum_j lam al w_j^2 / (1 + al w_j^2), b = +-1. The penalty's curvature is between
+-lam al / 2 and 2 lam al."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.problems.base import Data, Init, Layout
+from mpifl.problems.checks import number
+from mpifl.problems.data.fedpd import FedPDSynthetic
+from mpifl.problems.inits import Zero
+from mpifl.problems.models.rows import RowModel, RowObjective
+
+if TYPE_CHECKING:
+    from mpifl.problems.config import ProblemConfig
+
+
+@dataclass(frozen=True)
+class NonconvexLogistic(RowModel):
+    """Binary logistic regression with the penalty lam al w^2 / (1 + al w^2) on every entry; for two classes."""
+
+    init: Init = Zero()
+    """Law of the initial model's entries."""
+    name: str = "nonconvex-logistic"
+    lam: float = 0.1
+    """Weight of the penalty (lambda)."""
+    al: float = 1.0
+    """Sharpness of the penalty (alpha)."""
+
+    def __post_init__(self) -> None:
+        number("lam", self.lam, 0)
+        number("al", self.al, 0)
+
+    def data(self) -> Data:
+        return FedPDSynthetic()
+
+    def layout(self, features: int, classes: int) -> Layout:
+        return [("w", (features,))]
+
+    def targets(self, y: np.ndarray, classes: int) -> np.ndarray:
+        if classes > 2:
+            raise ConfigError("problem.model.name", self.name, f"a model for {classes} classes: this one is for two")
+        return np.where(y > 0, 1, -1)
+
+    def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:
+        margins = (rows @ x) * y.astype(x.dtype)
+        return np.logaddexp(0, -margins), int((margins > 0).sum())
+
+    def regulariser(self, x: np.ndarray, l2: float, layout: Layout) -> float:
+        square = np.square(x, dtype=np.float64)
+        return float((self.lam * self.al * square / (1 + self.al * square) + l2 / 2 * square).sum())
+
+    def slope(self, x: np.ndarray) -> np.ndarray:
+        """(d,) the penalty's derivative 2 lam al w / (1 + al w^2)^2"""
+        return 2 * self.lam * self.al * x / np.square(1 + self.al * np.square(x))
+
+    def objective(
+        self, config: ProblemConfig, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
+    ) -> NonconvexObjective:
+        return NonconvexObjective(self, config, meta, shard, i, seed)
+
+
+class NonconvexObjective(RowObjective):
+    """One client's penalised logistic regression."""
+
+    def __init__(self, model: NonconvexLogistic, config: ProblemConfig, meta: dict[str, Any], *rest: Any) -> None:
+        super().__init__(config, meta, *rest)
+        self.model = model
+        self.b = self.y.astype(self.x.dtype)  # +-1
+
+    def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
+        """(d,) mean of -b a / (1 + exp(b a'w)), plus the penalty's slope and nu w"""
+        batch, b = (self.x, self.b) if rows is None else (self.x[rows], self.b[rows])
+        weights = np.tanh((batch @ x) * b / 2)  # 1/(1 + exp(m)) = (1 - tanh(m/2)) / 2 does not overflow
+        weights -= 1
+        weights *= b
+        result = weights @ batch
+        result *= result.dtype.type(0.5 / len(batch))
+        result += self.model.slope(x)
+        if self.l2:
+            result += self.l2 * x
+        return result
+
+    def loss(self, x: np.ndarray, rows: Any = None) -> float:
+        """mean loss of the rows, plus penalty and nu/2 ||w||^2"""
+        batch, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
+        losses, _ = self.model.losses(x, batch, y, self.layout)
+        return float(losses.mean(dtype=np.float64)) + self.model.regulariser(x, float(self.l2), self.layout)

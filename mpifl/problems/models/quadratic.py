@@ -1,0 +1,162 @@
+"""Quadratics with known optima: f_i(x) = 1/2 (x - c_i)' A_i (x - c_i), A_i diagonal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.problems.base import Data, Init, Model, Problem
+from mpifl.problems.checks import number, whole
+from mpifl.problems.data.nothing import Nothing
+from mpifl.problems.inits import Zero
+from mpifl.streams import stream
+
+if TYPE_CHECKING:
+    from mpifl.problems.config import ProblemConfig
+
+
+@dataclass(frozen=True)
+class Quadratic(Model):
+    """f_i(x) = 1/2 (x-c_i)' A_i (x-c_i), with diagonal A_i and c_i given, or drawn from a seed; all clients weigh 1/n."""
+
+    name: str = "quadratic"
+    curvatures: list[Any] | None = None
+    """Diagonal of A_i for each client: n numbers, or n lists of d; null: drawn."""
+    optima: list[Any] | None = None
+    """c_i for each client: n numbers (d = 1), or n lists of d; null: drawn from N(0, 1)."""
+    dim: int = 10
+    """Dimension d, where optima are drawn."""
+    condition: float = 10.0
+    """Drawn curvatures are log-uniform between 1 and this."""
+    seed: int = 0
+    """Seed of what is drawn; the run's own seed does not change it."""
+    sigma: float = 0.0
+    """Standard deviation of the noise in each entry of a local step's gradient."""
+    init: Init = Zero()
+    """Law of the initial model's entries."""
+
+    def __post_init__(self) -> None:
+        whole("dim", self.dim, 1)
+        number("condition", self.condition, 1)
+        whole("seed", self.seed, 0)
+        number("sigma", self.sigma, 0)
+        a, c = _table("curvatures", self.curvatures), _table("optima", self.optima)
+        if a is not None and c is not None and (len(a) != len(c) or a.shape[1] not in (1, c.shape[1])):
+            raise ConfigError("curvatures", f"{a.shape}", f"{c.shape}, the shape of the optima, or a number a client")
+
+    def data(self) -> Data:
+        return Nothing()
+
+    def devices(self) -> int | None:
+        given = self.optima if self.optima is not None else self.curvatures
+        return 10 if given is None else len(given)
+
+    def check(self, config: ProblemConfig) -> None:
+        for field in ("optima", "curvatures"):
+            given = getattr(self, field)
+            if given is not None and len(given) != config.clients:
+                raise ConfigError("clients", config.clients, f"{len(given)}, the number of clients of model.{field}")
+        if not isinstance(config.data, Nothing):
+            raise ConfigError("data", getattr(config.data, "name", ""), "none or null: the model quadratic has no data")
+        if config.l2:
+            raise ConfigError("l2", config.l2, "0: the model quadratic has no regulariser")
+
+    def problem(self, config: ProblemConfig) -> Problem:
+        return QuadraticProblem(config, self)
+
+    def objective(
+        self, config: ProblemConfig, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
+    ) -> QuadraticObjective:
+        return QuadraticObjective(self.sigma, meta["clients"], shard, i, seed)
+
+
+def _table(field: str, given: list[Any] | None) -> np.ndarray | None:
+    """(n, d) float64; n numbers are n rows of one."""
+    if given is None:
+        return None
+    try:
+        table = np.array(given, np.float64)
+    except (TypeError, ValueError):
+        table = np.array(np.nan)
+    if table.ndim not in (1, 2) or not table.size or not np.isfinite(table).all():
+        raise ConfigError(field, given, "n numbers, or n lists of d numbers")
+    return table.reshape(len(table), -1)
+
+
+class QuadraticProblem(Problem):
+    """`train_loss` is the uniform mean of the f_i; there is nothing to test on."""
+
+    def __init__(self, config: ProblemConfig, model: Quadratic) -> None:
+        assert config.clients is not None
+        self.clients, self.dtype, self.init = config.clients, np.dtype(config.dtype), model.init
+        generator = stream(model.seed, "quadratic")
+        a, c = _table("curvatures", model.curvatures), _table("optima", model.optima)
+        if c is None:
+            d = a.shape[1] if a is not None and a.shape[1] > 1 else model.dim
+            c = generator.standard_normal((self.clients, d))
+        if a is None:
+            a = np.exp(generator.uniform(0, np.log(model.condition), c.shape))
+        self.d = c.shape[1]
+        self._c = c.astype(self.dtype)
+        self._a = np.array(np.broadcast_to(a, c.shape), self.dtype)
+        self.samples = np.ones(self.clients, np.int64)
+        self.layout = [("x", (self.d,))]
+        self.meta = {
+            "d": self.d,
+            "dtype": self.dtype.name,
+            "clients": self.clients,
+            "samples": self.samples.tolist(),
+            "layout": [["x", [self.d]]],
+        }
+
+    def initial(self, seed: int) -> np.ndarray:
+        return self.init.draw(stream(seed, "init"), self.d).astype(self.dtype)
+
+    def shard(self, i: int) -> list[np.ndarray]:
+        """[diagonal of A_i (d,), c_i (d,)]"""
+        return [self._a[i], self._c[i]]
+
+    def evaluate(self, x: np.ndarray) -> dict[str, float]:
+        gap = x - self._c.astype(np.float64)
+        loss = float((self._a * gap**2).sum() / (2 * self.clients))
+        return {"train_loss": loss, "test_loss": float("nan"), "test_accuracy": float("nan")}
+
+    def optimum(self, weights: np.ndarray | None = None) -> np.ndarray:
+        """(d,) float64 minimiser of sum_i weights_i f_i; uniform weights where none are given."""
+        w = np.ones(self.clients) if weights is None else np.asarray(weights, np.float64)
+        return (w @ (self._a * self._c.astype(np.float64))) / (w @ self._a.astype(np.float64))
+
+
+class QuadraticObjective:
+    """One client's quadratic. The "rows" of a local step are its gradient noise (d,), or slice(None) without noise."""
+
+    samples = 1
+
+    def __init__(self, sigma: float, clients: int, shard: Sequence[np.ndarray], i: int, seed: int) -> None:
+        self.a, self.c = shard
+        self.sigma, self.clients, self.share, self.i, self.seed = sigma, clients, 1 / clients, i, seed
+
+    def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
+        """Each local step's noise; an epoch is one step."""
+        count = steps if epochs is None else epochs
+        if not self.sigma:
+            return [slice(None)] * count
+        noise = stream(self.seed, "batch", self.i, round).standard_normal((count, len(self.c)))
+        return list((self.sigma * noise).astype(self.c.dtype))
+
+    def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
+        """(d,) A_i (x - c_i), plus the step's noise"""
+        result: np.ndarray = self.a * (x - self.c)
+        if isinstance(rows, np.ndarray):
+            result += rows
+        return result
+
+    def loss(self, x: np.ndarray, rows: Any = None) -> float:
+        """1/2 (x-c_i)' A_i (x-c_i), plus noise' x, whose gradient the noise is"""
+        gap = (x - self.c).astype(np.float64)
+        tilt = float(rows @ x) if isinstance(rows, np.ndarray) else 0.0
+        return float(gap @ (self.a * gap)) / 2 + tilt

@@ -1,0 +1,172 @@
+"""What models on rows of data share: rows sorted by client in one array, batches, and evaluation over all rows."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.problems.base import Data, Init, Layout, Model, Problem, Rows
+from mpifl.problems.data.digits import Digits
+from mpifl.problems.data.nothing import Nothing
+from mpifl.problems.inits import Uniform
+from mpifl.problems.partitions import Natural
+from mpifl.streams import stream
+
+if TYPE_CHECKING:
+    from mpifl.problems.config import ProblemConfig
+
+CHUNK = 1024  # rows evaluated together: their scores stay in cache
+
+
+@dataclass(frozen=True)
+class RowModel(Model):
+    """A model whose loss is a mean over rows plus a regulariser."""
+
+    init: Init = Uniform()
+    """Law of the initial model's entries."""
+
+    def data(self) -> Data:
+        return Digits()
+
+    def check(self, config: ProblemConfig) -> None:
+        if isinstance(config.data, Nothing):
+            raise ConfigError("data", config.data.name, "a data set: this model needs one")
+
+    @abstractmethod
+    def layout(self, features: int, classes: int) -> Layout:
+        """Names and shapes of the parts of the flat vector."""
+
+    @abstractmethod
+    def targets(self, y: np.ndarray, classes: int) -> np.ndarray:
+        """(S,) int64, what the labels y (S,) are in the loss; ConfigError where there are too many classes."""
+
+    @abstractmethod
+    def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:
+        """Each row's loss (rows,) under the model x (d,), and how many rows it classifies rightly."""
+
+    @abstractmethod
+    def regulariser(self, x: np.ndarray, l2: float, layout: Layout) -> float:
+        """What is added to the mean loss of the rows."""
+
+    def problem(self, config: ProblemConfig) -> Problem:
+        return RowProblem(config, self)
+
+
+class RowProblem(Problem):
+    """Rows of data dealt to n clients. `train_loss` is the mean loss over all training rows plus the regulariser (that
+    is sum_i (s_i/S) f_i); `test_loss` is the mean loss over the test rows, without the regulariser."""
+
+    def __init__(self, config: ProblemConfig, model: RowModel) -> None:
+        assert config.data is not None
+        rows = config.data.read(config.folder(), config.download, config.clients)
+        labels = np.concatenate([rows.y, rows.y_test])
+        if not len(rows.y) or labels.min() < 0 or labels.max() >= rows.classes:
+            raise ConfigError("problem.data", _name(config.data), f"rows with labels 0 to {rows.classes - 1}")
+        owner, self.clients = _owners(config, rows)
+        self.samples = np.bincount(owner, minlength=self.clients).astype(np.int64)
+        if not self.samples.all():
+            none = int(self.samples.argmin())
+            raise ConfigError("problem.clients", self.clients, f"rows for every client: client {none} would have none")
+        self.model, self.l2, self.dtype = model, config.l2, np.dtype(config.dtype)
+        order = np.argsort(owner, kind="stable")
+        targets = model.targets(labels, rows.classes)
+        self._y, self._y_test = targets[: len(order)][order], targets[len(order) :]
+        self._x = _scaled(rows.x, rows.divisor, self.dtype, order)
+        self._x_test = _scaled(rows.x_test, rows.divisor, self.dtype, np.arange(len(rows.x_test)))
+        self._ends = np.cumsum(self.samples)
+        self.layout = model.layout(rows.x.shape[1], rows.classes)
+        self.d = sum(int(np.prod(shape)) for _, shape in self.layout)
+        self.meta = {
+            "d": self.d,
+            "dtype": self.dtype.name,
+            "clients": self.clients,
+            "samples": self.samples.tolist(),
+            "layout": [[name, list(shape)] for name, shape in self.layout],
+            "classes": rows.classes,
+        }
+
+    def initial(self, seed: int) -> np.ndarray:
+        return self.model.init.draw(stream(seed, "init"), self.d).astype(self.dtype)
+
+    def shard(self, i: int) -> list[np.ndarray]:
+        """[rows (s_i, features), targets (s_i,)]"""
+        mine = slice(self._ends[i] - self.samples[i], self._ends[i])
+        return [self._x[mine], self._y[mine]]
+
+    def evaluate(self, x: np.ndarray) -> dict[str, float]:
+        train, _ = self._mean(x, self._x, self._y)
+        test, accuracy = self._mean(x, self._x_test, self._y_test)
+        train += self.model.regulariser(x, self.l2, self.layout)
+        return {"train_loss": train, "test_loss": test, "test_accuracy": accuracy}
+
+    def _mean(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+        if not len(rows):
+            return float("nan"), float("nan")
+        total, right = 0.0, 0
+        for k in range(0, len(rows), CHUNK):
+            losses, hits = self.model.losses(x, rows[k : k + CHUNK], y[k : k + CHUNK], self.layout)
+            total += float(losses.sum(dtype=np.float64))
+            right += hits
+        return total / len(rows), right / len(rows)
+
+
+def _name(data: Data) -> str:
+    return str(getattr(data, "name", type(data).__name__))
+
+
+def _owners(config: ProblemConfig, rows: Rows) -> tuple[np.ndarray, int]:
+    """(S,) the client of each row, and the number of clients."""
+    partition = config.partition
+    assert partition is not None
+    if isinstance(partition, Natural) and rows.owner is not None:
+        clients = int(rows.owner.max()) + 1
+        if config.clients not in (None, clients):
+            raise ConfigError("problem.clients", config.clients, f"{clients}, as the data have them, or null")
+        return rows.owner, clients
+    if config.clients is None:
+        raise ConfigError("problem.clients", None, "a whole number of at least 1")
+    if config.clients > len(rows.y):
+        raise ConfigError("problem.clients", config.clients, f"at most {len(rows.y)}, the number of training rows")
+    batch = config.batch_size or 1
+    return partition.owners(rows.y, rows.classes, config.clients, batch), config.clients
+
+
+def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -> np.ndarray:
+    """x[order] / divisor as `dtype`, a piece at a time: the raw rows may be all that memory has room for."""
+    result = np.empty((len(order), x.shape[1]), dtype)
+    for k in range(0, len(order), CHUNK):
+        np.divide(x[order[k : k + CHUNK]], divisor, out=result[k : k + CHUNK], dtype=dtype, casting="unsafe")
+    return result
+
+
+class RowObjective:
+    """One client's f_i on its rows: batches, and what the rules may know of the client."""
+
+    def __init__(
+        self, config: ProblemConfig, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
+    ) -> None:
+        self.x, self.y = shard
+        self.i, self.seed = i, seed
+        self.samples: int = meta["samples"][i]
+        self.clients: int = meta["clients"]
+        self.share: float = self.samples / sum(meta["samples"])
+        self.batch = min(config.batch_size or self.samples, self.samples)
+        self.l2 = self.x.dtype.type(config.l2)
+        self.layout: Layout = [(name, tuple(shape)) for name, shape in meta["layout"]]
+
+    def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
+        """The rows of each local step: `steps` batches, each drawn afresh without replacement, or where `epochs` is
+        given so many passes over the shuffled rows with the last, smaller batch kept."""
+        s, b = self.samples, self.batch
+        if b == s:
+            return [slice(None)] * (steps if epochs is None else epochs)
+        generator = stream(self.seed, "batch", self.i, round)
+        if epochs is None:
+            return [generator.choice(s, b, replace=False, shuffle=False) for _ in range(steps)]
+        passes = (generator.permutation(s) for _ in range(epochs))
+        return [rows[k : k + b] for rows in passes for k in range(0, s, b)]

@@ -1,0 +1,222 @@
+"""Reads a run file at any instant: finished, being written, or left behind by a killed run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.records.schema import CLIENTS, SCHEMA, TABLES
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+TRIES = 20  # opening a file while it is written may fall between two writes that belong together
+PAUSE = 0.05  # s
+
+
+def open_run(path: str | Path) -> Run:
+    """The run file at `path`. Raises ConfigError("run file", ...) where there is none or it cannot be read."""
+    return Run(path)
+
+
+class Run:
+    """What a run file held when it was opened, or at the last `refresh`; use it in a `with` block or `close` it.
+
+    path          of the file
+    attrs         root attributes: plain strings, numbers and lists
+    status        "running" (also after a kill), "completed", "failed" or "interrupted"
+    open_ended    whether the file was never closed: the run goes on, or it was killed
+    """
+
+    path: Path
+    attrs: dict[str, Any]
+    open_ended: bool
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._file: h5py.File | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Takes in what was written since. Raises ConfigError as `open_run` does."""
+        self.close()
+        for attempt in range(TRIES):
+            try:
+                self._file, self.open_ended = _open(self.path)
+                self._read()
+                return
+            except (OSError, RuntimeError, KeyError, ValueError) as error:
+                self.close()
+                if isinstance(error, ConfigError):
+                    raise
+                if attempt + 1 == TRIES or not self.path.exists():
+                    whole = "a whole file; this one is cut off" if "truncated" in str(error) else "a readable run file"
+                    raise _bad(self.path, f"{whole} ({error})") from error
+            time.sleep(PAUSE)
+
+    def _read(self) -> None:
+        file = self._open_file
+        if "schema" not in file.attrs:
+            raise _bad(self.path, "a run file of mpifl; this is another HDF5 file")
+        if file.attrs["schema"] > SCHEMA:
+            newest = f"a run file of schema {SCHEMA} or older; this is schema {file.attrs['schema']}"
+            raise _bad(self.path, f"{newest}, update mpifl")
+        self.attrs = {name: _plain(value) for name, value in file.attrs.items()}
+        self._frames: dict[str, DataFrame] = {}
+        self._config: dict[str, Any] | None = None
+        # Tables that refer to others are counted first, so what they refer to is there.
+        self._rows = {}
+        for table in reversed(TABLES):
+            self._rows[table] = min(file[table][name].shape[0] for name in TABLES[table])
+        if self.open_ended:
+            self._whole()
+
+    def _whole(self) -> None:
+        """Raises ConfigError where rows lie beyond the end of the file, which HDF5 reads as zeros in an open file."""
+        size = os.path.getsize(self.path)
+        for table, rows in self._rows.items():
+            for name in TABLES[table] if rows else ():
+                dataset = self._open_file[table][name]
+                start = (rows - 1) // dataset.chunks[0] * dataset.chunks[0]
+                chunk = dataset.id.get_chunk_info_by_coord((start,))
+                if chunk.byte_offset is None or chunk.byte_offset + (rows - start) * dataset.dtype.itemsize > size:
+                    raise _bad(self.path, "a whole file; this one is cut off")
+
+    @property
+    def status(self) -> str:
+        return str(self.attrs["status"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration."""
+        if self._config is None:
+            import yaml
+
+            self._config = yaml.safe_load(self.attrs.get("config") or "{}") or {}
+        return self._config
+
+    @property
+    def updates(self) -> DataFrame:
+        """time client version staleness local_steps bytes norm: one row for each update the server consumed."""
+        return self._table("updates")
+
+    @property
+    def aggregations(self) -> DataFrame:
+        """time updates: one row for each global step."""
+        return self._table("aggregations")
+
+    @property
+    def evaluations(self) -> DataFrame:
+        """time updates version train_loss test_loss test_accuracy personal_accuracy_mean"""
+        return self._table("evaluations")
+
+    @property
+    def events(self) -> DataFrame:
+        """time kind client text; client -1: of no client."""
+        return self._table("events")
+
+    @property
+    def clients(self) -> DataFrame:
+        """samples rate rank updates state: one row for each client."""
+        if "clients" not in self._frames:
+            self._frames["clients"] = self._frame("clients", list(CLIENTS), None)
+        return self._frames["clients"]
+
+    @property
+    def model(self) -> np.ndarray:
+        """(d,) the final model; x0 while the run goes on. Raises ConfigError if it was only half written."""
+        model = self._open_file["model/x"]
+        x: np.ndarray = model[()]
+        if self.model_version < 0:
+            raise _bad(self.path, "a whole model; this run was stopped while it wrote its own")
+        return x
+
+    @property
+    def model_version(self) -> int:
+        """Of `model`: 0 for x0, -1 while it is being written."""
+        return int(self._open_file["model/x"].attrs["version"])
+
+    @property
+    def layout(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of the parts of the model."""
+        return [(name, tuple(shape)) for name, shape in json.loads(self._open_file["model/x"].attrs["layout"])]
+
+    @property
+    def age(self) -> float:
+        """Seconds since anything was written: below a few where a run is alive."""
+        return max(0.0, time.time() - self.path.stat().st_mtime)
+
+    @property
+    def _open_file(self) -> h5py.File:
+        if self._file is None:
+            raise ValueError(f"{self.path} is closed")
+        return self._file
+
+    def _table(self, table: str) -> DataFrame:
+        if table not in self._frames:
+            self._frames[table] = self._frame(table, list(TABLES[table]), self._rows[table])
+        return self._frames[table]
+
+    def _frame(self, table: str, columns: list[str], rows: int | None) -> DataFrame:
+        from pandas import DataFrame
+
+        data = {}
+        for name in columns:
+            values = self._open_file[table][name][:rows]
+            strings = values.dtype.kind in "SO"
+            data[name] = np.array([_plain(v) for v in values], dtype=object) if strings else values
+        return DataFrame(data)
+
+    def close(self) -> None:
+        """Closes the file; frames already read stay."""
+        if self._file is not None:
+            with contextlib.suppress(Exception):
+                self._file.close()
+        self._file = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Run {self.path} {self.status}, {self._rows['updates']} updates>"
+
+
+def _bad(path: Path, expected: str) -> ConfigError:
+    return ConfigError("run file", path, expected)
+
+
+def _open(path: Path) -> tuple[h5py.File, bool]:
+    """The open file, and whether its writer never closed it."""
+    try:
+        with open(path, "rb") as raw:
+            start = raw.read(12)
+    except OSError as error:
+        raise _bad(path, f"a file that can be read ({error.strerror})") from error
+    if len(start) < 12 or not start.startswith(MAGIC):
+        raise _bad(path, "an HDF5 file")
+    # Byte 11 of a version 3 superblock says whether a writer has the file open. HDF5 itself is not asked: it takes a
+    # file that grows while it looks for one that is cut off.
+    if start[8] == 3 and start[11]:
+        return h5py.File(path, "r", libver="latest", swmr=True, locking="best-effort"), True
+    return h5py.File(path, "r", locking="best-effort"), False
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as h5py gives it, as a string, number or list."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, np.ndarray):
+        return [_plain(item) for item in value.tolist()]
+    return value.item() if isinstance(value, np.generic) else value

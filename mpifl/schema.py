@@ -1,0 +1,273 @@
+"""Plain dicts to frozen dataclasses and back; the fields' types are the schema, their docstrings the help.
+
+A section is a dataclass. Where several fit, its key `name` says which: `partition: {name: iid}`, in short
+`partition: iid`. They come from a family (a field that is called like one), or from the members of the field's type.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import functools
+import inspect
+import itertools
+import math
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mpifl.errors import ConfigError
+
+MISSING = "???"  # what YAML says for a value that must still be given
+SCALARS = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+
+
+class Family(NamedTuple):
+    """The classes that one section may name."""
+
+    names: Callable[[], list[str]]
+    find: Callable[[str], type]  # raises ConfigError("name", ...)
+    name_of: Callable[[type], str]
+
+
+def table(classes: Callable[[], Mapping[str, type]]) -> Family:
+    """A family out of a name -> class table."""
+
+    def find(name: str) -> type:
+        found = classes().get(name)
+        if found is None:
+            near = difflib.get_close_matches(name, classes(), 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError("name", name, f"one of {', '.join(classes())}{hint}")
+        return found
+
+    def name_of(cls: type) -> str:
+        return next(name for name, known in classes().items() if known is cls)
+
+    return Family(lambda: list(classes()), find, name_of)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+class Reader:
+    """Builds one dataclass out of `values`; every error is a ConfigError with the full key."""
+
+    def __init__(self, cls: type, values: Mapping[str, Any], families: Mapping[str, Family]) -> None:
+        self.cls, self.values, self.families = cls, values, families
+
+    def read(self) -> Any:
+        return self._build(self.cls, self.values, "")
+
+    def _build(self, cls: type, values: Mapping[str, Any], path: str) -> Any:
+        fields, types_ = fields_of(cls), hints(cls)
+        given = {}
+        for key, value in values.items():
+            if key in fields and value != MISSING:
+                given[key] = self._convert(_join(path, key), types_[key], value)
+            elif key not in fields and key != "name":
+                raise self._unknown(path, key, value)
+        for key, field in fields.items():
+            if key not in given and field.default is field.default_factory is dataclasses.MISSING:
+                raise ConfigError(_join(path, key), MISSING, f"required, {self._expected(key, types_[key])}")
+        try:
+            return cls(**given)
+        except ConfigError as error:
+            raise _placed(error, path) from None
+
+    def _convert(self, key: str, hint: Any, value: Any) -> Any:
+        field = key.rpartition(".")[2]
+        members = _members(hint)
+        if value is None and type(None) in members:
+            return None
+        if is_section(members):
+            one = self._one(field, members)
+            section = {"name": value} if isinstance(value, str) and not one and str not in members else value
+            if isinstance(section, Mapping):
+                cls = self._class(key, members, section)
+                if one and "name" in section and "name" not in fields_of(cls):
+                    raise self._unknown(key, "name", section["name"])
+                return self._build(cls, section, key)
+        wrong = ConfigError(key, _short(value), self._expected(field, hint))
+        for member in sorted(members, key=lambda m: m is str):  # text last: "1e-3" is a number where one may stand
+            if typing.get_origin(member) in (tuple, list) and isinstance(value, (list, tuple)):
+                try:
+                    return self._items(key, member, value)
+                except ConfigError as error:
+                    wrong = error  # the last kind of list tells what is wrong
+            if member is Any:
+                return value
+            if member in SCALARS and (found := _scalar(member, value)) is not None:
+                return found
+        raise wrong
+
+    def _items(self, key: str, hint: Any, value: list[Any] | tuple[Any, ...]) -> Any:
+        kind, args = typing.get_origin(hint), typing.get_args(hint)
+        if kind is tuple and args[-1] is not Ellipsis and len(args) != len(value):
+            raise ConfigError(key, _short(value), f"a list of {len(args)}")
+        each = args if kind is tuple and args[-1] is not Ellipsis else [args[0]] * len(value)
+        return kind(self._convert(f"{key}[{k}]", h, v) for k, (h, v) in enumerate(zip(each, value, strict=True)))
+
+    # -- sections --------------------------------------------------------------------------------------------------
+    def _one(self, field: str, members: list[Any]) -> bool:
+        """Whether the section has no choice of classes."""
+        return field not in self.families and not variants(members)
+
+    def _class(self, key: str, members: list[Any], section: Mapping[str, Any]) -> type:
+        field = key.rpartition(".")[2]
+        if self._one(field, members):
+            return next(m for m in members if isinstance(m, type) and dataclasses.is_dataclass(m))
+        family = self.families.get(field) or table(lambda: variants(members))
+        name = section.get("name", MISSING)
+        if not isinstance(name, str) or name == MISSING:
+            wanted = f"one of {', '.join(family.names())}"
+            raise ConfigError(f"{key}.name", name, f"required, {wanted}" if name == MISSING else wanted)
+        try:
+            return family.find(name)
+        except ConfigError as error:
+            raise error.under(key) from None
+
+    # -- errors ----------------------------------------------------------------------------------------------------
+    def _expected(self, field: str, hint: Any) -> str:
+        members = _members(hint)
+        words = []
+        if is_section(members):
+            family = self.families.get(field) or table(lambda: variants(members))
+            names = family.names()
+            keys = [k for m in members if dataclasses.is_dataclass(m) for k in fields_of(m)]
+            words.append(f"one of {', '.join(names)}" if names else f"a section with {', '.join(keys)}")
+        for member in members:
+            if typing.get_origin(member) in (tuple, list):
+                words.append(f"a list of {_plural(self._expected('', typing.get_args(member)[0]))}")
+            elif member in SCALARS:
+                words.append(SCALARS[member])
+        return " or ".join(words) or "another type of value"
+
+    def _unknown(self, path: str, key: str, value: Any) -> ConfigError:
+        """Names the full key whose last part is most like `key`; those of the same section count a little more."""
+
+        def likeness(known: str) -> float:
+            section, _, leaf = known.rpartition(".")
+            return difflib.SequenceMatcher(None, key, leaf).ratio() + 0.2 * (section == path)
+
+        nearest = max(self._keys(self.cls, self.values, ""), key=likeness)
+        return ConfigError(_join(path, key), _short(value), f"no such key; the nearest is {nearest}")
+
+    def _keys(self, cls: type, values: Mapping[str, Any], path: str) -> Iterator[str]:
+        """Every key that may stand beside those given."""
+        for name, hint in hints(cls).items():
+            key, members, value = _join(path, name), _members(hint), values.get(name, {})
+            if name not in fields_of(cls):
+                continue
+            yield key
+            if is_section(members):
+                section = value if isinstance(value, Mapping) else {"name": value}
+                if not self._one(name, members):
+                    yield f"{key}.name"
+                try:
+                    yield from self._keys(self._class(key, members, section), section, key)
+                except ConfigError:
+                    continue  # its class is not known: nothing to offer below it
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+def dump(value: Any, families: Mapping[str, Family], field: str = "") -> Any:
+    """A dataclass as a plain dict of dicts, lists and scalars that `Reader` reads back to an equal one."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = sorted(fields_of(type(value)), key=lambda name: name != "name")  # that one first
+        inside = {name: dump(getattr(value, name), families, name) for name in names}
+        if field in families and "name" not in inside:
+            return {"name": families[field].name_of(type(value)), **inside}
+        return inside
+    if isinstance(value, (list, tuple)):
+        return [dump(item, families) for item in value]
+    return value
+
+
+# -- what a class says of itself ---------------------------------------------------------------------------------------
+def fields_of(cls: Any) -> dict[str, dataclasses.Field[Any]]:
+    """The fields that a configuration may set."""
+    return {f.name: f for f in dataclasses.fields(cls) if f.init}
+
+
+@functools.cache
+def hints(cls: type) -> dict[str, Any]:
+    """The types of the fields, as objects."""
+    return typing.get_type_hints(cls)
+
+
+def members_of(cls: type, field: str) -> list[Any]:
+    """The types that a field's value may have."""
+    return _members(hints(cls)[field])
+
+
+def is_section(members: list[Any]) -> bool:
+    return any(map(dataclasses.is_dataclass, members))
+
+
+def variants(members: list[Any]) -> dict[str, type]:
+    """The dataclasses among a field's types, and their subclasses, by the default of their field `name`."""
+    found: dict[str, type] = {}
+    for member in members:
+        if dataclasses.is_dataclass(member):
+            for cls in (member, *typing.cast(type, member).__subclasses__()):
+                name = fields_of(cls).get("name")
+                if name and isinstance(name.default, str):
+                    found[name.default] = typing.cast(type, cls)
+    return found
+
+
+@functools.cache
+def meanings(cls: type) -> dict[str, str]:
+    """Each field's docstring: the bare string literal below it, on one line; those of base classes included."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        body = getattr(tree, "body", [])
+        for line, below in itertools.pairwise(body):
+            text = getattr(below.value, "value", None) if isinstance(below, ast.Expr) else None
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(text, str):
+                found[line.target.id] = " ".join(text.split())
+    return found
+
+
+# -- small parts -------------------------------------------------------------------------------------------------------
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _placed(error: ConfigError, path: str) -> ConfigError:
+    """The error with its full key; a class may name its own section first (`trigger.every`) or leave that out."""
+    parent, _, last = path.rpartition(".")
+    own = last and (error.key == last or error.key.startswith(f"{last}."))
+    section = parent if own else path
+    return error.under(section) if section else error
+
+
+def _members(hint: Any) -> list[Any]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return list(typing.get_args(hint))
+    return [hint]
+
+
+def _scalar(kind: type, value: Any) -> Any:
+    """`value` as an int, float, bool or str, or None where it is none: an integer is a number, a truth value is not."""
+    if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            return None
+        return number if math.isfinite(number) else None
+    return value if type(value) is kind else None
+
+
+def _short(value: object) -> object:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:76]} ..."
+
+
+def _plural(text: str) -> str:
+    return {"a number": "numbers", "an integer": "integers", "text": "texts"}.get(text, text)

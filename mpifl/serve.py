@@ -1,0 +1,113 @@
+"""The one server loop, for every link, clock and algorithm. Versions and staleness are counted here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from mpifl.algorithms.base import Algorithm, Clients, State, Vector
+from mpifl.algorithms.participation import Cohort
+from mpifl.links.clocks import Link
+from mpifl.links.schedule import Event
+
+
+class Schedule(Protocol):
+    """A plan made by policies, or an earlier run's record (`mpifl.links.schedule`)."""
+
+    round_size: int
+
+    def sent(self, i: int, round: int) -> float: ...
+
+    def events(self, link: Link) -> Iterator[Event]: ...
+
+
+class Recorder(Protocol):
+    """What is told of every update, aggregation and event (`mpifl.records.RunWriter`)."""
+
+    def update(
+        self, time: float, client: int, version: int, staleness: int, local_steps: int, bytes: int, norm: float
+    ) -> None: ...
+
+    def aggregation(self, time: float, updates: int) -> None: ...
+
+
+Evaluate = Callable[[float, int, int, Vector], bool]  # (time, updates, version, model) -> the run is to end
+
+
+def serve(
+    algorithm: Algorithm,
+    clients: Clients,
+    x0: Vector,
+    link: Link,
+    schedule: Schedule,
+    record: Recorder,
+    evaluate: Evaluate,
+    seed: int,
+    stopped: Callable[[], bool] = lambda: False,
+) -> State:
+    """Runs the server from the first message to the last event; the server's final state.
+
+    Each update is consumed exactly once. `evaluate` is called at every evaluation and says whether the run is to end;
+    `stopped` is asked after every event. Errors of clients arrive as RunFailed from the link.
+    """
+    server = algorithm.init_server(x0, clients)
+    cohort = algorithm.rounds(clients, seed)
+    answers = algorithm.answers()
+    header = 8 * 16  # bytes of an update's header on the wire
+    version, updates = 0, 0
+    rounds = [0] * clients.n  # messages that each client has been sent
+    waiting: list[int] = []
+
+    def send(members: list[int]) -> None:
+        for i in members:
+            message = algorithm.message(server, i)._replace(version=version, round=rounds[i])
+            delay = schedule.sent(i, rounds[i])
+            rounds[i] += 1
+            link.send(i, message, delay)
+
+    def begin(cohort: Cohort) -> None:
+        members = cohort.sample(version)
+        algorithm.begin(server, members)
+        unique = list(dict.fromkeys(members))
+        schedule.round_size = len(unique)
+        send(unique)
+
+    def aggregate(time: float) -> None:
+        nonlocal version
+        algorithm.aggregate(server)
+        version += 1
+        record.aggregation(time, updates)
+        if cohort:
+            begin(cohort)
+        elif answers == "deferred":
+            send(waiting)
+            waiting.clear()
+
+    if cohort:
+        begin(cohort)
+    else:
+        send(list(range(clients.n)))
+    for event in schedule.events(link):
+        if event.update:
+            i, update = event.client, event.update
+            staleness = version - update.version
+            algorithm.receive(server, i, update, staleness)
+            bytes = header + sum(v.nbytes for v in update.vectors)
+            link.release(i)
+            updates += 1
+            record.update(event.time, i, update.version, staleness, update.local_steps, bytes, update.norm)
+            if answers == "before":
+                send([i])
+            elif answers == "deferred":
+                waiting.append(i)
+            if event.aggregates:
+                aggregate(event.time)
+            if answers == "after":
+                send([i])
+        elif event.kind == "aggregate":
+            aggregate(event.time)
+        elif event.kind == "evaluate" and evaluate(event.time, updates, version, algorithm.model(server)):
+            break
+        if stopped():
+            break
+    return server

@@ -1,0 +1,42 @@
+"""The one client loop: a rank hosts one client or thousands, and works off their messages in order of arrival."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from math import sqrt
+from typing import Protocol
+
+from mpifl.algorithms.base import Algorithm, Message, Objective, Update, Vector
+
+
+class Worker:
+    """The clients of one rank: their states and objectives, by client number."""
+
+    def __init__(self, algorithm: Algorithm, x0: Vector, objectives: Mapping[int, Objective]) -> None:
+        self._algorithm, self._objectives = algorithm, objectives
+        self.states = {i: algorithm.init_client(x0, i) for i in objectives}
+
+    def train(self, i: int, message: Message) -> Update:
+        """Client i's answer to a message."""
+        begin = time.perf_counter()
+        update = self._algorithm.train(self.states[i], message, self._objectives[i])
+        norm = sqrt(sum(float(v @ v) for v in update.vectors))
+        seconds = time.perf_counter() - begin
+        return update._replace(version=message.version, round=message.round, norm=norm, seconds=seconds)
+
+
+class ClientEnd(Protocol):
+    """The clients' end of a link."""
+
+    def messages(self) -> Iterator[tuple[int, Message, float]]:
+        """(client, message, delay in seconds) until the server ends the run."""
+
+    def reply(self, i: int, update: Update, delay: float) -> None:
+        """Sends client i's update once `delay` seconds have passed since its message came."""
+
+
+def work(worker: Worker, end: ClientEnd) -> None:
+    """Serves a rank's clients until the server ends the run."""
+    for i, message, delay in end.messages():
+        end.reply(i, worker.train(i, message), delay)

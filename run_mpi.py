@@ -1,0 +1,11 @@
+"""Runs a job: `[mpirun -n R] python run_mpi.py [JOB.yaml] [key=value ...]`; without a JOB, jobs/quickstart.yaml."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from mpifl.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(default_job=Path(__file__).parent / "jobs" / "quickstart.yaml"))
