@@ -4,7 +4,7 @@
 
 Clients do no work: they answer every message at once with a vector that they keep. Both loops exchange the same
 messages in the same run, taken in turn; the figure is the median of the repeats' ratios. The hand-written loop has no
-rule, no trace and no bookkeeping: blocking named receives of header and vector, round robin, and blocking replies. So
+rule, no trace and no bookkeeping: blocking named receives of frame and vector, round robin, and blocking replies. So
 that both sides share what the machine gives, its waits sleep no more than MPI's own do.
 """
 
@@ -23,9 +23,9 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.links.clocks import RealClock
-from mpifl.links.mpi import DATA, HEADER, MPI, ClientEnd, ServerEnd
+from mpifl.links.mpi import DATA, FRAME, MPI, ClientEnd, ServerEnd
 from mpifl.links.schedule import Plan
-from mpifl.links.wire import WIDTH
+from mpifl.links.wire import Frames
 from mpifl.serve import serve
 from mpifl.work import work
 
@@ -66,7 +66,7 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
     """Updates a second of the server loop (rank 0), 0 elsewhere."""
     algorithm = Idle(trigger=Trigger(every=4))
     if comm.rank:
-        work(Idlers(algorithm, x0), ClientEnd(comm, x0.size, x0.dtype))  # type: ignore[arg-type]
+        work(Idlers(algorithm, x0), ClientEnd(comm, comm.size - 1, x0.size, x0.dtype, 1))  # type: ignore[arg-type]
         return 0.0
     n = comm.size - 1
     link = ServerEnd(comm, n, x0.size, x0.dtype, 1)
@@ -81,22 +81,25 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
 
 def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
     """The same messages without a server."""
-    header, x = np.zeros(WIDTH), x0.copy()
+    frames = Frames(x0.size, x0.dtype, 1)
+    buffers = frames.pack((0.0,), (x0,))
+    tags = [FRAME, DATA][: len(buffers)]
     rounds = updates // (comm.size - 1)
     if comm.rank:
         for _ in range(rounds):
-            comm.Recv(header, 0, HEADER)
-            comm.Recv(x, 0, DATA)
-            comm.Send(header, 0, HEADER)
-            comm.Send(x, 0, DATA)
+            for b, tag in zip(buffers, tags, strict=True):
+                comm.Recv(b, 0, tag)
+            for b, tag in zip(buffers, tags, strict=True):
+                comm.Send(b, 0, tag)
         return 0.0
     workers = range(1, comm.size)
+    arriving = [np.empty_like(b) for b in buffers]
     begin = time.perf_counter()
     for _ in range(rounds):
-        requests = [comm.Isend(b, r, tag) for r in workers for b, tag in ((header, HEADER), (x0, DATA))]
+        requests = [comm.Isend(b, r, tag) for r in workers for b, tag in zip(buffers, tags, strict=True)]
         for r in workers:
-            comm.Recv(header.copy(), r, HEADER)
-            comm.Recv(x, r, DATA)
+            for b, tag in zip(arriving, tags, strict=True):
+                comm.Recv(b, r, tag)
         MPI.Request.Waitall(requests)
     return rounds * len(workers) / (time.perf_counter() - begin)
 

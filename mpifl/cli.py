@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
     words = list(sys.argv[1:] if argv is None else argv)
     if default_job and words[:1] != ["--version"]:
         words = ["run", *words]
+    sys.path.append(os.getcwd())  # on every rank: a job may name a user's own "module:Class"
     from mpifl import launch
 
     comm = launch.communicator()
@@ -77,6 +78,8 @@ def _prepare(words: list[str], default_job: Path | None) -> Work | None:
         raise ConfigError("command", name or "''", f"one of {', '.join(COMMANDS)}{hint}")
     command = COMMANDS[name]
     parser = _Parser(f"mpifl {name}", command)
+    if default_job:
+        parser.usage = f"[mpirun -n RANKS] python {Path(sys.argv[0]).name} [JOB.yaml] [key=value ...]"
     try:
         args, unknown = parser.parse_known_intermixed_args(rest)
     except SystemExit:  # --help was printed
@@ -111,18 +114,18 @@ def _replay(args: argparse.Namespace) -> Work:
 
 
 def _show(args: argparse.Namespace) -> None:
-    from mpifl.analysis.show import show
-
     if len(args.words) != 1:
         raise ConfigError("show", " ".join(args.words) or "''", "one RUN.h5")
+    from mpifl.analysis.show import show
+
     show(Path(args.words[0]), args.follow)
 
 
 def _report(args: argparse.Namespace) -> None:
-    from mpifl.analysis.report import report
-
     if not args.words:
         raise ConfigError("report", "''", "at least one RUN.h5")
+    from mpifl.analysis.report import report
+
     report([Path(word) for word in args.words], args.out)
 
 
@@ -185,7 +188,7 @@ def _file_and_overrides(command: str, what: str, words: list[str]) -> tuple[Path
     if not files:
         raise ConfigError(command, " ".join(words) or "''", f"a {what} first, then key=value")
     if len(files) > 1:
-        raise ConfigError(command, files[1], f"one {what}, then key=value")
+        raise ConfigError(command, files[1], f"key=value after the {what}")
     return Path(files[0]), [word for word in words if _is_override(word)]
 
 

@@ -164,10 +164,12 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     `stop.updates=9` adds to it.
     """
     values = _parsed(str(path), _text(Path(path)))
+    if all(value is None for value in values.values()):  # nothing, or prose
+        raise ConfigError("job", path, "a YAML file with name, seed, problem, algorithm, stop")
     for override in overrides:
         _set(values, *_override(override))
-    values.setdefault("output", "results/${name}.h5")
-    return job_from_dict(_resolved(values))
+    resolved = _resolved(values)
+    return job_from_dict({"output": f"results/{resolved.get('name')}.h5", **resolved})
 
 
 def to_yaml(job: Job) -> str:
@@ -216,8 +218,8 @@ def _parsed(name: str, text: str) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, OSError, RecursionError) as error:
         what = "a YAML file of sections" if isinstance(error, OSError) else f"not valid YAML: {error}"
         raise ConfigError("job", name, what) from None
-    if not isinstance(values, dict) or not values:
-        raise ConfigError("job", name, "a YAML file with name, seed, problem, algorithm, stop")
+    if not isinstance(values, dict):
+        raise ConfigError("job", name, "a YAML file of sections")
     return {str(key): value for key, value in values.items()}
 
 

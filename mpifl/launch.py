@@ -90,7 +90,7 @@ def _follow(comm: MPI.Comm) -> int:
         i: objective(job.problem, part["meta"], [receive(*a) for a in arrays], i, job.seed)
         for i, arrays in part["clients"]
     }
-    end = ClientEnd(comm, x0.size, x0.dtype)
+    end = ClientEnd(comm, part["n"], x0.size, x0.dtype, _vectors(job))
     wait(comm.Isend(host, 0, SETUP))  # ready
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its losses say so
@@ -139,6 +139,10 @@ def _send_parts(comm: MPI.Comm, texts: list[bytes], arrays: list[list[np.ndarray
     wait(*requests)
 
 
+def _vectors(job: Job) -> int:
+    return max(job.algorithm.vectors_up, job.algorithm.vectors_down)
+
+
 def _link(job: Job, problem: Problem, x0: np.ndarray, comm: MPI.Comm | None) -> Link:
     """Hands every client to its rank and waits until all are ready."""
     from mpifl.config import job_to_dict
@@ -150,7 +154,7 @@ def _link(job: Job, problem: Problem, x0: np.ndarray, comm: MPI.Comm | None) -> 
         return InProcess(Worker(job.algorithm, x0, objectives))
     from mpifl.links.mpi import ServerEnd
 
-    common = {"job": job_to_dict(job), "meta": problem.meta, "d": x0.size, "dtype": x0.dtype.str}
+    common = {"job": job_to_dict(job), "meta": problem.meta, "n": n, "d": x0.size, "dtype": x0.dtype.str}
     texts, arrays = [], []
     for r in range(comm.size - 1):
         mine = [(i, problem.shard(i)) for i in range(r, n, comm.size - 1)]
@@ -158,18 +162,20 @@ def _link(job: Job, problem: Problem, x0: np.ndarray, comm: MPI.Comm | None) -> 
         texts.append(json.dumps({**common, "clients": specs}).encode())
         arrays.append([x0, *(a for _, shard in mine for a in shard)])
     _send_parts(comm, texts, arrays)
-    vectors = max(job.algorithm.vectors_up, 1)
-    link = ServerEnd(comm, n, x0.size, x0.dtype, vectors)
+    link = ServerEnd(comm, n, x0.size, x0.dtype, _vectors(job))
     _hear(comm)  # all are ready
     return link
 
 
-def lead(job: Job, comm: MPI.Comm | None, replay: Run | None = None) -> int:
-    """Rank 0: runs a job, or repeats a recorded one; the exit code. Raises ConfigError before any work is begun."""
+def lead(job: Job, comm: MPI.Comm | None, replay: Run | None = None, problem: Problem | None = None) -> int:
+    """Rank 0: runs a job, or repeats a recorded one; the exit code. Raises ConfigError before any work is begun.
+
+    `problem` saves the loading where several jobs have the same one.
+    """
     from mpifl.problems import load
     from mpifl.records import RunWriter
 
-    problem = load(job.problem)
+    problem = problem or load(job.problem)
     x0 = problem.initial(job.seed)
     n = problem.clients
     rates = job.clock.delay.rates(n, job.seed)

@@ -145,11 +145,12 @@ class Reader:
         return " or ".join(words) or "another type of value"
 
     def _unknown(self, path: str, key: str, value: Any) -> ConfigError:
-        """Names the full key whose last part is most like `key`; those of the same section count a little more."""
+        """Names the nearest key of the same section, or of another one where that is nearly the same word."""
 
         def likeness(known: str) -> float:
             section, _, leaf = known.rpartition(".")
-            return difflib.SequenceMatcher(None, key, leaf).ratio() + 0.2 * (section == path)
+            ratio = difflib.SequenceMatcher(None, key, leaf).ratio()
+            return ratio if section == path else ratio - (0.1 if ratio > 0.8 else 1)
 
         nearest = max(self._keys(self.cls, self.values, ""), key=likeness)
         return ConfigError(_join(path, key), _short(value), f"no such key; the nearest is {nearest}")

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.links.inprocess import InProcess
-from mpifl.links.schedule import Plan
+from mpifl.links.schedule import Plan, Record
 from mpifl.serve import serve
 from mpifl.work import Worker
 
+EXACT = 1e-12  # the tolerance of what holds exactly, but for rounding
 
+
+def close(actual: object, expected: object, tolerance: float = EXACT) -> None:
+    """Asserts equality up to `tolerance`, relative to the largest number expected where that exceeds 1."""
+    scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))  # type: ignore[arg-type, call-overload]
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale)  # type: ignore[arg-type, call-overload]
+
+
+# -- clients -----------------------------------------------------------------------------------------------------------
 @dataclass
 class Quadratic:
     """f(x) = 1/2 (x-c)' A (x-c), A given as its diagonal (d,) or a matrix (d, d)."""
@@ -33,15 +42,73 @@ class Quadratic:
     def loss(self, x: np.ndarray, rows: object = None) -> float:
         return float((x - self.c) @ self.gradient(x)) / 2
 
+    @property
+    def matrix(self) -> np.ndarray:
+        return np.diag(self.a) if self.a.ndim == 1 else self.a
 
-def quadratics(a: Iterable, c: Iterable, samples: Iterable[int] | None = None) -> list[Quadratic]:
+    def steps(self, x: np.ndarray, step: float, count: int = 1) -> np.ndarray:
+        """G^count(x): gradient descent, written down independently of `mpifl.algorithms.local`."""
+        for _ in range(count):
+            x = x - step * self.matrix @ (x - self.c)
+        return x
+
+
+@dataclass
+class Slope(Quadratic):
+    """f(x) = <a, x>: a gradient that is the same everywhere."""
+
+    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+        return self.a.copy()
+
+
+@dataclass
+class Absolute(Quadratic):
+    """f(x) = sum |x - c|: convex, not smooth; its subgradient is the sign."""
+
+    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+        return np.sign(x - self.c)
+
+    def loss(self, x: np.ndarray, rows: object = None) -> float:
+        return float(np.abs(x - self.c).sum())
+
+
+def quadratics(
+    a: Iterable, c: Iterable, samples: Iterable[int] | None = None, kind: type[Quadratic] = Quadratic
+) -> list[Quadratic]:
     """One client for each curvature and optimum; scalars make 1-D clients."""
     pairs = [(np.atleast_1d(np.array(p, float)), np.atleast_1d(np.array(q, float))) for p, q in zip(a, c, strict=True)]
     n = len(pairs)
     s = list(samples) if samples else [1] * n
-    return [Quadratic(p, q, s[i], s[i] / sum(s), n) for i, (p, q) in enumerate(pairs)]
+    return [kind(p, q, s[i], s[i] / sum(s), n) for i, (p, q) in enumerate(pairs)]
 
 
+def random_quadratics(seed: int, n: int, d: int = 3, low: float = 0.5, high: float = 3.0) -> list[Quadratic]:
+    """Clients with full matrices of eigenvalues in [low, high], optima from N(0, 1) and unequal sample counts."""
+    rng = np.random.default_rng(seed)
+    bases = [np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(n)]
+    return quadratics(
+        [q @ np.diag(rng.uniform(low, high, d)) @ q.T for q in bases],
+        rng.standard_normal((n, d)),
+        rng.integers(1, 9, n).tolist(),
+    )
+
+
+def optimum(objectives: Sequence[Quadratic], weights: Iterable[float] | None = None) -> np.ndarray:
+    """argmin sum_i w_i f_i."""
+    w = [1.0] * len(objectives) if weights is None else list(weights)
+    lhs = sum(p * o.matrix for p, o in zip(w, objectives, strict=True))
+    return np.linalg.solve(lhs, sum(p * o.matrix @ o.c for p, o in zip(w, objectives, strict=True)))  # type: ignore[arg-type]
+
+
+def drift_point(objectives: Sequence[Quadratic], step: float, count: int) -> np.ndarray:
+    """x = mean_i G_i^count(x), the fixed point of FedAvg with uniform weights."""
+    eye = np.eye(objectives[0].c.size)
+    powers = [np.linalg.matrix_power(eye - step * o.matrix, count) for o in objectives]
+    right = np.mean([(eye - p) @ o.c for p, o in zip(powers, objectives, strict=True)], axis=0)
+    return np.linalg.solve(eye - np.mean(powers, axis=0), right)
+
+
+# -- orders of arrival -------------------------------------------------------------------------------------------------
 @dataclass
 class Scripted:
     """A clock that consumes updates in a given order of clients, one a second, whoever has been asked."""
@@ -50,6 +117,7 @@ class Scripted:
     time: float = 0.0
     deterministic: bool = True
     out: list[int] = field(default_factory=list)
+    count: int = 0
 
     def __post_init__(self) -> None:
         self._order = iter(self.order)
@@ -60,29 +128,68 @@ class Scripted:
         self.out.append(i)
         return 0.0
 
+    def choose(self) -> int | None:
+        """Whose update is next; None: nobody's."""
+        return next(self._order, None)
+
     def next(self, link, deadline):  # type: ignore[no-untyped-def]
-        i = next(self._order, None)
-        if i is None:
+        if self.count + 1 > deadline or (i := self.choose()) is None:
             self.time = deadline
             return None
         self.out.remove(i)
-        self.time += 1.0
+        self.count += 1
+        self.time = float(self.count)
         return i, link.take(i)
 
 
+class Picked(Scripted):
+    """Any order at all: each number of `order` picks one of the clients that are at work."""
+
+    def choose(self) -> int | None:
+        pick = next(self._order, None) if self.out else None
+        return None if pick is None else sorted(self.out)[pick % len(self.out)]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """A cohort for each round, as listed."""
+
+    members: Sequence[list[int]]
+
+    def sample(self, round: int) -> list[int]:
+        return self.members[min(round, len(self.members) - 1)]
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
 @dataclass
 class Log:
-    """What happened, and the server's and the clients' states, which `watch` sees after every event."""
+    """What happened, and the server's and the clients' states.
+
+    `watch` sees it after every receipt, after every aggregation, and again when the event's answers are out.
+    """
 
     watch: Callable[[Log], None] = lambda log: None
     updates: list[tuple] = field(default_factory=list)  # time, client, version, staleness, steps, bytes, norm
-    aggregations: list[tuple] = field(default_factory=list)
+    aggregations: list[tuple] = field(default_factory=list)  # time, updates
+    evaluations: list[tuple] = field(default_factory=list)  # time, updates, version
+    evaluated: list[np.ndarray] = field(default_factory=list)
     models: list[np.ndarray] = field(default_factory=list)  # the model after each aggregation
+    trail: list[np.ndarray] = field(default_factory=list)  # the model after each receipt and each aggregation
     sent: list[tuple[int, Message]] = field(default_factory=list)
     consumed: list[tuple[int, Update]] = field(default_factory=list)
+    bases: list[np.ndarray] = field(default_factory=list)  # the models that the consumed updates started from
+    memories: dict[int, np.ndarray] = field(default_factory=dict)  # y_i in the last update consumed of each client
     server: State = field(default_factory=State)
     worker: Worker | None = None
-    link: InProcess | None = None
+    link: Watched | None = None
+
+    @property
+    def x(self) -> np.ndarray:
+        return self.server.x
+
+    @property
+    def order(self) -> list[int]:
+        return [row[1] for row in self.updates]
 
     def update(self, *row) -> None:  # type: ignore[no-untyped-def]
         self.updates.append(row)
@@ -91,21 +198,42 @@ class Log:
         self.aggregations.append(row)
         self.models.append(self.server.x.copy())
 
+    def record(self, timed: bool) -> Record:
+        """The order of events, as a run file gives it to a replay."""
+        return Record([row[:2] for row in self.updates], self.aggregations, self.evaluations, timed)  # type: ignore[misc]
+
 
 class Watched(InProcess):
-    """The in-process link, telling a log what passes."""
+    """The in-process link, telling a log what passes; `tamper` may change an update on its way."""
 
-    def __init__(self, worker: Worker, log: Log) -> None:
+    def __init__(self, worker: Worker, log: Log, tamper: Callable[[int, Update], Update] | None) -> None:
         super().__init__(worker)
-        self._log, log.worker, log.link = log, worker, self
+        self._log, self._tamper = log, tamper
+        self._bases: dict[int, np.ndarray] = {}
+        log.worker, log.link = worker, self
 
     def send(self, i: int, message: Message, delay: float) -> None:
+        assert i not in self._ready, f"client {i} was sent a message while it was at work"
         self._log.sent.append((i, message))
+        self._bases[i] = message.vectors[0].copy()
         super().send(i, message, delay)
 
     def take(self, i: int) -> Update:
-        update = super().take(i)
-        self._log.consumed.append((i, update))
+        return self._passes(i, super().take(i))
+
+    def any(self, timeout: float) -> tuple[int, Update] | None:
+        got = super().any(timeout)
+        return got and (got[0], self._passes(*got))
+
+    def _passes(self, i: int, update: Update) -> Update:
+        log = self._log
+        if self._tamper:
+            update = self._tamper(len(log.consumed), update)
+        log.consumed.append((i, update))
+        log.bases.append(self._bases[i])
+        assert log.worker
+        if "y" in vars(log.worker.states[i]):
+            log.memories[i] = log.worker.states[i].y
         return update
 
     @property
@@ -115,7 +243,7 @@ class Watched(InProcess):
 
 def run(
     algorithm: Algorithm,
-    objectives: list[Quadratic],
+    objectives: Sequence[Quadratic],
     order: Iterable[int] | None = None,
     *,
     x0: np.ndarray | float = 0.0,
@@ -123,31 +251,67 @@ def run(
     seed: int = 0,
     clock: object = None,
     rates: np.ndarray | None = None,
+    replay: Record | None = None,
+    tamper: Callable[[int, Update], Update] | None = None,
+    rounds: Sequence[list[int]] | None = None,
     **stop: float,
 ) -> Log:
-    """Runs the server loop in process; the log of what happened."""
+    """Runs the server loop in process; the log of what happened.
+
+    In a given order of arrivals, by a clock, or by the record of an earlier run. `rounds` makes any algorithm
+    synchronous: each listed cohort starts from the newest model, and the server aggregates when all have answered
+    (wants reply="deferred").
+    """
     n, d = len(objectives), objectives[0].c.size
     x0 = np.full(d, x0) if np.isscalar(x0) else np.array(x0, float)
+    log = Log(watch)
+    hooks: dict[str, Callable] = {"init_server": _saving(algorithm.init_server, log)}
+    for rule in ("receive", "aggregate"):
+        hooks[rule] = _watched(getattr(algorithm, rule), log)
+    if rounds is not None:
+        order = [i for members in rounds for i in members]
+        hooks["rounds"] = lambda clients, seed: Rounds(rounds)
+        hooks["when"] = lambda: None
     order = list(order) if order is not None else None
     if order is not None:
         stop.setdefault("stop_updates", len(order))
-    log = Log(watch)
-    link = Watched(Worker(algorithm, x0, dict(enumerate(objectives))), log)
-    plan = Plan(clock or Scripted(order), algorithm.when(), seed, **stop)  # type: ignore[arg-type]
+    link = Watched(Worker(algorithm, x0, dict(enumerate(objectives))), log, tamper)
+    when = hooks.get("when", algorithm.when)
+    schedule = replay or Plan(clock or Scripted(order or ()), when(), seed, **stop)  # type: ignore[arg-type]
     clients = Clients(np.array([o.samples for o in objectives]), rates)
-    init = algorithm.init_server
+    log.memories.update(dict.fromkeys(range(n), x0))
 
-    def init_server(x0, clients):  # type: ignore[no-untyped-def]
-        log.server = init(x0, clients)
-        return log.server
+    def evaluate(*row) -> bool:  # type: ignore[no-untyped-def]
+        log.evaluations.append(row[:3])
+        log.evaluated.append(row[3].copy())
+        return False
 
     def stopped() -> bool:
         watch(log)
         return False
 
-    object.__setattr__(algorithm, "init_server", init_server)
+    for name, hook in hooks.items():
+        object.__setattr__(algorithm, name, hook)
     try:
-        serve(algorithm, clients, x0, link, plan, log, lambda *a: False, seed, stopped)
+        serve(algorithm, clients, x0, link, schedule, log, evaluate, seed, stopped)
     finally:
-        object.__delattr__(algorithm, "init_server")
+        for name in hooks:
+            object.__delattr__(algorithm, name)
     return log
+
+
+def _saving(init: Callable, log: Log) -> Callable:
+    def init_server(x0, clients):  # type: ignore[no-untyped-def]
+        log.server = init(x0, clients)
+        return log.server
+
+    return init_server
+
+
+def _watched(rule: Callable, log: Log) -> Callable:
+    def watched(*args) -> None:  # type: ignore[no-untyped-def]
+        rule(*args)
+        log.trail.append(log.server.x)
+        log.watch(log)
+
+    return watched

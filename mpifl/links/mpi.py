@@ -1,12 +1,13 @@
 """The MPI link. Buffers only, every receive named by its source, waits that sleep; bounded memory on the server.
 
-Client i of n lives on rank 1 + i mod (R-1). An update is announced by a small header, for which one persistent receive
-a rank is posted; its vectors are fetched into a pool of reused buffers, so large ones wait at the sender until a buffer
-is free. Messages leave by Isend straight from the model's array, which lives until its sends are complete.
+Client i of n lives on rank 1 + i mod (R-1). An update comes as a frame (see `wire`), for which one persistent receive a
+rank is posted; vectors too large for it are fetched into a pool of reused buffers, so they wait at the sender until a
+buffer is free. Large messages leave by Isend straight from the model's array, which lives until its sends are complete.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import socket
@@ -23,25 +24,48 @@ import numpy as np
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
 from mpifl.links import wire
+from mpifl.links.wire import Frames
 
 mpi4py.rc.thread_level = "funneled"  # the evaluating and the writing thread never call MPI
 from mpi4py import MPI  # noqa: E402
 
-HEADER, TEXT, SETUP, DATA = 1, 2, 3, 16  # tags; vectors of a rank's k-th client travel under DATA + k
+FRAME, TEXT, SETUP, DATA = 1, 2, 3, 16  # tags; large vectors of a rank's k-th client travel under DATA + k
+IDLE = 0.05  # s that a rank sleeps at a time while no message can come but the last
 POOL_BYTES = 256 << 20  # most memory in the server's receive buffers
 POOL_MOST = 32
 
 
+def _tune() -> None:
+    """Lets short sleeps be short, and freed vectors be used again instead of going back to the system (Linux, glibc).
+
+    Without this a sleep of 1 us takes 60, and a new vector of 40 MB costs 10,000 page faults.
+    """
+    try:
+        libc = ctypes.CDLL(None)
+        libc.prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK, 1 ns
+        libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+        libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+    except (OSError, AttributeError):
+        pass  # another system, which only is a little slower
+
+
+_tune()
+
+
 class Backoff:
-    """Waiting that yields the core: 1 us, doubling to 1 ms."""
+    """Waiting that yields the core: ten times at once, then for 1 us, doubling to 1 ms."""
 
     def __init__(self) -> None:
-        self._pause = 1e-6
+        self.reset()
 
     def reset(self) -> None:
-        self._pause = 1e-6
+        self._pause, self._yields = 1e-6, 10
 
     def sleep(self, most: float = 1e-3) -> None:
+        if self._yields:
+            self._yields -= 1
+            os.sched_yield()
+            return
         time.sleep(max(0.0, min(self._pause, most)))
         self._pause = min(2 * self._pause, 1e-3)
 
@@ -54,24 +78,22 @@ def wait(*requests: MPI.Request) -> None:
 
 
 class ServerEnd:
-    """The server's end: a link for n clients on the other ranks of `comm`."""
+    """The server's end: a link for n clients on the other ranks of `comm`; at most `vectors` vectors a message."""
 
     def __init__(self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int) -> None:
         self._comm, self._workers = comm, comm.size - 1
-        self._d, self._dtype = d, dtype
+        self._frames = frames = Frames(d, dtype, vectors)
         if DATA + clients // self._workers > (comm.Get_attr(MPI.TAG_UB) or 32767):
             raise RunFailed("more clients a rank than this MPI has message tags")
-        self._headers = np.zeros((self._workers, wire.WIDTH))
-        self._requests = [comm.Recv_init(self._headers[r], r + 1, HEADER) for r in range(self._workers)]
+        self._arriving = [frames.empty() for _ in range(self._workers)]
+        self._requests = [comm.Recv_init(f, r, FRAME) for r, f in enumerate(self._arriving, 1)]
         MPI.Prequest.Startall(self._requests)
-        most = max(2, min(POOL_MOST, clients, POOL_BYTES // (d * dtype.itemsize * vectors)))
-        self._vectors = vectors
+        most = 0 if frames.inline else max(2, min(POOL_MOST, clients, POOL_BYTES // (d * dtype.itemsize * vectors)))
         self._buffers = np.empty((most, vectors, d), dtype)
         self._free = list(range(most))
         self._requests += [MPI.REQUEST_NULL] * (most * vectors)  # slot s, vector v: self._workers + s * vectors + v
-        self._announced: dict[int, list[float]] = {}  # client -> header of an update that is not fetched yet
-        self._order: deque[int] = deque()  # the same clients in order of arrival
-        self._fetching: dict[int, tuple[int, list[float], int]] = {}  # slot -> client, header, vectors to come
+        self._announced: dict[int, list[float]] = {}  # client -> head of an update that is not fetched yet, in order
+        self._fetching: dict[int, tuple[int, list[float], int]] = {}  # slot -> client, head, vectors to come
         self._ready: dict[int, Update] = {}  # complete updates, in order of completion
         self._slots: dict[int, int] = {}  # client -> slot of its complete update
         self._outgoing: deque[tuple[list[MPI.Request], object]] = deque()
@@ -79,83 +101,85 @@ class ServerEnd:
         self._gone = 0  # ranks that have said goodbye
         self.stats = np.zeros((self._workers, 2))  # CPU seconds and peak MiB of every rank that has
 
-    def _rank(self, i: int) -> int:
-        return 1 + i % self._workers
+    def _send(self, buffers: list[np.ndarray], rank: int, slot: int = 0) -> list[MPI.Request]:
+        frame, *vectors = buffers
+        requests = [self._comm.Isend(frame, rank, FRAME)]
+        requests += [self._comm.Isend(v, rank, DATA + slot) for v in vectors]
+        return requests
 
     def send(self, i: int, message: Message, delay: float) -> None:
-        header, rank, tag = wire.header(), self._rank(i), DATA + i // self._workers
-        wire.pack_message(header, i, message, delay)
-        requests = [self._comm.Isend(header, rank, HEADER)]
-        requests += [self._comm.Isend(v, rank, tag) for v in message.vectors]
-        self._outgoing.append((requests, (header, message)))
+        buffers = self._frames.pack(wire.message_head(i, message, delay), message.vectors)
+        slot, worker = divmod(i, self._workers)
+        self._outgoing.append((self._send(buffers, worker + 1, slot), buffers))
         for _ in range(2):  # two looked at for one that is added: old models are let go soon after their last send
-            if not MPI.Request.Testall(self._outgoing[0][0]):
-                self._outgoing.rotate(-1)
-            else:
-                self._outgoing.popleft()
             if not self._outgoing:
                 break
+            if MPI.Request.Testall(self._outgoing[0][0]):
+                self._outgoing.popleft()
+            else:
+                self._outgoing.rotate(-1)
 
     def _fetch(self, i: int) -> None:
         """Starts the receives of an announced update into a free buffer."""
-        slot, header = self._free.pop(), self._announced.pop(i)
-        rank, tag, count = self._rank(i), DATA + i // self._workers, int(header[2])
-        self._fetching[slot] = i, header, count
-        first = self._workers + slot * self._vectors
-        for v in range(count):
-            self._requests[first + v] = self._comm.Irecv(self._buffers[slot, v], rank, tag)
+        slot, head, vectors = self._free.pop(), self._announced.pop(i), self._frames.vectors
+        at, worker = divmod(i, self._workers)
+        self._fetching[slot] = i, head, int(head[2])
+        for v in range(int(head[2])):
+            request = self._comm.Irecv(self._buffers[slot, v], worker + 1, DATA + at)
+            self._requests[self._workers + slot * vectors + v] = request
 
     def _progress(self, fetch: bool) -> bool:
         """Takes in what has arrived, without waiting; whether anything had. Raises RunFailed for a client's error."""
-        while fetch and self._order and self._free:
-            self._fetch(self._order.popleft())
+        while fetch and self._announced and self._free:
+            self._fetch(next(iter(self._announced)))
         done = MPI.Request.Testsome(self._requests)
         for k in done or ():
             if k < self._workers:
-                self._header(k)
+                self._frame(k)
             else:
-                self._vector((k - self._workers) // self._vectors)
+                self._vector((k - self._workers) // self._frames.vectors)
         if self._error:
             error, self._error = self._error, ""
             raise RunFailed(error)
         return bool(done)
 
-    def _header(self, worker: int) -> None:
-        header = self._headers[worker].tolist()
-        kind, i = int(header[0]), int(header[1])
-        if kind == wire.BYE:
-            self._gone += 1
-            self.stats[worker] = header[2:4]
-            return
-        self._requests[worker].Start()  # type: ignore[attr-defined]
-        if kind == wire.ERROR:
+    def _frame(self, worker: int) -> None:
+        head = self._frames.head(self._arriving[worker])
+        kind, i = int(head[0]), int(head[1])
+        if kind == wire.UPDATE and self._frames.inline:
+            self._ready[i] = wire.to_update(head, self._frames.body(self._arriving[worker], int(head[2])))
+        elif kind == wire.UPDATE:
+            self._announced[i] = head
+        elif kind == wire.ERROR:
             text = bytearray(i)
             wait(self._comm.Irecv(text, worker + 1, TEXT))
             self._error = text.decode("utf-8", "replace")
+        else:  # goodbye: nothing follows
+            self._gone += 1
+            self.stats[worker] = head[2:4]
             return
-        self._announced[i] = header
-        self._order.append(i)
+        self._requests[worker].Start()  # type: ignore[attr-defined]
 
     def _vector(self, slot: int) -> None:
-        i, header, missing = self._fetching[slot]
+        i, head, missing = self._fetching[slot]
         if missing > 1:
-            self._fetching[slot] = i, header, missing - 1
+            self._fetching[slot] = i, head, missing - 1
             return
         del self._fetching[slot]
-        vectors = tuple(self._buffers[slot, v] for v in range(int(header[2])))
-        self._ready[i] = wire.unpack_update(header, vectors)
+        self._ready[i] = wire.to_update(head, tuple(self._buffers[slot, : int(head[2])]))
         self._slots[i] = slot
 
     def any(self, timeout: float) -> tuple[int, Update] | None:
-        end = time.perf_counter() + timeout
-        backoff = Backoff()
-        while not self._ready:
-            if self._progress(fetch=True):
-                backoff.reset()
-            elif (left := end - time.perf_counter()) <= 0:
-                return None
-            else:
-                backoff.sleep(left)
+        if not self._ready:
+            end = time.perf_counter() + timeout
+            backoff = Backoff()
+            while not self._ready:
+                if self._progress(fetch=True):
+                    backoff.reset()
+                elif (left := end - time.perf_counter()) <= 0:
+                    return None
+                else:
+                    backoff.sleep(left)
         i = next(iter(self._ready))
         return i, self._ready.pop(i)
 
@@ -163,25 +187,30 @@ class ServerEnd:
         backoff = Backoff()
         while i not in self._ready:
             if i in self._announced and self._free:
-                self._order.remove(i)
                 self._fetch(i)
-            backoff.reset() if self._progress(fetch=False) else backoff.sleep()
+            if self._progress(fetch=False):
+                backoff.reset()
+            else:
+                backoff.sleep()
         return self._ready.pop(i)
 
     def release(self, i: int) -> None:
-        self._free.append(self._slots.pop(i))
+        slot = self._slots.pop(i, None)
+        if slot is not None:
+            self._free.append(slot)
 
     def finish(self, code: int) -> int:
-        stop = wire.header()
-        stop[:2] = wire.STOP, code
-        sends = [self._comm.Isend(stop, r + 1, HEADER) for r in range(self._workers)]
+        stop = self._frames.pack((wire.STOP, code))
+        sends = [request for r in range(self._workers) for request in self._send(stop, r + 1)]
+        for i in [i for i in self._slots if i not in self._ready]:  # in use when the run broke off
+            self.release(i)
         dropped, backoff = 0, Backoff()
-        for i in list(self._slots):  # consumed halfway when the run broke off
-            if i not in self._ready:
-                self.release(i)
         while self._gone < self._workers or self._fetching or self._ready or self._announced:
             try:
-                backoff.reset() if self._progress(fetch=True) else backoff.sleep()
+                if self._progress(fetch=True):
+                    backoff.reset()
+                else:
+                    backoff.sleep()
             except RunFailed as error:
                 print(error, file=sys.stderr)
             for i in list(self._ready):
@@ -195,34 +224,48 @@ class ServerEnd:
 class ClientEnd:
     """The clients' end, on one of the ranks 1 .. R-1."""
 
-    def __init__(self, comm: MPI.Comm, d: int, dtype: np.dtype) -> None:
-        self._comm, self._workers, self._d, self._dtype = comm, comm.size - 1, d, dtype
-        self._header = wire.header()
-        self._request = comm.Recv_init(self._header, 0, HEADER)
+    def __init__(self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int) -> None:
+        self._comm, self._workers = comm, comm.size - 1
+        self._frames = Frames(d, dtype, vectors)
+        self._mine = len(range(comm.rank - 1, clients, self._workers))
+        self._frame = self._frames.empty()
+        self._request = comm.Recv_init(self._frame, 0, FRAME)
         self._held: list[tuple[float, int, Update]] = []  # (perf_counter until which it is held back, client, update)
         self._sending: deque[tuple[list[MPI.Request], object]] = deque()
         self._came = 0.0  # when the present message came
         self.code = 0
 
     def messages(self) -> Iterator[tuple[int, Message, float]]:
-        while self._receive() == wire.WORK:
+        while (head := self._receive())[0] == wire.WORK:
             self._came = time.perf_counter()
-            i, count = int(self._header[1]), int(self._header[2])
-            vectors = tuple(np.empty(self._d, self._dtype) for _ in range(count))
-            wait(*(self._comm.Irecv(v, 0, DATA + i // self._workers) for v in vectors))
-            yield wire.unpack_message(self._header, vectors)
-        self.code = int(self._header[1])
+            i, count = int(head[1]), int(head[2])
+            if self._frames.inline:
+                vectors = self._frames.body(self._frame, count)
+            else:
+                vectors = tuple(np.empty(self._frames.d, self._frames.dtype) for _ in range(count))
+                wait(*(self._comm.Irecv(v, 0, DATA + i // self._workers) for v in vectors))
+            yield wire.to_message(head, vectors)
+        self.code = int(head[1])
         self._flush(float("inf"))
         self._goodbye()
 
-    def _receive(self) -> int:
-        """Waits for the next header, sending held updates as they fall due; the kind of message."""
+    def _receive(self) -> list[float]:
+        """Waits for the next frame, sending held updates as they fall due; its head.
+
+        While all updates of the rank are held back, only the end of the run can be announced: no need to look often.
+        """
         self._request.Start()
         backoff = Backoff()
         while not self._request.Test():
-            self._flush(time.perf_counter())
-            backoff.sleep(self._held[0][0] - time.perf_counter() if self._held else 1e-3)
-        return int(self._header[0])
+            if self._held or self._sending:
+                self._flush(time.perf_counter())
+            if not self._held:
+                backoff.sleep()
+            elif len(self._held) == self._mine:
+                time.sleep(max(0.0, min(self._held[0][0] - time.perf_counter(), IDLE)))
+            else:
+                backoff.sleep(self._held[0][0] - time.perf_counter())
+        return self._frames.head(self._frame)
 
     def _flush(self, until: float) -> None:
         while self._held and self._held[0][0] <= until:
@@ -236,27 +279,23 @@ class ClientEnd:
             heappush(self._held, (self._came + delay, i, update))
         else:
             self._send(i, update)
-        self._flush(time.perf_counter())
 
     def _send(self, i: int, update: Update) -> None:
-        header, tag = wire.header(), DATA + i // self._workers
-        wire.pack_update(header, i, update)
-        requests = [self._comm.Isend(header, 0, HEADER)]
-        requests += [self._comm.Isend(np.ascontiguousarray(v), 0, tag) for v in update.vectors]
-        self._sending.append((requests, (header, update)))
+        frame, *vectors = buffers = self._frames.pack(wire.update_head(i, update), update.vectors)
+        requests = [self._comm.Isend(frame, 0, FRAME)]
+        requests += [self._comm.Isend(v, 0, DATA + i // self._workers) for v in vectors]
+        self._sending.append((requests, buffers))
 
     def _goodbye(self) -> None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        bye = wire.header()
-        bye[:4] = wire.BYE, 0, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
-        wait(*(r for requests, _ in self._sending for r in requests), self._comm.Isend(bye, 0, HEADER))
+        (bye,) = self._frames.pack((wire.BYE, 0, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024))
+        wait(*(r for requests, _ in self._sending for r in requests), self._comm.Isend(bye, 0, FRAME))
 
     def fail(self, error: BaseException) -> None:
         """Tells the server of an error, with rank, host and traceback, and waits for the end of the run."""
         where = f"rank {self._comm.rank} on {socket.gethostname()} (process {os.getpid()}):\n"
         text = (where + "".join(traceback.format_exception(error))).encode()
-        header = wire.header()
-        header[:2] = wire.ERROR, len(text)
-        wait(self._comm.Isend(header, 0, HEADER), self._comm.Isend(text, 0, TEXT))
+        (frame,) = self._frames.pack((wire.ERROR, len(text)))
+        wait(self._comm.Isend(frame, 0, FRAME), self._comm.Isend(text, 0, TEXT))
         for _ in self.messages():  # taken in and dropped
             pass

@@ -1,4 +1,8 @@
-"""What crosses the wire: a header of 16 float64, then each vector as it is. Integers up to 2**53 are exact."""
+"""What crosses the wire: frames of 16 float64, with small vectors in the frame and large ones behind it, as they are.
+
+Integers up to 2**53 are exact in a frame's head. A frame is one buffer: the head, then room for the vectors where all
+that a message may hold fits into `INLINE` bytes; one message is then all that an update costs.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +10,61 @@ import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 
-WIDTH = 16  # numbers in a header
+HEAD = 16  # numbers in a frame's head
 NUMBERS = 6  # most numbers that a message or an update carries
+INLINE = 1 << 16  # bytes of vectors up to which they travel in the frame
 WORK, UPDATE, STOP, BYE, ERROR = range(1, 6)
 
 
-def header() -> np.ndarray:
-    """An empty header, (16,) float64."""
-    return np.zeros(WIDTH)
+class Frames:
+    """How the frames of a run with (d,) vectors of `dtype`, at most `vectors` a message, look."""
+
+    def __init__(self, d: int, dtype: np.dtype, vectors: int) -> None:
+        self.d, self.dtype, self.vectors = d, dtype, vectors
+        self.inline = vectors * d * dtype.itemsize <= INLINE
+        self.size = 8 * HEAD + (vectors * d * dtype.itemsize if self.inline else 0)
+
+    def empty(self) -> np.ndarray:
+        """A frame to receive into, (size,) uint8."""
+        return np.zeros(self.size, np.uint8)
+
+    def head(self, frame: np.ndarray) -> list[float]:
+        """The numbers in a frame's head."""
+        return frame[: 8 * HEAD].view(np.float64).tolist()
+
+    def body(self, frame: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
+        """Copies of the `count` vectors in a frame."""
+        end = 8 * HEAD + count * self.d * self.dtype.itemsize
+        return tuple(frame[8 * HEAD : end].view(self.dtype).reshape(count, self.d).copy())
+
+    def pack(self, head: tuple[float, ...], vectors: tuple[np.ndarray, ...] = ()) -> list[np.ndarray]:
+        """The buffers to send, in order: the frame, then the vectors that do not fit into it."""
+        inside = vectors if self.inline else ()
+        frame = np.empty(8 * HEAD + len(inside) * self.d * self.dtype.itemsize, np.uint8)
+        frame[: 8 * HEAD].view(np.float64)[: len(head)] = head
+        if inside:
+            frame[8 * HEAD :].view(self.dtype).reshape(len(inside), self.d)[:] = inside
+        return [frame, *(() if self.inline else map(np.ascontiguousarray, vectors))]
 
 
-def pack_message(h: np.ndarray, i: int, message: Message, delay: float) -> None:
-    """[kind, client, vectors, version, round, delay, -, -, numbers' count, numbers...]"""
-    h[:9] = WORK, i, len(message.vectors), message.version, message.round, delay, 0, 0, len(message.numbers)
-    h[9 : 9 + len(message.numbers)] = message.numbers
+def message_head(i: int, m: Message, delay: float) -> tuple[float, ...]:
+    """kind, client, vectors, numbers, version, round, delay (s), -, then the numbers"""
+    return WORK, i, len(m.vectors), len(m.numbers), m.version, m.round, delay, 0, *m.numbers
 
 
-def unpack_message(h: np.ndarray, vectors: tuple[np.ndarray, ...]) -> tuple[int, Message, float]:
+def to_message(head: list[float], vectors: tuple[np.ndarray, ...]) -> tuple[int, Message, float]:
     """(client, message, delay in s)"""
-    _, i, _, version, round, delay, _, _, count, *numbers = h.tolist()
+    _, i, _, count, version, round, delay, _, *numbers = head
     return int(i), Message(vectors, tuple(numbers[: int(count)]), int(version), int(round)), delay
 
 
-def pack_update(h: np.ndarray, i: int, u: Update) -> None:
-    """[kind, client, vectors, version, round, local steps, norm, seconds, numbers' count, numbers...]"""
-    h[:9] = UPDATE, i, len(u.vectors), u.version, u.round, u.local_steps, u.norm, u.seconds, len(u.numbers)
-    h[9 : 9 + len(u.numbers)] = u.numbers
+def update_head(i: int, u: Update) -> tuple[float, ...]:
+    """kind, client, vectors, numbers, version, round, local steps, norm, seconds, then the numbers"""
+    head = UPDATE, i, len(u.vectors), len(u.numbers), u.version, u.round, u.local_steps, u.norm, u.seconds
+    return *head, *u.numbers
 
 
-def unpack_update(h: list[float], vectors: tuple[np.ndarray, ...]) -> Update:
-    """The update whose header and vectors came."""
-    _, _, _, version, round, steps, norm, seconds, count, *numbers = h
+def to_update(head: list[float], vectors: tuple[np.ndarray, ...]) -> Update:
+    """The update whose head and vectors came."""
+    _, _, _, count, version, round, steps, norm, seconds, *numbers = head
     return Update(vectors, int(steps), tuple(numbers[: int(count)]), int(version), int(round), norm, seconds)

@@ -1,8 +1,8 @@
 """The Dirichlet split: for every class a share of each client from Dir(alpha), redrawn until all clients have enough.
 
 A split where all of many clients have enough rows is rare (about 1 in 10,000 for alpha = 0.1, 128 clients, 60,000 rows
-and at least 32 each), so whole blocks of candidates are drawn a few clients at a time, and a candidate is dropped as soon
-as one client has too few. That does not change the law: the shares of some clients among themselves are again
+and at least 32 each), so whole blocks of candidates are drawn a few clients at a time, and a candidate is dropped as
+soon as one client has too few. That does not change the law: the shares of some clients among themselves are again
 Dirichlet, and independent of their total, which is a beta variable.
 """
 

@@ -7,6 +7,7 @@ import datetime
 import errno
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,13 +41,13 @@ def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
             raise ConfigError("output", path, "a file name; this is a directory")
         refuse_existing(path, overwrite)
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # names the cause, which HDF5 does not
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # tells causes apart, HDF5 does not
         file = _create(temporary)
         yield file
         place(temporary, path, overwrite)
     except OSError as error:
         _give_up(file, temporary)
-        raise ConfigError("output", path, f"a file that can be written ({error.strerror or error})") from error
+        raise ConfigError("output", path, f"a file that can be written ({reason(error)})") from error
     except BaseException:
         _give_up(file, temporary)
         raise
@@ -75,6 +76,12 @@ def place(temporary: Path, path: Path, overwrite: bool) -> None:
         os.replace(temporary, path)
         return
     temporary.unlink()
+
+
+def reason(error: Exception) -> str:
+    """The operating system's words for what went wrong, which HDF5 wraps in many of its own."""
+    words = re.search(r"error message = '([^']*)'", str(error))
+    return words[1] if words else getattr(error, "strerror", None) or str(error)
 
 
 def _create(path: Path) -> h5py.File:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
+from h5py import h5f, h5p
 
 from mpifl.errors import ConfigError
 from mpifl.records.schema import CLIENTS, SCHEMA, TABLES
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 MAGIC = b"\x89HDF\r\n\x1a\n"
 TRIES = 20  # opening a file while it is written may fall between two writes that belong together
 PAUSE = 0.05  # s
+ATTEMPTS = 25  # 2**25 ns in all
 
 
 def open_run(path: str | Path) -> Run:
@@ -209,8 +212,23 @@ def _open(path: Path) -> tuple[h5py.File, bool]:
     # Byte 11 of a version 3 superblock says whether a writer has the file open. HDF5 itself is not asked: it takes a
     # file that grows while it looks for one that is cut off.
     if start[8] == 3 and start[11]:
-        return h5py.File(path, "r", libver="latest", swmr=True, locking="best-effort"), True
+        access = h5p.create(h5p.FILE_ACCESS)
+        access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
+        access.set_file_locking(True, True)
+        _limit_attempts(access)
+        return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY | h5f.ACC_SWMR_READ, fapl=access)), True
     return h5py.File(path, "r", locking="best-effort"), False
+
+
+def _limit_attempts(access: h5p.PropFAID) -> None:
+    """Lets HDF5 fail on a damaged file instead of hanging: it tries 100 times, each pause twice as long.
+
+    h5py does not offer this setting; the library it is linked to does.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        setting = ctypes.CDLL(h5p.__file__).H5Pset_metadata_read_attempts
+        setting.argtypes = [ctypes.c_int64, ctypes.c_uint]
+        setting(access.id, ATTEMPTS)
 
 
 def _plain(value: Any) -> Any:

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 
 from mpifl.errors import RunFailed
-from mpifl.records.create import lay_out, new_file, now
+from mpifl.records.create import lay_out, new_file, now, reason
 from mpifl.records.schema import LATER, STATUSES, TABLES, text
 
 PERIOD = 0.5  # s of wall time between two writes; also the sign of life (the file's mtime) of a run that writes nothing
@@ -108,8 +108,7 @@ class RunWriter:
     def check(self) -> None:
         """Raises RunFailed if rows could not be written (disk full, file system gone)."""
         if self._error is not None:
-            reason = getattr(self._error, "strerror", None) or self._error
-            raise RunFailed(f"writing {self.path} failed: {reason}") from self._error
+            raise RunFailed(f"writing {self.path} failed: {reason(self._error)}") from self._error
 
     # -- the file ------------------------------------------------------------------------------------------------------
     def flush(self) -> None:
@@ -132,11 +131,7 @@ class RunWriter:
         self._thread.join()
         self._try(lambda: self._finish(status, x, version))
         if self._error is not None:
-            with contextlib.suppress(Exception):  # in place, so it may well succeed on a full disk
-                self._set("finished", now())
-                self._set("status", "failed")
-            with contextlib.suppress(Exception):
-                self._file.close()
+            self._abandon()
         self.check()
 
     def _run(self) -> None:
@@ -205,6 +200,23 @@ class RunWriter:
         self._file.flush()
         os.fsync(self._descriptor)
         self._file.close()
+
+    def _abandon(self) -> None:
+        """Leaves the file as a kill would, open to readers, with status "failed" where that can still be written."""
+        with contextlib.suppress(Exception):  # in place, so it may well succeed on a full disk
+            for table, datasets in self._columns.items():
+                for dataset in datasets:  # what could not be written was not flushed either: no reader saw it
+                    if len(dataset) > self._written[table]:
+                        dataset.resize((self._written[table],))
+            self._set("finished", now())
+            self._set("status", "failed")
+            self._file.flush()
+        with contextlib.suppress(Exception):
+            if self._file:  # closing what could not be written would mark it as whole: let HDF5 close something else
+                substitute = os.memfd_create("abandoned")
+                os.dup2(substitute, self._descriptor)
+                os.close(substitute)
+            self._file.close()
 
     def _set(self, name: str, value: float | str) -> None:
         """Changes an attribute in place: its type and so its place in the file stay."""

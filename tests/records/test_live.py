@@ -60,14 +60,14 @@ def consistent(run: Run) -> int:
 def test_reader_opens_the_file_hundreds_of_times_while_it_is_written(start: Start) -> None:
     process, path = start()
     seen, rows = [], 0
-    for _ in range(300):
+    for _ in range(200):
         with open_run(path) as run:
             assert run.status == "running" and run.open_ended
             assert run.model_version == 0 and not run.model.any()
             seen.append(consistent(run))
             assert seen[-1] >= rows
             rows = seen[-1]
-    assert len(set(seen)) > 30, "the file must have grown between the looks"
+    assert len(set(seen)) > 20, "the file must have grown between the looks"
     process.communicate(b"\n", timeout=30)
     assert process.returncode == 0
     with open_run(path) as run:

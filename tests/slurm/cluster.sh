@@ -62,13 +62,14 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 JobCompType=jobcomp/filetxt
 JobCompLoc=$DIR/jobs.txt
+EnforcePartLimits=ALL
 ReturnToService=2
 KillWait=5
 SlurmdTimeout=60
 SchedulerParameters=sched_min_interval=100000
 NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 1)) CPUs=$CPUS RealMemory=4000 State=UNKNOWN
 NodeName=n2 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 2)) CPUs=$CPUS RealMemory=4000 State=UNKNOWN
-PartitionName=test Nodes=n1,n2 Default=YES MaxTime=30 State=UP
+PartitionName=test Nodes=n1,n2 Default=YES MaxTime=1-0 State=UP
 CONF
 }
 

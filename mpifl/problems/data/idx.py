@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -27,8 +28,8 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         raise ConfigError("data file", path, f"an idx file of unsigned bytes (type 8): it has type {raw[2]}")
     if raw[3] != dimensions or len(raw) < 4 + 4 * dimensions:
         raise ConfigError("data file", path, f"an idx file of {dimensions} dimensions: it has {raw[3]}")
-    shape = np.frombuffer(raw, ">u4", dimensions, 4).astype(np.int64)
-    expected, held = int(np.prod(shape)), len(raw) - 4 - 4 * dimensions
+    shape = np.frombuffer(raw, ">u4", dimensions, 4).tolist()
+    expected, held = math.prod(shape), len(raw) - 4 - 4 * dimensions
     if held != expected:
         raise ConfigError("data file", path, f"{expected} bytes after the header as it says: it has {held}")
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape)

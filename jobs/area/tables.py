@@ -1,0 +1,141 @@
+"""Tables 3, 4, 7 and 8 of the AREA paper (arXiv 2405.10123), ours beside the printed ones.
+
+    python jobs/area/tables.py [--trials 10] [--processes 2] [--tables 3 4 7 8]
+
+Runs every cell's trials that are not in results/area/ yet (one process each, virtual clock), then writes
+docs/results/area.md from the run files and jobs/area/printed.csv. About an hour on 2 cores; needs MNIST.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pandas as pd
+
+from mpifl import config, launch, open_run, problems
+from mpifl.errors import ConfigError
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+JOBS = {"S-FedAvg": "fedavg", "AS-FedAvg": "async-fedavg", "FedBuff": "fedbuff", "AREA": "area"}
+SPREAD = {"equal": 0, "unequal": 5}  # N(10, 5) is the paper's law of unequal rates
+Cell = tuple[int, str, float, str]  # table, method, step, rates
+
+_problems: dict[str, problems.Problem] = {}
+
+
+def run_file(cell: Cell, seed: int) -> Path:
+    table, method, step, rates = cell
+    return ROOT / "results" / "area" / f"table{table}-{JOBS[method]}-{step:g}-{rates}-{seed}.h5"
+
+
+def run(cell: Cell, seed: int) -> str:
+    """One trial, unless its file is there; the file's name."""
+    table, method, step, rates = cell
+    path = run_file(cell, seed)
+    if path.exists() and open_run(path).status == "completed":
+        return path.name
+    overrides = [f"algorithm.step_size={step:g}", f"clock.delay.spread={SPREAD[rates]}", f"seed={seed}"]
+    overrides += [f"output={path}", "overwrite=true"]
+    job = config.load(HERE / f"table{table}-{JOBS[method]}.yaml", overrides)
+    if (key := repr(job.problem)) not in _problems:
+        _problems.clear()
+        _problems[key] = problems.load(job.problem)
+    if launch.lead(job, None, problem=_problems[key]):
+        raise RuntimeError(f"{path.name} failed")
+    return path.name
+
+
+def trial(path: Path) -> dict[str, float]:
+    """What a table shows of one run."""
+    last = open_run(path).evaluations.iloc[-1]
+    return {"accuracy": 100 * last.test_accuracy, "loss": last.train_loss}
+
+
+def curve(path: Path) -> pd.Series:
+    evaluations = open_run(path).evaluations
+    return pd.Series(evaluations.test_accuracy.to_numpy(), evaluations.time.round(6).to_numpy())
+
+
+def summary(cell: Cell, trials: int) -> dict[str, float]:
+    """Mean, min and max over the trials, and rho = t_80/t_h of the mean accuracy curve (inf where it stays below)."""
+    paths = [run_file(cell, seed) for seed in range(trials)]
+    frame = pd.DataFrame([trial(path) for path in paths])
+    mean = pd.concat([curve(path) for path in paths], axis=1).mean(axis=1)
+    reached = mean.index[mean >= 0.8]
+    found = {f"{key}_{what}": getattr(frame[key], what)() for key in frame for what in ("mean", "min", "max")}
+    return {**found, "rho": reached[0] / mean.index[-1] if len(reached) else float("inf")}
+
+
+def verdict(row: pd.Series, ours: dict[str, float]) -> str:
+    """How a cell is judged: strict cells by distance of the means, the others by the printed range; then rho."""
+    if pd.isna(row.accuracy):
+        return "not printed"
+    missed = []
+    strict = (row.method, row.step) == ("AREA", 100) or ((row.method, row.step) == ("FedBuff", 1) and row.table in (3, 7))
+    for key, within in (("accuracy", 1.0), ("loss", 0.05)):
+        mean = round(ours[f"{key}_mean"], 2)
+        if strict and abs(mean - row[key]) > within:
+            missed.append(f"{key} {mean - row[key]:+.2f}")
+        elif not strict and not row[f"{key}_min"] <= mean <= row[f"{key}_max"]:
+            missed.append(f"{key} outside")
+    if row.rho != ">1" and abs(ours["rho"] - float(row.rho)) > 0.1:
+        missed.append(f"rho {ours['rho'] - float(row.rho):+.2f}")
+    return ", ".join(missed) or "ok"
+
+
+def render(printed: pd.DataFrame, trials: int) -> tuple[str, int, int]:
+    """The Markdown tables, and how many of the printed cells are met."""
+    lines, met, count = [], 0, 0
+    for table, rows in printed.groupby("table"):
+        lines += ["", f"## Table {table}", ""]
+        lines.append("| method | step | rates | accuracy, printed | ours | loss, printed | ours | rho, printed | ours | |")
+        lines.append("|---|---|---|---|---|---|---|---|---|---|")
+        for _, row in rows.iterrows():
+            ours = summary((row.table, row.method, row.step, row.rates), trials)
+            word = verdict(row, ours)
+            met, count = met + (word == "ok"), count + (word != "not printed")
+            both = []
+            for key in ("accuracy", "loss"):
+                none = pd.isna(row[key])
+                both.append("-" if none else f"{row[key]:.2f} ({row[f'{key}_min']:.2f}-{row[f'{key}_max']:.2f})")
+                both.append("{:.2f} ({:.2f}-{:.2f})".format(*(ours[f"{key}_{w}"] for w in ("mean", "min", "max"))))
+            both += ["-" if pd.isna(row.rho) else row.rho, f"{ours['rho']:.2f}" if ours["rho"] <= 1 else ">1"]
+            lines.append(f"| {row.method} | {row.step:g} | {row.rates} | {' | '.join(both)} | {word} |")
+    return "\n".join(lines), met, count
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--tables", type=int, nargs="+", default=[3, 4, 7, 8])
+    args = parser.parse_args()
+    printed = pd.read_csv(HERE / "printed.csv")
+    printed = printed[printed.table.isin(args.tables)]
+    cells: list[Cell] = [tuple(c) for c in printed[["table", "method", "step", "rates"]].itertuples(index=False)]
+    try:
+        with ProcessPoolExecutor(args.processes) as pool:
+            todo = [pool.submit(run, cell, seed) for cell in cells for seed in range(args.trials)]
+            for k, future in enumerate(todo, 1):
+                print(f"\r{k}/{len(todo)} {future.result()}    ", end="", file=sys.stderr, flush=True)
+    except ConfigError as error:
+        print(f"tables: {error}", file=sys.stderr)
+        return 2
+    tables, met, count = render(printed, args.trials)
+    head = (HERE / "tables-head.md").read_text(encoding="utf-8")
+    out = ROOT / "docs" / "results" / "area.md"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(f"{head}\n{met} of {count} printed cells are met, with {args.trials} trials each.\n{tables}\n", encoding="utf-8")
+    print(f"\n{out.relative_to(ROOT)}: {met} of {count} printed cells are met", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

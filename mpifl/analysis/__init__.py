@@ -1,0 +1,1 @@
+"""Tables, figures and summaries, made from run files only."""

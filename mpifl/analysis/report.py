@@ -1,0 +1,45 @@
+"""`mpifl report`: the table and the figures of one or more run files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mpifl.analysis.tables import NOTES, csv, table
+from mpifl.analysis.trials import group, load
+from mpifl.errors import ConfigError
+
+FORMATS = ("md", "csv", "png", "pdf")
+
+
+def report(paths: Sequence[str | Path], out: str | Path | None = None, formats: Sequence[str] = FORMATS) -> str:
+    """The table for the terminal; with `out`, also report.md, report.csv, accuracy.* and loss.* in that folder.
+
+    Trials are grouped by what differs in their configurations, seeds and names aside. Runs that go on, were killed or
+    failed are taken as they are, and marked. Raises ConfigError for a file that cannot be read or written.
+    """
+    if not paths:
+        raise ConfigError("run files", "none", "at least one")
+    for name in formats:
+        if name not in FORMATS:
+            raise ConfigError("formats", name, f"one of {', '.join(FORMATS)}")
+    groups = group(load(path) for path in dict.fromkeys(map(Path, paths)))
+    text = "\n".join([table(groups), "", *NOTES])
+    if out is None:
+        return text
+    folder = Path(out)
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in (("md", f"{table(groups, 'github')}\n\n" + "\n".join(NOTES) + "\n"), ("csv", csv(groups))):
+            if name in formats:
+                (folder / f"report.{name}").write_text(content, encoding="utf-8")
+                written.append(folder / f"report.{name}")
+        pictures = [name for name in formats if name in ("png", "pdf")]
+        if pictures:
+            from mpifl.analysis.figures import draw
+
+            written += draw(groups, folder, pictures)
+    except OSError as error:
+        raise ConfigError("out", folder, f"a folder that can be written ({error.strerror or error})") from error
+    return "\n".join([text, "", *(f"wrote {path}" for path in written)])

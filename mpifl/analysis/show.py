@@ -1,0 +1,142 @@
+"""`mpifl show`: what a run file holds, for the terminal."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from tabulate import tabulate
+
+from mpifl.records import Run, open_run
+
+ROWS = 12  # evaluations printed at most
+EVENTS = 8  # events printed at most, the last ones
+SILENT = 10.0  # s without a sign of life after which a run is called dead; a live one gives one twice a second
+PERIOD = 1.0  # s between two looks at a live run
+
+
+def show(path: str | Path, follow: bool = False, write: Callable[[str], None] = print, period: float = PERIOD) -> None:
+    """Prints what the run file holds; with `follow`, also each new evaluation of a live run until it ends or Ctrl-C.
+
+    Raises ConfigError where the file cannot be read.
+    """
+    with open_run(path) as run:
+        write(summary(run))
+        if not follow:
+            return
+        shown = len(run.evaluations)
+        try:
+            while run.status == "running":
+                if not alive(run):
+                    write(condition(run))
+                    return
+                time.sleep(period)
+                run.refresh()
+                for row in run.evaluations.iloc[shown:].to_dict("records"):
+                    write(line(row))
+                shown = len(run.evaluations)
+            write(condition(run))
+        except KeyboardInterrupt:
+            write("")
+
+
+def alive(run: Run) -> bool:
+    """Whether the run seems to go on: its file is not closed and was touched a moment ago."""
+    return run.status == "running" and run.open_ended and run.age < SILENT
+
+
+def condition(run: Run) -> str:
+    """The status in words; a run that was killed could not say so itself."""
+    if run.status != "running":
+        return run.status
+    if not run.open_ended:
+        return "ended without a final status (its process left before the run was closed)"
+    if alive(run):
+        return f"running (last sign of life {run.age:.1f} s ago)"
+    return f"killed or cut off: no sign of life for {duration(run.age)} (a live run gives one twice a second)"
+
+
+def summary(run: Run) -> str:
+    """The whole page."""
+    attrs, updates, clients = run.attrs, run.updates, run.clients
+    seconds = float(updates.time.iloc[-1]) if len(updates) else 0.0
+    rate = f", {len(updates) / seconds:.6g} a second" if seconds > 0 else ""
+    hosts = attrs.get("hosts", "")
+    facts = {
+        "file": str(run.path),
+        "status": condition(run),
+        "name": attrs.get("name", ""),
+        "algorithm": attrs.get("algorithm", ""),
+        "clock": attrs.get("clock", ""),
+        "clients": len(clients),
+        "ranks": attrs.get("ranks", ""),
+        "hosts": ", ".join(dict.fromkeys(map(str, hosts))) if isinstance(hosts, list) else hosts,
+        "started": attrs.get("started", ""),
+        "finished": attrs.get("finished", "") or "-",
+        "updates": f"{len(updates)} in {seconds:.6g} s{rate}",
+        "global steps": len(run.aggregations),
+    }
+    if len(updates):
+        facts["staleness"] = f"mean {updates.staleness.mean():.4g}, max {updates.staleness.max()}"
+    if len(clients):
+        counts = clients.updates
+        facts["updates a client"] = f"min {counts.min()}, median {counts.median():.6g}, max {counts.max()}"
+        if (clients.state != "live").any():
+            facts["client states"] = ", ".join(f"{n} {state}" for state, n in clients.state.value_counts().items())
+    for name, unit in (("wall_seconds", "s"), ("server_cpu_share", "of wall time"), ("peak_rss_mb", "MiB")):
+        if not math.isnan(attrs.get(name, math.nan)):
+            facts[name.replace("_", " ")] = f"{attrs[name]:.4g} {unit}"
+    width = max(map(len, facts))
+    parts = ["\n".join(f"{key:<{width}}  {value}" for key, value in facts.items() if value != "")]
+    parts += [text for text in (evaluations(run.evaluations), events(run.events)) if text]
+    return "\n\n".join(parts)
+
+
+def evaluations(frame: pd.DataFrame) -> str:
+    """At most ROWS of them, evenly spread, the first and the last among them."""
+    if frame.empty:
+        return "no evaluation yet"
+    count = min(ROWS, len(frame))
+    picks = [round(k * (len(frame) - 1) / max(1, count - 1)) for k in range(count)]
+    kept = frame.iloc[picks].dropna(axis=1, how="all")
+    rows = [{name: cell(name, value) for name, value in row.items()} for row in kept.to_dict("records")]
+    title = f"evaluations ({count} of {len(frame)})" if count < len(frame) else "evaluations"
+    body = tabulate(rows, headers="keys", disable_numparse=True, colalign=["right"] * kept.shape[1])
+    return f"{title}\n{body}"
+
+
+def events(frame: pd.DataFrame) -> str:
+    """The last few, one line each."""
+    if frame.empty:
+        return ""
+    lines = [f"events ({len(frame)})"]
+    for when, kind, client, text in frame.iloc[-EVENTS:].to_numpy():
+        whose = f" client {client}" if client >= 0 else ""
+        lines.append(f"{when:10.4g} s  {kind}{whose}  {text}".rstrip())
+    return "\n".join(lines)
+
+
+def line(row: Mapping[Hashable, Any]) -> str:
+    """One evaluation in one line."""
+    return "  ".join(f"{name} {cell(name, value)}" for name, value in row.items() if not math.isnan(value))
+
+
+def cell(name: Hashable, value: float) -> str:
+    """A number of the table of evaluations."""
+    if math.isnan(value):
+        return "-"
+    if name in ("updates", "version"):
+        return str(int(value))
+    return f"{value:.4f}" if "accuracy" in str(name) else f"{value:.5g}"
+
+
+def duration(seconds: float) -> str:
+    """In the unit that a person would use."""
+    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

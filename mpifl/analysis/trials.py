@@ -1,0 +1,172 @@
+"""Run files as trials, and trials of one configuration as a group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mpifl.records import open_run
+
+IRRELEVANT = ("seed", "name", "output", "overwrite")  # what may differ between trials of one configuration
+TARGET = 0.80  # test accuracy that t_80 is the time of
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the report needs of one run file."""
+
+    path: Path
+    status: str
+    clock: str
+    config: dict[str, Any]  # flat, without the irrelevant keys
+    evaluations: pd.DataFrame
+    rate: float  # updates a second of the run's clock
+    staleness: float  # mean over the updates
+
+    @property
+    def end(self) -> float:
+        """Time of the last evaluation, s; NaN if there is none."""
+        return float(self.evaluations.time.iloc[-1]) if len(self.evaluations) else np.nan
+
+    def last(self, metric: str) -> float:
+        """The metric at the last evaluation; NaN if there is none."""
+        return float(self.evaluations[metric].iloc[-1]) if len(self.evaluations) else np.nan
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trials of one configuration; `labels` are the keys in which the groups differ, under short names."""
+
+    labels: dict[str, Any]
+    trials: list[Trial]
+
+    @property
+    def name(self) -> str:
+        known = {key: value for key, value in self.labels.items() if value is not None}
+        words = [label(v) if k == "algorithm" else f"{k} {label(v)}".replace("_", " ") for k, v in known.items()]
+        return ", ".join(words) or "all trials"
+
+    def last(self, metric: str) -> np.ndarray:
+        """(trials,) the metric at the last evaluations; trials without it are left out."""
+        values = np.array([trial.last(metric) for trial in self.trials])
+        return values[~np.isnan(values)]
+
+    def curve(self, metric: str) -> pd.DataFrame:
+        """mean, min and max of the metric over the trials, by time.
+
+        Times are those of all trials together; between its evaluations, and after the last one of a completed trial, a
+        trial keeps its value. The curve starts when every trial has a value and ends where an unfinished one does.
+        """
+        columns = []
+        for trial in self.trials:
+            values = trial.evaluations.set_index("time")[metric].dropna()
+            if len(values):
+                columns.append(values[~values.index.duplicated(keep="last")])
+        if not columns:
+            return pd.DataFrame(columns=["mean", "min", "max"], dtype=float)
+        table = pd.concat(columns, axis=1).sort_index().ffill().dropna()
+        ends = [t.end for t in self.trials if t.status != "completed" and not np.isnan(t.end)]
+        table = table[table.index <= min(ends, default=np.inf)]
+        return pd.DataFrame({"mean": table.mean(axis=1), "min": table.min(axis=1), "max": table.max(axis=1)})
+
+    @property
+    def horizon(self) -> float:
+        """t_h, s: stop.time, else the time of the last evaluation."""
+        times = [t.config.get("stop.time") or t.end for t in self.trials]
+        return float(np.nanmax(times)) if not np.isnan(times).all() else np.nan
+
+    @property
+    def t_80(self) -> float:
+        """First evaluation time, s, at which the mean accuracy is 80 % or more; inf: never; NaN: no accuracy."""
+        mean = self.curve("test_accuracy")["mean"]
+        reached = mean.index[mean >= TARGET]
+        return np.nan if mean.empty else float(reached[0]) if len(reached) else np.inf
+
+    @property
+    def rho(self) -> float:
+        """t_80 / t_h; inf: 80 % is not reached."""
+        return self.t_80 / self.horizon if self.horizon > 0 else np.nan
+
+
+def load(path: str | Path) -> Trial:
+    """The trial of one run file. Raises ConfigError where it cannot be read."""
+    with open_run(path) as run:
+        updates = run.updates
+        seconds = float(updates.time.iloc[-1]) if len(updates) else 0.0
+        return Trial(
+            path=Path(path),
+            status=run.status,
+            clock=str(run.attrs.get("clock", "")),
+            config={key: value for key, value in flatten(run.config).items() if key not in IRRELEVANT},
+            evaluations=run.evaluations,
+            rate=len(updates) / seconds if seconds > 0 else np.nan,
+            staleness=float(updates.staleness.mean()) if len(updates) else np.nan,
+        )
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}; lists as their JSON text."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
+    return flat
+
+
+def group(trials: Iterable[Trial]) -> list[Group]:
+    """Trials with the same configuration together, in the order of their first appearance."""
+    found: dict[str, list[Trial]] = {}
+    for trial in trials:
+        found.setdefault(json.dumps(trial.config, sort_keys=True, default=str), []).append(trial)
+    configs = [members[0].config for members in found.values()]
+    names = short_names(differing(configs))
+    return [
+        Group({name: members[0].config.get(key) for key, name in names.items()}, members) for members in found.values()
+    ]
+
+
+def label(value: Any) -> str:
+    """A configuration's value as a reader writes it: 100 for 100.0, - for none."""
+    if value is None:
+        return "-"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Keys that do not have one value in all configurations.
+
+    A key that only some have, with the same value in all of them, says nothing beside a `name` in its section that
+    differs: an algorithm's own hyper-parameter, for example.
+    """
+    keys = dict.fromkeys(key for config in configs for key in config)
+    values = {key: {repr(config.get(key)) for config in configs} for key in keys}
+    result = [key for key in keys if len(values[key]) > 1]
+
+    def implied(key: str) -> bool:
+        present = {repr(config[key]) for config in configs if key in config}
+        partial = any(key not in config for config in configs)
+        parts = key.split(".")[:-1]
+        sections = [".".join([*parts[: i + 1], "name"]) for i in range(len(parts))]
+        return partial and len(present) == 1 and any(name in result for name in sections if name != key)
+
+    return [key for key in result if not implied(key)]
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """For each dotted key its shortest ending that no other key has; `algorithm.name` is `algorithm`."""
+    plain = {key: key.removesuffix(".name") for key in keys}
+    names = {}
+    for key, full in plain.items():
+        parts = full.split(".")
+        endings = [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+        others = [f".{other}" for name, other in plain.items() if name != key]
+        names[key] = next((e for e in endings if not any(o.endswith(f".{e}") for o in others)), key)
+    return names

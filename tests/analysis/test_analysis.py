@@ -1,0 +1,197 @@
+"""Numbers of the report and the page that `show` prints, from small run files worked out by hand."""
+
+from __future__ import annotations
+
+import os
+import time
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from mpifl.analysis.report import report
+from mpifl.analysis.show import show
+from mpifl.analysis.trials import differing, flatten, group, load, short_names
+from mpifl.errors import ConfigError
+from mpifl.records import RunWriter
+
+KEPT: list[RunWriter] = []
+
+
+def run_file(
+    path: Path,
+    accuracies: list[float],
+    losses: list[float] | None = None,
+    status: str | None = "completed",
+    seed: int = 0,
+    horizon: float | None = 4.0,
+    **algorithm: Any,
+) -> Path:
+    """Evaluations at 0, 1, 2, ... s; four updates, at 0.5, 1, 1.5, 2 s, with staleness 0, 1, 2, 3."""
+    settings = {"name": "area", "step_size": 1.0} | algorithm
+    config = {"name": path.stem, "seed": seed, "output": str(path), "algorithm": settings, "stop": {"time": horizon}}
+    writer = RunWriter(
+        path,
+        attrs={"name": path.stem, "algorithm": settings["name"], "config": yaml.safe_dump(config), "clock": "virtual"},
+        clients={"samples": [3, 4], "rank": [1, 1], "rate": None},
+        x0=np.zeros(2),
+        layout=[("w", (2,))],
+    )
+    for k in range(4):
+        writer.update((k + 1) / 2, 0 if k else 1, 0, k, 1, 16, 0.0)
+    for k, accuracy in enumerate(accuracies):
+        writer.evaluation(k, 2 * k, k, train_loss=(losses or [1.0] * 99)[k], test_accuracy=accuracy)
+    if status is None:
+        writer.flush()
+        writer._stop.set()  # as if killed: no sign of life from now on
+        KEPT.append(writer)  # collected, it would close the file
+    else:
+        writer.close(status, np.ones(2))
+    return path
+
+
+def test_two_groups_by_hand(tmp_path: Path) -> None:
+    paths = [
+        run_file(tmp_path / "a0.h5", [0.1, 0.7, 0.9], [2.0, 1.0, 0.5], seed=0),
+        run_file(tmp_path / "a1.h5", [0.1, 0.82, 0.8], [2.0, 1.0, 0.25], seed=1),
+        run_file(tmp_path / "b0.h5", [0.1, 0.5, 0.6], [2.0, 1.5, 1.0], seed=0, step_size=2.0),
+    ]
+    out = tmp_path / "out"
+    text = report(paths, out)
+    rows = pd.read_csv(StringIO((out / "report.csv").read_text()))
+    assert rows.step_size.tolist() == [1, 2] and rows.trials.tolist() == [2, 1] and rows.completed.tolist() == [2, 1]
+    assert rows.test_accuracy_mean.tolist() == pytest.approx([0.85, 0.6])
+    assert rows.test_accuracy_min.tolist() == [0.8, 0.6] and rows.test_accuracy_max.tolist() == [0.9, 0.6]
+    assert rows.train_loss_mean.tolist() == [0.375, 1.0] and rows.train_loss_max.tolist() == [0.5, 1.0]
+    # The mean accuracy is 0.1, 0.76, 0.85: 80 % at 2 s of 4 s, though one trial is there at 1 s.
+    assert rows.t_80.tolist() == [2, np.inf] and rows.t_h.tolist() == [4, 4] and rows.rho.tolist() == [0.5, np.inf]
+    assert rows.updates_per_second.tolist() == [2, 2] and rows.staleness_mean.tolist() == [1.5, 1.5]
+    first, second = (line for line in text.splitlines() if line.startswith(("1 ", "2 ")))
+    assert "85.00 (80.00-90.00)" in first and "0.38 (0.25-0.50)" in first and " 0.50 " in first
+    assert "60.00" in second and ">1" in second
+    assert "algorithm" not in text.splitlines()[0], "what does not differ is no column"
+    assert {"report.md", "accuracy.png", "accuracy.pdf", "loss.png", "loss.pdf"} <= set(os.listdir(out))
+    assert (out / "accuracy.png").stat().st_size > 5000
+    assert "| 85.00 (80.00-90.00) |" in (out / "report.md").read_text()
+
+
+def test_runs_that_did_not_complete_are_marked_and_end_the_curve(tmp_path: Path) -> None:
+    paths = [
+        run_file(tmp_path / "a.h5", [0.5, 0.6, 0.9, 0.9]),
+        run_file(tmp_path / "b.h5", [0.5, 0.6], status=None, seed=1),
+        run_file(tmp_path / "c.h5", [0.5, 0.6, 0.9, 0.9], status="interrupted", seed=2),
+    ]
+    (only,) = group(load(path) for path in paths)
+    assert only.curve("test_accuracy").index.tolist() == [0, 1] and only.t_80 == np.inf
+    assert "3 (1 interrupted, 1 running or killed)" in report(paths)
+    completed = group(load(path) for path in paths[:1])[0]
+    assert completed.rho == 0.5
+
+
+def test_curve_over_different_times(tmp_path: Path) -> None:
+    """A completed trial that ended early (it reached its accuracy) keeps its last value."""
+    (g,) = group(load(run_file(tmp_path / f"{k}.h5", a)) for k, a in enumerate([[0.2, 0.8], [0.4, 0.6, 0.8]]))
+    curve = g.curve("test_accuracy")
+    assert curve["mean"].tolist() == pytest.approx([0.3, 0.7, 0.8]) and curve["max"].tolist() == [0.4, 0.8, 0.8]
+    assert g.t_80 == 2
+
+
+def test_no_accuracy_and_no_horizon(tmp_path: Path) -> None:
+    path = run_file(tmp_path / "a.h5", [np.nan, np.nan], [2.0, 1.0], horizon=None)
+    text = report([path], tmp_path / "out", formats=("png", "csv"))
+    assert sorted(os.listdir(tmp_path / "out")) == ["loss.png", "report.csv"]
+    (g,) = group([load(path)])
+    assert np.isnan(g.rho) and g.horizon == 1
+    assert text.splitlines()[2].split() == ["1", "-", "1.00", "-", "2.0", "1.50"]
+    empty = run_file(tmp_path / "b.h5", [])
+    assert "-" in report([empty], tmp_path / "empty") and "0.50, 1 of 2" in report(
+        [run_file(tmp_path / "c.h5", [0.5], [0.5]), empty]
+    )
+
+
+def test_columns_are_what_differs_under_short_names() -> None:
+    configs = [
+        flatten(
+            {"algorithm": {"name": "area", "step_size": 1, "first": "zero"}, "problem": {"l2": 1, "m": {"name": "x"}}}
+        ),
+        flatten(
+            {
+                "algorithm": {"name": "fedbuff", "step_size": 1, "local_step": 2},
+                "problem": {"l2": 1, "m": {"name": "y"}},
+            }
+        ),
+    ]
+    assert differing(configs) == ["algorithm.name", "problem.m.name"]
+    assert differing([{"a": 1}, {}]) == ["a"], "absent from one, and nothing else says so"
+    assert short_names(["algorithm.name", "algorithm.step_size", "clock.delay.rate", "problem.rate"]) == {
+        "algorithm.name": "algorithm",
+        "algorithm.step_size": "step_size",
+        "clock.delay.rate": "delay.rate",
+        "problem.rate": "problem.rate",
+    }
+    assert flatten({"a": {"b": [1, 2]}}) == {"a.b": "[1, 2]"}
+
+
+def test_report_errors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="run file"):
+        report([tmp_path / "none.h5"])
+    with pytest.raises(ConfigError, match="at least one"):
+        report([])
+    path = run_file(tmp_path / "a.h5", [0.5])
+    with pytest.raises(ConfigError, match=r"^out="):
+        report([path], path / "below")
+
+
+def page(path: Path, **options: Any) -> str:
+    lines: list[str] = []
+    show(path, write=lines.append, **options)
+    return "\n".join(lines)
+
+
+def test_show_by_hand(tmp_path: Path) -> None:
+    text = page(run_file(tmp_path / "a.h5", [k / 40 for k in range(30)]))
+    facts = {key.strip(): value for key, _, value in (line.partition("  ") for line in text.splitlines())}
+    facts = {key: value.strip() for key, value in facts.items()}
+    assert facts["status"] == "completed" and facts["algorithm"] == "area" and facts["clients"] == "2"
+    assert facts["updates"] == "4 in 2 s, 2 a second" and facts["staleness"] == "mean 1.5, max 3"
+    assert facts["updates a client"] == "min 1, median 2, max 3"
+    assert "evaluations (12 of 30)" in text and "0.7250" in text and "personal" not in text
+
+
+def test_show_tells_a_killed_run_from_a_live_one(tmp_path: Path) -> None:
+    path = run_file(tmp_path / "a.h5", [0.5], status=None)
+    assert "running (last sign of life" in page(path)
+    os.utime(path, (time.time() - 300,) * 2)
+    assert "killed or cut off: no sign of life for 5.0 min" in page(path)
+    assert page(path, follow=True).count("killed or cut off") == 2, "following a dead run ends"
+
+
+def test_follow_prints_new_evaluations_until_the_end(tmp_path: Path) -> None:
+    writer = RunWriter(
+        tmp_path / "a.h5",
+        attrs={"name": "a", "config": ""},
+        clients={"samples": [1], "rank": [0], "rate": None},
+        x0=np.zeros(1),
+        layout=[("w", (1,))],
+    )
+    lines: list[str] = []
+
+    def write(text: str) -> None:
+        lines.append(text)
+        if len(lines) == 1:
+            writer.evaluation(1.0, 10, 2, train_loss=0.5)
+            writer.flush()
+        elif len(lines) == 2:
+            writer.evaluation(2.0, 20, 4, train_loss=0.25)
+            writer.close("completed", np.zeros(1))
+
+    show(tmp_path / "a.h5", follow=True, write=write, period=0.01)
+    assert lines[1:] == [
+        "time 1  updates 10  version 2  train_loss 0.5",
+        "time 2  updates 20  version 4  train_loss 0.25",
+        "completed",
+    ]

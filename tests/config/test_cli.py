@@ -1,0 +1,123 @@
+"""The command line in one process: exit codes, and one line on stderr for whatever is wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpifl import __version__
+from mpifl.cli import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "jobs" / "quickstart.yaml"
+
+WRONG = [
+    ("", "command='': one of run, check"),
+    ("shwo", "command=shwo: .*did you mean show"),
+    ("resume x.h5", "command=resume: one of"),
+    ("--frobnicate", "command=--frobnicate: one of"),
+    ("run", "run='': a JOB.yaml first"),
+    ("run seed=3", "run=seed=3: a JOB.yaml first"),
+    ("run no.yaml", "job=no.yaml: no such file"),
+    ("run {job} other.yaml", "run=other.yaml: key=value after the JOB.yaml"),
+    ("run {job} --verbose", "option=--verbose: mpifl run takes --help"),
+    ("run {job} seed=x", "seed=x: an integer"),
+    ("check {job} seed=1 stpo=3", "stpo=3: no such key; the nearest is stop"),
+    ("check", "check='': a JOB.yaml first"),
+    ("list", "list='': one of algorithms, data, models, jobs"),
+    ("list algorithm", "list=algorithm: one of algorithms"),
+    ("list algorithms are", "name=are: did you mean area"),
+    ("list data mnsit", "name=mnsit: .*did you mean mnist"),
+    ("show", "show='': one RUN.h5"),
+    ("show a.h5 b.h5", "show=a.h5 b.h5: one RUN.h5"),
+    ("show --folow a.h5", "option=--folow: mpifl show takes --help, --follow"),
+    ("show --follow=3 a.h5", "command line=mpifl show: argument --follow"),
+    ("report", "report='': at least one RUN.h5"),
+    ("report a.h5 --out", "command line=mpifl report: argument --out"),
+    ("replay", "replay='': a RUN.h5 first"),
+    ("replay no.h5", "no.h5"),
+    ("replay {job}", "quickstart.yaml"),
+]
+
+
+@pytest.mark.parametrize(("line", "says"), WRONG, ids=[w[0] for w in WRONG])
+def test_wrong(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.format(job=QUICKSTART).split()) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.startswith("mpifl: ") and err.count("\n") == 1
+    assert re.search(says, err), err
+
+
+def test_check_prints_a_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["check", str(QUICKSTART), "seed=5"]) == 0
+    first = capsys.readouterr().out
+    assert "seed: 5" in first
+    (tmp_path / "again.yaml").write_text(first)
+    assert main(["check", str(tmp_path / "again.yaml")]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")][:-1] == [
+        *COMMANDS
+    ]
+    for command in COMMANDS:
+        assert main([command, "--help"]) == 0
+        assert f"usage: mpifl {command} " in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"mpifl {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "holds"),
+    [
+        ("list algorithms", "area "),
+        ("list algorithms area", "trigger.every "),
+        ("list algorithms fedavg", "step_size "),
+        ("list data", "dirichlet: "),
+        ("list data digits", "digits: "),
+        ("list models", "logistic: "),
+        ("list models uniform", "half_width "),
+        ("list jobs", "quickstart.yaml "),
+    ],
+)
+def test_list(line: str, holds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 0
+    assert holds in capsys.readouterr().out
+
+
+def test_without_a_job_the_script_takes_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["seed=x"], default_job=QUICKSTART) == 2
+    assert capsys.readouterr().err == "mpifl: seed=x: an integer\n"
+    assert main(["--version"], default_job=QUICKSTART) == 0
+    assert main(["no.yaml"], default_job=QUICKSTART) == 2
+    assert "job=no.yaml: no such file" in capsys.readouterr().err
+
+
+def test_threads_are_set_before_numpy_is_there() -> None:
+    code = (
+        "import sys, os, mpifl.cli; assert 'numpy' not in sys.modules;"
+        "print(*(os.environ[f'{n}_NUM_THREADS'] for n in ('OMP', 'OPENBLAS', 'MKL')))"
+    )
+    for given, seen in (({}, "1 1 1"), ({"OMP_NUM_THREADS": "3"}, "3 1 1")):
+        done = subprocess.run([sys.executable, "-c", code], env=given, cwd=ROOT, capture_output=True, text=True)
+        assert done.stdout.strip() == seen, done.stderr
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    shell = f"{sys.executable} -m mpifl list data | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "0\n" and not done.stderr
+
+
+def test_a_users_algorithm_is_found_where_the_command_is_given(tmp_path: Path) -> None:
+    code = "from mpifl.algorithms.base import Algorithm\nclass Own(Algorithm):\n    pass\n"
+    (tmp_path / "mine.py").write_text(code)
+    command = [sys.executable, "-P", "-m", "mpifl", "check", str(QUICKSTART), "algorithm=mine:Own"]
+    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True)
+    assert "name: mine:Own" in done.stdout, done.stderr

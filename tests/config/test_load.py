@@ -1,0 +1,218 @@
+"""Reading: precedence, interpolation, short forms, defaults; and that what is written reads back equal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpifl import config
+from mpifl.algorithms.base import Algorithm
+from mpifl.config import FAMILIES, Job, load
+from mpifl.errors import ConfigError
+from mpifl.schema import Reader, dump, fields_of, meanings
+
+JOB = """\
+name: base
+seed: 3
+problem: {data: digits, clients: 4}
+algorithm: area
+stop: {time: 20}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "base.yaml"
+    found.write_text(JOB)
+    return found
+
+
+def again(job: Job, folder: Path) -> Job:
+    path = folder / "again.yaml"
+    path.write_text(config.to_yaml(job))
+    return load(path)
+
+
+def test_defaults(path: Path) -> None:
+    job = load(path)
+    assert job.output == "results/base.h5" and not job.overwrite
+    assert job.clock.mode == "real" and config.job_to_dict(job)["clock"]["delay"] == {"name": "none"}
+    assert job.evaluate == config.Evaluate(every=1.0)
+    assert job.checkpoint.every is None
+
+
+def test_overrides_come_in_order_and_before_interpolation(path: Path) -> None:
+    job = load(path, ["name=first", "output=out/${name}-${seed}.h5", "name=second"])
+    assert job.output == "out/second-3.h5"
+
+
+def test_an_override_replaces_its_key(path: Path) -> None:
+    assert load(path, ["stop.updates=7"]).stop == config.Stop(time=20, updates=7)
+    assert load(path, ["stop={updates: 7}"]).stop == config.Stop(updates=7)
+    assert load(path, ["stop.updates=7", "stop.time=null"]).stop == config.Stop(updates=7)
+
+
+def test_a_name_stands_for_a_section(path: Path) -> None:
+    short = load(path, ["problem.partition=dirichlet", "clock={mode: virtual, delay: exponential}"])
+    long = load(path, ["problem.partition={name: dirichlet}", "clock={mode: virtual, delay: {name: exponential}}"])
+    assert short == long
+    assert load(path, ["algorithm.step_size=2"]) == load(path, ["algorithm={name: area, step_size: 2.0}"])
+
+
+def test_numbers(path: Path) -> None:
+    job = load(path, ["algorithm.step_size=2", "problem.l2='1e-3'", "stop.time=1e2"])
+    assert job.problem.l2 == 1e-3 and job.stop.time == 100.0
+    assert type(job.algorithm.step_size) is float  # type: ignore[attr-defined]
+
+
+def test_interpolation_of_sections_and_environment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERE", "far")
+    job = load(path, ["output=${oc.env:WHERE}/${algorithm.name}.h5", "algorithm={name: area, local_steps: '${seed}'}"])
+    assert job.output == "far/area.h5"
+    assert job.algorithm.local_steps == 3  # type: ignore[attr-defined]
+
+
+def test_the_job_file_of_the_manual(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("""
+name: area-mnist
+seed: 0
+problem:  {data: mnist, root: null, clients: 128, partition: {name: dirichlet, alpha: 0.1},
+           model: {name: logistic, bias: false, init: {name: uniform, half_width: 0.5}},
+           l2: 1.0e-3, batch_size: 32, dtype: float32}
+algorithm: {name: area, step_size: 100, step_weights: samples, local_steps: 1, trigger: {every: 4},
+            reply: before, first_contact: zero}
+clock:    {mode: virtual, delay: {name: exponential, rate: 10, spread: 0}}
+stop:     {time: 15}
+evaluate: {every: 0.25}
+checkpoint: {every: null}
+output:   results/${name}.h5
+""")
+    job = load(path)
+    assert job.output == "results/area-mnist.h5"
+    assert again(job, tmp_path) == job
+
+
+def choices(section: str) -> list[tuple[str, str]]:
+    key = {"algorithm": "algorithm", "delay": "clock.delay", "init": "problem.model.init"}.get(section)
+    return [(key or f"problem.{section}", name) for name in FAMILIES[section].names()]
+
+
+@pytest.mark.parametrize(("key", "name"), [c for s in FAMILIES for c in choices(s)], ids=lambda v: str(v))
+def test_every_choice_reads_back_equal(path: Path, tmp_path: Path, key: str, name: str) -> None:
+    try:
+        job = load(path, [f"{key}={name}"])
+    except ConfigError as error:  # one that cannot stand alone here must say what it needs, with its key
+        assert str(error).startswith(("problem.", "clock.", "algorithm."))
+        return
+    assert again(job, tmp_path) == job
+    assert config.job_from_dict(json.loads(json.dumps(config.job_to_dict(job)))) == job
+
+
+@pytest.mark.parametrize("section", FAMILIES)
+def test_every_field_says_what_it_means(section: str) -> None:
+    for name in FAMILIES[section].names():
+        cls = FAMILIES[section].find(name)
+        said = meanings(cls)
+        assert not [f for f in fields_of(cls) if f != "name" and not said.get(f)], name
+
+
+@given(
+    seed=st.integers(0, 2**63 - 1),
+    step=st.floats(1e-300, 1e300),
+    l2=st.floats(0, 1e6),
+    name=st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.+=,@-]{0,40}", fullmatch=True),
+)
+@settings(max_examples=30, deadline=None)
+def test_any_values_read_back_equal(tmp_path_factory: Any, seed: int, step: float, l2: float, name: str) -> None:
+    values = {"name": name, "seed": seed, "problem": {"data": "digits", "clients": 3, "l2": l2}, "stop": {"updates": 1}}
+    values |= {"algorithm": {"name": "area", "step_size": step}, "output": f"{name}.h5"}
+    job = config.job_from_dict(values)
+    assert (job.seed, job.algorithm.step_size, job.problem.l2) == (seed, step, l2)  # type: ignore[attr-defined]
+    assert again(job, tmp_path_factory.mktemp("job")) == job
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A nested part."""
+
+    low: float = 0.0
+    """the low end"""
+    pair: tuple[int, int] = (1, 2)
+    """two integers"""
+
+
+@dataclass(frozen=True)
+class Own(Algorithm):
+    """A user's own algorithm, with every type that a field may have."""
+
+    steps: int
+    """how many"""
+    rate: float = 1.0
+    """how
+    fast"""
+    on: bool = False
+    """whether"""
+    label: str | None = None
+    """what"""
+    weights: float | list[float] = 1.0
+    """one or many"""
+    table: list[list[float]] | None = None
+    """rows"""
+    points: tuple[float, ...] = ()
+    """any number"""
+    inner: Inner = field(default_factory=Inner)
+    """a part"""
+    maybe: Inner | None = None
+    """perhaps a part"""
+
+
+def test_a_users_own_algorithm(path: Path, tmp_path: Path) -> None:
+    name = f"{__name__}:Own"
+    text = "steps: 2, rate: 3, label: 1e5x, weights: [1, 2.5], table: [[1], [2, 3]], points: [4], "
+    job = load(path, [f"algorithm={{name: '{name}', {text} inner: {{pair: [3, 4]}}, maybe: {{low: '1e-2'}}}}"])
+    assert job.algorithm == Own(
+        2, 3.0, False, "1e5x", [1.0, 2.5], [[1.0], [2.0, 3.0]], (4.0,), Inner(0.0, (3, 4)), Inner(0.01)
+    )
+    assert config.job_to_dict(job)["algorithm"]["name"] == name
+    assert again(job, tmp_path) == job
+    for override, line in [
+        ("steps=null", "algorithm.steps=None: an integer"),
+        ("on=1", "algorithm.on=1: true or false"),
+        ("label=3", "algorithm.label=3: text or null"),
+        ("weights=x", "algorithm.weights=x: a number or a list of numbers"),
+        ("table=[[1], [x]]", "algorithm.table[1][0]=x: a number"),
+        ("points=[true]", "algorithm.points[0]=True: a number"),
+        ("inner.pair=[1]", "algorithm.inner.pair=[1]: a list of 2"),
+        ("inner.lo=1", "algorithm.inner.lo=1: no such key; the nearest is algorithm.inner.low"),
+        ("maybe=3", "algorithm.maybe=3: a section with low, pair or null"),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            load(path, [f"algorithm={{name: '{name}', steps: 1}}", f"algorithm.{override}"])
+        assert str(caught.value) == line
+
+
+def test_meanings_are_the_strings_below_the_fields() -> None:
+    assert meanings(Own)["rate"] == "how fast"
+    assert meanings(Inner) == {"low": "the low end", "pair": "two integers"}
+    assert dump(Reader(Inner, {"low": 2}, {}).read(), {}) == {"low": 2.0, "pair": [1, 2]}
+
+
+def test_a_rank_that_hosts_clients_imports_nothing_heavy(path: Path) -> None:
+    """129 ranks read a job: neither a YAML library nor HDF5, tables or figures may be imported for that."""
+    values = json.dumps(config.job_to_dict(load(path)))
+    code = (
+        "import json, sys; from mpifl.config import job_from_dict; job_from_dict(json.loads(sys.argv[1]));"
+        "print(*{m.partition('.')[0] for m in sys.modules})"
+    )
+    out = subprocess.run([sys.executable, "-c", code, values], capture_output=True, text=True, check=True).stdout
+    heavy = {"omegaconf", "yaml", "h5py", "pandas", "matplotlib", "sklearn", "scipy", "torch", "mpi4py"}
+    assert not heavy & {*out.split()}

