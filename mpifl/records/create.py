@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,23 @@ def lay_out(
 def h5_type(dtype: str) -> Any:
     """The HDF5 type of a column: UTF-8 for strings."""
     return h5py.string_dtype("utf-8", int(dtype[1:])) if dtype.startswith("S") else np.dtype(dtype)
+
+
+def settle(path: Path) -> None:
+    """Gives a closed run file the attributes that changed in place as ordinary strings, by a copy that replaces it.
+
+    Fixed-length text reads as bytes in h5py; whoever opens a finished file by hand expects text. Where there is no room
+    for a copy the file stays as it is.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        shutil.copyfile(path, temporary)
+        with h5py.File(temporary, "r+", libver="latest", locking="best-effort") as file:
+            for name, kind in LATER.items():
+                if kind != "f8":
+                    file.attrs[name] = bytes(file.attrs[name]).decode()
+        with temporary.open("rb") as raw:
+            os.fsync(raw.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)

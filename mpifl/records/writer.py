@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 
 from mpifl.errors import RunFailed
-from mpifl.records.create import lay_out, new_file, now, reason
+from mpifl.records.create import lay_out, new_file, now, settle, reason
 from mpifl.records.schema import LATER, STATUSES, TABLES, text
 
 PERIOD = 0.5  # s of wall time between two writes; also the sign of life (the file's mtime) of a run that writes nothing
@@ -200,6 +200,7 @@ class RunWriter:
         self._file.flush()
         os.fsync(self._descriptor)
         self._file.close()
+        settle(self.path)
 
     def _abandon(self) -> None:
         """Leaves the file as a kill would, open to readers, with status "failed" where that can still be written."""

@@ -1,0 +1,298 @@
+"""AREA: its exact invariants, its limits, and how it relates to FedAvg."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Update
+from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.participation import Trigger
+from mpifl.algorithms.schedules import StronglyConvex
+from mpifl.links.clocks import VirtualClock
+from mpifl.links.delays import Exponential
+from mpifl.streams import stream
+from tests.loops import Log, Picked, close, drift_point, optimum, quadratics, random_quadratics, run
+
+CYCLE = [0, 0, 0, 1]
+
+
+def plain(step: float = 0.1, every: int = 1, reply: str = "before", **more: object) -> Area:
+    kinds = {"step_weights": "one", "trigger": Trigger(every=every), **more}
+    return Area(step_size=step, reply=reply, **kinds)  # type: ignore[arg-type]
+
+
+# -- AREA.1 and AREA.7: what holds after every event -------------------------------------------------------------------
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Area, int, int, list[int]]:
+    """An algorithm, the number of clients, a seed for them, and which client at work is next, event by event."""
+    n = draw(st.integers(1, 7))
+    trigger = draw(
+        st.one_of(
+            st.builds(Trigger, every=st.integers(1, n)),
+            st.builds(Trigger, period=st.floats(0.3, 7)),
+            st.builds(Trigger, poisson=st.floats(0.1, 3)),
+            st.builds(Trigger, bernoulli=st.floats(0.1, 1)),
+        )
+    )
+    algorithm = Area(
+        step_size=draw(st.sampled_from([0.05, 0.2])),
+        step_weights=draw(st.sampled_from(["one", "samples", "uniform"])),
+        local_steps=draw(st.integers(1, 8)),
+        trigger=trigger,
+        reply=draw(st.sampled_from(["before", "after", "deferred"])),
+        first_contact=draw(st.sampled_from(["compute", "zero"])),
+    )
+    return algorithm, n, draw(st.integers(0, 10**6)), draw(st.lists(st.integers(0, 59), min_size=1, max_size=40))
+
+
+def drive(algorithm: Area, n: int, seed: int, picks: list[int], watch) -> Log:  # type: ignore[no-untyped-def]
+    x0 = np.array([1.0, -2.0])
+    times = {"stop_updates": len(picks), "stop_time": 100.0}
+    return run(algorithm, random_quadratics(seed, n, 2), x0=x0, clock=Picked(picks), watch=watch, seed=seed, **times)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(cases())
+def test_AREA_1(case: tuple[Area, int, int, list[int]]) -> None:
+    """x_s + u/n = (1/n) sum y_i after every event, y_i the memory in client i's last upload that the server consumed."""
+    algorithm, n, seed, picks = case
+    seen = []
+
+    def watch(log: Log) -> None:
+        close(log.server.x + log.server.u / n, sum(log.memories.values()) / n)
+        seen.append(1)
+
+    log = drive(algorithm, n, seed, picks, watch)
+    assert len(seen) > len(log.updates) + len(log.aggregations)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(cases())
+def test_AREA_7(case: tuple[Area, int, int, list[int]]) -> None:
+    """x_s + u/n + (1/n) sum (messages in flight) = (1/n) sum y_i, y_i the clients' own memories, after every event."""
+    algorithm, n, seed, picks = case
+
+    def watch(log: Log) -> None:
+        assert log.worker and log.link
+        flying = sum((update.vectors[0] for update in log.link.in_flight.values()), np.zeros(2))
+        mine = sum(state.y for state in log.worker.states.values())
+        close(log.server.x + (log.server.u + flying) / n, mine / n)
+
+    drive(algorithm, n, seed, picks, watch)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+def settled(log: Log, clients: list, step: float, tolerance: float = 1e-12) -> None:
+    """x_s = x* and y_i = x* - alpha grad f_i(x*)."""
+    x = optimum(clients)
+    close(log.x, x, tolerance)
+    for i, client in enumerate(clients):
+        close(log.memories[i], x - step * client.gradient(x), tolerance)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 7])
+@pytest.mark.parametrize("reply", ["before", "after"])
+def test_AREA_2(every: int, reply: str) -> None:
+    """M = 1: the fixed point is x_s = x*, y_i = x* - alpha grad f_i(x*), for a random order in which client 0 arrives
+    ten times as often as client 3, and any Delta."""
+    clients = random_quadratics(11, 4, low=1.5)
+    order = np.random.default_rng(1).choice(4, 1800, p=[0.5, 0.25, 0.2, 0.05]).tolist()
+    settled(run(plain(0.2, every, reply), clients, order), clients, 0.2)
+
+
+def test_AREA_2_holds_from_the_fixed_point() -> None:
+    """Started at x_s = x*, y_i = x* - alpha grad f_i(x*), every upload is zero and nothing moves, whatever arrives."""
+    clients = random_quadratics(12, 3)
+    x = optimum(clients)
+    algorithm = plain(0.1)
+    points = {i: x - 0.1 * client.gradient(x) for i, client in enumerate(clients)}
+    object.__setattr__(algorithm, "init_client", lambda x0, i: Area.init_client(algorithm, points[i], i))
+    log = run(algorithm, clients, [2, 0, 0, 1, 2, 2, 1, 0], x0=x)
+    close(log.models, [x] * 8)
+    close([update.norm for _, update in log.consumed], np.zeros(8))
+
+
+@pytest.mark.parametrize("steps", [2, 5])
+def test_AREA_3(steps: int) -> None:
+    """M > 1: the limit solves mean G_i^M(x) = x with uniform weights; it is not the optimum."""
+    clients = random_quadratics(13, 4)
+    order = np.random.default_rng(2).choice(4, 2500, p=[0.4, 0.3, 0.2, 0.1]).tolist()
+    log = run(plain(0.1, 2, local_steps=steps), clients, order)
+    close(log.x, drift_point(clients, 0.1, steps))
+    assert np.abs(log.x - optimum(clients)).max() > 1e-3
+
+
+def test_AREA_4() -> None:
+    """Client step a w_i with w_i = s_i/S, server factor 1/n, M = 1: the limit is argmin sum w_i f_i."""
+    clients = random_quadratics(14, 4, low=1.5)
+    order = np.random.default_rng(3).choice(4, 2500, p=[0.4, 0.3, 0.2, 0.1]).tolist()
+    log = run(plain(0.5, 3, step_weights="samples"), clients, order)
+    close(log.x, optimum(clients, [o.share for o in clients]))
+    assert np.abs(log.x - optimum(clients)).max() > 1e-2
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_AREA_5(steps: int) -> None:
+    """Round robin, Delta = n, reply before: after round r, x_s is FedAvg's iterate ceil(r/2)."""
+    clients = random_quadratics(15, 4)
+    log = run(plain(0.1, 4, local_steps=steps), clients, [0, 1, 2, 3] * 20, x0=1.0)
+    fedavg = run(FedAvg(step_size=0.1, local_steps=steps), clients, [0, 1, 2, 3] * 10, x0=1.0)
+    close(log.models, np.repeat(fedavg.models, 2, axis=0))
+
+
+def test_a_zero_first_contact_comes_one_round_later() -> None:
+    """first_contact: zero delays the iterates of AREA.5 by one contact and changes nothing else."""
+    clients = random_quadratics(15, 4)
+    order = [0, 1, 2, 3] * 20
+    box = run(plain(0.1, 4, local_steps=3), clients, order, x0=1.0)
+    late = run(plain(0.1, 4, local_steps=3, first_contact="zero"), clients, order, x0=1.0)
+    close(late.models[0], np.ones(3))
+    close(late.models[1:], box.models[:-1])
+    assert [row[4] for row in late.updates[:8]] == [0] * 4 + [3] * 4
+    assert [row[6] for row in late.updates[:4]] == [0.0] * 4
+
+
+@pytest.mark.parametrize("steps", [1, 6])
+def test_AREA_6(steps: int) -> None:
+    """All replies deferred to the aggregation of n: AREA is FedAvg with uniform weights, in any order of arrivals."""
+    clients = random_quadratics(16, 5)
+    rng = np.random.default_rng(4)
+    order = [int(i) for _ in range(15) for i in rng.permutation(5)]
+    log = run(plain(0.1, 5, "deferred", local_steps=steps), clients, order, x0=1.0)
+    fedavg = run(FedAvg(step_size=0.1, local_steps=steps), clients, order, x0=1.0)
+    close(log.models, fedavg.models)
+
+
+def test_AREA_8() -> None:
+    """M > 1: the limit does not depend on the rates."""
+    clients = random_quadratics(17, 3)
+    limits = []
+    for p in ([1 / 3] * 3, [0.8, 0.1, 0.1], [0.1, 0.2, 0.7]):
+        order = np.random.default_rng(5).choice(3, 1200, p=p).tolist()
+        limits.append(run(plain(0.1, 2, local_steps=3), clients, order).x)
+    close(limits, [drift_point(clients, 0.1, 3)] * 3)
+
+
+@pytest.mark.parametrize("order", ["round robin", "cycle", "random", "bursts"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_T6(order: str, every: int) -> None:
+    """M = 8, alpha = 0.1: the limit solves x = mean G_i^8(x) for every pattern of arrivals."""
+    clients = random_quadratics(18, 3)
+    orders = {
+        "round robin": [0, 1, 2] * 150,
+        "cycle": [0, 0, 0, 1, 0, 2] * 100,
+        "random": np.random.default_rng(6).integers(0, 3, 500).tolist(),
+        "bursts": ([0] * 7 + [1] * 5 + [2] * 9) * 30,
+    }
+    log = run(plain(0.1, every, local_steps=8), clients, orders[order])
+    close(log.x, drift_point(clients, 0.1, 8))
+
+
+@pytest.mark.parametrize(
+    "trigger", [Trigger(period=2.5), Trigger(poisson=0.7), Trigger(bernoulli=0.3), Trigger(every=5)], ids=str
+)
+def test_AREA_14(trigger: Trigger) -> None:
+    """The fixed point x*, whatever makes the server aggregate (Remark 2: by count, by period, at random)."""
+    clients = random_quadratics(19, 4, low=1.5)
+    order = np.random.default_rng(7).choice(4, 1500, p=[0.4, 0.3, 0.2, 0.1]).tolist()
+    settled(run(plain(0.2, trigger=trigger), clients, order), clients, 0.2)
+
+
+def test_AREA_15() -> None:
+    """One lost upload m: x_s + u/n falls short of (1/n) sum y_i by m/n for ever; the limit has alpha grad f = -m/n."""
+    clients = random_quadratics(20, 4)
+    lost: list[np.ndarray] = []
+
+    def lose(count: int, update: Update) -> Update:
+        if count != 9:
+            return update
+        lost.append(update.vectors[0])
+        return update._replace(vectors=(0 * update.vectors[0],))
+
+    def watch(log: Log) -> None:
+        short = lost[0] / 4 if lost else np.zeros(3)
+        close(log.server.x + log.server.u / 4, sum(log.memories.values()) / 4 - short)
+
+    order = np.random.default_rng(8).integers(0, 4, 2000).tolist()
+    log = run(plain(0.15, 2), clients, order, watch=watch, tamper=lose)
+    assert np.abs(lost[0]).max() > 1e-3
+    close(0.15 * np.mean([o.gradient(log.x) for o in clients], axis=0), -lost[0] / 4)
+
+
+# -- no bias by rates --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("every", [1, 2, 3, 4])
+@pytest.mark.parametrize("step", [0.1, 0.5])
+def test_ASYNC_2(every: int, step: float) -> None:
+    """Equal curvature, rates 3:1, optima 0 and 1: AREA's limit is 1/2 (AS-FedAvg's is 1/4)."""
+    log = run(plain(step, every), quadratics([1, 1], [0, 1]), CYCLE * 500)
+    close(log.x, [0.5])
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 4])
+def test_ASYNC_3(every: int) -> None:
+    """Curvatures 1 and 4, rates 3:1: AREA's limit is the optimum 4/5 (FedBuff's tends to 4/7)."""
+    log = run(plain(0.1, every), quadratics([1, 4], [0, 1]), CYCLE * 500)
+    close(log.x, [0.8])
+
+
+@pytest.mark.parametrize("rates", [[1.0, 1.0, 1.0], [30.0, 3.0, 1.0]])
+def test_ASYNC_6(rates: list[float]) -> None:
+    """Random contact times at rates 30:3:1 under the virtual clock: AREA still reaches the optimum."""
+    clients = random_quadratics(21, 3)
+
+    def delay(i: int, round: int) -> float:
+        return stream(0, "delay", i, round).exponential(1 / rates[i])
+
+    log = run(plain(0.2, 2), clients, clock=VirtualClock(delay), stop_time=300.0)
+    settled(log, clients, 0.2)
+
+
+def test_T1() -> None:
+    """a = (1, 10), c = (1, -1): AREA with M = 1 has no client drift."""
+    log = run(plain(0.05), quadratics([1, 10], [1, -1]), [0, 1] * 600)
+    close(log.x, [-0.8181818181818182])
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_T3(every: int) -> None:
+    """a = (1, 1), c = (0, 1), cycle 0,0,0,1: AREA's limit is 1/2 for any Delta, alpha = 0.5 (0.1: test_ASYNC_2)."""
+    close(run(plain(0.5, every), quadratics([1, 1], [0, 1]), CYCLE * 200).x, [0.5])
+
+
+def test_T4() -> None:
+    """a = (1, 4), c = (0, 1), cycle 0,0,0,1, M = 1, alpha = 0.2, Delta = 2: 0.8."""
+    close(run(plain(0.2, 2), quadratics([1, 4], [0, 1]), CYCLE * 400).x, [0.8])
+
+
+# -- the event counter and the output ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("trigger", [Trigger(every=3), Trigger(period=1.7)], ids=str)
+def test_average_output(trigger: Trigger) -> None:
+    """output: average is the mean of x_s over all events, uploads and aggregations alike."""
+    clients = random_quadratics(22, 3)
+    order = [0, 1, 2, 1, 0, 0, 2, 1, 0, 2]
+    algorithm = plain(trigger=trigger, output="average")
+    log = run(algorithm, clients, order, x0=1.0)
+    assert len(log.trail) == len(log.updates) + len(log.aggregations) == log.server.k
+    close(algorithm.model(log.server), np.mean(log.trail, axis=0))
+    last = run(replace(algorithm, output="last"), clients, order, x0=1.0)
+    close(last.x, log.x)
+
+
+def test_step_of_a_contact_is_the_one_it_was_given() -> None:
+    """A client takes all its steps with the alpha_k of its message, k counted when the message left."""
+    clients = random_quadratics(23, 3)
+    algorithm = plain(every=2, local_steps=2, step_schedule=StronglyConvex(mu=0.5, L=3.0))
+    log = run(algorithm, clients, clock=VirtualClock(Exponential(rate=1.0).bind(3, 0)), stop_updates=40)
+    steps: dict[tuple[int, int], float] = {(i, m.round): m.numbers[0] for i, m in log.sent}
+    y = {i: np.zeros(3) for i in range(3)}
+    for (i, update), base in zip(log.consumed, log.bases, strict=True):
+        new = clients[i].steps(base, steps[i, update.round], 2)
+        close(update.vectors[0], new - y[i])
+        y[i] = new
+    assert len(set(steps.values())) > 30

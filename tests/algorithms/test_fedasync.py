@@ -1,0 +1,83 @@
+"""FedAsync: its mixing, its staleness weights, its bias."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.async_fedavg import AsyncFedAvg
+from mpifl.algorithms.fedasync import FedAsync
+from mpifl.algorithms.participation import Trigger
+from tests.loops import close, quadratics, random_quadratics, run
+
+CYCLE = [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("reply", ["before", "after"])
+def test_FEDASYNC_1(reply: str) -> None:
+    """alpha_mix = 1, constant s, rho = 0: x <- w, which is AS-FedAvg with Delta = 1, bit for bit."""
+    clients = random_quadratics(1, 4)
+    order = np.random.default_rng(0).integers(0, 4, 60).tolist()
+    mixed = FedAsync(step_size=0.1, local_steps=2, mixing=1.0, proximal=0.0, staleness="constant", reply=reply)
+    replaced = AsyncFedAvg(step_size=0.1, local_steps=2, step_weights="one", trigger=Trigger(every=1), reply=reply)
+    one, other = run(mixed, clients, order, x0=1.0), run(replaced, clients, order, x0=1.0)
+    assert np.array_equal(one.models, other.models)
+
+
+@pytest.mark.parametrize("kind", ["constant", "polynomial", "hinge"])
+@pytest.mark.parametrize(("a", "b"), [(0.5, 4.0), (10.0, 4.0), (10.0, 6.0), (0.5, 0.0)])
+def test_FEDASYNC_2(kind: str, a: float, b: float) -> None:
+    """s(0) = 1, s never increases, and it is what the formula says."""
+    algorithm = FedAsync(staleness=kind, staleness_a=a, staleness_b=b)
+    s = [algorithm.discount(tau) for tau in range(40)]
+    assert s[0] == 1
+    assert all(x >= y > 0 for x, y in zip(s, s[1:], strict=False))
+    expected = {
+        "constant": lambda t: 1.0,
+        "polynomial": lambda t: (t + 1) ** (-a),
+        "hinge": lambda t: 1.0 if t <= b else 1 / (a * (t - b) + 1),
+    }[kind]
+    close(s, [expected(t) for t in range(40)])
+
+
+@pytest.mark.parametrize("reply", ["before", "after"])
+@pytest.mark.parametrize("kind", ["constant", "polynomial", "hinge"])
+def test_FEDASYNC_3(kind: str, reply: str) -> None:
+    """Periodic schedule: sum over the cycle of s (w - x) = 0, x before each upload, so for a constant s the cycle means
+    of x and of the uploads are equal. Rates 3:1 and optima 0 and 1 then give 1/4 and not 1/2."""
+    algorithm = FedAsync(step_size=0.3, mixing=0.6, proximal=0.0, staleness=kind, staleness_b=1.0, reply=reply)
+    log = run(algorithm, quadratics([1, 1], [0, 1]), CYCLE * 300)
+    before = np.ravel(log.models[-5:-1])
+    uploads = np.array([update.vectors[0][0] for _, update in log.consumed[-4:]])
+    s = np.array([algorithm.discount(row[3]) for row in log.updates[-4:]])
+    close(np.sum(s * (uploads - before)), 0.0)
+    if kind == "constant":
+        close(np.mean(before), np.mean(uploads))
+        close(np.mean(before), 0.25)
+    assert abs(np.mean(before) - 0.5) > 0.1
+
+
+def test_rule() -> None:
+    """x <- (1-a) x + a w with a = mixing s(tau); w by steps on f_i + rho/2 ||w - base||^2; all by hand."""
+    clients = random_quadratics(2, 3)
+    order = [0, 1, 0, 0, 2, 2, 1, 0, 2, 1]
+    algorithm = FedAsync(step_size=0.1, local_steps=3, mixing=0.7, proximal=0.4, staleness="polynomial")
+    log = run(algorithm, clients, order, x0=1.0)
+    x, bases = np.ones(3), [(np.ones(3), 0)] * 3
+    for version, i in enumerate(order):
+        base, then = bases[i]
+        w = base
+        for _ in range(3):
+            w = w - 0.1 * (clients[i].gradient(w) + 0.4 * (w - base))
+        a = 0.7 * (version - then + 1) ** -0.5
+        x = (1 - a) * x + a * w
+        bases[i] = x, version + 1
+        close(log.models[version], x)
+    assert max(row[3] for row in log.updates) > 2
+
+
+def test_the_regulariser_holds_the_model_at_its_base() -> None:
+    """Many local steps reach the minimiser of f + rho/2 ||w - base||^2: (a c + rho base)/(a + rho)."""
+    algorithm = FedAsync(step_size=0.1, local_steps=400, mixing=1.0, proximal=3.0, staleness="constant")
+    log = run(algorithm, quadratics([2], [5]), [0], x0=1.0)
+    close(log.x, [(2 * 5 + 3 * 1) / 5])

@@ -1,0 +1,105 @@
+"""How fast the methods move while the gradient is constant, and how many events a second there are.
+
+All of it is law under Exp(lambda) contact times: a run's slope is a random number. Each is the mean of R seeded runs,
+and may miss its expectation by five of its standard errors, estimated from the spread of the runs.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.async_fedavg import AsyncFedAvg
+from mpifl.algorithms.base import Algorithm
+from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.algorithms.participation import Trigger
+from mpifl.links.clocks import VirtualClock
+from mpifl.links.delays import Exponential
+from tests.loops import Log, Slope, quadratics, run
+
+R = 5  # runs
+ALPHA, LAMBDA = 0.25, 2.0
+
+
+def go(algorithm: Algorithm, n: int, seed: int, rate: float, **stop: float) -> Log:
+    clients = quadratics([1.0] * n, [0.0] * n, kind=Slope)
+    return run(algorithm, clients, clock=VirtualClock(Exponential(rate=rate).bind(n, seed)), seed=seed, **stop)
+
+
+def slopes(algorithm: Algorithm, n: int, contacts: int) -> np.ndarray:
+    """(R,) -dx/dt of runs of so many contacts a client; the first 8 contact times are left out."""
+    found = []
+    for seed in range(R):
+        log = go(algorithm, n, seed, LAMBDA, stop_time=contacts / LAMBDA, evaluate_every=8 / LAMBDA)
+        (t0, *_), (t1, *_) = log.evaluations[1], log.evaluations[-1]
+        found.append((log.evaluated[1][0] - log.evaluated[-1][0]) / (t1 - t0))
+    return np.array(found)
+
+
+def agrees(samples: np.ndarray, expected: float, systematic: float = 0.0) -> None:
+    """The mean of the samples is what is expected, within five standard errors, which are below 4 %."""
+    error = samples.std(ddof=1) / sqrt(len(samples))
+    assert error < 0.04 * expected
+    assert abs(samples.mean() - expected) < 5 * error + systematic * expected
+
+
+def blocks(n: int, every: int) -> float:
+    """E ceil(S/Delta), S the events that two contacts of a client take: how many aggregations old AREA's memories are.
+
+    Each contact takes a geometric number of events, P(S = s) = (s-1) (1/n)^2 (1-1/n)^(s-2).
+    """
+    s = np.arange(2, 200 * n)
+    return float(np.sum((s - 1) / n**2 * (1 - 1 / n) ** (s - 2) * np.ceil(s / every)))
+
+
+def test_SPEED_1() -> None:
+    """-dx/dt = alpha lambda/2 for AREA, alpha lambda for AS-FedAvg up to Delta/n, n lambda alpha eta_g/Delta for FedBuff."""
+    n = 16
+    area = Area(step_size=ALPHA, step_weights="one", trigger=Trigger(every=1))
+    agrees(slopes(area, n, 80), ALPHA * LAMBDA / 2)
+    replace = AsyncFedAvg(step_size=ALPHA, step_weights="one", trigger=Trigger(every=1))
+    agrees(slopes(replace, n, 80), ALPHA * LAMBDA, systematic=1 / n)
+    fedbuff = FedBuff(step_size=ALPHA, server_step=0.5, trigger=Trigger(every=3))
+    agrees(slopes(fedbuff, n, 50), n * LAMBDA / 3 * ALPHA * 0.5)
+
+
+@pytest.mark.parametrize(("n", "every"), [(8, 4), (4, 4), (6, 2)])
+def test_SPEED_2(n: int, every: int) -> None:
+    """With a buffer a loop takes 1 + Delta/n contact times in AS-FedAvg, exactly; in AREA it takes Delta/n E ceil(S/Delta),
+    which is 2 + (Delta-1)/(2n) up to 2 %."""
+    trigger = Trigger(every=every)
+    replace = AsyncFedAvg(step_size=ALPHA, step_weights="one", trigger=trigger)
+    agrees(slopes(replace, n, 150), ALPHA * LAMBDA / (1 + every / n))
+    loop = every / n * blocks(n, every)
+    assert loop == pytest.approx(2 + (every - 1) / (2 * n), rel=0.02)
+    agrees(slopes(Area(step_size=ALPHA, step_weights="one", trigger=trigger), n, 150), ALPHA * LAMBDA / loop)
+
+
+def test_T9() -> None:
+    """4 of 128 clients at rate 10: a round takes 25/120 s, so 72 rounds in 15 s, 9.6 in 2 s, 480 in 100 s. All clients
+    at their own pace: 128*10*2 = 2560 arrivals in 2 s, 19200 in 15 s; four clients: 4000 in 100 s.
+
+    A round's standard deviation is 0.1 sqrt(1 + 1/4 + 1/9 + 1/16) s; arrivals are Poisson.
+    """
+    mean, deviation = 25 / 120, 0.1 * sqrt(1 + 1 / 4 + 1 / 9 + 1 / 16)
+    log = go(FedAvg(cohort=4), 128, 0, 10.0, stop_time=500.0)
+    ends = np.array([time for time, _ in log.aggregations])
+    rounds = np.diff(ends, prepend=0.0)
+    assert rounds.mean() == pytest.approx(mean, abs=4 * deviation / sqrt(len(rounds)))
+    assert rounds.std() == pytest.approx(deviation, rel=0.1)
+    for horizon, expected in ((2, 9.6), (15, 72.0), (100, 480.0)):
+        assert horizon / mean == pytest.approx(expected)
+        counts = np.histogram(ends, np.arange(0, 501, horizon))[0]
+        # variance of a renewal count: t deviation^2 / mean^3
+        error = sqrt(horizon * deviation**2 / mean**3 / len(counts))
+        assert counts.mean() == pytest.approx(expected, abs=4 * error + 0.5)
+    for n, horizon, expected in ((128, 2.0, 2560), (128, 15.0, 19200), (4, 100.0, 4000)):
+        delays = Exponential(rate=10.0).bind(n, 1)
+        times = np.array([np.cumsum([delays(i, r) for r in range(int(horizon * 10 + 120))]) for i in range(n)])
+        assert times[:, -1].min() > horizon
+        assert (times <= horizon).sum() == pytest.approx(expected, abs=4 * sqrt(expected))
+    assert len(go(Area(), 128, 1, 10.0, stop_time=2.0).updates) == pytest.approx(2560, abs=4 * sqrt(2560))

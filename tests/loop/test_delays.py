@@ -1,0 +1,108 @@
+"""Contact times: the laws of rates and times, and traces."""
+
+from __future__ import annotations
+
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import foldnorm, kstest, norm, truncnorm
+
+from mpifl.errors import ConfigError
+from mpifl.links.delays import Exponential, Fixed, NoDelay, Trace
+
+MANY = 20_000
+
+
+def test_equal_rates() -> None:
+    assert Exponential(rate=7.0).rates(5, 1).tolist() == [7.0] * 5
+
+
+def test_spread_is_the_standard_deviation_across_clients() -> None:
+    """lambda_i ~ N(rate, spread); where none is negative the draws are the normal law's."""
+    rates = Exponential(rate=100.0, spread=5.0).rates(MANY, 1)
+    assert kstest(rates, norm(100, 5).cdf).pvalue > 1e-3
+    assert rates.std() == pytest.approx(5.0, abs=5 * 5 / sqrt(2 * MANY))
+
+
+def test_negative_rates_become_their_absolute_value() -> None:
+    """|N(10, 5)|, the folded normal: 2.3 % of the draws were negative."""
+    rates = Exponential(rate=10.0, spread=5.0).rates(MANY, 1)
+    assert (rates > 0).all()
+    assert kstest(rates, foldnorm(10 / 5, 0, 5).cdf).pvalue > 1e-3
+    resampled = Exponential(rate=10.0, spread=5.0, negative="resample").rates(MANY, 1)
+    changed = rates != resampled
+    assert changed.mean() == pytest.approx(norm.cdf(-2), abs=5 * sqrt(0.023 / MANY))
+    assert kstest(resampled, truncnorm(-2, np.inf, 10, 5).cdf).pvalue > 1e-3
+
+
+def test_rates_depend_on_the_seed_alone() -> None:
+    law = Exponential(rate=10.0, spread=5.0)
+    assert law.rates(8, 1).tolist() == law.rates(8, 1).tolist() != law.rates(8, 2).tolist()
+
+
+def test_exponential_times() -> None:
+    """Each client's times are Exp(lambda_i), independent from round to round and from client to client."""
+    law = Exponential(rate=10.0, spread=3.0)
+    rates, seconds = law.rates(3, 5), law.bind(3, 5)
+    times = np.array([[seconds(i, round) for round in range(4000)] for i in range(3)])
+    for i in range(3):
+        assert kstest(times[i], "expon", args=(0, 1 / rates[i])).pvalue > 1e-3
+        assert times[i].mean() == pytest.approx(1 / rates[i], rel=5 / sqrt(4000))
+        assert np.corrcoef(times[i][1:], times[i][:-1])[0, 1] == pytest.approx(0, abs=5 / sqrt(4000))
+    off_diagonal = np.corrcoef(times)[np.triu_indices(3, 1)]
+    assert np.abs(off_diagonal).max() < 5 / sqrt(4000)
+
+
+def test_a_time_is_a_function_of_seed_client_and_round() -> None:
+    """Asked in any order, by anybody."""
+    law = Exponential(rate=10.0)
+    seconds = law.bind(4, 9)
+    forward = {(i, r): seconds(i, r) for i in range(4) for r in range(200)}
+    other = law.bind(4, 9)
+    for key in np.random.default_rng(0).permutation(list(forward)).tolist():
+        assert other(*key) == forward[tuple(key)]
+    assert len(set(forward.values())) == 800
+
+
+def test_fixed() -> None:
+    assert Fixed(seconds=2.0).rates(2, 0).tolist() == [0.5, 0.5]
+    law = Fixed(seconds=[1.0, 4.0])
+    assert law.rates(2, 0).tolist() == [1.0, 0.25]
+    seconds = law.bind(2, 0)
+    assert [seconds(0, 0), seconds(1, 0), seconds(1, 7)] == [1.0, 4.0, 4.0]
+    assert Fixed(seconds=[0.0, 1.0]).rates(2, 0) is None
+    with pytest.raises(ConfigError):
+        law.bind(3, 0)
+    with pytest.raises(ConfigError):
+        Fixed(seconds=[1.0, -1.0])
+
+
+def test_none() -> None:
+    assert NoDelay().rates(3, 0) is None
+    assert NoDelay().bind(3, 0)(2, 5) == 0.0
+
+
+def test_trace(tmp_path: Path) -> None:
+    """A client's rows in their order, and from its first again when they are used up."""
+    path = tmp_path / "trace.csv"
+    path.write_text("client,seconds\n0,1.5\n1,0.25\n0,2.5\n")
+    seconds = Trace(path=str(path)).bind(2, 0)
+    assert [seconds(0, r) for r in range(4)] == [1.5, 2.5, 1.5, 2.5]
+    assert [seconds(1, r) for r in range(2)] == [0.25, 0.25]
+    assert Trace(path=str(path)).rates(2, 0) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["client,seconds\n0,1\n", "client,seconds\n0,1\n1,-1\n", "client,seconds\n0,1\n2,1\n", "client,time\n0,1\n",
+             "client,seconds\n0,x\n1,1\n", "client,seconds\n0,nan\n1,1\n", "client,seconds\n0\n", ""]
+)  # fmt: skip
+def test_bad_traces(tmp_path: Path, text: str) -> None:
+    """A client without rows, a negative or missing or unreadable time, an unknown client, other columns, nothing."""
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        Trace(path=str(path)).bind(2, 0)
+    with pytest.raises(ConfigError):
+        Trace(path=str(tmp_path / "absent.csv")).bind(2, 0)

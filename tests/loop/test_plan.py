@@ -1,0 +1,208 @@
+"""The order of events under the virtual clock: ties, the stop rule, evaluations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.participation import Trigger
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.links.clocks import RealClock, VirtualClock
+from mpifl.links.delays import Exponential, Fixed, NoDelay
+from mpifl.links.schedule import Event, Plan
+from tests.loops import Log, Scripted, quadratics, run
+
+CLIENTS = quadratics([1, 1, 1], [0, 1, 2])
+
+
+def events(plan: Plan, reply: bool = True) -> list[tuple]:
+    """The plan's events with three clients, each sent a new message after its update."""
+
+    class Nothing:
+        def take(self, i: int) -> str:
+            return "update"
+
+    found = []
+    for i in range(3):
+        plan.sent(i, 0)
+    for event in plan.events(Nothing()):  # type: ignore[arg-type]
+        found.append((event.kind, event.time, event.client, event.aggregates))
+        if event.kind == "update" and reply:
+            plan.sent(event.client, 1)
+    return found
+
+
+def virtual(*seconds: float) -> VirtualClock:
+    return VirtualClock(Fixed(seconds=list(seconds)).bind(3, 0))
+
+
+def test_ties() -> None:
+    """At equal times: updates by client, then aggregations, then evaluations, then the end."""
+    plan = Plan(virtual(1, 1, 1), Trigger(period=1), 0, stop_time=2, evaluate_every=1)
+    at = lambda t: [("update", t, i, False) for i in range(3)] + [("aggregate", t, -1, False), ("evaluate", t, -1, False)]  # noqa: E731
+    assert events(plan) == [("evaluate", 0.0, -1, False), *at(1.0), *at(2.0)]
+
+
+def test_due_times() -> None:
+    """Updates come in order of due time, and time is theirs."""
+    plan = Plan(virtual(1, 2.5, 0.7), Trigger(every=2), 0, stop_time=2.5)
+    updates = [e[1:] for e in events(plan) if e[0] == "update"]
+    expected = sorted([(0.7 * k, 2) for k in (1, 2, 3)] + [(1.0, 0), (2.0, 0), (2.5, 1)])
+    assert [(round(t, 12), i) for t, i, _ in updates] == [(round(t, 12), i) for t, i in expected]
+    assert [due for *_, due in updates] == [False, True] * 3
+
+
+def test_stop_at_a_time() -> None:
+    """What is due at the stop time still happens, what is due later does not; the run ends at that time, evaluated."""
+    log = run(Area(), CLIENTS, clock=virtual(1, 2, 3), stop_time=3)
+    assert [(row[0], row[1]) for row in log.updates] == [(1, 0), (2, 0), (2, 1), (3, 0), (3, 2)]
+    log = run(Area(), CLIENTS, clock=virtual(1, 2, 3), stop_time=2.5)
+    assert len(log.updates) == 3
+    assert log.evaluations == [(0.0, 0, 0), (2.5, 3, 3)]
+
+
+def test_stop_after_updates() -> None:
+    """Exactly so many updates, the last one's aggregation included; the run ends at its time."""
+    for count in range(1, 8):
+        log = run(Area(trigger=Trigger(every=2)), CLIENTS, clock=virtual(1, 2, 3), stop_updates=count)
+        assert len(log.updates) == count
+        assert len(log.aggregations) == count // 2
+        assert log.evaluations[-1] == (log.updates[-1][0], count, count // 2)
+
+
+@pytest.mark.parametrize(("stop", "end"), [({"stop_updates": 3, "stop_time": 9}, 2), ({"stop_updates": 9, "stop_time": 2}, 2)])
+def test_the_first_stop_rule_counts(stop: dict, end: float) -> None:
+    log = run(Area(), CLIENTS, clock=virtual(1, 2, 3), **stop)
+    assert log.evaluations[-1][:2] == (end, 3)
+
+
+def test_evaluations_by_time() -> None:
+    """At 0, at every multiple, and at the end once; a multiple is k * every, not a sum."""
+    log = run(Area(), CLIENTS, clock=virtual(1, 2, 3), stop_time=3.05, evaluate_every=0.1)
+    assert [row[0] for row in log.evaluations] == [*(k * 0.1 for k in range(31)), 3.05]
+    log = run(Area(), CLIENTS, clock=virtual(1, 2, 3), stop_time=3, evaluate_every=1.5)
+    assert [row[0] for row in log.evaluations] == [0.0, 1.5, 3.0]
+    for (time, updates, version), x in zip(log.evaluations, log.evaluated, strict=True):
+        assert updates == version == sum(row[0] <= time for row in log.updates)
+        assert np.array_equal(x, ([np.zeros(1)] + log.models)[version])
+
+
+def test_evaluations_by_updates() -> None:
+    """At 0, after every so many updates with what they triggered, and at the end once."""
+    log = run(Area(trigger=Trigger(every=3)), CLIENTS, clock=virtual(1, 2, 3), stop_updates=10, evaluate_updates=3)
+    assert [row[1:] for row in log.evaluations] == [(0, 0), (3, 1), (6, 2), (9, 3), (10, 3)]
+    log = run(Area(), CLIENTS, clock=virtual(1, 2, 3), stop_updates=6, evaluate_updates=3)
+    assert [row[1] for row in log.evaluations] == [0, 3, 6]
+
+
+def test_the_virtual_clock_needs_no_order_of_computation() -> None:
+    """A run is a function of its seed: two are the same to the last bit, another seed gives another."""
+    def once(seed: int) -> Log:
+        clock = VirtualClock(Exponential(rate=2.0, spread=0.5).bind(3, seed))
+        return run(Area(trigger=Trigger(poisson=1.0)), CLIENTS, clock=clock, seed=seed, stop_time=20.0)
+
+    one, same, other = once(1), once(1), once(2)
+    assert one.updates == same.updates and one.aggregations == same.aggregations
+    assert np.array_equal(one.models, same.models)
+    assert one.order[:20] != other.order[:20]
+
+
+def test_synchronous_rounds_last_as_long_as_their_slowest() -> None:
+    """Under the virtual clock a round ends with its last member, and the next one starts then."""
+    log = run(FedAvg(), CLIENTS, clock=virtual(1, 2.5, 0.5), stop_time=8)
+    assert [time for time, _ in log.aggregations] == [2.5, 5.0, 7.5]
+    assert log.order == [2, 0, 1] * 3 + [2]
+
+
+def test_a_run_where_nobody_works_fails() -> None:
+    """No client at work and nothing due: RunFailed rather than a hang."""
+    for clock in (VirtualClock(NoDelay().bind(3, 0)), RealClock(NoDelay().bind(3, 0))):
+        clock.start()
+        with pytest.raises(RunFailed):
+            list(Plan(clock, Trigger(every=5), 0, stop_updates=9).events(None))  # type: ignore[arg-type]
+
+
+def test_the_real_clock_consumes_all() -> None:
+    """In real time too every update is consumed once, and the run ends by count."""
+    clock = RealClock(Exponential(rate=2000.0).bind(3, 0))
+    clock.start()
+    log = run(Area(trigger=Trigger(every=2)), CLIENTS, clock=clock, stop_updates=60, evaluate_updates=20)
+    assert [row[1] for row in log.evaluations] == [0, 20, 40, 60]
+    times = [row[0] for row in log.updates]
+    assert times == sorted(times)
+    for i in range(3):
+        assert [u.round for k, u in log.consumed if k == i] == list(range(log.order.count(i)))
+
+
+def test_idle_events_reach_the_loop() -> None:
+    """While the real clock waits, the loop may look up: an idle event, which is no evaluation."""
+    clock = RealClock(Fixed(seconds=0.25).bind(1, 0))
+    clock.start()
+    seen: list[int] = []
+    run(Area(), CLIENTS[:1], clock=clock, stop_updates=1, watch=lambda log: seen.append(len(log.updates)))
+    assert seen[:2] == [0, 0]  # the evaluation at 0, then an idle look
+    assert Event("idle", 0.2).client == -1
+
+
+# -- what does not hold yet --------------------------------------------------------------------------------------------
+class Endless(Exception):
+    """A run has had more events than it can need."""
+
+
+def guard(events: int) -> object:
+    left = [events]
+
+    def watch(log: Log) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Endless
+
+    return watch
+
+
+@pytest.mark.xfail(strict=True, reason="period is added up: 20 sums of 0.1 exceed 2.0, so the last aggregation is lost")
+def test_periodic_aggregations_are_multiples() -> None:
+    """The k-th aggregation by period T is at k T, as the k-th evaluation is: 20 of them in 2 s where T = 0.1."""
+    log = run(Area(trigger=Trigger(period=0.1)), CLIENTS, clock=virtual(1, 2, 3), stop_time=2.0)
+    assert [time for time, _ in log.aggregations] == [k * 0.1 for k in range(1, 21)]
+
+
+@pytest.mark.xfail(strict=True, reason="the last evaluation is skipped by (time, updates), which a timed step leaves equal")
+def test_the_last_model_is_evaluated() -> None:
+    """The run ends with an evaluation of its final model, also where an aggregation followed the last update."""
+    log = run(Area(trigger=Trigger(period=3.0)), CLIENTS, clock=virtual(1, 2, 3), stop_time=3.0, evaluate_updates=5)
+    assert [row[1] for row in log.evaluations[:2]] == [0, 5]
+    assert len(log.aggregations) == 1
+    assert np.array_equal(log.evaluated[-1], log.x)
+
+
+@pytest.mark.xfail(strict=True, raises=Endless, reason="deferred replies by coin: all wait, and only evaluations go on")
+def test_deferred_replies_by_coin_end() -> None:
+    """All clients may wait for an aggregation that no update is left to trigger: refused, or failed, but not for ever."""
+    algorithm = Area(trigger=Trigger(bernoulli=0.01), reply="deferred")
+    with pytest.raises((ConfigError, RunFailed)):
+        algorithm.validate(3)
+        run(algorithm, CLIENTS, clock=virtual(1, 1, 1), stop_updates=99, evaluate_every=1.0, watch=guard(500))  # type: ignore[arg-type]
+
+
+@pytest.mark.xfail(strict=True, raises=Endless, reason="virtual time stands still where no contact takes any")
+def test_virtual_time_passes() -> None:
+    """Contacts that take no virtual time never reach a stop time: refused, or failed, but not for ever."""
+    with pytest.raises((ConfigError, RunFailed)):
+        run(Area(), CLIENTS, clock=VirtualClock(NoDelay().bind(3, 0)), stop_time=1.0, watch=guard(500))  # type: ignore[arg-type]
+
+
+@pytest.mark.xfail(strict=True, raises=Endless, reason="a due aggregation is served before any update, however late it is")
+def test_updates_get_through_beside_a_short_period() -> None:
+    """Real clock, a period shorter than an aggregation takes: updates are consumed all the same."""
+    clock = RealClock(NoDelay().bind(3, 0))
+    clock.start()
+    run(Area(trigger=Trigger(period=1e-7)), CLIENTS, clock=clock, stop_updates=5, watch=guard(5000))  # type: ignore[arg-type]
+
+
+def test_scripted_clock_waits_for_deadlines() -> None:
+    """The harness: updates at 1, 2, 3 s and timed aggregations between them."""
+    log = run(Area(trigger=Trigger(period=0.75)), CLIENTS, clock=Scripted([0, 1, 2]), stop_updates=3)
+    assert log.aggregations == [(0.75, 0), (1.5, 1), (2.25, 2)]

@@ -1,0 +1,165 @@
+"""Random schedules through the server loop: what must hold in every run, recomputed from its rows alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.async_fedavg import AsyncFedAvg
+from mpifl.algorithms.base import Algorithm, Clients
+from mpifl.algorithms.fedasync import FedAsync
+from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.algorithms.participation import Trigger
+from mpifl.streams import stream
+from tests.loops import Log, Picked, random_quadratics, run
+
+REPLIES = st.sampled_from(["before", "after", "deferred"])
+PICKS = st.lists(st.integers(0, 59), min_size=1, max_size=50)
+SEEDS = st.integers(0, 10**6)
+END = 80.0  # s; updates come one a second
+
+
+@st.composite
+def asynchronous(draw: st.DrawFn) -> tuple[Algorithm, int]:
+    n = draw(st.integers(1, 6))
+    trigger = draw(
+        st.one_of(
+            st.builds(Trigger, every=st.integers(1, n)),
+            st.builds(Trigger, period=st.sampled_from([0.25, 0.5, 1.0, 1.5, 4.0, 9.0])),
+            st.builds(Trigger, poisson=st.floats(0.1, 3)),
+            st.builds(Trigger, bernoulli=st.floats(0.1, 1)),
+        )
+    )
+    algorithm: Algorithm = draw(
+        st.sampled_from([Area(), AsyncFedAvg(), AsyncFedAvg(rule="server-memory"), FedBuff(staleness="inverse-sqrt")])
+    )
+    algorithm = replace(algorithm, trigger=trigger, reply=draw(REPLIES))  # type: ignore[call-arg]
+    if draw(st.booleans()) and draw(st.booleans()):
+        algorithm = FedAsync(reply=draw(st.sampled_from(["before", "after"])))
+    algorithm.validate(n)
+    return algorithm, n
+
+
+def drive(algorithm: Algorithm, n: int, seed: int, picks: list[int]) -> Log:
+    versions = []
+    log = run(
+        algorithm, random_quadratics(seed, n, 2), clock=Picked(picks), seed=seed, stop_updates=len(picks), stop_time=END,
+        watch=lambda log: versions.append(len(log.aggregations)),
+    )  # fmt: skip
+    assert versions == sorted(versions)
+    return log
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(asynchronous(), SEEDS, PICKS)
+def test_every_update_is_consumed_once(case: tuple[Algorithm, int], seed: int, picks: list[int]) -> None:
+    """Each message is answered by one update, consumed once, or under way at the end, or not yet made (deferred)."""
+    log = drive(*case, seed, picks)
+    sent = Counter((i, message.round) for i, message in log.sent)
+    consumed = Counter((i, update.round) for i, update in log.consumed)
+    assert log.link
+    flying = Counter((i, update.round) for i, update in log.link.in_flight.items())
+    assert set(sent.values()) == {1}
+    assert sent == consumed + flying
+    assert log.order == [i for i, _ in log.consumed]
+    assert len(log.updates) == len(log.consumed) == len([row for row in log.updates if row[1] < case[1]])
+    for i in range(case[1]):
+        assert [update.round for k, update in log.consumed if k == i] == list(range(log.order.count(i)))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(asynchronous(), SEEDS, PICKS)
+def test_staleness_is_what_the_rows_say(case: tuple[Algorithm, int], seed: int, picks: list[int]) -> None:
+    """version and staleness of every update, recomputed from the order of updates and aggregations."""
+    algorithm, n = case
+    log = drive(algorithm, n, seed, picks)
+    trigger, answers = algorithm.when(), algorithm.answers()
+    assert trigger
+    before = [updates for _, updates in log.aggregations]
+
+    def at(count: int, with_it: bool) -> int:
+        """The version after `count` updates; with or without the aggregations that follow on that update."""
+        own = with_it and not trigger.timed  # a timed aggregation at this count comes after the answer
+        return sum(u < count or (own and u == count) for u in before)
+
+    version = [0] * n  # of each client's present message
+    for count, (_, i, echoed, staleness, *_) in enumerate(log.updates, 1):
+        assert echoed == version[i]
+        now = sum(u < count for u in before)
+        assert staleness == now - version[i] >= 0
+        if answers == "deferred":  # answered by the first aggregation from here on
+            version[i] = next((k for k, u in enumerate(before, 1) if u >= count), -1)
+        else:
+            version[i] = at(count, answers == "after")
+    for _, message in log.sent:
+        assert 0 <= message.version <= len(before)
+    for i in range(n):
+        versions = [message.version for k, message in log.sent if k == i]
+        assert versions == sorted(versions)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(asynchronous(), SEEDS, PICKS)
+def test_aggregations_come_where_the_trigger_says(case: tuple[Algorithm, int], seed: int, picks: list[int]) -> None:
+    """Every Delta updates; by the coin of each update; at the multiples of a period; at a Poisson process's events."""
+    algorithm, n = case
+    log = drive(algorithm, n, seed, picks)
+    trigger = algorithm.when()
+    assert trigger
+    times, before = [t for t, _ in log.aggregations], [u for _, u in log.aggregations]
+    count = len(log.updates)
+    end = log.evaluations[-1][0]
+    if trigger.every:
+        assert before == list(range(trigger.every, count + 1, trigger.every))
+    elif trigger.bernoulli:
+        p = trigger.bernoulli
+        assert before == [k for k in range(1, count + 1) if stream(seed, "trigger", round=k).random() < p]
+    else:
+        gaps = (stream(seed, "trigger", round=k).exponential(1 / (trigger.poisson or 1)) for k in range(300))
+        due = np.cumsum([trigger.period] * 300 if trigger.period else list(gaps))
+        # The run ends with its last update, before an aggregation that is due at that very time; or at END, after it.
+        assert times == due[due <= end if count < len(picks) else due < end].tolist()
+    arrivals = [row[0] for row in log.updates]
+    for time, updates in log.aggregations:
+        expected = sum(t <= time for t in arrivals)  # at equal times updates come first
+        assert updates == expected
+
+
+@st.composite
+def cohorts(draw: st.DrawFn) -> tuple[FedAvg, int]:
+    n = draw(st.integers(1, 7))
+    sampling = draw(st.sampled_from(["uniform", "samples"]))
+    return FedAvg(cohort=draw(st.integers(1, n)), sampling=sampling, weights=draw(st.sampled_from(["uniform", "samples"]))), n
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(cohorts(), SEEDS, PICKS)
+def test_synchronous_rounds_never_mix(case: tuple[FedAvg, int], seed: int, picks: list[int]) -> None:
+    """Between two aggregations every member of that round's cohort is heard once, and nobody else; nothing is stale."""
+    algorithm, n = case
+    log = drive(algorithm, n, seed, picks)
+    samples = np.array([o.samples for o in random_quadratics(seed, n, 2)])
+    cohort = algorithm.rounds(Clients(samples), seed)
+    before = [u for _, u in log.aggregations]
+    edges = [0, *before]
+    for round, (a, b) in enumerate(zip(edges, edges[1:], strict=False)):
+        assert sorted(log.order[a:b]) == sorted(set(cohort.sample(round)))
+        assert all(row[2:4] == (round, 0) for row in log.updates[a:b])
+    rest = log.order[edges[-1] :]
+    assert len(rest) == len(set(rest)) and set(rest) < set(cohort.sample(len(before)))
+    assert {message.version for _, message in log.sent} == set(range(len(before) + 1))
+
+
+def test_rows_hold_what_was_sent() -> None:
+    """local_steps, bytes and norm of an update's row are those of the update: 128 bytes and 8 a number."""
+    log = run(Area(local_steps=3), random_quadratics(0, 2, 5), [0, 1, 0])
+    for row, (_, update) in zip(log.updates, log.consumed, strict=True):
+        assert row[4] == 3
+        assert row[5] == 128 + 5 * 8
+        assert np.isclose(row[6], np.linalg.norm(update.vectors[0]), rtol=1e-14)
