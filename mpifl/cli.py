@@ -126,7 +126,7 @@ def _report(args: argparse.Namespace) -> None:
         raise ConfigError("report", "''", "at least one RUN.h5")
     from mpifl.analysis.report import report
 
-    report([Path(word) for word in args.words], args.out)
+    print(report([Path(word) for word in args.words], args.out))
 
 
 def _list(args: argparse.Namespace) -> None:

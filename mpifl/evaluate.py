@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mpifl.algorithms.base import Vector
+
+if TYPE_CHECKING:
+    from mpifl.records import RunWriter
 
 QUEUE = 4  # models that may wait to be measured
 
@@ -18,7 +21,7 @@ class Evaluator:
     deterministic run waits instead, and where it may end by accuracy it waits for every result.
     """
 
-    def __init__(self, problem: Measured, record: Recorder, *, deterministic: bool, accuracy: float | None) -> None:
+    def __init__(self, problem: Measured, record: RunWriter, *, deterministic: bool, accuracy: float | None) -> None:
         self._problem, self._record = problem, record
         self._deterministic, self._accuracy = deterministic, accuracy
         self._pool = ThreadPoolExecutor(1, "evaluate")
@@ -64,11 +67,3 @@ class Measured(Protocol):
     """What is evaluated (`mpifl.problems`)."""
 
     def evaluate(self, x: Vector) -> dict[str, float]: ...
-
-
-class Recorder(Protocol):
-    """Where results go (`mpifl.records`)."""
-
-    def evaluation(self, time: float, updates: int, version: int, **metrics: Any) -> None: ...
-
-    def event(self, time: float, kind: str, client: int, text: str) -> None: ...

@@ -7,21 +7,18 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpifl.algorithms.base import Clients
-from mpifl.errors import RunFailed
+from mpifl.errors import ConfigError, RunFailed
 from mpifl.evaluate import Evaluator
 from mpifl.links.clocks import Link, RealClock, VirtualClock
 from mpifl.links.inprocess import InProcess
@@ -173,15 +170,23 @@ def lead(job: Job, comm: MPI.Comm | None, replay: Run | None = None, problem: Pr
     `problem` saves the loading where several jobs have the same one.
     """
     from mpifl.problems import load
+    from mpifl.provenance import attributes
     from mpifl.records import RunWriter
 
     problem = problem or load(job.problem)
     x0 = problem.initial(job.seed)
     n = problem.clients
-    rates = job.clock.delay.rates(n, job.seed)
-    delays = job.clock.delay.bind(n, job.seed)
+    try:
+        rates = job.clock.delay.rates(n, job.seed)
+        delays = job.clock.delay.bind(n, job.seed)
+    except ConfigError as error:
+        raise error.under("clock.delay") from None
     clients = Clients(problem.samples, rates)
-    job.algorithm.init_server(x0, clients)  # raises what does not fit before any file is made
+    try:
+        job.algorithm.validate(n)  # data that come by client say only now how many there are
+        job.algorithm.init_server(x0, clients)
+    except ConfigError as error:
+        raise error.under("algorithm") from None
     schedule = _recorded(job, replay) if replay else _plan(job, delays)
     ranks = comm.size if comm else 1
     hosts = _hosts(comm)
@@ -190,10 +195,8 @@ def lead(job: Job, comm: MPI.Comm | None, replay: Run | None = None, problem: Pr
         "rate": rates if rates is not None else np.full(n, np.nan),
         "rank": 1 + np.arange(n) % (ranks - 1) if comm else np.zeros(n, int),
     }
-    attrs = _attributes(job, "replay" if replay else job.clock.mode, ranks, hosts)
-    writer = RunWriter(
-        job.output, attrs=attrs, clients=columns, x0=x0, layout=problem.layout, overwrite=job.overwrite
-    )
+    attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts)
+    writer = RunWriter(job.output, attrs=attrs, clients=columns, x0=x0, layout=problem.layout, overwrite=job.overwrite)
     try:
         link = _link(job, problem, x0, comm)
     except BaseException:
@@ -229,7 +232,11 @@ def _serve(job: Job, problem: Problem, x0: Any, clients: Clients, link: Link, sc
         status, code = ("interrupted", 128 + caught[0]) if caught else ("completed", 0)
     except RunFailed as error:
         print(f"mpifl: the run failed: {error}", file=sys.stderr)
-        writer.event(record.time, "failed", -1, str(error))
+        lines = str(error).splitlines()  # of a client's traceback: where, and what
+        writer.event(record.time, "failed", -1, " ".join(dict.fromkeys([lines[0], lines[-1]])))
+    except Exception as error:
+        writer.event(record.time, "failed", -1, f"{type(error).__name__}: {error}")
+        raise
     finally:
         wall, cpu = time.perf_counter() - begin, time.process_time() - cpu
         writer.set_attr("wall_seconds", wall)
@@ -270,29 +277,3 @@ def _recorded(job: Job, run: Run) -> Record:
         list(zip(*(evaluations[c].tolist() for c in ("time", "updates", "version")), strict=True)),
         timed=trigger is not None and trigger.timed,
     )
-
-
-def _now() -> str:
-    return datetime.now().astimezone().isoformat(timespec="microseconds")
-
-
-def _attributes(job: Job, clock: str, ranks: int, hosts: list[str]) -> dict[str, Any]:
-    """The run file's root attributes that are known at the start."""
-    from mpifl import __version__
-    from mpifl.config import job_to_dict, to_yaml
-
-    mpi = "none"
-    if ranks > 1:
-        from mpifl.links.mpi import MPI
-
-        mpi = MPI.Get_library_version().splitlines()[0].strip("\0 ")
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        commit = subprocess.run(git, capture_output=True, text=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        commit = ""
-    return {
-        "mpifl_version": __version__, "name": job.name, "algorithm": job_to_dict(job)["algorithm"]["name"], "config": to_yaml(job),
-        "seed": job.seed, "clock": clock, "clients": job.problem.clients, "ranks": ranks, "hosts": json.dumps(hosts),
-        "mpi": mpi, "git_commit": commit, "started": _now(),
-    }  # fmt: skip

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
+from math import nan
 from typing import Any
 
 from mpifl.evaluate import Evaluator
+
+PERIOD = 0.2  # s between two looks of the line
 
 
 class Progress:
@@ -15,40 +19,40 @@ class Progress:
         self._record, self._evaluator = record, evaluator
         self.time, self._count, self._staleness = 0.0, 0, 0
         self._bar: Any = None
+        self._begin = self._next = time.perf_counter()
         self._stop = stop
         if sys.stderr.isatty():
             from tqdm import tqdm
 
             bar = "{desc} {percentage:3.0f}%|{bar}| {n:.3g}/{total:.3g} {unit} [{elapsed}<{remaining}{postfix}]"
             total, unit = (stop.time, "s") if stop.time else (stop.updates, "updates")
-            self._bar = tqdm(total=total, unit=unit, bar_format=bar if total else None, mininterval=0.2, leave=True)
+            self._bar = tqdm(total=total, unit=unit, bar_format=bar if total else None, leave=True)
 
     def update(
-        self, time: float, client: int, version: int, staleness: int, local_steps: int, bytes: int, norm: float
+        self, at: float, client: int, version: int, staleness: int, local_steps: int, bytes: int, norm: float
     ) -> None:
-        self._record.update(time, client, version, staleness, local_steps, bytes, norm)
-        self.time = time
+        self._record.update(at, client, version, staleness, local_steps, bytes, norm)
+        self.time = at
         if self._bar is not None:
             self._count += 1
             self._staleness += staleness
             self._show()
 
-    def aggregation(self, time: float, updates: int) -> None:
-        self._record.aggregation(time, updates)
+    def aggregation(self, at: float, updates: int) -> None:
+        self._record.aggregation(at, updates)
 
     def _show(self) -> None:
-        bar = self._bar
+        now = time.perf_counter()
+        if now < self._next:
+            return
+        self._next, bar, latest = now + PERIOD, self._bar, self._evaluator.latest
         bar.n = self.time if self._stop.time else self._count
-        if bar.update(0) or bar.last_print_n != bar.n and bar._time() - bar.last_print_t > bar.mininterval:
-            seconds = max(bar.format_dict["elapsed"], 1e-9)
-            latest = self._evaluator.latest
-            bar.set_postfix_str(
-                f"{self._count / seconds:,.0f} updates/s, staleness {self._staleness / self._count:.1f}, "
-                f"loss {latest.get('train_loss', float('nan')):.3f}, "
-                f"accuracy {latest.get('test_accuracy', float('nan')):.3f}",
-                refresh=True,
-            )
-            bar.last_print_t, bar.last_print_n = bar._time(), bar.n
+        bar.set_postfix_str(
+            f"{self._count / (now - self._begin):,.0f} updates/s, staleness {self._staleness / self._count:.1f}, "
+            f"loss {latest.get('train_loss', nan):.3f}, accuracy {latest.get('test_accuracy', nan):.3f}",
+            refresh=False,
+        )
+        bar.refresh()
 
     def close(self) -> None:
         if self._bar is not None:

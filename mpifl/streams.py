@@ -13,7 +13,7 @@ from numpy.random.bit_generator import ISeedSequence
 
 
 class _Key(ISeedSequence):
-    """A Philox key as it is. (Philox(key=...) would be the same, and asks the system for entropy that it never uses.)"""
+    """A Philox key as it is. Philox(key=...) is the same, and asks the system for entropy that it never uses."""
 
     def __init__(self, key: np.ndarray) -> None:
         self._key = key
@@ -26,4 +26,4 @@ def stream(seed: int, purpose: str, client: int = 0, round: int = 0) -> np.rando
     """The generator of one purpose ("batch", "delay", "partition", ...) of one client in one local round."""
     key = np.array([seed, zlib.crc32(purpose.encode()) << 32 | client], np.uint64)
     counter = np.array([0, 0, 0, round], np.uint64)  # the low words count the draws: 2**192 of them a round
-    return np.random.Generator(np.random.Philox(_Key(key), counter=counter))
+    return np.random.Generator(np.random.Philox(_Key(key), counter=counter))  # type: ignore[arg-type]

@@ -14,13 +14,19 @@ class Worker:
     """The clients of one rank: their states and objectives, by client number."""
 
     def __init__(self, algorithm: Algorithm, x0: Vector, objectives: Mapping[int, Objective]) -> None:
-        self._algorithm, self._objectives = algorithm, objectives
+        self._algorithm, self._objectives, self._x0 = algorithm, objectives, x0
         self.states = {i: algorithm.init_client(x0, i) for i in objectives}
 
     def train(self, i: int, message: Message) -> Update:
-        """Client i's answer to a message."""
+        """Client i's answer to a message. Raises ValueError where it is none that fits on the wire."""
         begin = time.perf_counter()
         update = self._algorithm.train(self.states[i], message, self._objectives[i])
+        for v in update.vectors:
+            if v.shape != self._x0.shape or v.dtype != self._x0.dtype:
+                expected = f"{self._x0.dtype} of shape {self._x0.shape}"
+                raise ValueError(f"client {i} sends {v.dtype} of shape {v.shape}, not {expected}")
+        if len(update.vectors) > self._algorithm.vectors_up:
+            raise ValueError(f"client {i} sends {len(update.vectors)} vectors, more than vectors_up")
         norm = sqrt(sum(float(v @ v) for v in update.vectors))
         seconds = time.perf_counter() - begin
         return update._replace(version=message.version, round=message.round, norm=norm, seconds=seconds)

@@ -53,25 +53,6 @@ class Quadratic:
         return x
 
 
-@dataclass
-class Slope(Quadratic):
-    """f(x) = <a, x>: a gradient that is the same everywhere."""
-
-    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
-        return self.a.copy()
-
-
-@dataclass
-class Absolute(Quadratic):
-    """f(x) = sum |x - c|: convex, not smooth; its subgradient is the sign."""
-
-    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
-        return np.sign(x - self.c)
-
-    def loss(self, x: np.ndarray, rows: object = None) -> float:
-        return float(np.abs(x - self.c).sum())
-
-
 def quadratics(
     a: Iterable, c: Iterable, samples: Iterable[int] | None = None, kind: type[Quadratic] = Quadratic
 ) -> list[Quadratic]:
@@ -133,12 +114,15 @@ class Scripted:
         return next(self._order, None)
 
     def next(self, link, deadline):  # type: ignore[no-untyped-def]
-        if self.count + 1 > deadline or (i := self.choose()) is None:
+        due = self.count + 1.0
+        if due <= self.time:  # all were waiting for an aggregation
+            due = self.time + 1.0
+        if due > deadline or (i := self.choose()) is None:
             self.time = deadline
             return None
         self.out.remove(i)
         self.count += 1
-        self.time = float(self.count)
+        self.time = due
         return i, link.take(i)
 
 
@@ -209,6 +193,7 @@ class Watched(InProcess):
     def __init__(self, worker: Worker, log: Log, tamper: Callable[[int, Update], Update] | None) -> None:
         super().__init__(worker)
         self._log, self._tamper = log, tamper
+        self.in_flight = self._ready
         self._bases: dict[int, np.ndarray] = {}
         log.worker, log.link = worker, self
 
@@ -235,10 +220,6 @@ class Watched(InProcess):
         if "y" in vars(log.worker.states[i]):
             log.memories[i] = log.worker.states[i].y
         return update
-
-    @property
-    def in_flight(self) -> dict[int, Update]:
-        return self._ready
 
 
 def run(

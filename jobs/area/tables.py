@@ -78,7 +78,9 @@ def verdict(row: pd.Series, ours: dict[str, float]) -> str:
     if pd.isna(row.accuracy):
         return "not printed"
     missed = []
-    strict = (row.method, row.step) == ("AREA", 100) or ((row.method, row.step) == ("FedBuff", 1) and row.table in (3, 7))
+    strict = (row.method, row.step) == ("AREA", 100) or (
+        (row.method, row.step) == ("FedBuff", 1) and row.table in (3, 7)
+    )
     for key, within in (("accuracy", 1.0), ("loss", 0.05)):
         mean = round(ours[f"{key}_mean"], 2)
         if strict and abs(mean - row[key]) > within:
@@ -95,7 +97,9 @@ def render(printed: pd.DataFrame, trials: int) -> tuple[str, int, int]:
     lines, met, count = [], 0, 0
     for table, rows in printed.groupby("table"):
         lines += ["", f"## Table {table}", ""]
-        lines.append("| method | step | rates | accuracy, printed | ours | loss, printed | ours | rho, printed | ours | |")
+        lines.append(
+            "| method | step | rates | accuracy, printed | ours | loss, printed | ours | rho, printed | ours | |"
+        )
         lines.append("|---|---|---|---|---|---|---|---|---|---|")
         for _, row in rows.iterrows():
             ours = summary((row.table, row.method, row.step, row.rates), trials)
@@ -132,7 +136,9 @@ def main() -> int:
     head = (HERE / "tables-head.md").read_text(encoding="utf-8")
     out = ROOT / "docs" / "results" / "area.md"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(f"{head}\n{met} of {count} printed cells are met, with {args.trials} trials each.\n{tables}\n", encoding="utf-8")
+    out.write_text(
+        f"{head}\n{met} of {count} printed cells are met, with {args.trials} trials each.\n{tables}\n", encoding="utf-8"
+    )
     print(f"\n{out.relative_to(ROOT)}: {met} of {count} printed cells are met", file=sys.stderr)
     return 0
 

@@ -29,7 +29,7 @@ class Area(Algorithm):
     trigger: Trigger = field(default_factory=lambda: Trigger(every=1))
     """when the server adds u/n to x_s (Remark 2)"""
     reply: str = "before"
-    """a sender is answered before (as printed) or after the aggregation that it triggers, or deferred to the next one"""
+    """a sender is answered before (as printed) or after the aggregation it triggers, or deferred to the next one"""
     first_contact: str = "compute"
     """compute (as printed): a client computes from the start; zero: its first upload is zero (the proof's form)"""
     output: str = "last"

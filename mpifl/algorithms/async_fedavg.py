@@ -43,7 +43,7 @@ class AsyncFedAvg(Algorithm):
         choice("rule", self.rule, RULES)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        last = {i: x0 for i in range(clients.n)} if self.rule == "server-memory" else {}
+        last = dict.fromkeys(range(clients.n), x0) if self.rule == "server-memory" else {}
         return State(x=x0.copy(), sum=0 * x0, count=0, n=clients.n, last=last)
 
     def message(self, server: State, i: int) -> Message:

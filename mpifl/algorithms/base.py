@@ -107,7 +107,9 @@ class Algorithm:
             raise ConfigError("reply", self.answers(), text)
         trigger = self.when()
         if self.answers() == "deferred" and trigger and trigger.every and trigger.every > clients:
-            raise ConfigError("trigger.every", trigger.every, f"at most {clients}, the clients, when replies are deferred")
+            raise ConfigError(
+                "trigger.every", trigger.every, f"at most {clients}, the clients, when replies are deferred"
+            )
 
     # -- server rule ---------------------------------------------------------------------------------------------------
     def init_server(self, x0: Vector, clients: Clients) -> State:

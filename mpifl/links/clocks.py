@@ -15,7 +15,6 @@ from mpifl.algorithms.base import Update
 from mpifl.errors import RunFailed
 from mpifl.links.delays import Seconds
 
-
 LOOK_UP = 0.2  # s of real time after which a waiting server sees whether it was told to stop
 
 

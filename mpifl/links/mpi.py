@@ -7,7 +7,6 @@ buffer is free. Large messages leave by Isend straight from the model's array, w
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import socket
@@ -24,59 +23,16 @@ import numpy as np
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
 from mpifl.links import wire
+from mpifl.links.waiting import Backoff
 from mpifl.links.wire import Frames
 
 mpi4py.rc.thread_level = "funneled"  # the evaluating and the writing thread never call MPI
 from mpi4py import MPI  # noqa: E402
 
 FRAME, TEXT, SETUP, DATA = 1, 2, 3, 16  # tags; large vectors of a rank's k-th client travel under DATA + k
-LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # ranks on this host, as launchers say
 IDLE = 0.05  # s that a rank sleeps at a time while no message can come but the last
 POOL_BYTES = 256 << 20  # most memory in the server's receive buffers
 POOL_MOST = 32
-
-
-def _tune() -> None:
-    """Lets short sleeps be short, and freed vectors be used again instead of going back to the system (Linux, glibc).
-
-    Without this a sleep of 1 us takes 60, and a new vector of 40 MB costs 10,000 page faults.
-    """
-    try:
-        libc = ctypes.CDLL(None)
-        libc.prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK, 1 ns
-        libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-        libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
-    except (OSError, AttributeError):
-        pass  # another system, which only is a little slower
-
-
-_tune()
-
-
-def _longest_pause() -> float:
-    """1 ms, and more where many ranks share few cores: 16 that wait cost one core about a fifth of its time."""
-    ranks = next((int(os.environ[k]) for k in LOCAL_SIZE if k in os.environ), MPI.COMM_WORLD.size)
-    return 1e-3 * max(1.0, ranks / (16 * len(os.sched_getaffinity(0))))
-
-
-class Backoff:
-    """Waiting that yields the core: ten times at once, then for 1 us, doubling to the longest pause."""
-
-    most = _longest_pause()
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self._pause, self._yields = 1e-6, 10
-
-    def sleep(self, most: float = 1.0) -> None:
-        if self._yields:
-            self._yields -= 1
-            os.sched_yield()
-            return
-        time.sleep(max(0.0, min(self._pause, most)))
-        self._pause = min(2 * self._pause, self.most)
 
 
 def wait(*requests: MPI.Request) -> None:
@@ -95,12 +51,13 @@ class ServerEnd:
         if DATA + clients // self._workers > (comm.Get_attr(MPI.TAG_UB) or 32767):
             raise RunFailed("more clients a rank than this MPI has message tags")
         self._arriving = [frames.empty() for _ in range(self._workers)]
-        self._requests = [comm.Recv_init(f, r, FRAME) for r, f in enumerate(self._arriving, 1)]
-        MPI.Prequest.Startall(self._requests)
+        self._posts = [comm.Recv_init(f, r, FRAME) for r, f in enumerate(self._arriving, 1)]
+        MPI.Prequest.Startall(self._posts)
         most = 0 if frames.inline else max(2, min(POOL_MOST, clients, POOL_BYTES // (d * dtype.itemsize * vectors)))
         self._buffers = np.empty((most, vectors, d), dtype)
         self._free = list(range(most))
-        self._requests += [MPI.REQUEST_NULL] * (most * vectors)  # slot s, vector v: self._workers + s * vectors + v
+        # The frames' receives, then those of slot s, vector v at self._workers + s * vectors + v.
+        self._requests: list[MPI.Request] = [*self._posts, *[MPI.REQUEST_NULL] * (most * vectors)]
         self._announced: dict[int, list[float]] = {}  # client -> head of an update that is not fetched yet, in order
         self._fetching: dict[int, tuple[int, list[float], int]] = {}  # slot -> client, head, vectors to come
         self._ready: dict[int, Update] = {}  # complete updates, in order of completion
@@ -167,7 +124,7 @@ class ServerEnd:
             self._gone += 1
             self.stats[worker] = head[2:4]
             return
-        self._requests[worker].Start()  # type: ignore[attr-defined]
+        self._posts[worker].Start()
 
     def _vector(self, slot: int) -> None:
         i, head, missing = self._fetching[slot]

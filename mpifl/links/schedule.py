@@ -107,6 +107,10 @@ class Record:
         """The recorded events in order. Raises RunFailed where the record contradicts itself."""
         aggregated = evaluated = 0
 
+        def after(k: int) -> int:
+            """The updates before the k-th aggregation; -1 where there are no more."""
+            return self._aggregations[k][1] if k < len(self._aggregations) else -1
+
         def pauses(updates: int) -> Iterator[Event]:
             """What happened between this many updates and the next one."""
             nonlocal aggregated, evaluated
@@ -115,7 +119,7 @@ class Record:
                 if evaluation[1:] == (updates, aggregated):
                     evaluated += 1
                     yield Event("evaluate", evaluation[0])
-                elif aggregated < len(self._aggregations) and self._aggregations[aggregated][1] == updates:
+                elif after(aggregated) == updates:
                     aggregated += 1
                     yield Event("aggregate", self._aggregations[aggregated - 1][0])
                 else:
@@ -123,7 +127,7 @@ class Record:
 
         yield from pauses(0)
         for count, (time, client) in enumerate(self._updates, 1):
-            due = not self._timed and aggregated < len(self._aggregations) and self._aggregations[aggregated][1] == count
+            due = not self._timed and after(aggregated) == count
             aggregated += due
             yield Event("update", time, client, link.take(client), due)
             yield from pauses(count)

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 
 from mpifl.errors import RunFailed
-from mpifl.records.create import lay_out, new_file, now, settle, reason
+from mpifl.records.create import lay_out, new_file, now, reason, settle
 from mpifl.records.schema import LATER, STATUSES, TABLES, text
 
 PERIOD = 0.5  # s of wall time between two writes; also the sign of life (the file's mtime) of a run that writes nothing

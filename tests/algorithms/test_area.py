@@ -60,7 +60,7 @@ def drive(algorithm: Area, n: int, seed: int, picks: list[int], watch) -> Log:  
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(cases())
 def test_AREA_1(case: tuple[Area, int, int, list[int]]) -> None:
-    """x_s + u/n = (1/n) sum y_i after every event, y_i the memory in client i's last upload that the server consumed."""
+    """x_s + u/n = (1/n) sum y_i after every event, y_i the memory in client i's last consumed upload."""
     algorithm, n, seed, picks = case
     seen = []
 

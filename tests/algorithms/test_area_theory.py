@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf, sqrt
 
 import numpy as np
@@ -15,7 +16,7 @@ from mpifl.algorithms.schedules import Constant, Convex, StronglyConvex, event_p
 from mpifl.errors import ConfigError
 from mpifl.links.clocks import VirtualClock
 from mpifl.links.delays import Exponential
-from tests.loops import Absolute, close, optimum, quadratics, random_quadratics, run
+from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 ONE_STEP = pytest.mark.xfail(
     raises=ZeroDivisionError, strict=True, reason="largest_step divides by M - 1 also where M = 1"
@@ -107,6 +108,17 @@ def test_constant_schedule() -> None:
     assert {m.numbers[0] for _, m in log.sent} == {0.3}
 
 
+@dataclass
+class Absolute(Quadratic):
+    """f(x) = sum |x - c|: convex, not smooth; its subgradient is the sign."""
+
+    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+        return np.sign(x - self.c)
+
+    def loss(self, x: np.ndarray, rows: object = None) -> float:
+        return float(np.abs(x - self.c).sum())
+
+
 def spread(server: float, rates: np.ndarray) -> float:
     """1/p_s + 2 qbar, what Theorem 8's bound depends on the rates by."""
     p, p_s = event_probabilities(Trigger(poisson=server), Clients(np.ones(len(rates), int), rates))
@@ -117,14 +129,15 @@ def spread(server: float, rates: np.ndarray) -> float:
 def test_AREA_11(rates: np.ndarray) -> None:
     """The server rate that minimises the bound for given K is sqrt(sum lambda_i / ((2/n) sum 1/lambda_i))."""
     best = sqrt(rates.sum() / (2 / len(rates) * (1 / rates).sum()))
-    found = minimize_scalar(lambda s: spread(np.exp(s), rates), bounds=(-8, 12), method="bounded", options={"xatol": 1e-9})
+    logarithmic = {"bounds": (-8, 12), "method": "bounded", "options": {"xatol": 1e-9}}
+    found = minimize_scalar(lambda s: spread(np.exp(s), rates), **logarithmic)
     assert np.exp(found.x) == pytest.approx(best, rel=1e-6)
     h = 1e-4 * best  # the derivative vanishes there: -S/s^2 + (2/n) sum 1/lambda_i = 0
     assert abs(spread(best + h, rates) - spread(best - h, rates)) / (2 * h) < 1e-6 * spread(best, rates) / best
 
 
 def test_AREA_12() -> None:
-    """Equal rates: lambda_s* = lambda sqrt(n/2), an aggregation every sqrt(2n) uploads: 16 for 128 clients, 2.8 for 4."""
+    """Equal rates: lambda_s* = lambda sqrt(n/2), so every sqrt(2n) uploads: 16 for 128 clients, 2.8 for 4."""
     for n, uploads in ((128, 16.0), (4, 2.8284271247461903)):
         rates = np.full(n, 10.0)
         best = sqrt(rates.sum() / (2 / n * (1 / rates).sum()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -31,7 +33,7 @@ def test_FEDASYNC_2(kind: str, a: float, b: float) -> None:
     algorithm = FedAsync(staleness=kind, staleness_a=a, staleness_b=b)
     s = [algorithm.discount(tau) for tau in range(40)]
     assert s[0] == 1
-    assert all(x >= y > 0 for x, y in zip(s, s[1:], strict=False))
+    assert all(x >= y > 0 for x, y in pairwise(s))
     expected = {
         "constant": lambda t: 1.0,
         "polynomial": lambda t: (t + 1) ** (-a),

@@ -30,7 +30,7 @@ def test_FedAvg_2(steps: int) -> None:
 
 
 def test_FedAvg_3() -> None:
-    """f1 = x^2, f2 = -x^2: every point is optimal, and x grows by ((1-2eta)^Q + (1+2eta)^Q)/2 a round, > 1 for Q > 1."""
+    """f1 = x^2, f2 = -x^2: all points are optimal, x grows by ((1-2eta)^Q + (1+2eta)^Q)/2 a round, > 1 for Q > 1."""
     for steps in (1, 2, 3, 8):
         for eta in (0.1, 0.3):
             factor = ((1 - 2 * eta) ** steps + (1 + 2 * eta) ** steps) / 2
@@ -65,7 +65,7 @@ def test_s_fedavg_averages_its_cohort_plainly() -> None:
     clients = random_quadratics(4, 6)
     algorithm = FedAvg(step_size=2.0, step_weights="samples", cohort=2, local_steps=3)
     members = [algorithm.rounds(_Clients(clients), 0).sample(r) for r in range(10)]
-    log = run(algorithm, clients, sum(members, []))
+    log = run(algorithm, clients, [i for m in members for i in m])
     x = np.zeros(3)
     for model, cohort in zip(log.models, members, strict=True):
         assert len(set(cohort)) == 2

@@ -6,6 +6,7 @@ and may miss its expectation by five of its standard errors, estimated from the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
@@ -19,7 +20,16 @@ from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.links.clocks import VirtualClock
 from mpifl.links.delays import Exponential
-from tests.loops import Log, Slope, quadratics, run
+from tests.loops import Log, Quadratic, quadratics, run
+
+
+@dataclass
+class Slope(Quadratic):
+    """f(x) = <a, x>: a gradient that is the same everywhere."""
+
+    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+        return self.a.copy()
+
 
 R = 5  # runs
 ALPHA, LAMBDA = 0.25, 2.0
@@ -57,7 +67,7 @@ def blocks(n: int, every: int) -> float:
 
 
 def test_SPEED_1() -> None:
-    """-dx/dt = alpha lambda/2 for AREA, alpha lambda for AS-FedAvg up to Delta/n, n lambda alpha eta_g/Delta for FedBuff."""
+    """-dx/dt: AREA alpha lambda/2, AS-FedAvg alpha lambda up to Delta/n, FedBuff n lambda alpha eta_g/Delta."""
     n = 16
     area = Area(step_size=ALPHA, step_weights="one", trigger=Trigger(every=1))
     agrees(slopes(area, n, 80), ALPHA * LAMBDA / 2)
@@ -69,8 +79,8 @@ def test_SPEED_1() -> None:
 
 @pytest.mark.parametrize(("n", "every"), [(8, 4), (4, 4), (6, 2)])
 def test_SPEED_2(n: int, every: int) -> None:
-    """With a buffer a loop takes 1 + Delta/n contact times in AS-FedAvg, exactly; in AREA it takes Delta/n E ceil(S/Delta),
-    which is 2 + (Delta-1)/(2n) up to 2 %."""
+    """A loop takes 1 + Delta/n contact times in AS-FedAvg, exactly; in AREA it takes Delta/n E ceil(S/Delta), which is
+    2 + (Delta-1)/(2n) up to 2 %."""
     trigger = Trigger(every=every)
     replace = AsyncFedAvg(step_size=ALPHA, step_weights="one", trigger=trigger)
     agrees(slopes(replace, n, 150), ALPHA * LAMBDA / (1 + every / n))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given, settings
@@ -20,7 +21,9 @@ from mpifl.streams import stream
 from tests.loops import Log, Picked, random_quadratics, run
 
 REPLIES = st.sampled_from(["before", "after", "deferred"])
+ANSWERS = st.sampled_from(["before", "after"])
 PICKS = st.lists(st.integers(0, 59), min_size=1, max_size=50)
+KINDS = st.sampled_from(["uniform", "samples"])
 SEEDS = st.integers(0, 10**6)
 END = 80.0  # s; updates come one a second
 
@@ -39,19 +42,20 @@ def asynchronous(draw: st.DrawFn) -> tuple[Algorithm, int]:
     algorithm: Algorithm = draw(
         st.sampled_from([Area(), AsyncFedAvg(), AsyncFedAvg(rule="server-memory"), FedBuff(staleness="inverse-sqrt")])
     )
-    algorithm = replace(algorithm, trigger=trigger, reply=draw(REPLIES))  # type: ignore[call-arg]
+    reply = draw(ANSWERS if trigger.bernoulli else REPLIES)  # deferred by coin, all may come to wait
+    algorithm = replace(algorithm, trigger=trigger, reply=reply)  # type: ignore[call-arg]
     if draw(st.booleans()) and draw(st.booleans()):
-        algorithm = FedAsync(reply=draw(st.sampled_from(["before", "after"])))
+        algorithm = FedAsync(reply=draw(ANSWERS))
     algorithm.validate(n)
     return algorithm, n
 
 
 def drive(algorithm: Algorithm, n: int, seed: int, picks: list[int]) -> Log:
     versions = []
-    log = run(
-        algorithm, random_quadratics(seed, n, 2), clock=Picked(picks), seed=seed, stop_updates=len(picks), stop_time=END,
-        watch=lambda log: versions.append(len(log.aggregations)),
-    )  # fmt: skip
+    stop = {"stop_updates": len(picks), "stop_time": END}
+    clients = random_quadratics(seed, n, 2)
+    watch = lambda log: versions.append(len(log.aggregations))  # noqa: E731
+    log = run(algorithm, clients, clock=Picked(picks), seed=seed, watch=watch, **stop)
     assert versions == sorted(versions)
     return log
 
@@ -134,8 +138,8 @@ def test_aggregations_come_where_the_trigger_says(case: tuple[Algorithm, int], s
 @st.composite
 def cohorts(draw: st.DrawFn) -> tuple[FedAvg, int]:
     n = draw(st.integers(1, 7))
-    sampling = draw(st.sampled_from(["uniform", "samples"]))
-    return FedAvg(cohort=draw(st.integers(1, n)), sampling=sampling, weights=draw(st.sampled_from(["uniform", "samples"]))), n
+    sampling, weights = draw(KINDS), draw(KINDS)
+    return FedAvg(cohort=draw(st.integers(1, n)), sampling=sampling, weights=weights), n
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -148,7 +152,7 @@ def test_synchronous_rounds_never_mix(case: tuple[FedAvg, int], seed: int, picks
     cohort = algorithm.rounds(Clients(samples), seed)
     before = [u for _, u in log.aggregations]
     edges = [0, *before]
-    for round, (a, b) in enumerate(zip(edges, edges[1:], strict=False)):
+    for round, (a, b) in enumerate(pairwise(edges)):
         assert sorted(log.order[a:b]) == sorted(set(cohort.sample(round)))
         assert all(row[2:4] == (round, 0) for row in log.updates[a:b])
     rest = log.order[edges[-1] :]

@@ -40,6 +40,11 @@ def check(algorithm: Algorithm, clock: object, **plan: float) -> None:
     same(log, run(algorithm, CLIENTS, x0=1.0, seed=3, replay=log.record(bool(trigger and trigger.timed))))
 
 
+def likely(trigger: Trigger, reply: str) -> Trigger:
+    """A coin that falls almost always, where all clients may come to wait for it."""
+    return Trigger(bernoulli=0.97) if trigger.bernoulli and reply == "deferred" else trigger
+
+
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=str)
 @pytest.mark.parametrize("reply", ["before", "after", "deferred"])
 @pytest.mark.parametrize("name", ["area", "async-fedavg", "fedbuff"])
@@ -50,7 +55,7 @@ def test_replay(name: str, reply: str, trigger: Trigger) -> None:
         "async-fedavg": AsyncFedAvg(step_weights="one", rule="server-memory"),
         "fedbuff": FedBuff(staleness="inverse-sqrt", server_step=0.7),
     }[name]
-    algorithm = replace(algorithm, trigger=trigger, reply=reply)  # type: ignore[call-arg]
+    algorithm = replace(algorithm, trigger=likely(trigger, reply), reply=reply)  # type: ignore[call-arg]
     check(algorithm, VirtualClock(Exponential(rate=2.0, spread=1.0).bind(N, 3)), stop_time=15.0, evaluate_every=0.7)
 
 
@@ -58,7 +63,8 @@ def test_replay(name: str, reply: str, trigger: Trigger) -> None:
 @pytest.mark.parametrize("reply", ["before", "after", "deferred"])
 def test_replay_where_times_are_equal(reply: str, trigger: Trigger) -> None:
     """Updates, aggregations and evaluations at the same times: the order, and not the times, decides."""
-    algorithm = Area(step_size=0.2, trigger=replace(trigger, period=trigger.period and 1.0), reply=reply)
+    trigger = likely(replace(trigger, period=trigger.period and 1.0), reply)
+    algorithm = Area(step_size=0.2, trigger=trigger, reply=reply)
     for evaluate in ({"evaluate_every": 1.0}, {"evaluate_updates": 2}):
         check(algorithm, VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 0.5]).bind(N, 0)), stop_time=12.0, **evaluate)
 

@@ -1,0 +1,55 @@
+"""Jobs under the virtual clock: every algorithm, trigger, reply policy, delay model, and size of vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SMALL = {"clients": 7, "model": {"name": "quadratic", "dim": 12, "sigma": 0.3}}
+DIGITS = {
+    "data": "digits", "clients": 9, "partition": {"name": "dirichlet", "alpha": 0.5, "min_samples": 4},
+    "model": {"name": "logistic", "init": {"name": "uniform", "half_width": 0.1}}, "l2": 1e-3, "batch_size": 8,
+}  # fmt: skip
+LARGE = {"clients": 40, "model": {"name": "quadratic", "dim": 20000}, "dtype": "float64"}  # not inline; pool too small
+LARGE32 = {"clients": 5, "model": {"name": "quadratic", "dim": 20000, "sigma": 0.1}, "dtype": "float32"}
+EXPONENTIAL = {"mode": "virtual", "delay": {"name": "exponential", "rate": 10, "spread": 4}}
+
+
+def job(algorithm: dict[str, Any], problem: dict[str, Any] = SMALL, **more: Any) -> dict[str, Any]:
+    base = {"seed": 5, "clock": EXPONENTIAL, "stop": {"updates": 60}, "evaluate": {"updates": 20}}
+    return {**base, "problem": problem, "algorithm": {"step_size": 0.05, **algorithm}, **more}
+
+
+AREA = {"name": "area", "step_weights": "one"}
+CASES = {
+    "area-before": job({**AREA, "trigger": {"every": 3}, "reply": "before"}),
+    "area-after": job({**AREA, "trigger": {"every": 3}, "reply": "after", "first_contact": "zero", "local_steps": 3}),
+    "area-deferred": job({**AREA, "trigger": {"every": 3}, "reply": "deferred", "output": "average"}),
+    "area-bernoulli": job({**AREA, "trigger": {"bernoulli": 0.3}, "reply": "after"}),
+    "area-period": job({**AREA, "trigger": {"period": 0.05}}, evaluate={"every": 0.1}, stop={"time": 1.0}),
+    "area-poisson": job({**AREA, "trigger": {"poisson": 20}, "reply": "deferred"}, stop={"time": 1.0}),
+    "area-digits": job({"name": "area", "step_size": 5, "trigger": {"every": 4}}, DIGITS, evaluate={"every": 0.25}),
+    "area-large": job({**AREA, "trigger": {"every": 4}}, LARGE),
+    "area-large-deferred": job({**AREA, "trigger": {"every": 30}, "reply": "deferred"}, LARGE),
+    "area-accuracy": job(
+        {"name": "area", "step_size": 20}, DIGITS, stop={"accuracy": 0.5, "updates": 500}, evaluate={"updates": 5}
+    ),
+    "fedavg-all": job({"name": "fedavg", "local_epochs": 2, "weights": "samples"}, DIGITS),
+    "fedavg-cohort": job({"name": "fedavg", "cohort": 3, "local_steps": 2}),
+    "fedavg-samples": job({"name": "fedavg", "cohort": 6, "sampling": "samples"}, DIGITS),
+    "fedavg-large": job({"name": "fedavg", "cohort": 36}, LARGE),
+    "fedbuff": job({"name": "fedbuff", "trigger": {"every": 4}, "staleness": "inverse-sqrt"}),
+    "fedbuff-deferred": job({"name": "fedbuff", "trigger": {"every": 4}, "reply": "deferred", "local_steps": 4}),
+    "fedbuff-period": job({"name": "fedbuff", "trigger": {"period": 0.1}, "reply": "before"}, LARGE32),
+    "async-fedavg": job({"name": "async-fedavg", "trigger": {"every": 2}}),
+    "async-fedavg-after": job({"name": "async-fedavg", "rule": "mix-over-n", "reply": "after"}),
+    "async-fedavg-memory": job({"name": "async-fedavg", "rule": "server-memory", "reply": "deferred"}, LARGE32),
+    "async-fedavg-poisson": job({"name": "async-fedavg", "rule": "delta-over-n", "trigger": {"poisson": 9}}, DIGITS),
+    "fedasync-before": job({"name": "fedasync", "reply": "before"}),
+    "fedasync-after": job({"name": "fedasync", "staleness": "hinge", "local_steps": 2}, LARGE32),
+    "ties": job(AREA, clock={"mode": "virtual", "delay": {"name": "fixed", "seconds": [1, 1, 2, 1, 0.5, 0, 1]}}),
+    "no-delay": job({**AREA, "trigger": {"every": 2}}, clock={"mode": "virtual"}),
+    "one-client": job(AREA, {"clients": 1, "model": {"name": "quadratic", "dim": 3}}),
+    "one-update": job({"name": "fedasync"}, stop={"updates": 1}),
+    "before-any-update": job({**AREA, "trigger": {"period": 1e-3}}, stop={"time": 2.5e-3}),
+    "many-clients": job(AREA, {"clients": 300, "model": {"name": "quadratic", "dim": 2}}, stop={"updates": 400}),
+}

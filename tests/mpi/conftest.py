@@ -1,0 +1,188 @@
+"""Starts commands under a real launcher, each with a deadline, and sees to it that no process is left behind.
+
+The launcher is $MPIFL_MPIEXEC, else mpirun beside this Python, else the one on the PATH. What it needs in its
+environment (more ranks than cores, root in a container) is set here, for the commands alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RUN = [str(ROOT / "run_mpi.py")]
+MPIFL = ["-m", "mpifl"]
+DEADLINE = 60.0  # s
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")  # a process' rank, as the launchers say
+
+
+def mpiexec() -> str | None:
+    """The launcher, where there is one."""
+    beside = Path(sys.executable).with_name("mpirun")
+    return os.environ.get("MPIFL_MPIEXEC") or (str(beside) if beside.exists() else shutil.which("mpirun"))
+
+
+def environment(mark: str) -> dict[str, str]:
+    more = {
+        "PRTE_MCA_rmaps_default_mapping_policy": ":OVERSUBSCRIBE",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "PYTHONPATH": str(ROOT),
+    }
+    if os.getuid() == 0:
+        more |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**os.environ, **more, "MPIFL_TEST": mark}
+
+
+@dataclass
+class Command:
+    """A command that was started. Its processes are known by a mark in their environment: a launcher puts ranks into
+    process groups of their own, and they outlive it where it goes wrong."""
+
+    words: list[str]
+    cwd: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    code: int = -1
+    out: str = ""
+    err: str = ""
+    seconds: float = 0.0
+
+    def start(self) -> Command:
+        self._begin = time.monotonic()
+        self.process = subprocess.Popen(
+            self.words, cwd=self.cwd, env=environment(self.mark), start_new_session=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        return self
+
+    def end(self, deadline: float = DEADLINE) -> Command:
+        """Waits for the end; fails past the deadline, and where a process outlives the launcher by more than 5 s."""
+        try:
+            self.out, self.err = self.process.communicate(timeout=deadline)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.out, self.err = self.process.communicate()
+            pytest.fail(f"no end after {deadline} s: {self}")
+        self.seconds, self.code = time.monotonic() - self._begin, self.process.returncode
+        patience = time.monotonic() + 5
+        while self.processes() and time.monotonic() < patience:
+            time.sleep(0.02)
+        left = self.processes()
+        self.kill()
+        assert not left, f"processes left behind: {left}\n{self}"
+        return self
+
+    def processes(self) -> dict[int, dict[str, str]]:
+        """The environments of those of its processes that are alive, by process id."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    pairs = [pair.partition("=") for pair in (entry / "environ").read_bytes().decode().split("\0")]
+                except (OSError, UnicodeDecodeError):
+                    continue
+                values = {key: value for key, _, value in pairs}
+                if values.get("MPIFL_TEST") == self.mark:
+                    found[int(entry.name)] = values
+        return found
+
+    def rank(self, number: int) -> int:
+        """The process id of a rank."""
+        (pid,) = (pid for pid, env in self.processes().items() if str(number) in [env.get(k) for k in RANKS])
+        return pid
+
+    def kill(self) -> None:
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.words)}\nexit code {self.code}\n-- stdout\n{self.out}\n-- stderr\n{self.err}"
+
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """start(ranks, *words) runs Python with these words in tmp_path: under the launcher, or without where ranks is 0."""
+    started = []
+
+    def begin(ranks: int, *words: str | Path, cwd: Path = tmp_path) -> Command:
+        command = Command([*launched(ranks), sys.executable, *map(str, words)], cwd).start()
+        started.append(command)
+        return command
+
+    yield begin
+    for command in started:
+        command.kill()
+
+
+@pytest.fixture
+def run(start: Start) -> Start:
+    """Likewise, to its end."""
+    return lambda *args, deadline=DEADLINE: start(*args).end(deadline)
+
+
+def launched(ranks: int) -> list[str]:
+    """The words before the program: none for 0 ranks, which is no launcher at all."""
+    if not ranks:
+        return []
+    launcher = mpiexec()
+    if launcher is None:
+        pytest.skip("no mpirun")
+    return [launcher, "-n", str(ranks)]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What became of one of the commands that one MPI job ran one after the other."""
+
+    codes: list[int]  # of each rank
+    out: str  # of all ranks
+    err: str
+    changed: list[str]  # files in the folder that are there, gone, or different since the command before
+    seconds: float
+
+
+def in_one_job(folder: Path, ranks: int, commands: list[list[str]], deadline: float = DEADLINE) -> list[Reply]:
+    """Runs mpifl commands one after the other in one MPI job: most of the time that a command takes is its start."""
+    told = folder / f"told-{uuid.uuid4().hex}"
+    told.mkdir()
+    (told / "commands.json").write_text(json.dumps(commands))
+    words = [*launched(ranks), sys.executable, str(Path(__file__).with_name("driver.py")), str(told)]
+    done = Command(words, folder).start().end(deadline)
+    assert done.code == 0, done
+    ranks_ = [json.loads((told / f"rank{r}.json").read_text()) for r in range(max(1, ranks))]
+    assert all(len(r) == len(commands) for r in ranks_), done
+    shutil.rmtree(told)
+    return [
+        Reply(
+            [r["code"] for r in each],
+            "".join(r["out"] for r in each),
+            "".join(r["err"] for r in each),
+            each[0]["changed"],
+            each[0]["seconds"],
+        )
+        for each in zip(*ranks_, strict=True)
+    ]
+
+
+def write(folder: Path, name: str, job: dict[str, Any]) -> Path:
+    """A job file: JSON is YAML."""
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps({"name": name, **job}))
+    return path

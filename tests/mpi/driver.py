@@ -1,0 +1,56 @@
+"""Runs the commands of FOLDER/commands.json one after the other on all ranks of this MPI job, each as if it were alone.
+
+Every rank writes FOLDER/rank<r>.json after each: exit code, what was printed, and which files came, went or changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import sys
+import time
+from pathlib import Path
+
+from mpifl import launch
+from mpifl.cli import main
+
+
+class Tee(io.StringIO):
+    """Keeps what is written, and passes it on: a rank that is aborted tells nothing later."""
+
+    def write(self, text: str) -> int:
+        assert sys.__stderr__
+        sys.__stderr__.write(text)
+        return super().write(text)
+
+
+def contents(told: Path) -> dict[str, str]:
+    """The files under the working directory, by name, and what they hold."""
+    files = [p for p in Path().rglob("*") if p.is_file() and told.name not in p.parts]
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def run(told: Path) -> None:
+    comm = launch.communicator()
+    rank = comm.rank if comm else 0
+    replies = []
+    before = contents(told) if rank == 0 else {}
+    for words in json.loads((told / "commands.json").read_text()):
+        launch._names.clear()  # the other ranks say where they are once a command
+        out, err, begin = io.StringIO(), Tee(), time.perf_counter()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(words)
+        seconds = time.perf_counter() - begin
+        now = contents(told) if rank == 0 else {}
+        changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        before = now
+        replies.append(
+            {"code": code, "out": out.getvalue(), "err": err.getvalue(), "changed": changed, "seconds": seconds}
+        )
+        (told / f"rank{rank}.json").write_text(json.dumps(replies))
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))

@@ -1,0 +1,30 @@
+"""What a run file holds, byte by byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+ROWS = ("updates", "evaluations", "aggregations", "events")
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Every column of the tables, the final model and the clients' update counts."""
+    with h5py.File(path) as file:
+        names = [f"{table}/{column}" for table in ROWS for column in file[table]]
+        names += ["model/x", "clients/samples", "clients/rate", "clients/updates"]
+        return {name: file[name][()].tobytes() for name in names}
+
+
+def attribute(path: Path, name: str) -> Any:
+    with h5py.File(path) as file:
+        value = file.attrs[name]
+        return value.decode() if isinstance(value, bytes) else value
+
+
+def differing(one: Path, other: Path, *, but: tuple[str, ...] = ()) -> list[str]:
+    """What differs between two run files, tables in `but` left out."""
+    a, b = contents(one), contents(other)
+    return [name for name in a if a[name] != b[name] and not name.startswith(but)]

@@ -1,0 +1,105 @@
+"""Under the real clock: what comes out in the time that there is, and a replay of it that has the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifl import open_run
+from tests.mpi.cases import AREA, DIGITS, LARGE, job
+from tests.mpi.conftest import in_one_job, write
+from tests.mpi.files import attribute, differing
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
+
+
+def exponential(rate: float) -> dict[str, Any]:
+    return {"mode": "real", "delay": {"name": "exponential", "rate": rate}}
+
+
+NINE = {"clients": 9, "model": {"name": "quadratic", "dim": 12, "sigma": 0.3}}
+TWO = {**NINE, "clients": 2}
+SECOND = {"stop": {"time": 1.0}, "evaluate": {"every": 0.2}, "clock": exponential(20)}
+CASES = {
+    "rate": job(AREA, NINE, **{**SECOND, "stop": {"time": 3.0}}),
+    "period": job({**AREA, "trigger": {"period": 0.03}}, NINE, **SECOND),
+    "poisson": job({"name": "fedbuff", "trigger": {"poisson": 30}, "reply": "deferred"}, NINE, **SECOND),
+    "cohort": job({"name": "fedavg", "cohort": 4}, DIGITS, **SECOND),
+    "fedasync": job({"name": "fedasync", "reply": "before"}, NINE, **SECOND),
+    "unhurried": job({"name": "async-fedavg", "reply": "deferred"}, NINE, **{**SECOND, "clock": {"mode": "real"}}),
+    "large": job({**AREA, "trigger": {"every": 3}, "reply": "after"}, LARGE, **SECOND),
+    "updates": job(AREA, NINE, **{**SECOND, "stop": {"updates": 50, "time": 30}}),
+    "accuracy": job(
+        {"name": "area", "step_size": 50, "trigger": {"every": 3}}, DIGITS,
+        **{**SECOND, "evaluate": {"every": 0.05}, "stop": {"accuracy": 0.6, "time": 30}},
+    ),
+    "idle": job(AREA, TWO, **SECOND),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every case run on 4 ranks as NAME.h5, replayed there as NAME-four.h5, and in one process as NAME-one.h5."""
+    folder = tmp_path_factory.mktemp("real")
+    commands = [["run", str(write(folder, name, case))] for name, case in CASES.items()]
+    four = [["replay", f"results/{name}.h5", f"output={name}-four.h5"] for name in CASES]
+    one = [["replay", f"results/{name}.h5", f"output={name}-one.h5"] for name in CASES]
+    for ranks, words in ((4, commands + four), (0, one)):
+        for command, reply in zip(words, in_one_job(folder, ranks, words, 100), strict=True):
+            assert set(reply.codes) == {0} and not reply.err, (command, reply)
+            assert len(reply.changed) == 1
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_is_whole(folder: Path, name: str) -> None:
+    with open_run(folder / f"results/{name}.h5") as run:
+        stop = CASES[name]["stop"]
+        assert run.status == "completed" and run.attrs["clock"] == "real" and run.attrs["ranks"] == 4
+        assert run.clients["rank"].tolist() == [1 + i % 3 for i in range(CASES[name]["problem"]["clients"])]
+        assert (run.clients.updates == run.updates.client.value_counts().reindex(run.clients.index, fill_value=0)).all()
+        assert len(run.updates) > 0 and run.updates.time.is_monotonic_increasing
+        assert (run.updates.version + run.updates.staleness <= len(run.aggregations)).all()
+        assert (run.updates.staleness >= 0).all()
+        assert run.aggregations.updates.is_monotonic_increasing and run.aggregations.updates.max() <= len(run.updates)
+        assert run.evaluations.updates.iloc[-1] == len(run.updates)  # the last model is always measured
+        assert run.evaluations.version.iloc[-1] == len(run.aggregations) == run.model_version
+        assert run.updates.time.max() <= stop["time"]
+        assert run.events.kind.tolist().count("dropped") == 1
+        if "updates" in stop:
+            assert len(run.updates) == stop["updates"]
+        if "accuracy" in stop:
+            assert run.evaluations.test_accuracy.max() >= stop["accuracy"] and run.updates.time.max() < stop["time"]
+
+
+@pytest.mark.parametrize("how", ["four", "one"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_replay_has_the_same_bits(folder: Path, name: str, how: str) -> None:
+    """Rows, staleness, versions, losses and the final model; only what was under way at the end is not recorded."""
+    one, other = folder / f"results/{name}.h5", folder / f"{name}-{how}.h5"
+    assert not differing(one, other, but=("events",))
+    assert attribute(other, "clock") == "replay"
+
+
+def test_rate(folder: Path) -> None:
+    """27 s of 9 clients in all, at 20 a second: 540, less what a busy machine costs."""
+    with open_run(folder / "results/rate.h5") as run:
+        assert 200 < len(run.updates) < 540 + 6 * 540**0.5
+        (text,) = run.events.text[run.events.kind == "dropped"]
+        assert text == "9 updates were under way at the end and not applied"
+        assert (run.clients.updates > 0).all()
+        assert 2.9 < run.attrs["wall_seconds"] < 8 and run.attrs["server_cpu_share"] < 0.9
+
+
+@pytest.mark.smoke
+def test_one_rank_hosts_hundreds(tmp_path: Path) -> None:
+    many = {**NINE, "clients": 300}
+    jobs = {"many": job(AREA, many, **{**SECOND, "clock": exponential(2)}), "large": CASES["large"]}
+    commands = [["run", str(write(tmp_path, name, case)), f"output={name}.h5"] for name, case in jobs.items()]
+    for reply in in_one_job(tmp_path, 2, commands):
+        assert reply.codes == [0, 0] and not reply.err, reply
+    with open_run(tmp_path / "many.h5") as run:
+        assert 150 < len(run.updates) < 600 + 6 * 600**0.5
+        assert set(run.clients["rank"]) == {1}

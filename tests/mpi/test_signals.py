@@ -1,0 +1,77 @@
+"""A signal ends a run cleanly: the file is whole and says so, and no process stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from mpifl import open_run
+from mpifl.errors import ConfigError
+from tests.mpi.conftest import RUN, Command, Start, write
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+JOB = {
+    "seed": 1,
+    "problem": {"clients": 6, "model": {"name": "quadratic", "dim": 20}},
+    "algorithm": {"name": "area", "trigger": {"every": 3}},
+    "stop": {"time": 1e4},
+    "evaluate": {"updates": 10},
+    "output": "s.h5",
+}
+REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
+SLOW = {"mode": "real", "delay": {"name": "fixed", "seconds": 1000}}
+VIRTUAL = {"mode": "virtual", "delay": {"name": "exponential", "rate": 20}}
+
+
+def when_running(command: Command, path: Path, updates: int) -> None:
+    """Waits until the run's file says that so many updates have been consumed."""
+    patience = time.monotonic() + 40
+    while time.monotonic() < patience and command.process.poll() is None:
+        try:
+            with open_run(path) as file:
+                if file.attrs["began"] > 0 and len(file.updates) >= updates:
+                    return
+        except ConfigError:
+            pass  # not there yet
+        time.sleep(0.05)
+    command.kill()
+    pytest.fail(f"no updates: {command.end()}")
+
+
+@pytest.mark.parametrize(
+    ("to", "number", "ranks", "clock"),
+    [
+        pytest.param("launcher", signal.SIGTERM, 4, REAL, marks=pytest.mark.smoke),
+        ("launcher", signal.SIGTERM, 3, SLOW),
+        ("launcher", signal.SIGINT, 3, REAL),
+        ("rank 0", signal.SIGTERM, 3, VIRTUAL),
+        ("rank 0", signal.SIGINT, 4, REAL),
+        ("rank 0", signal.SIGTERM, 0, REAL),
+        ("rank 0", signal.SIGINT, 0, REAL),
+        ("rank 0", signal.SIGINT, 0, VIRTUAL),
+    ],
+)
+def test_interrupted(start: Start, tmp_path: Path, to: str, number: signal.Signals, ranks: int, clock: dict) -> None:  # type: ignore[type-arg]
+    path = tmp_path / "s.h5"
+    command = start(ranks, *RUN, write(tmp_path, "signal", {**JOB, "clock": clock}))
+    when_running(command, path, 0 if clock is SLOW else 1)
+    os.kill(command.rank(0) if ranks and to == "rank 0" else command.process.pid, number)
+    done = command.end(20)
+    with open_run(path) as file:
+        assert file.status == "interrupted", done
+        assert not file.open_ended
+        assert file.clients.updates.sum() == len(file.updates)
+        assert file.model_version == len(file.aggregations)
+        assert file.evaluations.updates.is_monotonic_increasing
+    assert "Traceback" not in done.err, done
+    assert done.code in {128 + number} | ({1, 0} if to == "launcher" else set()), done
+    before = path.read_bytes()
+    replayed = start(0, "-m", "mpifl", "replay", path).end()
+    assert replayed.code == 0, replayed
+    with open_run(path) as file, open_run(tmp_path / "s-replay.h5") as again:
+        assert (file.model == again.model).all() and again.status == "completed"
+    assert path.read_bytes() == before

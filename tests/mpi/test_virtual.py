@@ -1,0 +1,60 @@
+"""Under the virtual clock a run is the same, bit for bit, in one process and on any number of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mpi.cases import CASES
+from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, write
+from tests.mpi.files import attribute, contents, differing
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
+DEADLINE = 120.0
+
+
+def run_all(folder: Path, ranks: int) -> None:
+    """Runs every case into FOLDER/NAME.h5."""
+    folder.mkdir()
+    commands = [["run", str(write(folder, name, job)), f"output={name}.h5"] for name, job in CASES.items()]
+    for name, reply in zip(CASES, in_one_job(folder, ranks, commands, DEADLINE), strict=True):
+        assert set(reply.codes) == {0} and not reply.err, (name, reply)
+        assert reply.changed == [f"{name}.h5"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with every case, run in one process."""
+    folder = tmp_path_factory.mktemp("virtual") / "alone"
+    run_all(folder, 0)
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 2, pytest.param(3, marks=pytest.mark.smoke), 5, 9])
+def test_every_rank_count_gives_the_same_bits(alone: Path, tmp_path: Path, ranks: int) -> None:
+    run_all(tmp_path / "again", ranks)
+    wrong = {name: differing(alone / f"{name}.h5", tmp_path / "again" / f"{name}.h5") for name in CASES}
+    assert not {name: what for name, what in wrong.items() if what}
+    assert {attribute(tmp_path / "again" / f"{name}.h5", "ranks") for name in CASES} == {max(1, ranks)}
+
+
+def test_the_cases_are_what_they_say(alone: Path) -> None:
+    """No case is empty, and no two are the same run."""
+    seen = {}
+    for name in CASES:
+        held = contents(alone / f"{name}.h5")
+        assert held["updates/client"] or name == "before-any-update"
+        assert held["model/x"] not in seen, (name, seen[held["model/x"]])
+        seen[held["model/x"]] = name
+        assert attribute(alone / f"{name}.h5", "status") == "completed"
+
+
+@pytest.mark.smoke
+def test_each_way_to_start_it_gives_the_same_bits(run: Start, alone: Path, tmp_path: Path) -> None:
+    name = "area-before"
+    job = write(tmp_path, name, CASES[name])
+    for n, (ranks, words) in enumerate([(0, RUN), (1, RUN), (3, RUN), (3, [*MPIFL, "run"])]):
+        done = run(ranks, *words, job, f"output={n}.h5")
+        assert done.code == 0 and not done.out + done.err, done
+        assert not differing(alone / f"{name}.h5", tmp_path / f"{n}.h5")
