@@ -25,6 +25,7 @@ PACKAGE = pyproject.toml constraints.txt
 .PHONY: run test test-mpich clean
 
 run: .venv/.run
+	.venv/bin/python -m compileall -q mpifl  # once, and not by every rank at the same time
 	$(MPIRUN) -n $(RANKS) .venv/bin/python run_mpi.py $(JOB) overwrite=true $(ARGS)
 
 test: .venv/.dev

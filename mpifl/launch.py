@@ -50,6 +50,11 @@ def guard(comm: MPI.Comm | None, run: Callable[[], int]) -> int:
     """The exit code of `run`; an error that nothing expected ends every rank with its traceback and exit code 3."""
     try:
         return run()
+    except RunFailed as error:
+        print(f"mpifl: the run failed: {error}", file=sys.stderr, flush=True)
+        if comm:
+            comm.Abort(3)
+        return 3
     except Exception:
         print(f"rank {comm.rank if comm else 0} on {socket.gethostname()}:", file=sys.stderr)
         traceback.print_exc()
@@ -215,7 +220,8 @@ def _serve(job: Job, problem: Problem, x0: Any, clients: Clients, link: Link, sc
         signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
 
     before = {s: signal.signal(s, catch) for s in (signal.SIGINT, signal.SIGTERM)}
-    evaluator = Evaluator(problem, writer, deterministic=schedule.deterministic, accuracy=job.stop.accuracy)
+    target = job.stop.accuracy if isinstance(schedule, Plan) else None  # a record ends where it ends
+    evaluator = Evaluator(problem, writer, deterministic=schedule.deterministic, accuracy=target)
     record = Progress(writer, job.stop, evaluator)
     status, code, x = "failed", 3, x0
     begin, cpu = time.perf_counter(), time.process_time()
@@ -250,6 +256,7 @@ def _serve(job: Job, problem: Problem, x0: Any, clients: Clients, link: Link, sc
         writer.close(status, x)
         for s, handler in before.items():
             signal.signal(s, handler)
+    print(f"{job.output}: {status}, {record.summary()}", flush=True)
     return code
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from math import nan
+from math import isnan, nan
 from typing import Any
 
 from mpifl.evaluate import Evaluator
@@ -33,8 +33,8 @@ class Progress:
     ) -> None:
         self._record.update(at, client, version, staleness, local_steps, bytes, norm)
         self.time = at
+        self._count += 1
         if self._bar is not None:
-            self._count += 1
             self._staleness += staleness
             self._show()
 
@@ -53,6 +53,16 @@ class Progress:
             refresh=False,
         )
         bar.refresh()
+
+    def summary(self) -> str:
+        """The run in one line."""
+        rate = f" ({self._count / self.time:,.0f} a second)" if self.time else ""
+        parts = [f"{self._count:,} updates in {self.time:.4g} s{rate}"]
+        latest = self._evaluator.latest
+        for key, text in (("train_loss", "train loss {:.4f}"), ("test_accuracy", "test accuracy {:.2%}")):
+            if not isnan(latest.get(key, nan)):
+                parts.append(text.format(latest[key]))
+        return ", ".join(parts)
 
     def close(self) -> None:
         if self._bar is not None:

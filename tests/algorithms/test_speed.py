@@ -20,7 +20,7 @@ from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.links.clocks import VirtualClock
 from mpifl.links.delays import Exponential
-from tests.loops import Log, Quadratic, quadratics, run
+from tests.loops import Log, Quadratic, close, quadratics, run
 
 
 @dataclass
@@ -75,6 +75,8 @@ def test_SPEED_1() -> None:
     agrees(slopes(replace, n, 80), ALPHA * LAMBDA, systematic=1 / n)
     fedbuff = FedBuff(step_size=ALPHA, server_step=0.5, trigger=Trigger(every=3))
     agrees(slopes(fedbuff, n, 50), n * LAMBDA / 3 * ALPHA * 0.5)
+    log = go(fedbuff, n, 0, LAMBDA, stop_updates=300)
+    close(np.ravel(log.models), -ALPHA * 0.5 * np.arange(1, 101))  # of each aggregation it is exact
 
 
 @pytest.mark.parametrize(("n", "every"), [(8, 4), (4, 4), (6, 2)])
