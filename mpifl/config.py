@@ -113,6 +113,9 @@ class Job:
             raise ConfigError("seed", self.seed, "an integer from 0 to 2**63 - 1")
         if not Path(self.output).name.removesuffix(".h5") or not self.output.endswith(".h5"):
             raise ConfigError("output", self.output, "the path of a file that ends in .h5")
+        if self.clock.mode == "virtual" and self.clock.delay.stands_still and self.stop.updates is None:
+            text = "a delay model with times above 0, or stop.updates: without them virtual time stands still"
+            raise ConfigError("clock.delay", self.clock.delay.name, text)
         if self.problem.clients is not None:  # data that come by client say how many only when they are read
             try:
                 self.algorithm.validate(self.problem.clients)

@@ -223,7 +223,8 @@ def _serve(job: Job, problem: Problem, x0: Any, clients: Clients, link: Link, sc
     target = job.stop.accuracy if isinstance(schedule, Plan) else None  # a record ends where it ends
     evaluator = Evaluator(problem, writer, deterministic=schedule.deterministic, accuracy=target)
     record = Progress(writer, job.stop, evaluator)
-    status, code, x = "failed", 3, x0
+    version: int | None = 0
+    status, code, x = "failed", 3, x0  # a run that fails keeps its first model
     begin, cpu = time.perf_counter(), time.process_time()
     writer.set_attr("began", time.time())
     try:
@@ -235,6 +236,7 @@ def _serve(job: Job, problem: Problem, x0: Any, clients: Clients, link: Link, sc
                 partial(_stopped, caught, evaluator, writer),
             )  # fmt: skip
         x = job.algorithm.model(server)
+        version = None
         status, code = ("interrupted", 128 + caught[0]) if caught else ("completed", 0)
     except RunFailed as error:
         print(f"mpifl: the run failed: {error}", file=sys.stderr)
@@ -253,7 +255,7 @@ def _serve(job: Job, problem: Problem, x0: Any, clients: Clients, link: Link, sc
         if dropped:
             writer.event(record.time, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
         evaluator.close()
-        writer.close(status, x)
+        writer.close(status, x, version)
         for s, handler in before.items():
             signal.signal(s, handler)
     print(f"{job.output}: {status}, {record.summary()}", flush=True)

@@ -98,7 +98,7 @@ def serve(
             record.update(event.time, i, update.version, staleness, update.local_steps, bytes, update.norm)
             if answers == "before":
                 send([i])
-            elif answers == "deferred":
+            elif answers == "deferred" and not cohort:
                 waiting.append(i)
             if event.aggregates:
                 aggregate(event.time)

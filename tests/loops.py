@@ -105,6 +105,9 @@ class Scripted:
 
     def start(self) -> None: ...
 
+    def now(self) -> float:
+        return self.time
+
     def sent(self, i: int, round: int) -> float:
         self.out.append(i)
         return 0.0

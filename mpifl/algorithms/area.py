@@ -1,6 +1,7 @@
 """AREA: asynchronous exact averaging; every client's last model counts 1/n in the global one, however often it arrives.
 
-Iakovidou and Kim, "Asynchronous Federated Learning with exact averaging", arXiv 2405.10123 v3, Algorithm 1.
+Iakovidou and Kim, "Asynchronous Federated Stochastic Optimization for Heterogeneous Objectives Under Arbitrary Delays",
+arXiv 2405.10123 v3, Algorithm 1.
 The paper adds m_i/n to u at each upload; here u sums m_i and is divided by n once, when it is applied.
 """
 

@@ -17,7 +17,7 @@ RULES = ("replace", "delta-over-n", "delta-over-buffer", "mix-over-n", "server-m
 
 @dataclass(frozen=True)
 class AsyncFedAvg(Algorithm):
-    """Biased to fast clients: each counts as often as it arrives. Clients that send differences are base-relative."""
+    """Biased to fast clients, each of which counts as often as it arrives; `server-memory` alone is not."""
 
     step_size: float = 0.1
     """local step alpha"""

@@ -17,7 +17,7 @@ import numpy as np
 from mpifl.algorithms.participation import Cohort, Trigger
 from mpifl.errors import ConfigError
 
-Vector = Any  # a flat (d,) NumPy array, or a torch tensor
+Vector = Any  # a flat (d,) NumPy array
 
 
 class State(SimpleNamespace):
@@ -106,10 +106,15 @@ class Algorithm:
             text = f"this method answers {' or '.join(self.replies)}"
             raise ConfigError("reply", self.answers(), text)
         trigger = self.when()
-        if self.answers() == "deferred" and trigger and trigger.every and trigger.every > clients:
-            raise ConfigError(
-                "trigger.every", trigger.every, f"at most {clients}, the clients, when replies are deferred"
+        if self.answers() != "deferred" or not trigger:
+            return
+        if trigger.every and trigger.every > clients:
+            raise ConfigError("trigger.every", trigger.every, f"at most {clients}, the clients, with deferred replies")
+        if trigger.bernoulli:
+            text = (
+                "another trigger: with deferred replies all clients may come to wait for the coin that none can throw"
             )
+            raise ConfigError("trigger.bernoulli", trigger.bernoulli, text)
 
     # -- server rule ---------------------------------------------------------------------------------------------------
     def init_server(self, x0: Vector, clients: Clients) -> State:

@@ -43,9 +43,9 @@ class Trigger:
         return self.every is not None and pending >= self.every
 
     def next_time(self, last: float, aggregations: int, seed: int) -> float:
-        """The time (s) of the next timed aggregation, given the last one's; infinity where none is timed."""
+        """The time (s) of the next timed aggregation, after so many with the last one then; infinity: none is timed."""
         if self.period is not None:
-            return last + self.period
+            return (aggregations + 1) * self.period  # not a sum, whose rounding would grow
         if self.poisson is not None:
             return last + stream(seed, "trigger", round=aggregations).exponential(1 / self.poisson)
         return np.inf

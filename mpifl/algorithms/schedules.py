@@ -43,7 +43,7 @@ class Constant:
 class StronglyConvex:
     """Theorem 7: alpha_k = 1 / (p_min M gamma k / 48 + 1/D), for mu-strongly convex, L-smooth objectives.
 
-    Replaces `step_size`.
+    Replaces `step_size`. The theorem is about the mean of the f_i with equal steps: `step_weights: one`.
     """
 
     name: str = "strongly-convex"
@@ -66,8 +66,11 @@ class StronglyConvex:
 def largest_step(mu: float, L: float, M: int) -> float:
     """D of Theorem 7, also alpha_0."""
     gamma, q = 2 * mu * L / (mu + L), M - 1
-    several = (gamma / (L**2 * q), sqrt(M * gamma**2 / (64 * L**4 * q**3)), (gamma / (32 * L**4 * q**3)) ** (1 / 3))
-    return min(2 / (M * (mu + L)), *(several if q else (inf,)))
+    first = 2 / (M * (mu + L))
+    if not q:
+        return first
+    cube = 32 * L**4 * q**3
+    return min(first, gamma / (L**2 * q), sqrt(M * gamma**2 / (2 * cube)), (gamma / cube) ** (1 / 3))
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,7 +67,7 @@ def summary(run: Run) -> str:
     attrs, updates, clients = run.attrs, run.updates, run.clients
     seconds = float(updates.time.iloc[-1]) if len(updates) else 0.0
     rate = f", {len(updates) / seconds:.6g} a second" if seconds > 0 else ""
-    hosts = attrs.get("hosts", "")
+    hosts = Counter(json.loads(attrs.get("hosts") or "[]"))
     facts = {
         "file": str(run.path),
         "status": condition(run),
@@ -74,7 +76,7 @@ def summary(run: Run) -> str:
         "clock": attrs.get("clock", ""),
         "clients": len(clients),
         "ranks": attrs.get("ranks", ""),
-        "hosts": ", ".join(dict.fromkeys(map(str, hosts))) if isinstance(hosts, list) else hosts,
+        "hosts": ", ".join(f"{host} ({ranks} ranks)" for host, ranks in hosts.items()),
         "started": attrs.get("started", ""),
         "finished": attrs.get("finished", "") or "-",
         "updates": f"{len(updates)} in {seconds:.6g} s{rate}",

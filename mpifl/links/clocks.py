@@ -42,6 +42,8 @@ class Clock(Protocol):
 
     def start(self) -> None: ...
 
+    def now(self) -> float: ...
+
     def sent(self, i: int, round: int) -> float:
         """A message leaves for client i now; the delay (s) that the client must keep."""
 
@@ -57,6 +59,7 @@ class RealClock:
 
     def __init__(self, delays: Seconds) -> None:
         self._delays, self._out, self.time = delays, 0, 0.0
+        self._late = False  # the last thing was due by the clock, and not an update
 
     def start(self) -> None:
         self._origin = time.perf_counter()
@@ -68,12 +71,18 @@ class RealClock:
     def next(self, link: Link, deadline: float) -> tuple[int, Update] | None:
         if not self._out and deadline == float("inf"):
             raise RunFailed("no client is working and nothing is due: the run cannot go on")
-        now = time.perf_counter() - self._origin
+        now = self.now()
         until = min(deadline, now + LOOK_UP)
-        got = link.any(until - now) if now < until else None
+        # What is overdue comes first, but not twice running: a clock that asks too much leaves updates their turn.
+        got = link.any(max(0.0, until - now)) if now < until or self._late else None
+        self._late = got is None
         self._out -= got is not None
-        self.time = time.perf_counter() - self._origin if got else until
+        self.time = self.now() if got else until
         return got
+
+    def now(self) -> float:
+        """The time (s) at this instant."""
+        return time.perf_counter() - self._origin
 
 
 class VirtualClock:
@@ -100,3 +109,7 @@ class VirtualClock:
             return None
         self.time, i = heapq.heappop(self._due)
         return i, link.take(i)
+
+    def now(self) -> float:
+        """The time (s) of the present event."""
+        return self.time

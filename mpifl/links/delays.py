@@ -27,6 +27,11 @@ class NoDelay:
         """(n,) contacts a second, or None where the model has no rates."""
         return None
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether a client may contact the server again and again without any (virtual) time going by."""
+        return True
+
     def bind(self, clients: int, seed: int) -> Seconds:
         """The time of each client's each contact: a function of (seed, client, round) alone."""
         return lambda client, round: 0.0
@@ -48,6 +53,10 @@ class Exponential(NoDelay):
         at_least("rate", self.rate, 0, strict=True)
         at_least("spread", self.spread, 0)
         choice("negative", self.negative, ("absolute", "resample"))
+
+    @property
+    def stands_still(self) -> bool:
+        return False
 
     def rates(self, clients: int, seed: int) -> np.ndarray:
         rng = stream(seed, "rate")
@@ -83,6 +92,10 @@ class Fixed(NoDelay):
         for value in self.seconds if isinstance(self.seconds, list | tuple) else [self.seconds]:
             at_least("seconds", value, 0)
 
+    @property
+    def stands_still(self) -> bool:
+        return 0 in self.seconds if isinstance(self.seconds, list | tuple) else self.seconds == 0
+
     def rates(self, clients: int, seed: int) -> np.ndarray | None:
         each = np.asarray(self._each(clients))
         return 1 / each if (each > 0).all() else None
@@ -107,6 +120,10 @@ class Trace(NoDelay):
     path: str = ""
     """the file; a client whose rows are used up starts again at its first"""
 
+    @property
+    def stands_still(self) -> bool:
+        return False
+
     def bind(self, clients: int, seed: int) -> Seconds:
         times: list[list[float]] = [[] for _ in range(clients)]
         try:
@@ -121,8 +138,9 @@ class Trace(NoDelay):
         except (OSError, ValueError, KeyError, TypeError) as error:
             text = f"a readable CSV file with the columns client and seconds ({error})"
             raise ConfigError("path", self.path or "''", text) from error
-        if missing := [i for i, t in enumerate(times) if not t]:
-            raise ConfigError("path", self.path, f"at least one row for every client; none for client {missing[0]}")
+        if missing := [i for i, t in enumerate(times) if not sum(t)]:
+            text = f"at least one time above 0 for every client; none for client {missing[0]}"
+            raise ConfigError("path", self.path, text)
         return lambda client, round: times[client][round % len(times[client])]
 
 

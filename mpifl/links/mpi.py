@@ -8,7 +8,6 @@ buffer is free. Large messages leave by Isend straight from the model's array, w
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import sys
 import time
@@ -65,7 +64,6 @@ class ServerEnd:
         self._outgoing: deque[tuple[list[MPI.Request], object]] = deque()
         self._error = ""  # what a client raised, until the server is told
         self._gone = 0  # ranks that have said goodbye
-        self.stats = np.zeros((self._workers, 2))  # CPU seconds and peak MiB of every rank that has
 
     def _send(self, buffers: list[np.ndarray], rank: int, slot: int = 0) -> list[MPI.Request]:
         frame, *vectors = buffers
@@ -122,7 +120,6 @@ class ServerEnd:
             self._error = text.decode("utf-8", "replace")
         else:  # goodbye: nothing follows
             self._gone += 1
-            self.stats[worker] = head[2:4]
             return
         self._posts[worker].Start()
 
@@ -253,8 +250,7 @@ class ClientEnd:
         self._sending.append((requests, buffers))
 
     def _goodbye(self) -> None:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        (bye,) = self._frames.pack((wire.BYE, 0, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024))
+        (bye,) = self._frames.pack((wire.BYE,))
         wait(*(r for requests, _ in self._sending for r in requests), self._comm.Isend(bye, 0, FRAME))
 
     def fail(self, error: BaseException) -> None:

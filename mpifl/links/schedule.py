@@ -27,7 +27,11 @@ class Event:
 
 
 class Plan:
-    """Events as the policies make them. At equal times: updates, then aggregations, evaluations, the end."""
+    """Events as the policies make them.
+
+    What is due by the clock comes at equal times after all updates: aggregations, evaluations, the end. An evaluation
+    by updates follows its update at once. A timed aggregation under the real clock has the time at which it is made.
+    """
 
     def __init__(
         self,
@@ -52,10 +56,10 @@ class Plan:
     def events(self, link: Link) -> Iterator[Event]:
         """The run's events in order; ends when the run ends, with an evaluation."""
         clock, trigger, seed = self.clock, self._trigger, self._seed
-        pending = updates = aggregations = evaluations = 0
+        pending = updates = timed = total = evaluations = 0  # aggregations by the clock, and all
         next_aggregation = trigger.next_time(0.0, 0, seed) if trigger else inf
         yield Event("evaluate", 0.0)
-        evaluated = (0.0, 0)
+        evaluated = (0.0, 0, 0)
         while updates < self._stop_updates:
             next_evaluation = (evaluations + 1) * self._every
             deadline = min(next_aggregation, next_evaluation, self._stop_time)
@@ -64,23 +68,24 @@ class Plan:
                 updates, pending = updates + 1, pending + 1
                 due = trigger.due(pending, updates, seed) if trigger else pending >= self.round_size
                 pending = 0 if due else pending
+                total += due
                 yield Event("update", clock.time, got[0], got[1], due)
                 if self._every_updates and updates % self._every_updates == 0:
                     yield Event("evaluate", clock.time)
-                    evaluated = (clock.time, updates)
+                    evaluated = (clock.time, updates, total)
             elif clock.time < deadline:
                 yield Event("idle", clock.time)
             elif deadline == next_aggregation:
-                aggregations, pending = aggregations + 1, 0
-                next_aggregation = trigger.next_time(deadline, aggregations, seed) if trigger else inf
-                yield Event("aggregate", deadline)
+                timed, total, pending = timed + 1, total + 1, 0
+                next_aggregation = trigger.next_time(deadline, timed, seed) if trigger else inf
+                yield Event("aggregate", clock.now())
             elif deadline == next_evaluation:
                 evaluations += 1
                 yield Event("evaluate", deadline)
-                evaluated = (deadline, updates)
+                evaluated = (deadline, updates, total)
             else:
                 break
-        if evaluated != (clock.time, updates):
+        if evaluated != (clock.time, updates, total):
             yield Event("evaluate", clock.time)
 
 

@@ -74,7 +74,7 @@ class RunWriter:
         self._updates.append((time, client, version, staleness, local_steps, bytes, norm))
 
     def aggregation(self, time: float, updates: int) -> None:
-        """One global step, made of `updates` updates."""
+        """One global step, after `updates` updates in all."""
         self._rows["aggregations"].append((time, updates))
 
     def evaluation(

@@ -18,9 +18,6 @@ from mpifl.links.clocks import VirtualClock
 from mpifl.links.delays import Exponential
 from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
 
-ONE_STEP = pytest.mark.xfail(
-    raises=ZeroDivisionError, strict=True, reason="largest_step divides by M - 1 also where M = 1"
-)
 RATES = np.array([1.0, 2.0, 5.0, 12.0])
 CLIENTS = Clients(np.ones(4, int), RATES)
 
@@ -58,7 +55,7 @@ def test_event_probabilities_are_what_happens(trigger: Trigger) -> None:
     assert np.abs(counts / counts.sum() - expected).max() < 5 * sqrt(0.25 / counts.sum())
 
 
-@pytest.mark.parametrize("M", [pytest.param(1, marks=ONE_STEP), 2, 10])
+@pytest.mark.parametrize("M", [1, 2, 10])
 @pytest.mark.parametrize("trigger", [Trigger(every=2), Trigger(poisson=3.0)], ids=str)
 def test_AREA_9(M: int, trigger: Trigger) -> None:
     """Theorem 7: alpha_k = 1/(p_min M gamma k/48 + 1/D) = c/(k+d), alpha_0 = D; k counts uploads and aggregations."""
@@ -89,7 +86,6 @@ def test_AREA_9(M: int, trigger: Trigger) -> None:
     assert k > 220
 
 
-@ONE_STEP
 def test_strongly_convex_schedule_reaches_the_optimum() -> None:
     """With the steps of Theorem 7 and no noise, M = 1, the error falls by far; the steps fall like 1/k."""
     clients = random_quadratics(2, 3)

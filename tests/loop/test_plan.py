@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from mpifl import config
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
@@ -148,7 +151,7 @@ def test_idle_events_reach_the_loop() -> None:
     assert Event("idle", 0.2).client == -1
 
 
-# -- what does not hold yet --------------------------------------------------------------------------------------------
+# -- ends, and what is due at them -------------------------------------------------------------------------------------
 class Endless(Exception):
     """A run has had more events than it can need."""
 
@@ -164,14 +167,12 @@ def guard(events: int) -> object:
     return watch
 
 
-@pytest.mark.xfail(strict=True, reason="period is added up: 20 sums of 0.1 exceed 2.0, so the last aggregation is lost")
 def test_periodic_aggregations_are_multiples() -> None:
     """The k-th aggregation by period T is at k T, as the k-th evaluation is: 20 of them in 2 s where T = 0.1."""
     log = run(Area(trigger=Trigger(period=0.1)), CLIENTS, clock=virtual(1, 2, 3), stop_time=2.0)
     assert [time for time, _ in log.aggregations] == [k * 0.1 for k in range(1, 21)]
 
 
-@pytest.mark.xfail(strict=True, reason="the last evaluation is skipped where time and updates are the same")
 def test_the_last_model_is_evaluated() -> None:
     """The run ends with an evaluation of its final model, also where an aggregation followed the last update."""
     log = run(Area(trigger=Trigger(period=3.0)), CLIENTS, clock=virtual(1, 2, 3), stop_time=3.0, evaluate_updates=5)
@@ -180,7 +181,6 @@ def test_the_last_model_is_evaluated() -> None:
     assert np.array_equal(log.evaluated[-1], log.x)
 
 
-@pytest.mark.xfail(strict=True, raises=Endless, reason="deferred replies by coin: all wait, and only evaluations go on")
 def test_deferred_replies_by_coin_end() -> None:
     """All clients may wait for an aggregation that no update is left to trigger: refused or failed, not for ever."""
     algorithm = Area(trigger=Trigger(bernoulli=0.01), reply="deferred")
@@ -189,14 +189,19 @@ def test_deferred_replies_by_coin_end() -> None:
         run(algorithm, CLIENTS, clock=virtual(1, 1, 1), stop_updates=99, evaluate_every=1.0, watch=guard(500))  # type: ignore[arg-type]
 
 
-@pytest.mark.xfail(strict=True, raises=Endless, reason="virtual time stands still where no contact takes any")
-def test_virtual_time_passes() -> None:
-    """Contacts that take no virtual time never reach a stop time: refused or failed, not for ever."""
-    with pytest.raises((ConfigError, RunFailed)):
-        run(Area(), CLIENTS, clock=VirtualClock(NoDelay().bind(3, 0)), stop_time=1.0, watch=guard(500))  # type: ignore[arg-type]
+def test_virtual_time_passes(tmp_path: Path) -> None:
+    """Contacts that take no virtual time never reach a stop time: refused."""
+    (tmp_path / "job.yaml").write_text(
+        "{name: still, seed: 0, problem: {clients: 3}, algorithm: area, clock: {mode: virtual}, stop: {time: 1}}"
+    )
+    with pytest.raises(ConfigError, match="virtual time stands still"):
+        config.load(tmp_path / "job.yaml")
+    assert config.load(tmp_path / "job.yaml", ["stop.updates=9"]).stop.updates == 9
+    with pytest.raises(ConfigError, match="virtual time stands still"):
+        config.load(tmp_path / "job.yaml", ["clock.delay={name: fixed, seconds: [1, 0, 2]}"])
+    config.load(tmp_path / "job.yaml", ["clock.delay={name: fixed, seconds: [1, 3, 2]}"])
 
 
-@pytest.mark.xfail(strict=True, raises=Endless, reason="an aggregation that is due comes before any update")
 def test_updates_get_through_beside_a_short_period() -> None:
     """Real clock, a period shorter than an aggregation takes: updates are consumed all the same."""
     clock = RealClock(NoDelay().bind(3, 0))

@@ -163,7 +163,7 @@ def in_one_job(folder: Path, ranks: int, commands: list[list[str]], deadline: fl
     told = folder / f"told-{uuid.uuid4().hex}"
     told.mkdir()
     (told / "commands.json").write_text(json.dumps(commands))
-    words = [*launched(ranks), sys.executable, str(Path(__file__).with_name("driver.py")), str(told)]
+    words = [*launched(ranks), sys.executable, str(Path(__file__).with_name("driver.py")), str(told), str(deadline - 5)]
     done = Command(words, folder).start().end(deadline)
     assert done.code == 0, done
     ranks_ = [json.loads((told / f"rank{r}.json").read_text()) for r in range(max(1, ranks))]

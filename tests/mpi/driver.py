@@ -6,6 +6,7 @@ Every rank writes FOLDER/rank<r>.json after each: exit code, what was printed, a
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import hashlib
 import io
 import json
@@ -53,4 +54,5 @@ def run(told: Path) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(float(sys.argv[2]))  # where each rank is, should they hang
     run(Path(sys.argv[1]))

@@ -33,7 +33,12 @@ class Failing(Area):
             return update
         self._raise("train")
         (m,) = update.vectors
-        wrong = {"longer": (np.append(m, m[:1]),), "shorter": (m[:-1],), "wider": (m.astype(np.float64),), "two": (m, m)}
+        wrong = {
+            "longer": (np.append(m, m[:1]),),
+            "shorter": (m[:-1],),
+            "wider": (m.astype(np.float64),),
+            "two": (m, m),
+        }
         return update._replace(vectors=wrong.get(self.at, update.vectors))
 
     def init_server(self, x0: Vector, clients: Clients) -> State:

@@ -38,7 +38,12 @@ def failing(tmp_path: Path) -> Any:
         ("train", VIRTUAL, 20000, "RuntimeError: the rule train broke"),
         ("init_client", REAL, 20, "RuntimeError: the rule init_client broke"),
         ("longer", REAL, 20, "ValueError: client 1 sends float32 of shape (21,), not float32 of shape (20,)"),
-        ("shorter", VIRTUAL, 20000, "ValueError: client 1 sends float32 of shape (19999,), not float32 of shape (20000,)"),
+        (
+            "shorter",
+            VIRTUAL,
+            20000,
+            "ValueError: client 1 sends float32 of shape (19999,), not float32 of shape (20000,)",
+        ),
         ("wider", REAL, 20000, "ValueError: client 1 sends float64 of shape (20000,), not float32 of shape (20000,)"),
         ("two", REAL, 20, "ValueError: client 1 sends 2 vectors, more than vectors_up"),
     ],
@@ -58,7 +63,9 @@ def test_a_client_raises(
         assert file.attrs["wall_seconds"] < 20
 
 
-@pytest.mark.parametrize(("at", "ranks"), [("receive", 3), ("aggregate", 3), ("message", 3), ("model", 3), ("receive", 0)])
+@pytest.mark.parametrize(
+    ("at", "ranks"), [("receive", 3), ("aggregate", 3), ("message", 3), ("model", 3), ("receive", 0)]
+)
 def test_the_server_raises(run: Start, failing: Any, tmp_path: Path, at: str, ranks: int) -> None:
     done = run(ranks, *RUN, failing(at))
     assert done.code == 3, done

@@ -37,6 +37,8 @@ class Folder(Data):
         for file in files:
             arrays = read_arrays(file)
             train.append(_pair(arrays, "x", "y", file))
+            if not len(train[-1][1]):
+                raise ConfigError("data file", file, "at least one row of x")
             if "x_test" in arrays or "y_test" in arrays:
                 test.append(_pair(arrays, "x_test", "y_test", file))
         return gather(train, test, folder)

@@ -1,0 +1,169 @@
+"""What a user gets wrong, under mpirun: one line on stderr from one rank, exit code 2, and nothing written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.mpi.cases import AREA, SMALL, job
+from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, write
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+IDX = "problem.data=mnist problem.model={name: logistic} problem.root="
+
+# the command, and what its line holds; {job} is a good job, {run} its results
+WRONG = [
+    ("run {job} algorithm.step_sise=1", "algorithm.step_sise=1: no such key; the nearest is algorithm.step_size"),
+    ("run {job} stpo.time=3", "stpo={'time': 3}: no such key; the nearest is stop"),
+    ("run {job} problem.model.dims=3", "the nearest is problem.model.dim"),
+    ("run {job} clock.delay.rat=3", "the nearest is clock.delay.rate"),
+    ("run {job} seed=one", "seed=one: an integer"),
+    ("run {job} algorithm.step_size=big", "algorithm.step_size=big: a number"),
+    ("run {job} problem.clients=2.5", "problem.clients=2.5"),
+    ("run {job} problem=[1,2]", "problem=[1, 2]"),
+    ("run {job} stop=null", "stop=None"),
+    ("run {job} stop={}", "at least one of time, updates, accuracy"),
+    ("run {job} stop.time=-1", "stop.time=-1.0"),
+    ("run {job} evaluate={}", "either every (seconds) or updates (a count)"),
+    ("run {job} checkpoint.every=1", "checkpoint.every=1.0"),
+    ("run {job} clock.delay.rate=-10", "clock.delay.rate=-10.0: a number above 0"),
+    ("run {job} clock.delay.spread=-1", "clock.delay.spread=-1.0"),
+    ("run {job} clock.delay={name: fixed, seconds: [1, 2]}", "clock.delay.seconds=2 values"),
+    ("run {job} clock.delay={name: trace, path: none.csv}", "clock.delay.path=none.csv"),
+    ("run {job} clock.delay={name: trace, path: text.txt}", "clock.delay.path=text.txt"),
+    ("run {job} clock.mode=fake", "clock.mode=fake: one of real, virtual"),
+    ("run {job} problem.clients=0", "problem.clients=0"),
+    ("run {job} problem.clients=-3", "problem.clients=-3"),
+    ("run {job} algorithm=arae", "did you mean area?"),
+    ("run {job} algorithm=nowhere:Own", "algorithm.name=nowhere:Own"),
+    ("run {job} algorithm=json:JSONDecoder", "a subclass of"),
+    ("run {job} algorithm={name: fedavg, cohort: 8}", "algorithm.cohort=8: at most 7"),
+    ("run {job} algorithm={name: fedavg, reply: before}", "algorithm.reply=before: this method answers deferred"),
+    (
+        "run {job} algorithm={name: fedasync, reply: deferred}",
+        "algorithm.reply=deferred: this method answers before or after",
+    ),
+    ("run {job} algorithm.reply=deferred algorithm.trigger.every=9", "algorithm.trigger.every=9: at most 7"),
+    ("run {job} algorithm.trigger={every: 2, period: 1}", "algorithm.trigger"),
+    ("run {job} algorithm.trigger.every=0", "algorithm.trigger.every=0"),
+    ("run {job} algorithm.step_schedule={name: strongly-convex, mu: 2, L: 1}", "algorithm.step_schedule.L=1"),
+    ("run {job} problem.dtype=int8", "problem.dtype=int8"),
+    ("run {digits} problem.clients=2000", "2000"),
+    ("run {digits} problem.partition={name: dirichlet, alpha: 0.1, min_samples: 500}", "min_samples"),
+    ("run {digits} " + IDX + "nowhere", "nowhere"),
+    ("run {digits} " + IDX + "corrupt", "corrupt"),
+    ("run {digits} " + IDX + "truncated", "truncated"),
+    ("run {digits} " + IDX + "short", "short"),
+    ("run {job} output=folder.h5", "output=folder.h5: a file name; this is a directory"),
+    ("run {job} output=text.txt/x.h5", "output=text.txt/x.h5"),
+    ("run {job} output=/proc/x.h5", "output=/proc/x.h5"),
+    ("run {job} output=x.csv", "output=x.csv"),
+    ("run {job} output={run}", "overwrite=true replaces it"),
+    ("run {job} output={run} overwrite=maybe", "overwrite=maybe: true or false"),
+    ("run {job} overwrite=true output={run} seed=-1", "seed=-1"),
+    ("run {run}", "this is HDF5"),
+    ("run text.txt", "job=text.txt"),
+    ("run none.yaml", "job=none.yaml: no such file"),
+    ("run folder.h5", "is a directory"),
+    ("run {job} {digits}", "key=value after the JOB.yaml"),
+    ("run {job} --fast", "option=--fast"),
+    ("run", "a JOB.yaml first"),
+    ("replay text.txt", "an HDF5 file"),
+    ("replay none.h5", "none.h5"),
+    ("replay cut.h5", "cut.h5"),
+    ("replay {run} seed=2", "only output and overwrite can be given"),
+    ("replay {run} output={run}", "overwrite=true replaces it"),
+    ("check {job} algorithm.step_size=0", "algorithm.step_size=0"),
+    ("show text.txt", "text.txt"),
+    ("list algorithm", "one of algorithms"),
+    ("report none.h5", "none.h5"),
+    ("rnu {job}", "did you mean run?"),
+    ("", "command=''"),
+]
+
+
+def words(line: str) -> list[str]:
+    """A command line's words: values in braces or brackets may hold blanks."""
+    parts: list[str] = []
+    for word in line.split():
+        if parts and (parts[-1].count("{") > parts[-1].count("}")):
+            parts[-1] += f" {word}"
+        else:
+            parts.append(word)
+    return parts
+
+
+def prepare(folder: Path) -> dict[str, str]:
+    """Good jobs, the results of one, and files that are not what they should be."""
+    good = job(AREA, SMALL)
+    digits = {**good, "problem": {"data": "digits", "clients": 4}}
+    names = {"{job}": write(folder, "good", good).name, "{digits}": write(folder, "digits", digits).name}
+    (reply,) = in_one_job(folder, 0, [["run", "good.yaml"]])
+    assert reply.codes == [0] and reply.changed == ["results/good.h5"]
+    names["{run}"] = "results/good.h5"
+    (folder / "cut.h5").write_bytes((folder / "results/good.h5").read_bytes()[:3000])
+    (folder / "text.txt").write_text("no job, no run, no trace\n")
+    (folder / "folder.h5").mkdir()
+    image = bytes([0, 0, 8, 3, 0, 0, 0, 60]) + bytes([0, 0, 0, 28] * 2) + bytes(60 * 28 * 28)
+    whole = gzip.compress(image)
+    for name, content in {"corrupt": b"\1\2" + image[2:], "truncated": whole[:-20], "short": image[:-1]}.items():
+        (folder / name / "mnist").mkdir(parents=True)
+        for file in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+            (folder / name / "mnist" / f"{file}-ubyte{'.gz' * (name == 'truncated')}").write_bytes(content)
+    return names
+
+
+def filled(line: str, names: dict[str, str]) -> list[str]:
+    for name, value in names.items():
+        line = line.replace(name, value)
+    return words(line)
+
+
+def test_every_mistake_is_one_line(tmp_path: Path) -> None:
+    """All of them in one MPI job of 3 ranks, and then a good run, which finds all ranks where they should be."""
+    names = prepare(tmp_path)
+    commands = [filled(line, names) for line, _ in WRONG]
+    *replies, good, again = in_one_job(tmp_path, 3, [*commands, ["run", "good.yaml", "output=g.h5"], ["list", "data"]])
+    wrong = []
+    for (line, says), reply in zip(WRONG, replies, strict=True):
+        one_line = reply.err.startswith("mpifl: ") and reply.err.count("\n") == 1 and reply.err.endswith("\n")
+        if reply.codes != [2] * 3 or not one_line or says not in reply.err or reply.out or reply.changed:
+            wrong.append(f"{line}\n{json.dumps(vars(reply), indent=1)}")
+    assert not wrong, "\n".join(wrong)
+    assert good.codes == [0] * 3 and good.changed == ["g.h5"]
+    assert again.codes == [0] * 3 and "mnist" in again.out and not again.changed
+
+
+@pytest.mark.parametrize(
+    ("ranks", "line", "says"),
+    [
+        pytest.param(3, "run {job} algorithm.step_sise=1", "the nearest is algorithm.step_size", marks=pytest.mark.smoke),
+        (5, "run {digits} problem.root=nowhere problem.data=mnist", "nowhere"),
+        (3, "replay text.txt", "an HDF5 file"),
+        (2, "run {job} output={run}", "overwrite=true replaces it"),
+        (3, "rnu", "did you mean run?"),
+        (1, "run {job} problem.clients=0", "problem.clients=0"),
+        (0, "run {job} problem.clients=0", "problem.clients=0"),
+    ],
+)  # fmt: skip
+def test_the_launcher_passes_the_exit_code_on(run: Start, tmp_path: Path, ranks: int, line: str, says: str) -> None:
+    names = prepare(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    done = run(ranks, *MPIFL, *filled(line, names))
+    ours = [text for text in done.err.splitlines() if text.startswith("mpifl: ")]
+    assert done.code == 2 and not done.out, done
+    assert len(ours) == 1 and says in ours[0] and "Traceback" not in done.err, done
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_overwrite(run: Start, tmp_path: Path) -> None:
+    """Results are replaced where that is asked for, by a run that begins; the script takes overrides without a job."""
+    prepare(tmp_path)
+    first = (tmp_path / "results/good.h5").read_bytes()
+    done = run(3, *RUN, "good.yaml", "overwrite=true", "seed=6")
+    assert done.code == 0 and not done.err and (tmp_path / "results/good.h5").read_bytes() != first, done
+    done = run(2, *RUN, "stop={updates: 20}", "output=q.h5", "problem.clients=4")
+    assert done.code == 0 and not done.err and (tmp_path / "q.h5").exists(), done
