@@ -19,7 +19,6 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.evaluate import Evaluator
 from mpifl.links.clocks import Link, RealClock, VirtualClock
 from mpifl.links.inprocess import InProcess
 from mpifl.links.schedule import Plan, Record
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from mpifl.config import Job
+    from mpifl.evaluate import Evaluator
     from mpifl.problems import Problem
     from mpifl.records import Run, RunWriter
 
@@ -211,6 +211,7 @@ def lead(job: Job, comm: MPI.Comm | None, replay: Run | None = None, problem: Pr
 
 
 def _serve(job: Job, problem: Problem, x0: Any, clients: Clients, link: Link, schedule: Any, writer: RunWriter) -> int:
+    from mpifl.evaluate import Evaluator
     from mpifl.progress import Progress
 
     caught: list[int] = []
@@ -251,11 +252,16 @@ def _serve(job: Job, problem: Problem, x0: Any, clients: Clients, link: Link, sc
         writer.set_attr("server_cpu_share", cpu / wall)
         writer.set_attr("peak_rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         record.close()
+        if caught:  # a launcher may leave us half a second: the file first
+            evaluator.close()
+            writer.event(record.time, "interrupted", -1, f"by signal {caught[0]}; updates under way are not applied")
+            writer.close(status, x, version)
         dropped = link.finish(code) if not sys.exc_info()[0] else 0  # an unexpected error ends all ranks at once
-        if dropped:
-            writer.event(record.time, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
-        evaluator.close()
-        writer.close(status, x, version)
+        if not caught:
+            if dropped:
+                writer.event(record.time, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
+            evaluator.close()
+            writer.close(status, x, version)
         for s, handler in before.items():
             signal.signal(s, handler)
     print(f"{job.output}: {status}, {record.summary()}", flush=True)

@@ -61,6 +61,11 @@ def serve(
     def send(members: list[int]) -> None:
         for i in members:
             message = algorithm.message(server, i)._replace(version=version, round=rounds[i])
+            for v in message.vectors:
+                if v.shape != x0.shape or v.dtype != x0.dtype:
+                    raise ValueError(
+                        f"client {i} is sent {v.dtype} of shape {v.shape}, not {x0.dtype} of shape {x0.shape}"
+                    )
             delay = schedule.sent(i, rounds[i])
             rounds[i] += 1
             link.send(i, message, delay)
@@ -109,5 +114,7 @@ def serve(
         elif event.kind == "evaluate" and evaluate(event.time, updates, version, algorithm.model(server)):
             break
         if stopped():
+            if event.kind != "evaluate":
+                evaluate(event.time, updates, version, algorithm.model(server))  # the run's last model
             break
     return server

@@ -30,10 +30,11 @@ Cell = tuple[int, str, float, str]  # table, method, step, rates
 HEAD = """\
 # The AREA paper's tables
 
-Tables 3 and 7 (128 clients, M = 1, 15 s) and 4 and 8 (M = 50, 2 s) of *Asynchronous Federated Stochastic
-Optimization for Heterogeneous Objectives Under Arbitrary Delays* (arXiv 2405.10123 v3), cell by cell: multinomial logistic regression on MNIST, four methods, two steps each,
-equal rates (10 a second) and unequal ones (N(10, 5), negative draws by absolute value). The conventions behind the
-numbers are in [algorithms.md](../algorithms.md); the jobs are in [jobs/area](../../jobs/area). Made by
+Tables 3 and 7 (128 clients, M = 1, 15 s) and 4 and 8 (M = 50, 2 s) of *Asynchronous Federated Stochastic Optimization
+for Heterogeneous Objectives Under Arbitrary Delays* (arXiv 2405.10123 v3), cell by cell: multinomial logistic
+regression on MNIST, four methods, two steps each, equal rates (10 a second) and unequal ones (N(10, 5), negative
+draws by absolute value). The conventions behind the numbers are in [algorithms.md](../algorithms.md), the jobs in
+[jobs/area](../../jobs/area). Made by
 
 ```sh
 python jobs/area/tables.py
@@ -44,7 +45,8 @@ the batches; the split is one for all trials (partition seed 0). Mean (min-max) 
 rho = t_80/t_h, t_80 the first evaluation at which the trials' mean accuracy is 80 % or more.
 
 The last column judges our mean. AREA at step 100, and FedBuff at step 1 with M = 1: within 1.0 point of accuracy and
-0.05 of loss of the printed mean. Every other cell: inside the printed min to max. rho: within 0.1 where printed below 1.
+0.05 of loss of the printed mean. Every other cell: inside the printed min to max. rho: within 0.1 where it is printed
+below 1.
 """
 
 _problems: dict[str, problems.Problem] = {}

@@ -181,6 +181,8 @@ class ServerEnd:
                 self.release(i)
                 dropped += 1
         wait(*sends, *(r for requests, _ in self._outgoing for r in requests))
+        for post in self._posts:
+            post.Free()
         return dropped
 
 
@@ -250,6 +252,7 @@ class ClientEnd:
         self._sending.append((requests, buffers))
 
     def _goodbye(self) -> None:
+        self._request.Free()
         (bye,) = self._frames.pack((wire.BYE,))
         wait(*(r for requests, _ in self._sending for r in requests), self._comm.Isend(bye, 0, FRAME))
 

@@ -41,7 +41,7 @@ class Frames:
         """The buffers to send, in order: the frame, then the vectors that do not fit into it."""
         inside = vectors if self.inline else ()
         frame = np.empty(8 * HEAD + len(inside) * self.d * self.dtype.itemsize, np.uint8)
-        frame[: 8 * HEAD].view(np.float64)[: len(head)] = head
+        frame[: 8 * HEAD].view(np.float64)[:] = *head, *(HEAD - len(head)) * (0.0,)
         if inside:
             frame[8 * HEAD :].view(self.dtype).reshape(len(inside), self.d)[:] = inside
         return [frame, *(() if self.inline else map(np.ascontiguousarray, vectors))]

@@ -6,6 +6,7 @@ environment (more ranks than cores, root in a container) is set here, for the co
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -104,10 +105,8 @@ class Command:
 
     def kill(self) -> None:
         for pid in self.processes():
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
     def __str__(self) -> str:
         return f"{' '.join(self.words)}\nexit code {self.code}\n-- stdout\n{self.out}\n-- stderr\n{self.err}"
@@ -118,7 +117,7 @@ Start = Callable[..., Command]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """start(ranks, *words) runs Python with these words in tmp_path: under the launcher, or without where ranks is 0."""
+    """start(ranks, *words) runs Python with these words in tmp_path: under the launcher, or 0 ranks without."""
     started = []
 
     def begin(ranks: int, *words: str | Path, cwd: Path = tmp_path) -> Command:
@@ -165,9 +164,9 @@ def in_one_job(folder: Path, ranks: int, commands: list[list[str]], deadline: fl
     (told / "commands.json").write_text(json.dumps(commands))
     words = [*launched(ranks), sys.executable, str(Path(__file__).with_name("driver.py")), str(told), str(deadline - 5)]
     done = Command(words, folder).start().end(deadline)
-    assert done.code == 0, done
+    assert done.code == 0, str(done)
     ranks_ = [json.loads((told / f"rank{r}.json").read_text()) for r in range(max(1, ranks))]
-    assert all(len(r) == len(commands) for r in ranks_), done
+    assert all(len(r) == len(commands) for r in ranks_), str(done)
     shutil.rmtree(told)
     return [
         Reply(

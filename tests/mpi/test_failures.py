@@ -52,10 +52,10 @@ def test_a_client_raises(
     run: Start, failing: Any, tmp_path: Path, at: str, clock: dict[str, Any], dim: int, says: str
 ) -> None:
     done = run(4, *RUN, failing(at, clock, dim))
-    assert done.code == 3, done
-    assert done.err.count("Traceback") == 1, done
-    assert f"mpifl: the run failed: rank 2 on {socket.gethostname()} (process " in done.err, done  # client 1's
-    assert f"\n{says}\n" in done.err, done
+    assert done.code == 3, str(done)
+    assert done.err.count("Traceback") == 1, str(done)
+    assert f"mpifl: the run failed: rank 2 on {socket.gethostname()} (process " in done.err, str(done)  # client 1's
+    assert f"\n{says}\n" in done.err, str(done)
     with open_run(tmp_path / "f.h5") as file:
         assert file.status == "failed"
         (text,) = file.events.text[file.events.kind == "failed"]
@@ -68,8 +68,8 @@ def test_a_client_raises(
 )
 def test_the_server_raises(run: Start, failing: Any, tmp_path: Path, at: str, ranks: int) -> None:
     done = run(ranks, *RUN, failing(at))
-    assert done.code == 3, done
-    assert done.err.count("Traceback") == 1 and f"RuntimeError: the rule {at} broke\n" in done.err, done
+    assert done.code == 3, str(done)
+    assert done.err.count("Traceback") == 1 and f"RuntimeError: the rule {at} broke\n" in done.err, str(done)
     assert f"rank 0 on {socket.gethostname()}:\n" in done.err
     with open_run(tmp_path / "f.h5") as file:
         assert file.status == "failed" and len(file.updates) > 10
@@ -78,5 +78,5 @@ def test_the_server_raises(run: Start, failing: Any, tmp_path: Path, at: str, ra
 
 def test_the_server_raises_before_the_run(run: Start, failing: Any, tmp_path: Path) -> None:
     done = run(3, *RUN, failing("init_server"))
-    assert done.code == 3 and done.err.count("Traceback") == 1, done
+    assert done.code == 3 and done.err.count("Traceback") == 1, str(done)
     assert not (tmp_path / "f.h5").exists()

@@ -62,13 +62,13 @@ def test_interrupted(start: Start, tmp_path: Path, to: str, number: signal.Signa
     os.kill(command.rank(0) if ranks and to == "rank 0" else command.process.pid, number)
     done = command.end(20)
     with open_run(path) as file:
-        assert file.status == "interrupted", done
+        assert file.status == "interrupted", str(done)
         assert not file.open_ended
         assert file.clients.updates.sum() == len(file.updates)
         assert file.model_version == len(file.aggregations)
         assert file.evaluations.updates.is_monotonic_increasing
-    assert "Traceback" not in done.err, done
-    assert done.code in {128 + number} | ({1} if to == "launcher" else set()), done  # Open MPI's own is 1
+    assert "Traceback" not in done.err, str(done)
+    assert done.code in {128 + number} | ({1} if to == "launcher" else set()), str(done)  # Open MPI's own is 1
     before = path.read_bytes()
     replayed = start(0, "-m", "mpifl", "replay", path).end()
     assert replayed.code == 0, replayed
@@ -83,6 +83,6 @@ def test_a_rank_is_killed(start: Start, tmp_path: Path) -> None:
     when_running(command, tmp_path / "s.h5", 20)
     os.kill(command.rank(2), signal.SIGKILL)
     done = command.end(20)
-    assert done.code not in (0, 2) and "Traceback" not in done.err, done
+    assert done.code not in (0, 2) and "Traceback" not in done.err, str(done)
     with open_run(tmp_path / "s.h5") as file:
         assert file.status == "running" and file.open_ended and len(file.updates) >= 20

@@ -19,7 +19,7 @@ def run_all(folder: Path, ranks: int) -> None:
     folder.mkdir()
     commands = [["run", str(write(folder, name, job)), f"output={name}.h5"] for name, job in CASES.items()]
     for name, reply in zip(CASES, in_one_job(folder, ranks, commands, DEADLINE), strict=True):
-        assert set(reply.codes) == {0} and not reply.err, (name, reply)
+        assert set(reply.codes) == {0} and not reply.err, f"{name}: {reply}"
         assert reply.changed == [f"{name}.h5"]
 
 
@@ -56,5 +56,5 @@ def test_each_way_to_start_it_gives_the_same_bits(run: Start, alone: Path, tmp_p
     job = write(tmp_path, name, CASES[name])
     for n, (ranks, words) in enumerate([(0, RUN), (1, RUN), (3, RUN), (3, [*MPIFL, "run"])]):
         done = run(ranks, *words, job, f"output={n}.h5")
-        assert done.code == 0 and not done.err, done
+        assert done.code == 0 and not done.err, str(done)
         assert not differing(alone / f"{name}.h5", tmp_path / f"{n}.h5")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from mpifl.errors import ConfigError
 
@@ -35,6 +34,8 @@ LETTERS = [f"emnist-letters-{half}-ubyte.gz" for half in
 
 def fetch(name: str, folder: Path, file: str) -> None:
     """Puts `file` of the data set `name` into `folder`; ConfigError where that fails or the checksum is another."""
+    from tempfile import TemporaryDirectory
+
     import pooch
 
     try:

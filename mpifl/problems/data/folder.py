@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -56,6 +55,8 @@ def located(path: str, root: Path) -> Path:
 
 def read_arrays(file: Path) -> dict[str, np.ndarray]:
     """All arrays of one client's file."""
+    from zipfile import BadZipFile  # here, as every rank imports this module and only rank 0 reads
+
     try:
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as content:
