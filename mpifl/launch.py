@@ -46,6 +46,11 @@ def communicator() -> MPI.Comm | None:
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
 
 
+def _host() -> str:
+    """This host's name; the node's as SLURM calls it, where it does."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
 def guard(comm: MPI.Comm | None, run: Callable[[], int]) -> int:
     """The exit code of `run`; an error that nothing expected ends every rank with its traceback and exit code 3."""
     try:
@@ -79,7 +84,7 @@ def _follow(comm: MPI.Comm) -> int:
         wait(comm.Irecv(array := np.empty(shape, dtype), 0, SETUP))
         return array
 
-    host = socket.gethostname().encode()[:HOST].ljust(HOST)
+    host = _host().encode()[:HOST].ljust(HOST)
     wait(comm.Isend(host, 0, SETUP))
     part = json.loads(receive(int(receive(1, np.int64)[0]), np.uint8).tobytes())
     if "code" in part:
@@ -118,7 +123,7 @@ _names: list[str] = []  # the hosts, once they are known
 def _hosts(comm: MPI.Comm | None) -> list[str]:
     """The hosts of all ranks, rank 0's first; the other ranks send their names once, as soon as they are there."""
     if not _names:
-        _names.extend([socket.gethostname(), *(_hear(comm) if comm else ())])
+        _names.extend([_host(), *(_hear(comm) if comm else ())])
     return _names
 
 
