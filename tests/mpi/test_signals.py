@@ -85,4 +85,6 @@ def test_a_rank_is_killed(start: Start, tmp_path: Path) -> None:
     done = command.end(20)
     assert done.code not in (0, 2) and "Traceback" not in done.err, str(done)
     with open_run(tmp_path / "s.h5") as file:
-        assert file.status == "running" and file.open_ended and len(file.updates) >= 20
+        # Open MPI asks the others to end before it kills them, so the server may close the file in time.
+        assert file.status in ("running", "interrupted") and len(file.updates) >= 20
+        assert file.open_ended == (file.status == "running")
