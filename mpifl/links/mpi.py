@@ -75,6 +75,8 @@ class ServerEnd:
         buffers = self._frames.pack(wire.message_head(i, message, delay), message.vectors)
         slot, worker = divmod(i, self._workers)
         self._outgoing.append((self._send(buffers, worker + 1, slot), buffers))
+        if self._frames.inline and len(self._outgoing) < 64:
+            return  # small copies may wait
         for _ in range(2):  # two looked at for one that is added: old models are let go soon after their last send
             if not self._outgoing:
                 break

@@ -154,5 +154,6 @@ def test_folder_without_files_or_with_a_client_without_rows(tmp_path: Path) -> N
     write(tmp_path / "b.npz", x=np.ones((1, 3)), y=np.zeros(1, int))
     with pytest.raises(ConfigError, match=r"a\.npz: at least one row of x"):
         load(ProblemConfig(data=Folder(path=str(tmp_path))))
+    write(tmp_path / "a.npz", x=np.ones((2, 3)), y=np.zeros(2, int))
     with pytest.raises(ConfigError, match=r"problem.clients=5: 2, as the data have them"):
         load(ProblemConfig(data=Folder(path=str(tmp_path)), clients=5))
