@@ -42,11 +42,27 @@ python jobs/area/tables.py
 
 under the virtual clock, in one process a trial: seeds 0 to 9 draw the initial model, the rates, the contact times and
 the batches; the split is one for all trials (partition seed 0). Mean (min-max) over the trials of the last evaluation;
-rho = t_80/t_h, t_80 the first evaluation at which the trials' mean accuracy is 80 % or more.
+rho = t_80/t_h, t_80 the first evaluation at which the trials' mean accuracy is 80 % or more; in brackets the median
+over the trials of each one's own first such evaluation (the paper does not say which it means).
 
 The last column judges our mean. AREA at step 100, and FedBuff at step 1 with M = 1: within 1.0 point of accuracy and
 0.05 of loss of the printed mean. Every other cell: inside the printed min to max. rho: within 0.1 where it is printed
 below 1.
+"""
+
+REASONS = """
+## What falls outside, and why
+
+All strict cells hold, and of the others every mean of accuracy.
+
+- **Loss of AREA at step 1000, Table 8**: 6 to 7 % above the printed mean, the trials 2 % around it. An independent
+  simulation of the paper has the same residue (2.77 and 2.76). It is not the split: with equal rates, one trial on each
+  of three other near-iid splits (partition seeds 1, 2, 3) gives 2.68, 2.58 and 2.69. The accuracy agrees.
+- **rho of noisy rows** (AS-FedAvg and S-FedAvg at large steps): their accuracy swings by tens of points from one
+  evaluation to the next, so that t_80 depends on what is averaged. A single trial crosses 80 % early, the mean of ten
+  late. For six of the eight cells one of the two figures is within 0.1 of the printed one; for the other two (S-FedAvg
+  at step 100 in Table 3, AS-FedAvg at step 100 with equal rates in Table 4) the printed figure lies between them. These
+  rows also depend most on the split and the seeds: the printed range of S-FedAvg in Table 3 is 41 to 85 %.
 """
 
 _problems: dict[str, problems.Problem] = {}
@@ -89,10 +105,16 @@ def summary(cell: Cell, trials: int) -> dict[str, float]:
     """Mean, min and max over the trials, and rho = t_80/t_h of the mean accuracy curve (inf where it stays below)."""
     paths = [run_file(cell, seed) for seed in range(trials)]
     frame = pd.DataFrame([trial(path) for path in paths])
-    mean = pd.concat([curve(path) for path in paths], axis=1).mean(axis=1)
-    reached = mean.index[mean >= 0.8]
+    curves = [curve(path) for path in paths]
+    mean = pd.concat(curves, axis=1).mean(axis=1)
     found = {f"{key}_{what}": getattr(frame[key], what)() for key in frame for what in ("mean", "min", "max")}
-    return {**found, "rho": reached[0] / mean.index[-1] if len(reached) else float("inf")}
+    return {**found, "rho": rho(mean), "rho_median": pd.Series([rho(c) for c in curves]).median()}
+
+
+def rho(accuracy: pd.Series) -> float:
+    """t_80 / t_h of a curve over time; infinity where it stays below."""
+    reached = accuracy.index[accuracy >= 0.8]
+    return reached[0] / accuracy.index[-1] if len(reached) else float("inf")
 
 
 def verdict(row: pd.Series, ours: dict[str, float]) -> str:
@@ -132,7 +154,8 @@ def render(printed: pd.DataFrame, trials: int) -> tuple[str, int, int]:
                 none = pd.isna(row[key])
                 both.append("-" if none else f"{row[key]:.2f} ({row[f'{key}_min']:.2f}-{row[f'{key}_max']:.2f})")
                 both.append("{:.2f} ({:.2f}-{:.2f})".format(*(ours[f"{key}_{w}"] for w in ("mean", "min", "max"))))
-            both += ["-" if pd.isna(row.rho) else row.rho, f"{ours['rho']:.2f}" if ours["rho"] <= 1 else ">1"]
+            rhos = [f"{ours[key]:.2f}" if ours[key] <= 1 else ">1" for key in ("rho", "rho_median")]
+            both += ["-" if pd.isna(row.rho) else row.rho, "{} ({})".format(*rhos)]
             lines.append(f"| {row.method} | {row.step:g} | {row.rates} | {' | '.join(both)} | {word} |")
     return "\n".join(lines), met, count
 
@@ -158,7 +181,8 @@ def main() -> int:
     out = ROOT / "docs" / "results" / "area.md"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(
-        f"{HEAD}\n{met} of {count} printed cells are met, with {args.trials} trials each.\n{tables}\n", encoding="utf-8"
+        f"{HEAD}\n{met} of {count} printed cells are met, with {args.trials} trials each.\n{tables}\n{REASONS}",
+        encoding="utf-8",
     )
     print(f"\n{out.relative_to(ROOT)}: {met} of {count} printed cells are met", file=sys.stderr)
     return 0
