@@ -61,9 +61,8 @@ def guard(comm: MPI.Comm | None, run: Callable[[], int]) -> int:
             comm.Abort(3)
         return 3
     except Exception:
-        print(f"rank {comm.rank if comm else 0} on {socket.gethostname()}:", file=sys.stderr)
-        traceback.print_exc()
-        sys.stderr.flush()
+        where = f"rank {comm.rank if comm else 0} on {socket.gethostname()}:"
+        print(f"{where}\n{traceback.format_exc()}", end="", file=sys.stderr, flush=True)  # in one piece: abort is quick
         if comm:
             comm.Abort(3)
         return 3
