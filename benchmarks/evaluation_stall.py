@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -18,23 +17,14 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from common import ROOT, launcher
 
 from mpifl import open_run
 
-ROOT = Path(__file__).resolve().parents[1]
-
 
 def pauses(ranks: int, words: list[str], path: Path) -> dict[str, float]:
-    mpirun = Path(sys.executable).with_name("mpirun")
-    command = [str(mpirun if mpirun.exists() else shutil.which("mpirun")), "-n", str(ranks), sys.executable]
-    command += [
-        "run_mpi.py",
-        "jobs/area/mnist-realtime.yaml",
-        "stop.time=5",
-        *words,
-        f"output={path}",
-        "overwrite=true",
-    ]
+    command = [*launcher(ranks), "run_mpi.py", "jobs/area/mnist-realtime.yaml", "stop.time=5", *words]
+    command += [f"output={path}", "overwrite=true"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=300)
     run = open_run(path)
     gaps = np.diff(run.updates["time"])

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -22,16 +21,11 @@ import time
 from pathlib import Path
 
 import psutil
+from common import ROOT, launcher
 
 from mpifl import open_run
 
-ROOT = Path(__file__).resolve().parents[1]
 BARE = "import time, numpy, h5py; from mpi4py import MPI; c = MPI.COMM_WORLD; c.Barrier(); c.rank or print(time.time())"
-
-
-def launcher(ranks: int) -> list[str]:
-    mpirun = Path(sys.executable).with_name("mpirun")
-    return [str(mpirun if mpirun.exists() else shutil.which("mpirun")), "-n", str(ranks), sys.executable]
 
 
 def bare(ranks: int) -> float:

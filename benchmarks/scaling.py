@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from mpifl import open_run
+from common import ROOT, launcher
 
-ROOT = Path(__file__).resolve().parents[1]
+from mpifl import open_run
 
 
 def run(ranks: int, words: list[str], path: Path) -> tuple[float, bytes]:
     """Seconds from the first message to the last event, and the final model's bytes."""
-    mpirun = Path(sys.executable).with_name("mpirun")
-    command = [str(mpirun if mpirun.exists() else shutil.which("mpirun")), "-n", str(ranks), sys.executable]
-    command += ["run_mpi.py", *words, f"output={path}", "overwrite=true"]
+    command = [*launcher(ranks), "run_mpi.py", *words, f"output={path}", "overwrite=true"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=600)
     result = open_run(path)
     return result.attrs["wall_seconds"], result.model.tobytes()

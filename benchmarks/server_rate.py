@@ -73,7 +73,8 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
     plan = Plan(RealClock(lambda i, round: 0.0), algorithm.trigger, 0, stop_updates=updates)
     plan.clock.start()
     begin = time.perf_counter()
-    serve(algorithm, Clients(np.ones(n, int)), x0, link, plan, Rows(), lambda *a: False, 0)
+    clients = Clients(np.ones(n, int))
+    serve(algorithm, algorithm.init_server(x0, clients), clients, link, plan, Rows(), lambda *a: False, 0)
     seconds = time.perf_counter() - begin
     link.finish(0)
     return updates / seconds

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mpifl import algorithms, problems
-from mpifl.algorithms.base import Algorithm, at_least, choice
-from mpifl.errors import ConfigError
+from mpifl.algorithms.base import Algorithm
+from mpifl.errors import ConfigError, at_least, choice
 from mpifl.links.delays import DELAYS, Delay, NoDelay
 from mpifl.problems import ProblemConfig
 from mpifl.schema import Family, Reader, dump, table

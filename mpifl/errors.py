@@ -1,6 +1,9 @@
-"""The one error a user causes: a key, its value, and what would be right."""
+"""The one error a user causes: a key, its value, and what would be right; and the checks that raise it."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
 
 
 class ConfigError(ValueError):
@@ -26,3 +29,34 @@ class ConfigError(ValueError):
 
 class RunFailed(RuntimeError):
     """The run could not go on (a client raised, a rank was lost); the exit code is 3."""
+
+
+def choice(field: str, value: Any, allowed: Collection[str]) -> None:
+    """Raises ConfigError unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise ConfigError(field, value, f"one of {', '.join(allowed)}")
+
+
+def at_least(field: str, value: float | None, low: float, strict: bool = False) -> None:
+    """Raises ConfigError unless `value` is None or a number >= low (> low if strict)."""
+    if value is not None and not (value > low if strict else value >= low):
+        raise ConfigError(field, value, f"a number {_bound(low, strict)}")
+
+
+def number(field: str, value: Any, low: float, strict: bool = False) -> None:
+    """Raises ConfigError unless `value` is a finite number >= low (> low if strict)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < float("inf"):
+        raise ConfigError(field, value, f"a number {_bound(low, strict)}")
+    at_least(field, value, low, strict)
+
+
+def whole(field: str, value: Any, low: int, optional: bool = False) -> None:
+    """Raises ConfigError unless `value` is a whole number >= low, or None where that is allowed."""
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ConfigError(field, value, f"a whole number of at least {low}{' or null' if optional else ''}")
+
+
+def _bound(low: float, strict: bool) -> str:
+    return f"{'above' if strict else 'of at least'} {low:g}"

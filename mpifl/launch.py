@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients
+from mpifl.algorithms.base import Clients, State
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.links.clocks import Link, RealClock, VirtualClock
 from mpifl.links.inprocess import InProcess
@@ -55,14 +55,11 @@ def guard(comm: MPI.Comm | None, run: Callable[[], int]) -> int:
     """The exit code of `run`; an error that nothing expected ends every rank with its traceback and exit code 3."""
     try:
         return run()
-    except RunFailed as error:
-        print(f"mpifl: the run failed: {error}", file=sys.stderr, flush=True)
-        if comm:
-            comm.Abort(3)
-        return 3
-    except Exception:
-        where = f"rank {comm.rank if comm else 0} on {socket.gethostname()}:"
-        print(f"{where}\n{traceback.format_exc()}", end="", file=sys.stderr, flush=True)  # in one piece: abort is quick
+    except Exception as error:
+        text = f"rank {comm.rank if comm else 0} on {socket.gethostname()}:\n{traceback.format_exc()}"
+        if isinstance(error, RunFailed):
+            text = f"mpifl: the run failed: {error}\n"
+        print(text, end="", file=sys.stderr, flush=True)  # in one piece: abort is quick
         if comm:
             comm.Abort(3)
         return 3
@@ -193,7 +190,7 @@ def lead(job: Job, comm: MPI.Comm | None, replay: Run | None = None, problem: Pr
     clients = Clients(problem.samples, rates)
     try:
         job.algorithm.validate(n)  # data that come by client say only now how many there are
-        job.algorithm.init_server(x0, clients)
+        server = job.algorithm.init_server(x0, clients)
     except ConfigError as error:
         raise error.under("algorithm") from None
     schedule = _recorded(job, replay) if replay else _plan(job, delays)
@@ -211,10 +208,12 @@ def lead(job: Job, comm: MPI.Comm | None, replay: Run | None = None, problem: Pr
     except BaseException:
         writer.close("failed", x0)
         raise
-    return _serve(job, problem, x0, clients, link, schedule, writer)
+    return _serve(job, problem, server, clients, link, schedule, writer)
 
 
-def _serve(job: Job, problem: Problem, x0: Any, clients: Clients, link: Link, schedule: Any, writer: RunWriter) -> int:
+def _serve(
+    job: Job, problem: Problem, server: State, clients: Clients, link: Link, schedule: Any, writer: RunWriter
+) -> int:
     from mpifl.evaluate import Evaluator
     from mpifl.progress import Progress
 
@@ -224,20 +223,24 @@ def _serve(job: Job, problem: Problem, x0: Any, clients: Clients, link: Link, sc
         caught.append(number)
         signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
 
+    def close(status: str, x: Any, version: int | None) -> None:
+        evaluator.close()
+        writer.close(status, x, version)
+
     before = {s: signal.signal(s, catch) for s in (signal.SIGINT, signal.SIGTERM)}
     target = job.stop.accuracy if isinstance(schedule, Plan) else None  # a record ends where it ends
     evaluator = Evaluator(problem, writer, deterministic=schedule.deterministic, accuracy=target)
     record = Progress(writer, job.stop, evaluator)
     version: int | None = 0
-    status, code, x = "failed", 3, x0  # a run that fails keeps its first model
+    status, code, x = "failed", 3, server.x  # a run that fails keeps its first model
     begin, cpu = time.perf_counter(), time.process_time()
     writer.set_attr("began", time.time())
     try:
         if isinstance(schedule, Plan):
             schedule.clock.start()
         with np.errstate(over="ignore", invalid="ignore"):
-            server = serve(
-                job.algorithm, clients, x0, link, schedule, record, evaluator, job.seed,
+            serve(
+                job.algorithm, server, clients, link, schedule, record, evaluator, job.seed,
                 partial(_stopped, caught, evaluator, writer),
             )  # fmt: skip
         x = job.algorithm.model(server)
@@ -257,15 +260,13 @@ def _serve(job: Job, problem: Problem, x0: Any, clients: Clients, link: Link, sc
         writer.set_attr("peak_rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         record.close()
         if caught:  # a launcher may leave us half a second: the file first
-            evaluator.close()
             writer.event(record.time, "interrupted", -1, f"by signal {caught[0]}; updates under way are not applied")
-            writer.close(status, x, version)
+            close(status, x, version)
         dropped = link.finish(code) if not sys.exc_info()[0] else 0  # an unexpected error ends all ranks at once
+        if dropped and not caught:
+            writer.event(record.time, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
         if not caught:
-            if dropped:
-                writer.event(record.time, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
-            evaluator.close()
-            writer.close(status, x, version)
+            close(status, x, version)
         for s, handler in before.items():
             signal.signal(s, handler)
     print(f"{job.output}: {status}, {record.summary()}", flush=True)

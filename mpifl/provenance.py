@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,6 @@ def attributes(job: Job, clock: str, clients: int, comm: MPI.Comm | None, hosts:
         "hosts": json.dumps(hosts),
         "mpi": _mpi() if comm else "none",
         "git_commit": _commit(),
-        "started": datetime.now().astimezone().isoformat(timespec="microseconds"),
     }
 
 

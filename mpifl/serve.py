@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from mpifl.algorithms.base import Algorithm, Clients, State, Vector
+from mpifl.algorithms.base import Algorithm, Clients, State, Vector, check_vectors
 from mpifl.algorithms.participation import Cohort
 from mpifl.links.clocks import Link
 from mpifl.links.schedule import Event
+from mpifl.links.wire import HEAD
 
 
 class Schedule(Protocol):
@@ -36,8 +37,8 @@ Evaluate = Callable[[float, int, int, Vector], bool]  # (time, updates, version,
 
 def serve(
     algorithm: Algorithm,
+    server: State,
     clients: Clients,
-    x0: Vector,
     link: Link,
     schedule: Schedule,
     record: Recorder,
@@ -45,15 +46,14 @@ def serve(
     seed: int,
     stopped: Callable[[], bool] = lambda: False,
 ) -> State:
-    """Runs the server from the first message to the last event; the server's final state.
+    """Runs the server, from its state at the first message to the last event; changes `server`, and returns it.
 
     Each update is consumed exactly once. `evaluate` is called at every evaluation and says whether the run is to end;
     `stopped` is asked after every event. Errors of clients arrive as RunFailed from the link.
     """
-    server = algorithm.init_server(x0, clients)
+    x0 = server.x
     cohort = algorithm.rounds(clients, seed)
     answers = algorithm.answers()
-    header = 8 * 16  # bytes of an update's header on the wire
     version, updates = 0, 0
     rounds = [0] * clients.n  # messages that each client has been sent
     waiting: list[int] = []
@@ -61,11 +61,7 @@ def serve(
     def send(members: list[int]) -> None:
         for i in members:
             message = algorithm.message(server, i)._replace(version=version, round=rounds[i])
-            for v in message.vectors:
-                if v.shape != x0.shape or v.dtype != x0.dtype:
-                    raise ValueError(
-                        f"client {i} is sent {v.dtype} of shape {v.shape}, not {x0.dtype} of shape {x0.shape}"
-                    )
+            check_vectors(f"client {i} is sent", message.vectors, x0)
             delay = schedule.sent(i, rounds[i])
             rounds[i] += 1
             link.send(i, message, delay)
@@ -97,7 +93,7 @@ def serve(
             i, update = event.client, event.update
             staleness = version - update.version
             algorithm.receive(server, i, update, staleness)
-            bytes = header + sum(v.nbytes for v in update.vectors)
+            bytes = 8 * HEAD + sum(v.nbytes for v in update.vectors)
             link.release(i)
             updates += 1
             record.update(event.time, i, update.version, staleness, update.local_steps, bytes, update.norm)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import sqrt
 from typing import Protocol
 
-from mpifl.algorithms.base import Algorithm, Message, Objective, Update, Vector
+from mpifl.algorithms.base import Algorithm, Message, Objective, Update, Vector, check_vectors
 
 
 class Worker:
@@ -21,10 +21,7 @@ class Worker:
         """Client i's answer to a message. Raises ValueError where it is none that fits on the wire."""
         begin = time.perf_counter()
         update = self._algorithm.train(self.states[i], message, self._objectives[i])
-        for v in update.vectors:
-            if v.shape != self._x0.shape or v.dtype != self._x0.dtype:
-                expected = f"{self._x0.dtype} of shape {self._x0.shape}"
-                raise ValueError(f"client {i} sends {v.dtype} of shape {v.shape}, not {expected}")
+        check_vectors(f"client {i} sends", update.vectors, self._x0)
         if len(update.vectors) > self._algorithm.vectors_up:
             raise ValueError(f"client {i} sends {len(update.vectors)} vectors, more than vectors_up")
         norm = sqrt(sum(float(v @ v) for v in update.vectors))

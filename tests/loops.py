@@ -249,7 +249,7 @@ def run(
     n, d = len(objectives), objectives[0].c.size
     x0 = np.full(d, x0) if np.isscalar(x0) else np.array(x0, float)
     log = Log(watch)
-    hooks: dict[str, Callable] = {"init_server": _saving(algorithm.init_server, log)}
+    hooks: dict[str, Callable] = {}
     for rule in ("receive", "aggregate"):
         hooks[rule] = _watched(getattr(algorithm, rule), log)
     if rounds is not None:
@@ -263,6 +263,7 @@ def run(
     when = hooks.get("when", algorithm.when)
     schedule = replay or Plan(clock or Scripted(order or ()), when(), seed, **stop)  # type: ignore[arg-type]
     clients = Clients(np.array([o.samples for o in objectives]), rates)
+    log.server = algorithm.init_server(x0, clients)
     log.memories.update(dict.fromkeys(range(n), x0))
 
     def evaluate(*row) -> bool:  # type: ignore[no-untyped-def]
@@ -277,19 +278,11 @@ def run(
     for name, hook in hooks.items():
         object.__setattr__(algorithm, name, hook)
     try:
-        serve(algorithm, clients, x0, link, schedule, log, evaluate, seed, stopped)
+        serve(algorithm, log.server, clients, link, schedule, log, evaluate, seed, stopped)
     finally:
         for name in hooks:
             object.__delattr__(algorithm, name)
     return log
-
-
-def _saving(init: Callable, log: Log) -> Callable:
-    def init_server(x0, clients):  # type: ignore[no-untyped-def]
-        log.server = init(x0, clients)
-        return log.server
-
-    return init_server
 
 
 def _watched(rule: Callable, log: Log) -> Callable:

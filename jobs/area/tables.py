@@ -13,12 +13,14 @@ import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from statistics import median
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pandas as pd
 
 from mpifl import config, launch, open_run, problems
+from mpifl.analysis.trials import Group, load
 from mpifl.errors import ConfigError
 
 HERE = Path(__file__).parent
@@ -90,31 +92,14 @@ def run(cell: Cell, seed: int) -> str:
     return path.name
 
 
-def trial(path: Path) -> dict[str, float]:
-    """What a table shows of one run."""
-    last = open_run(path).evaluations.iloc[-1]
-    return {"accuracy": 100 * last.test_accuracy, "loss": last.train_loss}
-
-
-def curve(path: Path) -> pd.Series:
-    evaluations = open_run(path).evaluations
-    return pd.Series(evaluations.test_accuracy.to_numpy(), evaluations.time.round(6).to_numpy())
-
-
 def summary(cell: Cell, trials: int) -> dict[str, float]:
-    """Mean, min and max over the trials, and rho = t_80/t_h of the mean accuracy curve (inf where it stays below)."""
-    paths = [run_file(cell, seed) for seed in range(trials)]
-    frame = pd.DataFrame([trial(path) for path in paths])
-    curves = [curve(path) for path in paths]
-    mean = pd.concat(curves, axis=1).mean(axis=1)
-    found = {f"{key}_{what}": getattr(frame[key], what)() for key in frame for what in ("mean", "min", "max")}
-    return {**found, "rho": rho(mean), "rho_median": pd.Series([rho(c) for c in curves]).median()}
-
-
-def rho(accuracy: pd.Series) -> float:
-    """t_80 / t_h of a curve over time; infinity where it stays below."""
-    reached = accuracy.index[accuracy >= 0.8]
-    return reached[0] / accuracy.index[-1] if len(reached) else float("inf")
+    """Mean, min and max over the trials' last evaluations, and rho, of the mean curve and the median of the trials'."""
+    cells = Group({}, [load(run_file(cell, seed)) for seed in range(trials)])
+    last = {"accuracy": 100 * cells.last("test_accuracy"), "loss": cells.last("train_loss")}
+    found = {
+        f"{key}_{what}": getattr(values, what)() for key, values in last.items() for what in ("mean", "min", "max")
+    }
+    return {**found, "rho": cells.rho, "rho_median": median(Group({}, [trial]).rho for trial in cells.trials)}
 
 
 def verdict(row: pd.Series, ours: dict[str, float]) -> str:

@@ -150,13 +150,8 @@ class Algorithm:
         raise NotImplementedError
 
 
-def choice(field: str, value: str, allowed: Sequence[str]) -> None:
-    """Raises ConfigError unless `value` is one of `allowed`."""
-    if value not in allowed:
-        raise ConfigError(field, value, f"one of {', '.join(allowed)}")
-
-
-def at_least(field: str, value: float | None, low: float, strict: bool = False) -> None:
-    """Raises ConfigError unless `value` is None or a number >= low (> low if strict)."""
-    if value is not None and not (value > low if strict else value >= low):
-        raise ConfigError(field, value, f"a number {'above' if strict else 'of at least'} {low:g}")
+def check_vectors(who: str, vectors: Sequence[Vector], x: Vector) -> None:
+    """Raises ValueError unless all are of the model x's shape and dtype: nothing else fits on the wire."""
+    for v in vectors:
+        if v.shape != x.shape or v.dtype != x.dtype:
+            raise ValueError(f"{who} {v.dtype} of shape {v.shape}, not {x.dtype} of shape {x.shape}")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from mpifl.algorithms.base import Algorithm, Clients, Message, Objective, State, Update, Vector, at_least, choice
+from mpifl.algorithms.base import Algorithm, Clients, Message, Objective, State, Update, Vector
 from mpifl.algorithms.local import check_step_weights, descend, step_weight
 from mpifl.algorithms.participation import Cohort
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, at_least, choice
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mpifl.algorithms.base import Algorithm, Clients, Message, Objective, State, Update, Vector, at_least, choice
+from mpifl.algorithms.base import Algorithm, Clients, Message, Objective, State, Update, Vector
 from mpifl.algorithms.local import check_step_weights, descend, step_weight
 from mpifl.algorithms.participation import Trigger
+from mpifl.errors import at_least, choice
 
 
 @dataclass(frozen=True)

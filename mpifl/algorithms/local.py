@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mpifl.algorithms.base import Objective, Vector, choice
+from mpifl.algorithms.base import Objective, Vector
+from mpifl.errors import choice
 
 STEP_WEIGHTS = ("one", "samples", "uniform", "relative")
 

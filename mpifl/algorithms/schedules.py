@@ -7,9 +7,9 @@ from math import inf, sqrt
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, at_least
+from mpifl.algorithms.base import Clients
 from mpifl.algorithms.participation import Trigger
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, at_least
 
 
 def event_probabilities(trigger: Trigger, clients: Clients) -> tuple[np.ndarray, float]:

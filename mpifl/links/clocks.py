@@ -38,7 +38,10 @@ class Link(Protocol):
 
 
 class Clock(Protocol):
+    """Decides the order in which updates are consumed, and what time it is."""
+
     time: float  # s since start
+    deterministic: bool
 
     def start(self) -> None: ...
 

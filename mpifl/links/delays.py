@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpifl.algorithms.base import at_least, choice
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, at_least, choice
 from mpifl.streams import stream
 
 Seconds = Callable[[int, int], float]  # (client, round) -> s

@@ -32,6 +32,7 @@ FRAME, TEXT, SETUP, DATA = 1, 2, 3, 16  # tags; large vectors of a rank's k-th c
 IDLE = 0.05  # s that a rank sleeps at a time while no message can come but the last
 POOL_BYTES = 256 << 20  # most memory in the server's receive buffers
 POOL_MOST = 32
+UNSEEN = 64  # sends of small frames, which are copies, that may go without a look at whether they are done
 
 
 def wait(*requests: MPI.Request) -> None:
@@ -39,6 +40,12 @@ def wait(*requests: MPI.Request) -> None:
     backoff = Backoff()
     while not MPI.Request.Testall(list(requests)):
         backoff.sleep()
+
+
+def post(comm: MPI.Comm, buffers: list[np.ndarray], rank: int, slot: int = 0) -> list[MPI.Request]:
+    """Sends a frame, and the vectors behind it under the tag of the client's slot."""
+    frame, *vectors = buffers
+    return [comm.Isend(frame, rank, FRAME), *(comm.Isend(v, rank, DATA + slot) for v in vectors)]
 
 
 class ServerEnd:
@@ -65,18 +72,12 @@ class ServerEnd:
         self._error = ""  # what a client raised, until the server is told
         self._gone = 0  # ranks that have said goodbye
 
-    def _send(self, buffers: list[np.ndarray], rank: int, slot: int = 0) -> list[MPI.Request]:
-        frame, *vectors = buffers
-        requests = [self._comm.Isend(frame, rank, FRAME)]
-        requests += [self._comm.Isend(v, rank, DATA + slot) for v in vectors]
-        return requests
-
     def send(self, i: int, message: Message, delay: float) -> None:
         buffers = self._frames.pack(wire.message_head(i, message, delay), message.vectors)
         slot, worker = divmod(i, self._workers)
-        self._outgoing.append((self._send(buffers, worker + 1, slot), buffers))
-        if self._frames.inline and len(self._outgoing) < 64:
-            return  # small copies may wait
+        self._outgoing.append((post(self._comm, buffers, worker + 1, slot), buffers))
+        if self._frames.inline and len(self._outgoing) < UNSEEN:
+            return
         for _ in range(2):  # two looked at for one that is added: old models are let go soon after their last send
             if not self._outgoing:
                 break
@@ -135,16 +136,15 @@ class ServerEnd:
         self._slots[i] = slot
 
     def any(self, timeout: float) -> tuple[int, Update] | None:
-        if not self._ready:
-            end = time.perf_counter() + timeout
-            backoff = Backoff()
-            while not self._ready:
-                if self._progress(fetch=True):
-                    backoff.reset()
-                elif (left := end - time.perf_counter()) <= 0:
-                    return None
-                else:
-                    backoff.sleep(left)
+        end = time.perf_counter() + timeout
+        backoff = Backoff()
+        while not self._ready:
+            if self._progress(fetch=True):
+                backoff.reset()
+            elif (left := end - time.perf_counter()) <= 0:
+                return None
+            else:
+                backoff.sleep(left)
         i = next(iter(self._ready))
         return i, self._ready.pop(i)
 
@@ -166,7 +166,7 @@ class ServerEnd:
 
     def finish(self, code: int) -> int:
         stop = self._frames.pack((wire.STOP, code))
-        sends = [request for r in range(self._workers) for request in self._send(stop, r + 1)]
+        sends = [request for r in range(self._workers) for request in post(self._comm, stop, r + 1)]
         for i in [i for i in self._slots if i not in self._ready]:  # in use when the run broke off
             self.release(i)
         dropped, backoff = 0, Backoff()
@@ -183,8 +183,8 @@ class ServerEnd:
                 self.release(i)
                 dropped += 1
         wait(*sends, *(r for requests, _ in self._outgoing for r in requests))
-        for post in self._posts:
-            post.Free()
+        for receive in self._posts:
+            receive.Free()
         return dropped
 
 
@@ -248,21 +248,18 @@ class ClientEnd:
             self._send(i, update)
 
     def _send(self, i: int, update: Update) -> None:
-        frame, *vectors = buffers = self._frames.pack(wire.update_head(i, update), update.vectors)
-        requests = [self._comm.Isend(frame, 0, FRAME)]
-        requests += [self._comm.Isend(v, 0, DATA + i // self._workers) for v in vectors]
-        self._sending.append((requests, buffers))
+        buffers = self._frames.pack(wire.update_head(i, update), update.vectors)
+        self._sending.append((post(self._comm, buffers, 0, i // self._workers), buffers))
 
     def _goodbye(self) -> None:
         self._request.Free()
-        (bye,) = self._frames.pack((wire.BYE,))
-        wait(*(r for requests, _ in self._sending for r in requests), self._comm.Isend(bye, 0, FRAME))
+        bye = post(self._comm, self._frames.pack((wire.BYE,)), 0)
+        wait(*(r for requests, _ in self._sending for r in requests), *bye)
 
     def fail(self, error: BaseException) -> None:
         """Tells the server of an error, with rank, host and traceback, and waits for the end of the run."""
         where = f"rank {self._comm.rank} on {socket.gethostname()} (process {os.getpid()}):\n"
         text = (where + "".join(traceback.format_exception(error))).encode()
-        (frame,) = self._frames.pack((wire.ERROR, len(text)))
-        wait(self._comm.Isend(frame, 0, FRAME), self._comm.Isend(text, 0, TEXT))
+        wait(*post(self._comm, self._frames.pack((wire.ERROR, len(text))), 0), self._comm.Isend(text, 0, TEXT))
         for _ in self.messages():  # taken in and dropped
             pass

@@ -12,7 +12,7 @@ from math import inf
 
 from mpifl.algorithms.base import Update
 from mpifl.algorithms.participation import Trigger
-from mpifl.links.clocks import Link, RealClock, VirtualClock
+from mpifl.links.clocks import Clock, Link
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Plan:
 
     def __init__(
         self,
-        clock: RealClock | VirtualClock,
+        clock: Clock,
         trigger: Trigger | None,
         seed: int,
         *,

@@ -10,8 +10,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 
-HEAD = 16  # numbers in a frame's head
-NUMBERS = 6  # most numbers that a message or an update carries
+HEAD = 16  # numbers in a frame's head; a message's or an update's own, at most 6, come last
 INLINE = 1 << 16  # bytes of vectors up to which they travel in the frame
 WORK, UPDATE, STOP, BYE, ERROR = range(1, 6)
 

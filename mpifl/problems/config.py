@@ -6,9 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, choice, number, whole
 from mpifl.problems.base import Data, Model, Partition
-from mpifl.problems.checks import number, one_of, whole
 from mpifl.problems.models.logistic import Logistic
 from mpifl.problems.partitions import Iid, Natural
 
@@ -37,7 +36,7 @@ class ProblemConfig:
     """float32 or float64: of the model, of the rows, and of what crosses the wire."""
 
     def __post_init__(self) -> None:
-        one_of("dtype", self.dtype, ("float32", "float64"))
+        choice("dtype", self.dtype, ("float32", "float64"))
         number("l2", self.l2, 0)
         whole("batch_size", self.batch_size, 1, optional=True)
         whole("clients", self.clients, 1, optional=True)

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, number, whole
 from mpifl.problems.base import Partition
-from mpifl.problems.checks import number, whole
 from mpifl.streams import stream
 
 BLOCK = 256  # candidates drawn together

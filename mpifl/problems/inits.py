@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mpifl.errors import number
 from mpifl.problems.base import Init
-from mpifl.problems.checks import number
 
 
 @dataclass(frozen=True)

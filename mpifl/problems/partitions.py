@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, whole
 from mpifl.problems.base import Partition
-from mpifl.problems.checks import whole
 from mpifl.problems.dirichlet import Dirichlet
 from mpifl.streams import stream
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from mpifl.errors import choice, whole
 from mpifl.problems.base import Data, Rows
-from mpifl.problems.checks import one_of, whole
 from mpifl.streams import stream
 
 
@@ -31,7 +31,7 @@ class FedPDSynthetic(Data):
     """Seed of the data; the run's own seed does not change it."""
 
     def __post_init__(self) -> None:
-        one_of("kind", self.kind, ("weak", "strong"))
+        choice("kind", self.kind, ("weak", "strong"))
         whole("dim", self.dim, 2)
         whole("samples", self.samples, 1)
         whole("seed", self.seed, 0)

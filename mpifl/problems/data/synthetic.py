@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from mpifl.errors import number, whole
 from mpifl.problems.base import Data, Rows
-from mpifl.problems.checks import number, whole
 from mpifl.streams import stream
 
 FEATURES, CLASSES = 60, 10

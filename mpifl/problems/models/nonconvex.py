@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, number
 from mpifl.problems.base import Data, Init, Layout
-from mpifl.problems.checks import number
 from mpifl.problems.data.fedpd import FedPDSynthetic
 from mpifl.problems.inits import Zero
 from mpifl.problems.models.rows import RowModel, RowObjective

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, number, whole
 from mpifl.problems.base import Data, Init, Model, Problem
-from mpifl.problems.checks import number, whole
 from mpifl.problems.data.nothing import Nothing
 from mpifl.problems.inits import Zero
 from mpifl.streams import stream

@@ -1,0 +1,15 @@
+"""What the benchmarks that start `mpirun` share."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def launcher(ranks: int) -> list[str]:
+    """The words that start this Python on so many ranks: the mpirun beside it, else the one on the path."""
+    mpirun = Path(sys.executable).with_name("mpirun")
+    return [str(mpirun if mpirun.exists() else shutil.which("mpirun")), "-n", str(ranks), sys.executable]
