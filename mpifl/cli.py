@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
 
 def _lead(words: list[str], default_job: Path | None, comm: Any) -> int:
     """Rank 0's part: whatever becomes of the command, the other ranks are let go."""
-    from mpifl import launch
+    from mpifl import launch, muster
 
     code = 0
     try:
@@ -52,7 +52,7 @@ def _lead(words: list[str], default_job: Path | None, comm: Any) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         code = 130
-    launch.dismiss(comm, code)
+    muster.dismiss(comm, code)
     return code
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,9 @@ class Job:
         if self.clock.mode == "virtual" and self.algorithm.needs_times() and not self.clock.delay.tells_parts:
             text = "speed: this method is told the times of computing and exchanging, which no other model tells apart"
             raise ConfigError("clock.delay", self.clock.delay.name, text)
+        if self.problem.torch is not None:
+            settled = self.problem.torch.settled(self.clock.mode == "virtual")
+            object.__setattr__(self, "problem", replace(self.problem, torch=settled))
         if self.problem.clients is not None:  # data that come by client say how many only when they are read
             with inside("algorithm"):
                 self.algorithm.validate(self.problem.clients)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -12,13 +11,15 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpifl import muster
 from mpifl.algorithms.base import Clients, State
-from mpifl.errors import RunFailed, inside
+from mpifl.errors import ConfigError, RunFailed, inside
 from mpifl.links.clocks import Link, RealClock, VirtualClock
 from mpifl.links.delays import Parts, Seconds
 from mpifl.links.inprocess import InProcess
@@ -31,11 +32,10 @@ if TYPE_CHECKING:
 
     from mpifl.config import Job
     from mpifl.evaluate import Evaluator
-    from mpifl.problems import Problem
+    from mpifl.problems import Place, Problem
     from mpifl.records import Run, RunWriter
 
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS")  # set by mpirun, mpiexec, srun
-HOST = 64  # bytes of a host's name
 
 
 def communicator() -> MPI.Comm | None:
@@ -45,11 +45,6 @@ def communicator() -> MPI.Comm | None:
     from mpifl.links.mpi import MPI
 
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
-
-
-def _host() -> str:
-    """This host's name; the node's as SLURM calls it, where it does."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def guard(comm: MPI.Comm | None, run: Callable[[], int]) -> int:
@@ -74,101 +69,47 @@ def follow(comm: MPI.Comm) -> int:
 
 def _follow(comm: MPI.Comm) -> int:
     from mpifl.config import job_from_dict
-    from mpifl.links.mpi import SETUP, ClientEnd, wait
-    from mpifl.problems import objective
+    from mpifl.links.mpi import ClientEnd
+    from mpifl.problems import Place, host
 
-    def receive(shape: Any, dtype: Any) -> np.ndarray:
-        wait(comm.Irecv(array := np.empty(shape, dtype), 0, SETUP))
-        return array
-
-    host = _host().encode()[:HOST].ljust(HOST)
-    wait(comm.Isend(host, 0, SETUP))
-    part = json.loads(receive(int(receive(1, np.int64)[0]), np.uint8).tobytes())
+    muster.say(comm, muster.myself())
+    part = muster.part(comm)
     if "code" in part:
         return int(part["code"])
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)  # the server hears them too, and ends the run
     job = job_from_dict(part["job"])
-    x0 = receive(part["d"], part["dtype"])
-    objectives = {
-        i: objective(job.problem, part["meta"], [receive(*a) for a in arrays], i, job.seed)
-        for i, arrays in part["clients"]
-    }
+    x0 = muster.array(comm, part["d"], part["dtype"])
+    shards = {i: [muster.array(comm, *a) for a in arrays] for i, arrays in part["clients"]}
+    try:
+        hosted = host(job.problem, part["meta"], shards, job.seed, Place(*part["place"]))
+        muster.say(comm, {"facts": hosted.facts})
+    except ConfigError as error:
+        muster.say(comm, {"error": [error.key, str(error.value), f"{error.expected} (rank {comm.rank})"]})
+    verdict = muster.part(comm)
+    if "code" in verdict:
+        return int(verdict["code"])
     end = ClientEnd(comm, part["n"], x0.size, x0.dtype, _vectors(job))
-    wait(comm.Isend(host, 0, SETUP))  # ready
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its losses say so
-            work(Worker(job.algorithm, x0, objectives), end)
+            work(Worker(job.algorithm, x0, hosted.objectives, hosted.together), end)
     except Exception as error:
         end.fail(error)
     return end.code
 
 
 # -- rank 0 ------------------------------------------------------------------------------------------------------------
-def _hear(comm: MPI.Comm) -> list[str]:
-    """Waits for one word of every other rank."""
-    from mpifl.links.mpi import SETUP, wait
-
-    buffers = [bytearray(HOST) for _ in range(1, comm.size)]
-    wait(*(comm.Irecv(b, r, SETUP) for r, b in enumerate(buffers, 1)))
-    return [b.decode(errors="replace").strip() for b in buffers]
-
-
-_names: list[str] = []  # the hosts, once they are known
-
-
-def _hosts(comm: MPI.Comm | None) -> list[str]:
-    """The hosts of all ranks, rank 0's first; the other ranks send their names once, as soon as they are there."""
-    if not _names:
-        _names.extend([_host(), *(_hear(comm) if comm else ())])
-    return _names
-
-
-def dismiss(comm: MPI.Comm | None, code: int) -> None:
-    """Rank 0: no run; the other ranks leave with this exit code."""
-    if comm:
-        _hosts(comm)
-        _send_parts(comm, [json.dumps({"code": code}).encode()] * (comm.size - 1), [[]] * (comm.size - 1))
-
-
-def _send_parts(comm: MPI.Comm, texts: list[bytes], arrays: list[list[np.ndarray]]) -> None:
-    """Sends rank r + 1 its text r and its arrays r."""
-    from mpifl.links.mpi import SETUP, wait
-
-    requests = []
-    for r, text in enumerate(texts):
-        requests.append(comm.Isend(np.array([len(text)], np.int64), r + 1, SETUP))
-        requests.append(comm.Isend(np.frombuffer(text, np.uint8), r + 1, SETUP))
-        requests += [comm.Isend(a, r + 1, SETUP) for a in arrays[r]]
-    wait(*requests)
-
-
 def _vectors(job: Job) -> int:
     return max(job.algorithm.vectors_up, job.algorithm.vectors_down)
 
 
-def _link(job: Job, problem: Problem, x0: np.ndarray, comm: MPI.Comm | None) -> Link:
-    """Hands every client to its rank and waits until all are ready."""
-    from mpifl.config import job_to_dict
-    from mpifl.problems import objective
+def _here(job: Job, problem: Problem, x0: np.ndarray, place: Place) -> tuple[Link, list[Any]]:
+    """All clients in this process, and what it computes with. Raises ConfigError."""
+    from mpifl.problems import host
 
-    n = problem.clients
-    if comm is None:
-        objectives = {i: objective(job.problem, problem.meta, problem.shard(i), i, job.seed) for i in range(n)}
-        return InProcess(Worker(job.algorithm, x0, objectives))
-    from mpifl.links.mpi import ServerEnd
-
-    common = {"job": job_to_dict(job), "meta": problem.meta, "n": n, "d": x0.size, "dtype": x0.dtype.str}
-    texts, arrays = [], []
-    for r in range(comm.size - 1):
-        mine = [(i, problem.shard(i)) for i in range(r, n, comm.size - 1)]
-        specs = [(i, [(a.shape, a.dtype.str) for a in shard]) for i, shard in mine]
-        texts.append(json.dumps({**common, "clients": specs}).encode())
-        arrays.append([x0, *(a for _, shard in mine for a in shard)])
-    _send_parts(comm, texts, arrays)
-    link = ServerEnd(comm, n, x0.size, x0.dtype, _vectors(job))
-    _hear(comm)  # all are ready
-    return link
+    shards = {i: problem.shard(i) for i in range(problem.clients)}
+    hosted = host(job.problem, problem.meta, shards, job.seed, place)
+    return InProcess(Worker(job.algorithm, x0, hosted.objectives, hosted.together)), [hosted.facts]
 
 
 def lead(job: Job, comm: MPI.Comm | None, replay: Run | None = None, problem: Problem | None = None) -> int:
@@ -176,9 +117,11 @@ def lead(job: Job, comm: MPI.Comm | None, replay: Run | None = None, problem: Pr
 
     `problem` saves the loading where several jobs have the same one.
     """
+    from mpifl.config import job_to_dict
     from mpifl.problems import load
     from mpifl.provenance import attributes
     from mpifl.records import RunWriter
+    from mpifl.records.create import refuse_existing
 
     problem = problem or load(job.problem)
     x0 = problem.initial(job.seed)
@@ -191,20 +134,28 @@ def lead(job: Job, comm: MPI.Comm | None, replay: Run | None = None, problem: Pr
         job.algorithm.validate(n)  # data that come by client say only now how many there are
         server = job.algorithm.init_server(x0, clients)
     schedule = _recorded(job, replay) if replay else _plan(job, delays)
+    refuse_existing(Path(job.output), job.overwrite)
     ranks = comm.size if comm else 1
-    hosts = _hosts(comm)
+    words = muster.ranks(comm)
+    place = muster.places(words)[0]
+    facts = [dict(problem.prepare(place))]
+    if comm is None:
+        link, facts = _here(job, problem, x0, place)
+    else:
+        facts += muster.deal(comm, job_to_dict(job), problem, x0)
     columns = {
         "samples": problem.samples,
         "rate": rates if rates is not None else np.full(n, np.nan),
         "rank": 1 + np.arange(n) % (ranks - 1) if comm else np.zeros(n, int),
     }
-    attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts)
+    hosts = [word["host"] for word in words]
+    attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     writer = RunWriter(job.output, attrs=attrs, clients=columns, x0=x0, layout=problem.layout, overwrite=job.overwrite)
-    try:
-        link = _link(job, problem, x0, comm)
-    except BaseException:
-        writer.close("failed", x0)
-        raise
+    if comm:
+        from mpifl.links.mpi import ServerEnd
+
+        muster.go(comm)
+        link = ServerEnd(comm, n, x0.size, x0.dtype, _vectors(job))
     return _serve(job, problem, server, clients, link, schedule, writer)
 
 

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from mpifl.config import Job
 
 
-def attributes(job: Job, clock: str, clients: int, comm: MPI.Comm | None, hosts: list[str]) -> dict[str, Any]:
-    """The root attributes that are known at the start."""
+def attributes(
+    job: Job, clock: str, clients: int, comm: MPI.Comm | None, hosts: list[str], facts: list[Any]
+) -> dict[str, Any]:
+    """The root attributes that are known at the start; facts: what each rank computes with, rank 0 first."""
     return {
         "mpifl_version": __version__,
         "name": job.name,
@@ -30,6 +32,7 @@ def attributes(job: Job, clock: str, clients: int, comm: MPI.Comm | None, hosts:
         "hosts": json.dumps(hosts),
         "mpi": _mpi() if comm else "none",
         "git_commit": _commit(),
+        **({"compute": json.dumps(facts)} if any(facts) else {}),
     }
 
 

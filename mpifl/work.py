@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import nan, sqrt
-from typing import Protocol
+from typing import Any, Protocol
 
 from mpifl.algorithms.base import Algorithm, Message, Objective, Update, Vector, check_vectors
+
+MOST = 64  # clients that compute together: their vectors and gradients are in memory at once
 
 
 class Worker:
     """The clients of one rank: their states and objectives, by client number."""
 
-    def __init__(self, algorithm: Algorithm, x0: Vector, objectives: Mapping[int, Objective]) -> None:
-        self._algorithm, self._objectives, self._x0 = algorithm, objectives, x0
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        x0: Vector,
+        objectives: Mapping[int, Objective],
+        together: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None,
+    ) -> None:
+        """together: computes several clients' updates in one go, where that is faster than one after another."""
+        self._algorithm, self._objectives, self._x0, self._together = algorithm, objectives, x0, together
+        self.most = MOST if together else 1  # messages that are worth waiting for each other
         self.states = {i: algorithm.init_client(x0, i) for i in objectives}
+
+    def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update]:
+        """The answers of several clients, at most `most`, to a message each. Raises as `train`."""
+        if self._together is None or len(messages) == 1:
+            return [self.train(i, message) for i, message in messages]
+        return self._together([partial(self.train, i, message) for i, message in messages])
 
     def train(self, i: int, message: Message) -> Update:
         """Client i's answer to a message. Raises ValueError where it is none that fits on the wire."""
@@ -38,8 +55,8 @@ class Worker:
 class ClientEnd(Protocol):
     """The clients' end of a link."""
 
-    def messages(self) -> Iterator[tuple[int, Message, float]]:
-        """(client, message, delay in seconds) until the server ends the run."""
+    def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
+        """(client, message, delay in seconds) of those that are there, at most so many, until the run ends."""
 
     def reply(self, i: int, update: Update, delay: float) -> None:
         """Sends client i's update once `delay` seconds have passed since its message came."""
@@ -47,5 +64,7 @@ class ClientEnd(Protocol):
 
 def work(worker: Worker, end: ClientEnd) -> None:
     """Serves a rank's clients until the server ends the run."""
-    for i, message, delay in end.messages():
-        end.reply(i, worker.train(i, message), delay)
+    for group in end.messages(worker.most):
+        updates = worker.train_all([(i, message) for i, message, _ in group])
+        for (i, _, delay), update in zip(group, updates):
+            end.reply(i, update, delay)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.local import settle
 from mpifl.algorithms.rounds import Sampled
 from mpifl.errors import ConfigError, choice
 
@@ -58,6 +59,7 @@ class APFL(Sampled):
             gradient = objective.gradient(alpha * v + (1 - alpha) * w_i, rows)
             slope = float((v - w_i) @ gradient)  # d/d alpha of f_i(v-bar)
             v -= eta * alpha * gradient
+            settle(objective, v)
             if self.adapt == "step" or (self.adapt == "round" and first):
                 alpha = min(max(alpha - eta * slope, 0.0), 1.0)
             first = False

@@ -24,7 +24,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
 from mpifl.algorithms.indicators import Decayed, Equal, Indicators, Measured, Theorem2
-from mpifl.algorithms.local import Local
+from mpifl.algorithms.local import Local, settle
 from mpifl.algorithms.participation import Cohort, Trigger
 from mpifl.errors import ConfigError, at_least, choice
 
@@ -115,6 +115,7 @@ class AsyPFL(Local):
                     h = objective.fisher(omega_k)
                 gradient += self.elastic * (beta - omega_k) * h
             beta -= delta * gradient
+            settle(objective, beta)
             taken += 1
 
         omega_k, steps, _ = self.solve(

@@ -81,7 +81,13 @@ class Update(NamedTuple):
 
 
 class Objective(Protocol):
-    """One client's f_i, as `mpifl.problems` builds it."""
+    """One client's f_i, as `mpifl.problems` builds it.
+
+    Two more methods are an objective's own choice; the local solver calls them where they are. `descend(y, batches,
+    step)` takes the steps y <- y - step * gradient(y, rows) of all batches in place, faster than one by one.
+    `settle(y)` follows a step and writes into y, in place, what the batch left in it that no gradient tells: running
+    statistics of batch norm.
+    """
 
     samples: int  # s_i
     share: float  # s_i / S

@@ -39,12 +39,23 @@ class Quadratic(NamedTuple):
     weight: float
     centre: Vector | None
 
+    @property
+    def adds(self) -> bool:
+        """Whether anything is added at all."""
+        return bool(self.weight) or self.shift is not None
+
     def add_gradient(self, y: Vector, gradient: Vector) -> None:
         """Adds shift + weight (y - centre) to a gradient."""
         if self.weight:
             gradient += self.weight * (y - self.centre)
         if self.shift is not None:
             gradient += self.shift
+
+
+def settle(objective: Objective, y: Vector) -> None:
+    """Lets the objective write into y, after a step, what no gradient tells (see `Objective`)."""
+    if hasattr(objective, "settle"):
+        objective.settle(y)
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,9 @@ class Sgd:
         beside: Beside | None, done: Done | None, start: Any,
     ) -> Solved:  # fmt: skip
         y, velocity, taken = x.copy(), None, 0
+        if not (self.momentum or term.adds or beside or done) and hasattr(objective, "descend"):
+            objective.descend(y, batches, step)
+            return Solved(y, len(batches))
         for rows in batches:
             gradient = objective.gradient(y, rows)
             term.add_gradient(y, gradient)
@@ -76,6 +90,7 @@ class Sgd:
                 gradient *= step
             before = y.copy() if beside else y
             y -= gradient
+            settle(objective, y)
             taken += 1
             if beside:
                 beside(before, y, rows)
@@ -103,13 +118,15 @@ class Svrg:
         z, full = start or (x, objective.gradient(x))
         y = x.copy()
         for rows in batches:
+            at_z = objective.gradient(z, rows)
             v = objective.gradient(y, rows)
-            v -= objective.gradient(z, rows)
+            v -= at_z
             v += full
             term.add_gradient(y, v)
             v *= step
             before = y.copy() if beside else y
             y -= v
+            settle(objective, y)
             if beside:
                 beside(before, y, rows)
         return Solved(y, len(batches))
@@ -132,8 +149,10 @@ class Sarah:
             term.add_gradient(y, v)
             v *= step
             before, y = y, y - v
+            at_before = objective.gradient(before, rows)
             estimate += objective.gradient(y, rows)
-            estimate -= objective.gradient(before, rows)
+            estimate -= at_before
+            settle(objective, y)
             if beside:
                 beside(before, y, rows)
         return Solved(y, len(batches), estimate)

@@ -1,4 +1,4 @@
-"""The in-process link: all clients live in the server's process and compute when a message is sent to them."""
+"""The in-process link: all clients live in the server's process."""
 
 from __future__ import annotations
 
@@ -10,24 +10,43 @@ from mpifl.work import Worker
 
 
 class InProcess:
-    """A link without a wire."""
+    """A link without a wire. Clients compute when they are sent a message, or where they can do so together, when an
+    update is asked for."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
+        self._asked: dict[int, tuple[Message, float, float]] = {}  # client -> message, delay (s), when it was sent
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
 
     def send(self, i: int, message: Message, delay: float) -> None:
-        begin = time.perf_counter()
-        self._ready[i] = self._worker.train(i, message)
-        heapq.heappush(self._due, (begin + delay, i))
+        self._asked[i] = message, delay, time.perf_counter()
+        if self._worker.most == 1:
+            self._compute([i])
+
+    def _compute(self, clients: list[int]) -> None:
+        """Has these clients compute, and holds their updates back until the delays since their messages are over."""
+        asked = [(i, *self._asked.pop(i)) for i in clients]
+        updates = self._worker.train_all([(i, message) for i, message, _, _ in asked])
+        for (i, _, delay, sent), update in zip(asked, updates):
+            self._ready[i] = update
+            heapq.heappush(self._due, (sent + delay, i))
+
+    def _next(self, first: int | None = None) -> list[int]:
+        """Clients that compute together: `first`, if given, and those that were asked before others."""
+        order = [i for i in self._asked if i != first]
+        return ([] if first is None else [first]) + order[: self._worker.most - (first is not None)]
 
     def take(self, i: int) -> Update:
+        if i not in self._ready:
+            self._compute(self._next(i))
         self._due.clear()  # a clock that takes by client keeps the times itself
         return self._ready.pop(i)
 
     def any(self, timeout: float) -> tuple[int, Update] | None:
         end = time.perf_counter() + timeout
+        while self._asked:
+            self._compute(self._next())
         due = self._due[0][0] if self._due else float("inf")
         if due > end:
             time.sleep(max(0.0, end - time.perf_counter()))
@@ -40,7 +59,7 @@ class InProcess:
         """Nothing to do: the update was made for this one use."""
 
     def finish(self, code: int) -> int:
-        dropped = len(self._ready)
-        self._ready.clear()
-        self._due.clear()
+        dropped = len(self._ready) + len(self._asked)
+        for held in (self._asked, self._ready, self._due):
+            held.clear()
         return dropped

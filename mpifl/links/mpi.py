@@ -202,31 +202,43 @@ class ClientEnd:
         self._request = comm.Recv_init(self._frame, 0, FRAME)
         self._held: list[tuple[float, int, Update]] = []  # (perf_counter until which it is held back, client, update)
         self._sending: deque[tuple[list[MPI.Request], object]] = deque()
-        self._came = 0.0  # when the present message came
+        self._came: dict[int, float] = {}  # client -> when its last message came
+        self._posted = False  # whether the frame's receive is under way
         self.code = 0
 
-    def messages(self) -> Iterator[tuple[int, Message, float]]:
-        while (head := self._receive())[0] == wire.WORK:
-            self._came = time.perf_counter()
-            i, count = int(head[1]), int(head[2])
-            if self._frames.inline:
-                vectors = self._frames.body(self._frame, count)
-            else:
-                vectors = tuple(np.empty(self._frames.d, self._frames.dtype) for _ in range(count))
-                wait(*(self._comm.Irecv(v, 0, DATA + i // self._workers) for v in vectors))
-            yield wire.to_message(head, vectors)
+    def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
+        group: list[tuple[int, Message, float]] = []
+        while (head := self._receive(wait=not group)) is None or head[0] == wire.WORK:
+            if head:
+                self._came[int(head[1])] = time.perf_counter()
+                group.append(wire.to_message(head, self._vectors(int(head[1]), int(head[2]))))
+            if head is None or len(group) == most:
+                yield group
+                group = []
         self.code = int(head[1])
         self._flush(float("inf"))
         self._goodbye()
 
-    def _receive(self) -> list[float]:
-        """Waits for the next frame, sending held updates as they fall due; its head.
+    def _vectors(self, i: int, count: int) -> tuple[np.ndarray, ...]:
+        """The vectors of client i's message, which follow its frame or are in it."""
+        if self._frames.inline:
+            return self._frames.body(self._frame, count)
+        vectors = tuple(np.empty(self._frames.d, self._frames.dtype) for _ in range(count))
+        wait(*(self._comm.Irecv(v, 0, DATA + i // self._workers) for v in vectors))
+        return vectors
+
+    def _receive(self, wait: bool) -> list[float] | None:
+        """The head of the next frame, sending held updates as they fall due; None where none is there to `wait` for.
 
         While all updates of the rank are held back, only the end of the run can be announced: no need to look often.
         """
-        self._request.Start()
+        if not self._posted:
+            self._request.Start()
+            self._posted = True
         backoff = Backoff()
         while not self._request.Test():
+            if not wait:
+                return None
             if self._held or self._sending:
                 self._flush(time.perf_counter())
             if not self._held:
@@ -235,6 +247,7 @@ class ClientEnd:
                 time.sleep(max(0.0, min(self._held[0][0] - time.perf_counter(), IDLE)))
             else:
                 backoff.sleep(self._held[0][0] - time.perf_counter())
+        self._posted = False
         return self._frames.head(self._frame)
 
     def _flush(self, until: float) -> None:
@@ -246,7 +259,7 @@ class ClientEnd:
 
     def reply(self, i: int, update: Update, delay: float) -> None:
         if delay > 0:
-            heappush(self._held, (self._came + delay, i, update))
+            heappush(self._held, (self._came[i] + delay, i, update))
         else:
             self._send(i, update)
 
@@ -264,5 +277,5 @@ class ClientEnd:
         where = f"rank {self._comm.rank} on {socket.gethostname()} (process {os.getpid()}):\n"
         text = (where + "".join(traceback.format_exception(error))).encode()
         wait(*post(self._comm, self._frames.pack((wire.ERROR, len(text))), 0), self._comm.Isend(text, 0, TEXT))
-        for _ in self.messages():  # taken in and dropped
+        for _ in self.messages(1):  # taken in and dropped
             pass

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from mpifl.problems.base import Data, Init, Model, Partition, Problem, Rows
+from mpifl.problems.base import Data, Hosted, Init, Model, Partition, Place, Problem, Rows, Shard
 from mpifl.problems.config import ProblemConfig
 from mpifl.problems.data import DATA
 from mpifl.problems.inits import INITS
@@ -23,12 +21,15 @@ __all__ = [
     "MODELS",
     "PARTITIONS",
     "Data",
+    "Hosted",
     "Init",
     "Model",
     "Partition",
+    "Place",
     "Problem",
     "ProblemConfig",
     "Rows",
+    "host",
     "load",
     "objective",
 ]
@@ -36,9 +37,22 @@ __all__ = [
 
 def load(config: ProblemConfig) -> Problem:
     """Reads the data and deals it to the clients; rank 0 or one process. Raises ConfigError."""
+    if config.entry is not None:
+        from mpifl.problems.torch.entry import EntryProblem
+
+        return EntryProblem(config)
     return config.model.problem(config)
 
 
-def objective(config: ProblemConfig, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int) -> Objective:
-    """Client i's objective from its shard and `Problem.meta`; any rank."""
-    return config.model.objective(config, meta, shard, i, seed)
+def host(config: ProblemConfig, meta: dict[str, Any], shards: Mapping[int, Shard], seed: int, place: Place) -> Hosted:
+    """The clients of one rank, from their shards and `Problem.meta`; any rank. Raises ConfigError."""
+    if config.entry is not None:
+        from mpifl.problems.torch.entry import host_entry
+
+        return host_entry(config, meta, list(shards), seed, place)
+    return config.model.host(config, meta, shards, seed, place)
+
+
+def objective(config: ProblemConfig, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:
+    """Client i's objective alone, from its shard and `Problem.meta`. Raises ConfigError."""
+    return host(config, meta, {i: shard}, seed, Place()).objectives[i]

@@ -6,10 +6,10 @@ here is heavier than NumPy: every rank imports it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -17,14 +17,24 @@ if TYPE_CHECKING:
     from mpifl.algorithms.base import Objective
     from mpifl.problems.config import ProblemConfig
 
+Shard = Sequence["np.ndarray"]  # what a client's rank is sent of the data
 Layout = list[tuple[str, tuple[int, ...]]]  # names and shapes of a model's parts, in the order of the flat vector
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Text as numbers, in a file that every rank maps into its memory; a row is a window of it."""
+
+    file: Path  # .npy, (tokens,) unsigned integers below `vocabulary`
+    window: int  # tokens in a row
+    vocabulary: int
 
 
 @dataclass
 class Rows:
     """What a data set holds: rows to train on, rows to test on, and where they come by client, whose each is."""
 
-    x: np.ndarray  # (S, features), any numeric dtype
+    x: np.ndarray  # (S, features), any numeric dtype; of text (S, 1) int64, where in `tokens.file` each row begins
     y: np.ndarray  # (S,) int labels
     x_test: np.ndarray  # (T, features); T = 0 where there is none
     y_test: np.ndarray  # (T,)
@@ -32,6 +42,8 @@ class Rows:
     divisor: float = 1  # features are x / divisor
     owner: np.ndarray | None = None  # (S,) int client of each training row
     owner_test: np.ndarray | None = None  # (T,) likewise of each test row; -1: of none
+    shape: tuple[int, ...] = ()  # of one row where it is an image: channels, height, width
+    tokens: Tokens | None = None  # where the rows are text
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,21 @@ class Init:
         raise NotImplementedError
 
 
+class Place(NamedTuple):
+    """What a rank has to compute with."""
+
+    local: int = 0  # its number among the ranks with clients on its host
+    cores: int = 1  # its share of the host's cores
+
+
+class Hosted(NamedTuple):
+    """A rank's clients."""
+
+    objectives: Mapping[int, Objective]
+    facts: Mapping[str, Any] = {}  # JSON-able: what the run file says of how this rank computes
+    together: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None  # runs several clients' jobs at once
+
+
 class Problem:
     """n clients' objectives on one flat vector of length d, and how well a model does."""
 
@@ -73,6 +100,10 @@ class Problem:
     samples: np.ndarray  # (n,) int64 s_i
     layout: Layout
     meta: dict[str, Any]  # JSON-able: what `objective` needs besides the configuration and a shard
+
+    def prepare(self, place: Place) -> Mapping[str, Any]:
+        """Told once, before anything is measured, what rank 0 computes with; facts for the run file, JSON-able."""
+        return {}
 
     def initial(self, seed: int) -> np.ndarray:
         """(d,) the first model of a run."""
@@ -117,8 +148,12 @@ class Model:
         """Reads the data and deals it; rank 0 or one process."""
         raise NotImplementedError
 
-    def objective(
-        self, config: ProblemConfig, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
-    ) -> Objective:
+    def objective(self, config: ProblemConfig, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:
         """Client i's objective, on any rank."""
         raise NotImplementedError
+
+    def host(
+        self, config: ProblemConfig, meta: dict[str, Any], shards: Mapping[int, Shard], seed: int, place: Place
+    ) -> Hosted:
+        """A rank's clients, from client -> shard. Raises ConfigError where this rank cannot compute them."""
+        return Hosted({i: self.objective(config, meta, shard, i, seed) for i, shard in shards.items()})

@@ -38,8 +38,6 @@ def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     file = None
     try:
-        if path.is_dir():
-            raise ConfigError("output", path, "a file name; this is a directory")
         refuse_existing(path, overwrite)
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # tells causes apart, HDF5 does not
@@ -55,7 +53,9 @@ def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Raises ConfigError if `path` exists and must stay."""
+    """Raises ConfigError if `path` is a directory, or exists and must stay."""
+    if path.is_dir():
+        raise ConfigError("output", path, "a file name; this is a directory")
     if not overwrite and os.path.lexists(path):
         raise ConfigError("output", path, "a new file; this one exists (overwrite=true replaces it)")
 

@@ -81,7 +81,7 @@ def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         ("list algorithms fedavg", "step_size "),
         ("list data", "dirichlet: "),
         ("list data digits", "digits: "),
-        ("list data", "test_split  null "),
+        ("list data", "  test_split "),
         ("list models", "logistic: "),
         ("list models uniform", "half_width "),
         ("list models constant", "value  1.0 "),

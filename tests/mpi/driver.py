@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from mpifl import launch
+from mpifl import launch, muster
 from mpifl.cli import main
 
 
@@ -39,7 +39,7 @@ def run(told: Path) -> None:
     replies = []
     before = contents(told) if rank == 0 else {}
     for words in json.loads((told / "commands.json").read_text()):
-        launch._names.clear()  # the other ranks say where they are once a command
+        muster._known.clear()  # the other ranks say where they are once a command
         out, err, begin = io.StringIO(), Tee(), time.perf_counter()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(words)

@@ -31,4 +31,4 @@ class Digits(Data):
         table = np.loadtxt(file, delimiter=",", dtype=np.int64)
         table = table[stream(0, "digits").permutation(len(table))]  # one fixed split for everybody
         x, y = table[:, :-1].astype(np.uint8), table[:, -1]
-        return Rows(x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:], classes=10, divisor=16)
+        return Rows(x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:], classes=10, divisor=16, shape=(1, 8, 8))

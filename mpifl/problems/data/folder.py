@@ -43,14 +43,15 @@ class Folder(Data):
         return gather(train, test, folder)
 
 
-def located(path: str, root: Path) -> Path:
-    """The folder `path`, as it stands or under the data root."""
+def located(path: str, root: Path, file: bool = False) -> Path:
+    """The folder (or file) `path`, as it stands or under the data root."""
+    kind = "file" if file else "folder"
     if not path:
-        raise ConfigError("problem.data.path", path, "a folder")
-    for folder in (Path(path).expanduser(), root / path):
-        if folder.is_dir():
-            return folder
-    raise ConfigError("problem.data.path", path, f"a folder, as it stands or under {root}")
+        raise ConfigError("problem.data.path", path, f"a {kind}")
+    for place in (Path(path).expanduser(), root / path):
+        if place.is_file() if file else place.is_dir():
+            return place
+    raise ConfigError("problem.data.path", path, f"a {kind}, as it stands or under {root}")
 
 
 def read_arrays(file: Path) -> dict[str, np.ndarray]:

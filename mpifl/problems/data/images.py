@@ -31,7 +31,7 @@ class Images(Data):
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         x, y = self._half(root / self.name, self.train, download)
         x_test, y_test = self._half(root / self.name, self.test, download)
-        return Rows(x, y, x_test, y_test, self.classes, divisor=255)
+        return Rows(x, y, x_test, y_test, self.classes, divisor=255, shape=(1, SIDE, SIDE))
 
     def _half(self, folder: Path, part: str, download: bool) -> tuple[np.ndarray, np.ndarray]:
         images = self._file(folder, f"{part}-images-idx3-ubyte", download)

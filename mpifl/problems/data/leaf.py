@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, whole
 from mpifl.problems.base import Data, Rows
-from mpifl.problems.data.folder import gather, located
+from mpifl.problems.data.folder import Part, gather, located
+from mpifl.problems.data.users import drawn
 
-Users = dict[str, tuple[np.ndarray, np.ndarray]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,34 +30,94 @@ class Leaf(Data):
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         folder = located(self.path, root)
-        train = read_users(folder / "train")
-        test = read_users(folder / "test") if (folder / "test").is_dir() else {}
-        known = {user: k for k, user in enumerate(train)}
-        strangers = {user: -1 - k for k, user in enumerate(test)}  # users that have nothing to train on
-        return gather(list(train.values()), {known.get(u, strangers[u]): part for u, part in test.items()}, folder)
+        train, test = read_halves(folder, vectors, empty=True)
+        return gather(list(train.values()), by_client(test, train), folder)
 
 
-def read_users(folder: Path) -> Users:
-    """Every user's x (rows, features) and y (rows,) of all JSON files in `folder`, files in sorted order."""
-    files = sorted(folder.glob("*.json"))
+@dataclass(frozen=True)
+class LeafUsers(Data):
+    """The base of LEAF's own data sets: where they are, and which of their users become clients."""
+
+    natural: ClassVar[bool] = True
+    name: str = ""
+    path: str = ""
+    """Folder with train/*.json and test/*.json: as it stands, else under the data root."""
+    users: int | None = None
+    """So many users, drawn at random among those with enough rows, in the files' order; null: all of them."""
+    min_samples: int = 1
+    """Least training rows of a user that becomes a client."""
+    seed: int = 0
+    """Seed of the draw; the run's own seed does not change it."""
+
+    def __post_init__(self) -> None:
+        whole("users", self.users, 1, optional=True)
+        whole("min_samples", self.min_samples, 1)
+        whole("seed", self.seed, 0)
+
+    def drawn(self, samples: np.ndarray, folder: Path) -> np.ndarray:
+        """The places of the users that become clients, of all with their numbers of training rows (users,)."""
+        which = f"users with at least {self.min_samples} training rows"
+        return drawn("users", self.users, samples >= self.min_samples, self.seed, folder, which)
+
+
+def read_halves(folder: Path, rows: Callable[[Any, Any], T], empty: bool = False) -> tuple[dict[str, T], dict[str, T]]:
+    """What `read_users` finds in `folder`/train, and in `folder`/test where that is there."""
+    train = read_users(folder / "train", rows, empty)
+    if not train:
+        raise ConfigError("data file", folder / "train", "at least one user with rows: it has none")
+    return train, read_users(folder / "test", rows, True) if (folder / "test").is_dir() else {}
+
+
+def read_users(folder: Path, rows: Callable[[Any, Any], T], empty: bool) -> dict[str, T]:
+    """`rows(x, y)` of every user in all JSON files in `folder`, files in sorted order. A ValueError of `rows` says what
+    would be right. Users without rows are left out where `empty`, else an error."""
+    files = json_files(folder)
     if not files:
         raise ConfigError("data file", folder / "*.json", "at least one json file")
-    users: Users = {}
+    users: dict[str, T] = {}
     for file in files:
+        user = None
         try:
             content = json.loads(file.read_bytes())
             for user in content["users"]:
                 held = content["user_data"][user]
                 if not len(held["y"]):
+                    if not empty:
+                        raise ValueError("at least one row")
                     continue
-                x, y = np.array(held["x"], np.float64), np.array(held["y"])
                 if user in users:
-                    raise ConfigError("data file", file, f"users that no other file has: user {user} is there twice")
-                if x.ndim != 2 or y.shape != x.shape[:1] or not (y == y.astype(np.int64)).all():
-                    raise ConfigError("data file", file, f"rows of numbers and a whole label each: see user {user}")
-                users[user] = x, y.astype(np.int64)
-        except ConfigError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError("data file", file, f"leaf json (users, user_data): {str(error).lower()}") from error
+                    raise ValueError(f"users that no other file has: user {user} is there twice")
+                users[user] = rows(held["x"], held["y"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            wanted = "leaf json (users, user_data)" + (f", in user {user}" if user else "")
+            raise ConfigError("data file", file, f"{wanted}: {str(error).lower()}") from error
     return users
+
+
+def json_files(folder: Path) -> list[Path]:
+    """The JSON files in `folder`, in sorted order."""
+    return sorted(folder.glob("*.json"))
+
+
+def by_client(test: Mapping[str, T], users: Iterable[str]) -> dict[int, T]:
+    """Test users' rows by client, k for the k-th of `users`; negative for users that have nothing to train on."""
+    known = {user: k for k, user in enumerate(users)}
+    return {known.get(user, -1 - k): part for k, (user, part) in enumerate(test.items())}
+
+
+def vectors(x: Any, y: Any) -> Part:
+    """Rows (rows, features) float64 of one length, and their labels (rows,)."""
+    rows = np.array(x, np.float64)
+    if rows.ndim != 2:
+        raise ValueError("rows of numbers")
+    return rows, labels(y, len(rows))
+
+
+def labels(y: Any, rows: int, classes: int | None = None) -> np.ndarray:
+    """(rows,) int64; ValueError unless y are so many whole numbers, of 0 .. classes - 1 where `classes` is given."""
+    given = np.array(y)
+    if given.shape != (rows,) or given.dtype.kind not in "biuf" or (given % 1 != 0).any():
+        raise ValueError(f"a whole label for each of {rows} rows")
+    if classes is not None and (given.min() < 0 or given.max() >= classes):
+        raise ValueError(f"labels 0 to {classes - 1}")
+    return given.astype(np.int64)

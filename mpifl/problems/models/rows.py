@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Init, Layout, Model, Problem, Rows
+from mpifl.problems.base import Data, Init, Layout, Model, Problem, Rows, Shard
 from mpifl.problems.data.digits import Digits
 from mpifl.problems.data.nothing import Nothing
 from mpifl.problems.inits import Uniform
@@ -76,17 +76,20 @@ class RowProblem(Problem):
             none = int(self.samples.argmin())
             raise ConfigError("problem.clients", self.clients, f"rows for every client: client {none} would have none")
         self.model, self.l2, self.dtype = model, config.l2, np.dtype(config.dtype)
+        self._config = config
+        self.layout = self._layout(rows)
         order = np.argsort(owner, kind="stable")
         kept, held_out = order[~held[order]], order[held[order]]
         targets = model.targets(labels, rows.classes)
         train, test = targets[: len(owner)], targets[len(owner) :]
-        self._x, self._y = _scaled(rows.x, rows.divisor, self.dtype, kept), train[kept]
+        dtype = rows.x.dtype if rows.tokens else self.dtype  # where text begins is no number to scale
+        self._x, self._y = _scaled(rows.x, rows.divisor, dtype, kept), train[kept]
         dealt = rows.owner_test is None or owner is not rows.owner  # anew: then test rows are nobody's
         whose = np.full(len(rows.y_test), -1) if dealt else np.asarray(rows.owner_test)
         order = np.argsort(whose, kind="stable")  # nobody's come first
-        self._x_test, self._y_test = _scaled(rows.x_test, rows.divisor, self.dtype, order), test[order]
+        self._x_test, self._y_test = _scaled(rows.x_test, rows.divisor, dtype, order), test[order]
         if config.test_split:  # a client's own test rows: held out, else those that the data bring for it
-            self._x_own, self._y_own = _scaled(rows.x, rows.divisor, self.dtype, held_out), train[held_out]
+            self._x_own, self._y_own = _scaled(rows.x, rows.divisor, dtype, held_out), train[held_out]
             whose = owner[held_out]
             if not len(test):
                 self._x_test, self._y_test = self._x_own, self._y_own
@@ -95,9 +98,10 @@ class RowProblem(Problem):
             self._x_own, self._y_own, whose = self._x_test[first:], self._y_test[first:], whose[order][first:]
         self._own = np.bincount(whose, minlength=self.clients)
         self._ends, self._own_ends = np.cumsum(self.samples), np.cumsum(self._own)
-        self._config = config
         self._whole: Objective | None = None  # one objective on all rows, where its gradient is asked for
-        self.layout = model.layout(rows.x.shape[1], rows.classes)
+        self._seen = [
+            _few(config.evaluation_rows, *part) for part in ((self._x, self._y), (self._x_test, self._y_test))
+        ]
         self.d = sum(int(np.prod(shape)) for _, shape in self.layout)
         self.meta = {
             "d": self.d,
@@ -106,7 +110,16 @@ class RowProblem(Problem):
             "samples": self.samples.tolist(),
             "layout": [[name, list(shape)] for name, shape in self.layout],
             "classes": rows.classes,
+            "shape": list(rows.shape or rows.x.shape[1:]),
+            "tokens": rows.tokens and [str(rows.tokens.file), rows.tokens.window, rows.tokens.vocabulary],
         }
+
+    def _layout(self, rows: Rows) -> Layout:
+        """Names and shapes of the model's parts. Raises ConfigError where the rows are not for this model."""
+        if rows.tokens:
+            text = "a model for text, char-lstm or lstm: these data are text"
+            raise ConfigError("problem.model", getattr(self.model, "name", ""), text)
+        return self.model.layout(rows.x.shape[1], rows.classes)
 
     def initial(self, seed: int) -> np.ndarray:
         return self.model.init.draw(stream(seed, "init"), self.d).astype(self.dtype)
@@ -125,7 +138,7 @@ class RowProblem(Problem):
         with np.errstate(over="ignore", invalid="ignore"):
             for i in np.flatnonzero(self._own).tolist():
                 mine = self._own_rows(i)
-                right[i] = self.model.losses(x, self._x_own[mine], self._y_own[mine], self.layout)[1] / self._own[i]
+                right[i] = self._measure(x, self._x_own[mine], self._y_own[mine])[1] / self._own[i]
         return right
 
     def gradient_norm(self, x: np.ndarray) -> float:
@@ -137,8 +150,8 @@ class RowProblem(Problem):
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged; the setting belongs to a thread
-            train, _ = self._mean(x, self._x, self._y)
-            test, accuracy = self._mean(x, self._x_test, self._y_test)
+            train, _ = self._mean(x, *self._seen[0])
+            test, accuracy = self._mean(x, *self._seen[1])
             train += self.model.regulariser(x, self.l2, self.layout)
         own = self.client_accuracies(x) if self._own.any() else np.full(1, np.nan)
         return {
@@ -151,12 +164,17 @@ class RowProblem(Problem):
     def _mean(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, float]:
         if not len(rows):
             return nan, nan
+        total, right = self._measure(x, rows, y)
+        return total / len(rows), right / len(rows)
+
+    def _measure(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, int]:
+        """The sum of the rows' losses under the model x (d,), and how many rows it classifies rightly."""
         total, right = 0.0, 0
         for k in range(0, len(rows), CHUNK):
             losses, hits = self.model.losses(x, rows[k : k + CHUNK], y[k : k + CHUNK], self.layout)
             total += float(losses.sum(dtype=np.float64))
             right += hits
-        return total / len(rows), right / len(rows)
+        return total, right
 
 
 def _name(data: Data) -> str:
@@ -190,31 +208,33 @@ def _held_out(fraction: float | None, owner: np.ndarray, clients: int) -> np.nda
     return held
 
 
+def _few(most: int | None, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At most so many rows, in order; the same ones for all runs."""
+    if most is None or len(y) <= most:
+        return x, y
+    drawn = np.sort(stream(0, "evaluation").choice(len(y), most, replace=False, shuffle=False))
+    return x[drawn], y[drawn]
+
+
 def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -> np.ndarray:
     """x[order] / divisor as `dtype`, a piece at a time: the raw rows may be all that memory has room for."""
+    if dtype.kind == "i":
+        return x[order]
     result = np.empty((len(order), x.shape[1]), dtype)
     for k in range(0, len(order), CHUNK):
         np.divide(x[order[k : k + CHUNK]], divisor, out=result[k : k + CHUNK], dtype=dtype, casting="unsafe")
     return result
 
 
-class RowObjective:
-    """One client's f_i on its rows: batches, and what the rules may know of the client."""
+class Batches:
+    """A client's batches, and what the rules may know of it."""
 
-    model: RowModel
-
-    def __init__(
-        self, config: ProblemConfig, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
-    ) -> None:
-        self.x, self.y, *own = shard
-        self.x_own, self.y_own = own or (self.x[:0], self.y[:0])  # the client's test rows
+    def __init__(self, config: ProblemConfig, meta: dict[str, Any], i: int, seed: int) -> None:
         self.i, self.seed = i, seed
         self.samples: int = meta["samples"][i]
         self.clients: int = meta["clients"]
         self.share: float = self.samples / sum(meta["samples"])
         self.batch = min(config.batch_size or self.samples, self.samples)
-        self.l2 = self.x.dtype.type(config.l2)
-        self.layout: Layout = [(name, tuple(shape)) for name, shape in meta["layout"]]
 
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
         """The rows of each local step: `steps` batches, each drawn afresh without replacement, or where `epochs` is
@@ -227,6 +247,19 @@ class RowObjective:
             return [generator.choice(s, b, replace=False, shuffle=False) for _ in range(steps)]
         passes = (generator.permutation(s) for _ in range(epochs))
         return [rows[k : k + b] for rows in passes for k in range(0, s, b)]
+
+
+class RowObjective(Batches):
+    """One client's f_i on its rows."""
+
+    model: RowModel
+
+    def __init__(self, config: ProblemConfig, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> None:
+        super().__init__(config, meta, i, seed)
+        self.x, self.y, *own = shard
+        self.x_own, self.y_own = own or (self.x[:0], self.y[:0])  # the client's test rows
+        self.l2 = self.x.dtype.type(config.l2)
+        self.layout: Layout = [(name, tuple(shape)) for name, shape in meta["layout"]]
 
     def accuracy(self, x: np.ndarray) -> float:
         """Fraction of the client's own test rows that the model x (d,) classifies rightly; nan where it has none."""

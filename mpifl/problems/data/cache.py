@@ -1,0 +1,110 @@
+"""Text as numbers, kept on disk: made once, found again by what it was made of, and mapped into memory by every rank.
+
+The cache is the folder $MPIFL_CACHE, else $XDG_CACHE_HOME/mpifl, else ~/.cache/mpifl. What the data set NAME keeps lies
+in its tokens/NAME-KEY: NumPy arrays, and their checksums, which tell a damaged one. KEY comes from the options and from
+the content of the source files, so what is found there is never out of date.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from mpifl.errors import ConfigError
+
+FORMAT = 1  # of the arrays; a new one leaves the old folders unused
+SUMS = "SHA256SUMS"  # as sha256sum writes it
+TRIES = 10
+
+Arrays = dict[str, np.ndarray]
+
+
+def cached(name: str, options: Mapping[str, object], sources: Sequence[Path], build: Callable[[], Arrays]) -> Path:
+    """The folder with an ARRAY.npy for each array of `build()`, which is called only where none is there, undamaged.
+
+    `options` are what the arrays depend on besides the sources' content. ConfigError where a source cannot be read or
+    the cache cannot be written.
+    """
+    cache = _folder()
+    place = cache / "tokens" / f"{name}-{_key(options, sources)}"
+    if not _whole(place):
+        arrays = build()
+        try:
+            _keep(arrays, place)
+        except OSError as error:
+            wanted = f"a folder that can be written: {str(error).lower()}"
+            raise ConfigError("MPIFL_CACHE", cache, wanted) from error
+    return place
+
+
+def _folder() -> Path:
+    given, xdg = os.environ.get("MPIFL_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    return Path(given or (f"{xdg}/mpifl" if xdg else "~/.cache/mpifl")).expanduser().absolute()
+
+
+def _key(options: Mapping[str, object], sources: Sequence[Path]) -> str:
+    key = hashlib.sha256(repr((FORMAT, sorted(options.items()))).encode())
+    for source in sources:
+        try:
+            key.update(_sum(source).encode())
+        except OSError as error:
+            raise ConfigError("data file", source, f"a file that can be read: {str(error).lower()}") from error
+    return key.hexdigest()[:16]
+
+
+def _sum(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _whole(place: Path) -> bool:
+    """Whether the folder holds exactly the arrays that its checksums name, with these checksums."""
+    try:
+        named = dict(line.split("  ", 1)[::-1] for line in (place / SUMS).read_text().splitlines())
+        held = {file.name: _sum(file) for file in place.glob("*.npy")}
+    except (OSError, ValueError):
+        return False
+    return bool(named) and held == named
+
+
+def _keep(arrays: Arrays, place: Path) -> None:
+    """Writes the arrays beside `place` and renames them there in one step; what another process put there, stays."""
+    from shutil import rmtree
+    from tempfile import mkdtemp
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    try:
+        fresh = scratch / "new"
+        fresh.mkdir()
+        for name, array in arrays.items():
+            with (fresh / f"{name}.npy").open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+                file.flush()
+                os.fsync(file.fileno())
+        with (fresh / SUMS).open("w") as sums:
+            sums.writelines(f"{_sum(file)}  {file.name}\n" for file in sorted(fresh.glob("*.npy")))
+            sums.flush()
+            os.fsync(sums.fileno())
+        _move(fresh, place, scratch)
+    finally:
+        rmtree(scratch, ignore_errors=True)
+
+
+def _move(fresh: Path, place: Path, scratch: Path) -> None:
+    for k in range(TRIES):
+        try:
+            fresh.rename(place)
+            return
+        except OSError:  # there is a folder already
+            if _whole(place):
+                return  # another process was first
+            if k == TRIES - 1:
+                raise
+            with suppress(FileNotFoundError):  # damaged; another process may be taking it away
+                place.rename(scratch / f"damaged-{k}")

@@ -1,0 +1,166 @@
+"""LEAF's two sets of text (Caldas et al., arXiv 1812.01097) from its own JSON files: tweets, and Shakespeare."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mpifl.errors import whole
+from mpifl.problems.base import Rows, Tokens
+from mpifl.problems.data.cache import Arrays, cached
+from mpifl.problems.data.folder import located
+from mpifl.problems.data.leaf import LeafUsers, by_client, json_files, labels, read_halves
+from mpifl.problems.data.shakespeare import CHARACTERS, encoded
+
+T = TypeVar("T")
+
+TEXT = 4  # of a tweet's fields: id, date, query, user, text
+PADDING, UNKNOWN, FIRST = 0, 1, 2  # FIRST: of the words
+WINDOW = 80  # characters in a row of LEAF's Shakespeare
+NOBODY, LEFT_OUT = -1, -2  # whose a row is
+
+
+@dataclass(frozen=True)
+class LeafText(LeafUsers):
+    """The base of LEAF's text: each row is `window` tokens of its own, one after the other in the token file."""
+
+    @abstractmethod
+    def _tokenised(self, folder: Path) -> Arrays:
+        """What `arrays` returns, of all users in `folder`."""
+
+    def _rows(self, root: Path, options: Mapping[str, object], window: int, vocabulary: int, classes: int) -> Rows:
+        folder = located(self.path, root)
+        train, test = (json_files(folder / half) for half in ("train", "test"))
+        options = {**options, "training files": len(train)}
+        cache = cached(self.name, options, train + test, lambda: self._tokenised(folder))
+        y, owner, y_test, owner_test = (
+            np.load(cache / f"{part}.npy") for part in ("y", "owner", "y_test", "owner_test")
+        )
+        samples = np.bincount(owner)
+        chosen = self.drawn(samples, folder)
+        clients = np.full(len(samples) + 1, LEFT_OUT)
+        clients[chosen] = range(len(chosen))
+        clients[NOBODY] = NOBODY  # the last entry, which is no user's
+        owner, owner_test = clients[owner], clients[owner_test]
+        x, x_test = np.flatnonzero(owner != LEFT_OUT), np.flatnonzero(owner_test != LEFT_OUT)
+        return Rows(
+            x[:, None] * window,
+            y[x],
+            (x_test[:, None] + len(y)) * window,
+            y_test[x_test],
+            classes,
+            owner=owner[x],
+            owner_test=owner_test[x_test],
+            tokens=Tokens(cache / "tokens.npy", window, vocabulary),
+        )
+
+
+@dataclass(frozen=True)
+class Sent140(LeafText):
+    """LEAF's Sent140, is a tweet positive: 2 classes, `window` words in a row; a client is who tweets.
+
+    Words are LEAF's, in upper and lower case, cut and padded at the end as there. Departures: no GloVe vectors, so the
+    words known are the most frequent of all users' training texts, not GloVe's; and padding has an index of its own.
+    Test rows of users that are left out are left out too.
+    """
+
+    name: str = "sent140"
+    path: str = "sent140"
+    """Folder with train/*.json and test/*.json: as it stands, else under the data root."""
+    vocabulary: int = 10000
+    """Words known, the most frequent ones; padding and unknown words have two more indices, 0 and 1."""
+    window: int = 25
+    """Words in a row; the rest of a longer tweet is cut off."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("vocabulary", self.vocabulary, 1)
+        whole("window", self.window, 1)
+
+    def read(self, root: Path, download: bool, clients: int | None) -> Rows:
+        options = {"vocabulary": self.vocabulary, "window": self.window}
+        return self._rows(root, options, self.window, self.vocabulary + FIRST, classes=2)
+
+    def _tokenised(self, folder: Path) -> Arrays:
+        from collections import Counter
+
+        train, test = read_halves(folder, tweets)
+        counts = Counter(word for texts, _ in train.values() for text in texts for word in words(text))
+        known = sorted(counts, key=lambda word: (-counts[word], word))[: self.vocabulary]
+        index = {word: k for k, word in enumerate(known, FIRST)}
+        dtype = np.min_scalar_type(self.vocabulary + FIRST - 1)
+
+        def indices(texts: list[str]) -> np.ndarray:
+            rows = np.full((len(texts), self.window), PADDING, dtype)
+            for row, text in zip(rows, texts):
+                found = [index.get(word, UNKNOWN) for word in words(text)[: self.window]]
+                row[: len(found)] = found
+            return rows
+
+        return arrays(train, test, indices)
+
+
+@dataclass(frozen=True)
+class LeafShakespeare(LeafText):
+    """LEAF's Shakespeare: the next of 80 characters from the 80 before it; a client is a role of a play.
+
+    A character beyond the 80 counts as a space, where LEAF's index is -1. Test rows of roles that are left out are left
+    out too.
+    """
+
+    name: str = "leaf-shakespeare"
+    path: str = "leaf-shakespeare"
+    """Folder with train/*.json and test/*.json: as it stands, else under the data root."""
+
+    def read(self, root: Path, download: bool, clients: int | None) -> Rows:
+        return self._rows(root, {}, WINDOW, len(CHARACTERS), classes=len(CHARACTERS))
+
+    def _tokenised(self, folder: Path) -> Arrays:
+        train, test = read_halves(folder, windows)
+        return arrays(train, test, lambda rows: rows)
+
+
+def arrays(
+    train: Mapping[str, tuple[T, np.ndarray]],
+    test: Mapping[str, tuple[T, np.ndarray]],
+    encode: Callable[[T], np.ndarray],
+) -> Arrays:
+    """Tokens of all rows, training rows first, and of both halves the rows' labels and users, in the training files'
+    order; `encode` makes tokens (rows, window) of a user's texts."""
+    y, y_test = [part for _, part in train.values()], [part for _, part in test.values()]
+    whose = np.maximum(np.array(list(by_client(test, train)), np.int64), NOBODY)
+    return {
+        "tokens": np.concatenate([encode(texts) for texts, _ in (*train.values(), *test.values())]).ravel(),
+        "y": np.concatenate(y),
+        "owner": np.repeat(np.arange(len(y)), [len(part) for part in y]),
+        "y_test": np.concatenate([*y_test, y[0][:0]]),
+        "owner_test": np.repeat(whose, [len(part) for part in y_test]),
+    }
+
+
+def words(text: str) -> list[str]:
+    """LEAF's words: letters, digits and apostrophes that stand together, and marks one by one."""
+    return re.findall(r"[\w']+|[.,!?;]", text)
+
+
+def tweets(x: Any, y: Any) -> tuple[list[str], np.ndarray]:
+    """The texts of LEAF's rows of fields, and whether each is positive (rows,)."""
+    if not all(isinstance(row, list) and len(row) > TEXT and isinstance(row[TEXT], str) for row in x):
+        raise ValueError("rows of id, date, query, user and text")
+    given = labels(y, len(x))
+    if not np.isin(given, (0, 1, 4)).all():
+        raise ValueError("labels 0 and 1, or 0 and 4")
+    return [row[TEXT] for row in x], (given > 0).astype(np.int64)
+
+
+def windows(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Characters (rows, 80), and the one after each row (rows,)."""
+    if {*map(len, x)} != {WINDOW} or {*map(len, y)} != {1} or len(x) != len(y):
+        raise ValueError(f"strings of {WINDOW} characters, and one character after each")
+    return encoded("".join(x)).reshape(-1, WINDOW), encoded("".join(y)).astype(np.int64)

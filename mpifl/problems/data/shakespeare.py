@@ -1,0 +1,111 @@
+"""Shakespeare's plays by speaking role, to predict the next character (McMahan et al., arXiv 1602.05629; LEAF, arXiv
+1812.01097)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from mpifl.errors import ConfigError, number, whole
+from mpifl.problems.base import Data, Rows, Tokens
+from mpifl.problems.data.cache import Arrays, cached
+from mpifl.problems.data.folder import located
+from mpifl.problems.data.users import drawn
+
+# LEAF's 80, in its order
+CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+
+
+@dataclass(frozen=True)
+class Shakespeare(Data):
+    """The next of 80 characters from the `window` before it; a client is a role of a play.
+
+    Departures from LEAF: the last part of each role's text is its test text, and every window lies in one of the two
+    parts, its next character included. LEAF's `-t sample` cuts the list of all windows and leaves out 79 in between, so
+    that the last training label is the first character of a test window. Line ends stay, where LEAF makes spaces of
+    them. A character beyond the 80 counts as a space, where LEAF's index is -1.
+    """
+
+    natural: ClassVar[bool] = True
+    name: str = "shakespeare"
+    path: str = "shakespeare/mit_roles.jsonl"
+    """File of lines {"play": ..., "role": ..., "text": ...}: as it stands, else under the data root."""
+    window: int = 80
+    """Characters in a row."""
+    stride: int = 1
+    """Characters from one row's begin to the next one's."""
+    min_characters: int = 1000
+    """Least length of a role's text; a role also needs a row to train on."""
+    roles: int | None = None
+    """So many roles, drawn at random among those with enough text, in the file's order; null: all of them."""
+    seed: int = 0
+    """Seed of the draw; the run's own seed does not change it."""
+    test: float = 0.2
+    """Fraction of each role's text, at its end, that is for testing (rounded down)."""
+
+    def __post_init__(self) -> None:
+        whole("window", self.window, 1)
+        whole("stride", self.stride, 1)
+        whole("min_characters", self.min_characters, 0)
+        whole("roles", self.roles, 1, optional=True)
+        whole("seed", self.seed, 0)
+        number("test", self.test, 0)
+        if self.test >= 1:
+            raise ConfigError("test", self.test, "a fraction of at least 0 and below 1")
+
+    def read(self, root: Path, download: bool, clients: int | None) -> Rows:
+        file = located(self.path, root, file=True)
+        cache = cached("shakespeare", {}, [file], lambda: tokenised(file))
+        tokens, ends = np.load(cache / "tokens.npy", mmap_mode="r"), np.load(cache / "ends.npy")
+        sizes = np.diff(ends, prepend=0)
+        cuts = ends - np.floor(self.test * sizes).astype(np.int64)  # where each role's test text begins
+        ready = (sizes >= self.min_characters) & (cuts - (ends - sizes) > self.window)
+        which = f"roles of at least {self.min_characters} characters with a training row of {self.window}"
+        chosen = drawn("roles", self.roles, ready, self.seed, file, which)
+        x, owner = self._windows(ends[chosen] - sizes[chosen], cuts[chosen])
+        x_test, owner_test = self._windows(cuts[chosen], ends[chosen])
+        y, y_test = (tokens[begins + self.window].astype(np.int64) for begins in (x, x_test))
+        text = Tokens(cache / "tokens.npy", self.window, len(CHARACTERS))
+        return Rows(
+            x[:, None], y, x_test[:, None], y_test, len(CHARACTERS), owner=owner, owner_test=owner_test, tokens=text
+        )
+
+    def _windows(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the windows between `first` and `end` (roles,) begin whose next character is there too, and whose each
+        is: (S,), (S,)"""
+        begins = [np.arange(a, b - self.window, self.stride) for a, b in zip(first, end)]
+        return np.concatenate(begins), np.repeat(np.arange(len(begins)), [len(part) for part in begins])
+
+
+def tokenised(file: Path) -> Arrays:
+    """All roles' texts one after the other, and where each ends (roles,); several lines of a role make one text."""
+    import json
+
+    texts: dict[tuple[str, str], list[str]] = {}
+    for k, line in enumerate(file.read_bytes().splitlines(), 1):
+        try:
+            record = json.loads(line)
+            play, role, text = record.get("play", ""), record["role"], record["text"]
+            if not all(isinstance(value, str) for value in (play, role, text)):
+                raise TypeError("one of them is no text")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            wanted = f"a json object with role and text in line {k}: {str(error).lower()}"
+            raise ConfigError("data file", file, wanted) from error
+        texts.setdefault((play, role), []).append(text)
+    if not texts:
+        raise ConfigError("data file", file, "at least one line")
+    parts = [encoded("\n".join(lines)) for lines in texts.values()]
+    return {"tokens": np.concatenate(parts), "ends": np.cumsum([len(part) for part in parts])}
+
+
+def encoded(text: str) -> np.ndarray:
+    """(characters,) uint8, the place of each in CHARACTERS; of a space where it is none of them."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return TABLE[np.minimum(codes, len(TABLE) - 1)]
+
+
+TABLE = np.full(128, CHARACTERS.index(" "), np.uint8)  # by code; the last one is none of the characters
+TABLE[[ord(c) for c in CHARACTERS]] = range(len(CHARACTERS))

@@ -1,0 +1,67 @@
+"""The base of the models that are torch modules. torch itself is imported where one is built, and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifl.problems.base import Hosted, Init, Layout, Place, Problem, Shard
+from mpifl.problems.models.rows import RowModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from mpifl.algorithms.base import Objective
+    from mpifl.problems.config import ProblemConfig
+
+
+@dataclass(frozen=True)
+class Network(RowModel):
+    """A torch module on rows, with cross entropy; l2 is on weights, not on biases and the parameters of norms."""
+
+    init: Init | None = None  # type: ignore[assignment]
+    """Law of the initial entries of all parameters; null: the module's own initial values, PyTorch's."""
+
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> torch.nn.Module:
+        """The module; scores of shape (rows, classes).
+
+        shape: of a row: (features,) or (channels, height, width); of text (window,), with a vocabulary above 0. Raises
+        ConfigError where such rows do not fit.
+        """
+        raise NotImplementedError
+
+    def targets(self, y: np.ndarray, classes: int) -> np.ndarray:
+        return y.astype(np.int64)
+
+    def layout(self, features: int, classes: int) -> Layout:
+        raise NotImplementedError  # it is the module's
+
+    def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:
+        raise NotImplementedError  # `TorchProblem` measures
+
+    def regulariser(self, x: np.ndarray, l2: float, layout: Layout) -> float:
+        """l2/2 ||w||^2 over the parts with two axes or more."""
+        total, at = 0.0, 0
+        for _, shape in layout:
+            part = x[at : (at := at + int(np.prod(shape)))]
+            if len(shape) > 1:
+                total += float(np.sum(part.astype(np.float64) ** 2))
+        return l2 / 2 * total
+
+    def problem(self, config: ProblemConfig) -> Problem:
+        from mpifl.problems.torch.problem import TorchProblem
+
+        return TorchProblem(config, self)
+
+    def objective(self, config: ProblemConfig, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:
+        return self.host(config, meta, {i: shard}, seed, Place()).objectives[i]
+
+    def host(
+        self, config: ProblemConfig, meta: dict[str, Any], shards: Mapping[int, Shard], seed: int, place: Place
+    ) -> Hosted:
+        from mpifl.problems.torch.problem import host_rows
+
+        return host_rows(self, config, meta, shards, seed, place)

@@ -1,0 +1,232 @@
+"""Networks for torch by name. Nothing here imports torch before a network is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from mpifl.errors import ConfigError, choice, whole
+from mpifl.problems.base import Init
+from mpifl.problems.inits import Uniform
+from mpifl.problems.models.network import Network
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+NORMS = ("group", "batch", "none")
+
+# He et al. section 4.2, for CIFAR-10: basic blocks and option A; then table 1, for ImageNet: option B
+SMALL = {20: (3, 3, 3), 32: (5, 5, 5), 44: (7, 7, 7), 56: (9, 9, 9)}  # blocks with 16, 32, 64 channels
+WIDE = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}  # with 64, 128, 256, 512; 50 has bottlenecks
+
+
+@dataclass(frozen=True)
+class TorchLogistic(Network):
+    """`logistic` in torch: the same flat vector, W (features, classes) row by row, then b (classes,)."""
+
+    init: Init | None = Uniform()
+    """Law of the initial entries, as in `logistic`; null: uniform up to 1/sqrt(features), as PyTorch's dense layer."""
+    name: str = "torch-logistic"
+    bias: bool = False
+    """Whether there is a bias b."""
+
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
+        from mpifl.problems.torch.modules import Logistic
+
+        return Logistic(prod(numbers(self.name, shape, vocabulary)), classes, self.bias)
+
+
+@dataclass(frozen=True)
+class TorchMlp(Network):
+    """Dense layers with ReLU between them; with hidden [128] FedDR's network for FEMNIST and MNIST."""
+
+    name: str = "torch-mlp"
+    hidden: tuple[int, ...] = (128,)
+    """Units of each hidden layer."""
+
+    def __post_init__(self) -> None:
+        widths("hidden", self.hidden)
+
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
+        from mpifl.problems.torch.modules import mlp
+
+        return mlp(numbers(self.name, shape, vocabulary), self.hidden, classes)
+
+
+@dataclass(frozen=True)
+class Cnn(Network):
+    """LEAF's CNN for FEMNIST: 5 x 5 convolutions that keep the size, each with ReLU and 2 x 2 max pooling; two dense
+    layers."""
+
+    name: str = "cnn"
+    channels: tuple[int, ...] = (32, 64)
+    """Output channels of each convolution."""
+    hidden: int = 2048
+    """Units of the first dense layer."""
+
+    def __post_init__(self) -> None:
+        widths("channels", self.channels)
+        whole("hidden", self.hidden, 1)
+
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
+        from mpifl.problems.torch.modules import cnn
+
+        return cnn(image(self.name, shape, vocabulary, 2 ** len(self.channels)), self.channels, self.hidden, classes)
+
+
+@dataclass(frozen=True)
+class CharLstm(Network):
+    """LEAF's network for Shakespeare, the next character of a text: embedding, LSTM layers, and a dense layer on the
+    last output. Two biases a gate, as PyTorch has it (TensorFlow has one, and adds 1 to that of the forget gate)."""
+
+    name: str = "char-lstm"
+    embedding: int = 8
+    """Length of a character's vector."""
+    hidden: int = 256
+    """Units of each LSTM layer."""
+    layers: int = 2
+    """LSTM layers."""
+
+    def __post_init__(self) -> None:
+        for field in ("embedding", "hidden", "layers"):
+            whole(field, getattr(self, field), 1)
+
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
+        from mpifl.problems.torch.modules import char_lstm
+
+        return char_lstm(text(self.name, vocabulary), self.embedding, self.hidden, self.layers, classes)
+
+
+@dataclass(frozen=True)
+class Lstm(Network):
+    """FedProx's and FedDANE's network for Sent140: embedding, LSTM layers, and two dense layers on the last output, of
+    which the second has one unit (a logit) where there are two classes. The embedding is learnt from its initial
+    values; theirs are fixed GloVe vectors. Token 0 is padding: its vector has no gradient."""
+
+    name: str = "lstm"
+    embedding: int = 300
+    """Length of a word's vector."""
+    hidden: int = 100
+    """Units of each LSTM layer."""
+    layers: int = 2
+    """LSTM layers."""
+    dense: int = 30
+    """Units of the first dense layer; it has no activation, as in their code."""
+
+    def __post_init__(self) -> None:
+        for field in ("embedding", "hidden", "layers", "dense"):
+            whole(field, getattr(self, field), 1)
+
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
+        from mpifl.problems.torch.modules import lstm
+
+        return lstm(text(self.name, vocabulary), self.embedding, self.hidden, self.layers, self.dense, classes)
+
+
+@dataclass(frozen=True)
+class Normed(Network):
+    """What convolutional networks with a norm share."""
+
+    norm: str = "group"
+    """After each convolution: group (Wu & He, arXiv 1803.08494), which takes a row by itself; batch, whose statistics
+    of a batch differ from client to client where the labels do; none."""
+    groups: int = 8
+    """Groups of the channels in group norm; must divide the first layer's channels."""
+
+    def __post_init__(self) -> None:
+        choice("norm", self.norm, NORMS)
+        whole("groups", self.groups, 1)
+        if self.first() % self.groups:
+            raise ConfigError("groups", self.groups, f"a divisor of {self.first()}, the first layer's channels")
+
+    def first(self) -> int:
+        """Channels of the first layer; they divide those of all others."""
+        return 64
+
+
+@dataclass(frozen=True)
+class Resnet(Normed):
+    """Residual network (He et al., arXiv 1512.03385) for small images: the first convolution is 3 x 3 without pooling.
+    20 to 56 have three stages of 16, 32, 64 channels and shortcuts without parameters (option A); 18, 34 and 50 four
+    of 64 to 512 and 1 x 1 convolutions where a shortcut changes the shape (option B). 50 has bottleneck blocks, with
+    the stride in their 3 x 3 convolution."""
+
+    name: str = "resnet"
+    depth: int = 20
+    """Layers with weights: 20, 32, 44 or 56; 18, 34 or 50."""
+
+    def __post_init__(self) -> None:
+        if self.depth not in {**SMALL, **WIDE}:
+            raise ConfigError("depth", self.depth, f"one of {', '.join(map(str, [*SMALL, *WIDE]))}")
+        super().__post_init__()
+
+    def first(self) -> int:
+        return 16 if self.depth in SMALL else 64
+
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
+        from mpifl.problems.torch.deep import convolutions, resnet
+
+        wide = self.depth in WIDE
+        least = 9 if wide and self.norm == "batch" else 8  # of 8 one pixel is left: a batch of one row has no variance
+        channels, _, _ = image(self.name, shape, vocabulary, least)
+        blocks = WIDE[self.depth] if wide else SMALL[self.depth]
+        stages = [self.first() * 2**k for k in range(len(blocks))]
+        make = convolutions(self.norm, self.groups)
+        return resnet(channels, classes, make, stages, blocks, bottleneck=self.depth == 50, projection=wide)
+
+
+@dataclass(frozen=True)
+class Vgg11(Normed):
+    """Configuration A of VGG (Simonyan & Zisserman, arXiv 1409.1556) for images of up to 32 x 32, with one dense layer;
+    smaller images get zeros around them."""
+
+    name: str = "vgg11"
+    hidden: tuple[int, ...] = ()
+    """Units of dense layers, each with a ReLU, before the last; VGG has 4096 and 4096, with dropout."""
+
+    def __post_init__(self) -> None:
+        widths("hidden", self.hidden, least=0)
+        super().__post_init__()
+
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
+        from mpifl.problems.torch.deep import convolutions, vgg11
+
+        size = image(self.name, shape, vocabulary, 1)
+        if max(size[1:]) > 32:
+            raise ConfigError("problem.model", self.name, f"images of at most 32 x 32, not {size[1]} x {size[2]}")
+        return vgg11(size, self.hidden, classes, convolutions(self.norm, self.groups))
+
+
+def widths(field: str, given: Sequence[int], least: int = 1) -> None:
+    """Raises ConfigError unless `given` is a list of at least `least` whole numbers above 0."""
+    if len(given) < least:
+        raise ConfigError(field, list(given), f"a list of at least {least} whole number{'s' * (least > 1)}")
+    for k, width in enumerate(given):
+        whole(f"{field}[{k}]", width, 1)
+
+
+def numbers(name: str, shape: tuple[int, ...], vocabulary: int) -> tuple[int, ...]:
+    """The shape of rows of numbers; ConfigError for text."""
+    if vocabulary:
+        raise ConfigError("problem.model", name, "char-lstm or lstm: these data are text")
+    return shape
+
+
+def image(name: str, shape: tuple[int, ...], vocabulary: int, least: int) -> tuple[int, int, int]:
+    """Channels, height and width of an image of at least `least` x `least`; ConfigError for other rows."""
+    numbers(name, shape, vocabulary)
+    if len(shape) != 3:
+        raise ConfigError("problem.model", name, "a model for rows of numbers: these data are not images")
+    channels, height, width = shape
+    if min(height, width) < least:
+        raise ConfigError("problem.model", name, f"images of at least {least} x {least}, not {height} x {width}")
+    return channels, height, width
+
+
+def text(name: str, vocabulary: int) -> int:
+    """The vocabulary of rows of tokens; ConfigError for other rows."""
+    if not vocabulary:
+        raise ConfigError("problem.model", name, "a model for rows of numbers: these data are not text")
+    return vocabulary

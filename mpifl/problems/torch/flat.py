@@ -1,0 +1,91 @@
+"""A module on flat vectors: its parameters are views of one vector, their gradients of another. Nothing is copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mpifl.problems.base import Layout
+
+Vector = Any  # (d,) NumPy array, or a tensor on the module's device
+
+
+def tensor(x: Vector) -> Tensor:
+    """The vector as a tensor in the same memory."""
+    return torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+
+
+def like(x: Vector, result: Tensor) -> Vector:
+    """A result as what x is, a NumPy array or a tensor, in the same memory."""
+    return result.numpy() if isinstance(x, np.ndarray) else result
+
+
+class Flat:
+    """One module, held at one vector at a time.
+
+    The vector has the parameters that need a gradient, in the module's order, and where running statistics are averaged
+    these follow. Other parameters and buffers stay what they are.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype, averaged: bool) -> None:
+        self.module = module.to(device=device, dtype=dtype)
+        weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        stats = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        self.weights, self.stats = list(weights.values()), list(stats.values())
+        self.averaged = averaged and bool(stats)
+        self.layout: Layout = [(name, tuple(part.shape)) for name, part in weights.items()]
+        if self.averaged:
+            self.layout += [(name, tuple(part.shape)) for name, part in stats.items()]
+        self._sizes = [part.numel() for part in self.weights]
+        self._stat_sizes = [part.numel() for part in self.stats]
+        self.trained = sum(self._sizes)  # entries that gradients change
+        self.d = self.trained + (sum(self._stat_sizes) if self.averaged else 0)
+        self._device, self._dtype = device, dtype
+        self._held: Vector = None
+        self._stats_at: Tensor | None = None  # where the statistics are views into
+        self._scratch = torch.empty(self.d - self.trained, device=device, dtype=dtype)
+
+    def values(self) -> Tensor:
+        """(d,) a copy of the present parameters, and statistics where they are averaged."""
+        parts = [*self.weights, *(self.stats if self.averaged else ())]
+        return torch.cat([part.detach().reshape(-1) for part in parts])
+
+    def statistics(self) -> Tensor:
+        """A copy of the present running statistics, flat."""
+        return torch.cat([part.reshape(-1) for part in self.stats]) if self.stats else self._scratch.clone()
+
+    def hold(self, x: Vector, stats: Tensor | None = None) -> None:
+        """From now on the module's parameters are views of x (d,), and its running statistics of `stats` or, where that
+        is null, of a copy of those in x: x itself is not changed by a forward pass."""
+        if x is not self._held:
+            self._held, whole = x, tensor(x)
+            for weight, values in zip(self.weights, whole[: self.trained].split(self._sizes), strict=True):
+                weight.data = values.view(weight.shape)
+        if not self.stats:
+            return
+        if stats is None:
+            stats = self._scratch
+            stats.copy_(tensor(x)[self.trained :])
+        if stats is not self._stats_at:
+            self._stats_at = stats
+            for part, values in zip(self.stats, stats.split(self._stat_sizes), strict=True):
+                part.data = values.view(part.shape)
+
+    def hold_in_place(self, y: Vector) -> None:
+        """Likewise, but averaged statistics are views of y as well: a forward pass in training changes them there."""
+        self.hold(y, tensor(y)[self.trained :] if self.averaged else None)
+
+    def settle(self, y: Vector) -> None:
+        """Writes the statistics that the last forward pass left into y, in place."""
+        if self.averaged:
+            tensor(y)[self.trained :] = self._scratch
+
+    def new_gradient(self) -> Tensor:
+        """(d,) zeros, of which the parameters' gradients are views: the next backward passes add to it."""
+        result = torch.zeros(self.d, device=self._device, dtype=self._dtype)
+        for part, values in zip(self.weights, result[: self.trained].split(self._sizes), strict=True):
+            part.grad = values.view(part.shape)
+        return result

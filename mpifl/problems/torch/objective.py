@@ -1,0 +1,202 @@
+"""A client's f_i of a torch module: the loss of its rows, and the steps and gradients that rules ask for."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from math import nan
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mpifl.problems.models.rows import Batches
+from mpifl.problems.torch.flat import Flat, Vector, like
+
+if TYPE_CHECKING:
+    from mpifl.problems.config import ProblemConfig
+
+MOST = 4096  # rows in one pass: a gradient over more is the mean of pieces
+CHUNK = 256  # rows that are measured together
+
+
+class Windows:
+    """Rows of text, by where in the tokens each begins; `tokens` may be a file mapped into memory."""
+
+    def __init__(self, tokens: np.ndarray, begins: np.ndarray, window: int, device: torch.device) -> None:
+        self._tokens, self._begins, self._device = tokens, begins.reshape(-1, 1), device
+        self._window = np.arange(window)
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def __getitem__(self, rows: Any) -> Tensor:
+        """(rows, window) int64"""
+        return torch.from_numpy(self._tokens[self._begins[rows] + self._window].astype(np.int64)).to(self._device)
+
+
+class Examples:
+    """Inputs and targets of some rows."""
+
+    def __init__(self, x: Tensor | Windows, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, rows: Any) -> tuple[Tensor, Tensor]:
+        """Those of a batch: row numbers (int64), or a slice."""
+        if not isinstance(rows, np.ndarray):
+            return self.x[rows], self.y[rows]
+        at = torch.from_numpy(rows).to(self.y.device)
+        x = self.x.index_select(0, at) if isinstance(self.x, Tensor) else self.x[rows]
+        return x, self.y.index_select(0, at)
+
+
+class Meeting(Protocol):
+    """Where clients that compute at the same time have their requests answered together (`batched`)."""
+
+    def ask(self, objective: TorchObjective, kind: str, *request: Any) -> Any: ...
+
+
+class Shared:
+    """What the clients of one rank share: one module, one loss, one device."""
+
+    def __init__(
+        self, flat: Flat, loss: Callable[[Tensor, Tensor], Tensor], device: torch.device, config: ProblemConfig
+    ) -> None:
+        assert config.torch is not None
+        self.flat, self.loss, self.device, self.l2 = flat, loss, device, config.l2
+        self.shrinks = [p for p in flat.weights if p.ndim > 1] if config.l2 else []  # biases and norms are left out
+        self._bfloat16 = config.torch.autocast == "bfloat16"
+        self.meeting: Meeting | None = None  # while several clients compute together
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Around a forward pass."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self._bfloat16 else nullcontext()
+
+    def value(self, x: Tensor, y: Tensor) -> Tensor:
+        """The mean loss of some rows, without the regulariser."""
+        with self.precision():
+            return self.loss(self.flat.module(x), y)
+
+    def add_regulariser(self) -> None:
+        """Adds nu w to the gradients."""
+        for p in self.shrinks:
+            assert p.grad is not None
+            p.grad.add_(p.detach(), alpha=self.l2)
+
+
+class TorchObjective(Batches):
+    """One client's f_i. NumPy vectors give NumPy gradients in the same memory as torch's; tensors give tensors."""
+
+    def __init__(
+        self, shared: Shared, config: ProblemConfig, meta: dict[str, Any], i: int, seed: int, rows: Examples,
+        own: Examples | None,
+    ) -> None:  # fmt: skip
+        super().__init__(config, meta, i, seed)
+        self.shared, self.rows, self.own = shared, rows, own
+        flat = shared.flat
+        self.stats = None if flat.averaged or not flat.stats else flat.statistics()  # the client's own
+
+    def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
+        # What the module draws, for dropout say, belongs to (seed, client, round) like all other draws.
+        torch.manual_seed(zlib.crc32(f"{self.seed} {self.i} {round}".encode()))
+        return super().batches(round, steps, epochs)
+
+    def descend(self, y: Vector, batches: Sequence[Any], step: float) -> None:
+        """y <- y - step * gradient(y, rows) for each batch, in place; the arithmetic is that of torch.optim.SGD."""
+        if self.shared.meeting:
+            self.shared.meeting.ask(self, "descend", y, batches, step)
+            return
+        flat, shared = self.shared.flat, self.shared
+        flat.hold(y, self.stats) if self.stats is not None else flat.hold_in_place(y)
+        flat.module.train()
+        for p in flat.weights:
+            p.grad = None
+        for rows in batches:
+            for value, share in self._values(rows):
+                (value if share == 1 else value * share).backward()
+            shared.add_regulariser()
+            with torch.no_grad():
+                for p in flat.weights:
+                    if p.grad is not None:
+                        p.add_(p.grad, alpha=-step)
+                        p.grad = None
+
+    def gradient(self, x: Vector, rows: Any = None) -> Vector:
+        if self.shared.meeting:
+            return self.shared.meeting.ask(self, "gradient", x, rows)
+        flat = self.shared.flat
+        flat.hold(x, self.stats)
+        flat.module.train()
+        result = flat.new_gradient()
+        for value, share in self._values(rows):
+            (value if share == 1 else value * share).backward()
+        self.shared.add_regulariser()
+        return like(x, result)
+
+    def settle(self, y: Vector) -> None:
+        """Writes the running statistics that the last gradient's pass left into y."""
+        self.shared.flat.settle(y)
+
+    def _values(self, rows: Any) -> Iterator[tuple[Tensor, float]]:
+        """Mean losses of a batch (null: all rows), in pieces of at most MOST rows, and each piece's share of it."""
+        if isinstance(rows, np.ndarray):
+            rows, total = [rows[k : k + MOST] for k in range(0, len(rows), MOST)], len(rows)
+        else:
+            total = self.samples
+            rows = [slice(k, min(k + MOST, total)) for k in range(0, total, MOST)]
+        for piece in rows:
+            x, y = self.rows.take(piece)
+            yield self.shared.value(x, y), len(y) / total
+
+    @torch.no_grad()
+    def loss(self, x: Vector, rows: Any = None) -> float:
+        self._look(x)
+        mean = sum(float(value) * share for value, share in self._values(rows))
+        squares = sum(float((p.double() ** 2).sum()) for p in self.shared.shrinks)
+        return mean + self.shared.l2 / 2 * squares
+
+    def fisher(self, x: Vector) -> Vector:
+        self._look(x)
+        flat = self.shared.flat
+        total = torch.zeros_like(flat.new_gradient())
+        for k in range(self.samples):
+            row = flat.new_gradient()
+            self.shared.value(*self.rows.take(slice(k, k + 1))).backward()
+            total += row**2
+        return like(x, total / self.samples)
+
+    def accuracy(self, x: Vector) -> float:
+        if not self.own:
+            return nan
+        self._look(x)
+        return measure(self.shared, self.own)[1] / len(self.own)
+
+    def _look(self, x: Vector) -> None:
+        """Holds x, for passes that change nothing."""
+        self.shared.flat.hold(x, self.stats)
+        self.shared.flat.module.eval()
+
+
+@torch.no_grad()
+def measure(shared: Shared, rows: Examples) -> tuple[float, float]:
+    """The sum of the rows' losses and how many are classified rightly; nan where scores are no class scores."""
+    total, right = 0.0, 0.0
+    for k in range(0, len(rows), CHUNK):
+        x, y = rows.take(slice(k, k + CHUNK))
+        scores = shared.flat.module(x)
+        total += float(shared.loss(scores, y)) * len(y)
+        classified = scores.ndim == 2 and y.ndim == 1 and not y.is_floating_point()
+        right += int((scores.argmax(1) == y).sum()) if classified else nan
+    return total, right
+
+
+def local_statistics(module: nn.Module) -> None:
+    """Lets norms take the statistics of the rows at hand: where clients keep their own, the shared model has none."""
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.train()

@@ -1,0 +1,104 @@
+"""Rows of data and a torch module: what rank 0 measures, and what other ranks compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from mpifl.problems.base import Hosted, Layout, Place, Rows, Shard
+from mpifl.problems.models.rows import RowProblem
+from mpifl.problems.torch.device import prepare
+from mpifl.problems.torch.flat import Flat
+from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, Windows, local_statistics, measure
+from mpifl.streams import stream
+
+if TYPE_CHECKING:
+    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.models.network import Network
+
+CPU = torch.device("cpu")
+
+
+def seeded(seed: int, build: Any) -> Any:
+    """What `build` makes, with torch's generator at a place that the run's seed gives; the generator is then as it was."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(int(stream(seed, "init").integers(2**63)))
+        return build()
+
+
+class TorchProblem(RowProblem):
+    """Rows dealt to n clients, and a torch module with cross entropy."""
+
+    model: Network
+
+    def _layout(self, rows: Rows) -> Layout:
+        self._shape = rows.shape or rows.x.shape[1:]
+        self._vocabulary, self._text = 0, None
+        if rows.tokens:
+            self._shape, self._vocabulary = (rows.tokens.window,), rows.tokens.vocabulary
+            self._text = np.load(rows.tokens.file, mmap_mode="r")
+        self._classes = rows.classes
+        self._shared = Shared(self._flat(0), cross_entropy, CPU, self._config)
+        return self._shared.flat.layout
+
+    def prepare(self, place: Place) -> Mapping[str, Any]:
+        assert self._config.torch is not None
+        return prepare(replace(self._config.torch, device="cpu"), place)[1]
+
+    def _flat(self, seed: int) -> Flat:
+        module = seeded(seed, lambda: self.model.build(self._shape, self._classes, self._vocabulary))
+        assert self._config.torch is not None
+        return Flat(module, CPU, getattr(torch, self.dtype.name), self._config.torch.buffers == "averaged")
+
+    def initial(self, seed: int) -> np.ndarray:
+        """(d,) the module's own initial values, or all parameters from the law `init`."""
+        flat = self._flat(seed)
+        x: np.ndarray = flat.values().numpy()
+        if self.model.init is not None:
+            x[: flat.trained] = self.model.init.draw(stream(seed, "init"), flat.trained)
+        return x
+
+    def _measure(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, int]:
+        flat = self._shared.flat
+        flat.hold(x, None if flat.averaged or not flat.stats else flat.statistics())
+        flat.module.eval()
+        if not flat.averaged:
+            local_statistics(flat.module)
+        total, right = measure(self._shared, examples(rows, y, self._shape, self._text, CPU))
+        return total, int(right)
+
+
+def examples(
+    x: np.ndarray, y: np.ndarray, shape: tuple[int, ...], text: np.ndarray | None, device: torch.device
+) -> Examples:
+    """Rows x (rows, features), or of text (rows, 1) where each begins, with labels y (rows,), on the device."""
+    targets = torch.from_numpy(y).to(device)
+    if text is not None:
+        return Examples(Windows(text, x, shape[0], device), targets)
+    return Examples(torch.from_numpy(x).reshape(len(x), *shape).to(device), targets)
+
+
+def host_rows(
+    model: Network, config: ProblemConfig, meta: dict[str, Any], shards: Mapping[int, Shard], seed: int, place: Place
+) -> Hosted:
+    """The clients of a rank, which share one module. Raises ConfigError."""
+    assert config.torch is not None
+    device, facts = prepare(config.torch, place)
+    shape, text, vocabulary = tuple(meta["shape"]), None, 0
+    if meta["tokens"]:
+        file, window, vocabulary = meta["tokens"]
+        shape, text = (window,), np.load(file, mmap_mode="r")
+    module = seeded(seed, lambda: model.build(shape, meta["classes"], vocabulary))
+    flat = Flat(module, device, getattr(torch, meta["dtype"]), config.torch.buffers == "averaged")
+    shared = Shared(flat, cross_entropy, device, config)
+
+    def client(i: int, shard: Shard) -> TorchObjective:
+        parts = [examples(shard[k], shard[k + 1], shape, text, device) for k in range(0, len(shard), 2)]
+        return TorchObjective(shared, config, meta, i, seed, parts[0], parts[1] if len(parts) > 1 else None)
+
+    return Hosted({i: client(i, shard) for i, shard in shards.items()}, facts)
