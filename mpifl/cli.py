@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 import re
 import sys
@@ -110,7 +111,9 @@ def _replay(args: argparse.Namespace) -> Work:
 
     file, overrides = _file_and_overrides("replay", "RUN.h5", args.words)
     run = open_run(file)
-    return Work(config.replayed(run.config, file.with_name(f"{file.stem}-replay.h5"), overrides), run)
+    facts = json.loads(run.attrs.get("compute", "[{}]"))  # of each rank; the last one has clients
+    output = file.with_name(f"{file.stem}-replay.h5")
+    return Work(config.replayed(run.config, output, overrides, facts[-1].get("threads")), run)
 
 
 def _show(args: argparse.Namespace) -> None:

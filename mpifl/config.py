@@ -155,9 +155,17 @@ def job_to_dict(job: Job) -> dict[str, Any]:
     return dump(job, FAMILIES)
 
 
-def replayed(config: Mapping[str, Any], output: Path, overrides: Sequence[str]) -> Job:
-    """The job of a run file's `config`, to be replayed into `output`; only where to write may be changed."""
+def replayed(config: Mapping[str, Any], output: Path, overrides: Sequence[str], threads: int | None = None) -> Job:
+    """The job of a run file's `config`, to be replayed into `output`; only where to write may be changed.
+
+    threads: of torch, on the ranks of that run. Clients are computed one by one, so that the replay's bits do not depend
+    on its ranks; they are those of the run where that did so too.
+    """
     values = {**config, "output": str(output), "overwrite": False}
+    problem = values.get("problem")
+    if isinstance(problem, Mapping) and isinstance(torch := problem.get("torch"), Mapping):
+        settled = {"batched": False, "deterministic": True, "threads": torch.get("threads") or threads}
+        values["problem"] = {**problem, "torch": {**torch, **settled}}
     for text in overrides:
         key, value = _override(text)
         if key not in ("output", "overwrite"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Hosted, Init, Model, Partition, Place, Problem, Rows, Shard
 from mpifl.problems.config import ProblemConfig
 from mpifl.problems.data import DATA
@@ -37,6 +39,9 @@ __all__ = [
 
 def load(config: ProblemConfig) -> Problem:
     """Reads the data and deals it to the clients; rank 0 or one process. Raises ConfigError."""
+    if config.torch is not None and not (find_spec("torch") and find_spec("greenlet")):
+        key, value = ("entry", config.entry) if config.entry else ("model", getattr(config.model, "name", ""))
+        raise ConfigError(f"problem.{key}", value, "torch and greenlet installed: pip install 'mpifl[torch]'")
     if config.entry is not None:
         from mpifl.problems.torch.entry import EntryProblem
 

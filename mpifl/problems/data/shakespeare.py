@@ -63,7 +63,7 @@ class Shakespeare(Data):
         sizes = np.diff(ends, prepend=0)
         cuts = ends - np.floor(self.test * sizes).astype(np.int64)  # where each role's test text begins
         ready = (sizes >= self.min_characters) & (cuts - (ends - sizes) > self.window)
-        which = f"roles of at least {self.min_characters} characters with a training row of {self.window}"
+        which = f"roles of at least {self.min_characters} characters with a training row of {self.window} characters"
         chosen = drawn("roles", self.roles, ready, self.seed, file, which)
         x, owner = self._windows(ends[chosen] - sizes[chosen], cuts[chosen])
         x_test, owner_test = self._windows(cuts[chosen], ends[chosen])

@@ -85,7 +85,11 @@ VGG11 = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # configuration A: 
 
 def vgg11(shape: tuple[int, int, int], hidden: Sequence[int], classes: int, make: Convolution) -> nn.Sequential:
     """Configuration A of VGG on images of at most 32 x 32, padded with zeros around them to that size, so that one
-    pixel with 512 channels is left for the dense layers. Shape: (channels, height, width)."""
+    pixel with 512 channels is left for the dense layers. Shape: (channels, height, width).
+
+    Convolutions begin with the normal law of He et al., arXiv 1502.01852; under PyTorch's own the scores of eleven
+    layers without shortcuts hardly depend on the rows.
+    """
     channels, height, width = shape
     top, left = (32 - height) // 2, (32 - width) // 2
     layers: list[nn.Module] = [nn.ZeroPad2d((left, 32 - width - left, top, 32 - height - top))]
@@ -94,4 +98,7 @@ def vgg11(shape: tuple[int, int, int], hidden: Sequence[int], classes: int, make
             layers += [make(channels, outputs, 3, 1), nn.ReLU()]
             channels = outputs
         layers.append(nn.MaxPool2d(2))
+    for part in nn.Sequential(*layers).modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
     return nn.Sequential(*layers, nn.Flatten(), *dense(channels, hidden, classes))

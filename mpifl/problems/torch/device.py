@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 def prepare(settings: Torch, place: Place) -> tuple[torch.device, dict[str, Any]]:
     """Sets this process up as the job says; its device, and what the run file is told. Raises ConfigError."""
     device = choose(settings.device, place.local)
-    torch.set_num_threads(settings.threads or int(os.environ.get("OMP_NUM_THREADS") or 0) or place.cores)
+    torch.set_num_threads(settings.threads or place.cores)
     torch.use_deterministic_algorithms(bool(settings.deterministic))
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return device, {"device": str(device), "threads": torch.get_num_threads()}

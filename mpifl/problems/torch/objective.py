@@ -28,6 +28,7 @@ class Windows:
     def __init__(self, tokens: np.ndarray, begins: np.ndarray, window: int, device: torch.device) -> None:
         self._tokens, self._begins, self._device = tokens, begins.reshape(-1, 1), device
         self._window = np.arange(window)
+        self.window, self.dtype = window, torch.int64
 
     def __len__(self) -> int:
         return len(self._begins)
@@ -42,6 +43,8 @@ class Examples:
 
     def __init__(self, x: Tensor | Windows, y: Tensor) -> None:
         self.x, self.y = x, y
+        window = (x.window,) if isinstance(x, Windows) else x.shape[1:]
+        self.looks = window, x.dtype, y.shape[1:], y.dtype  # rows that look alike make one tensor
 
     def __len__(self) -> int:
         return len(self.y)
@@ -58,7 +61,7 @@ class Examples:
 class Meeting(Protocol):
     """Where clients that compute at the same time have their requests answered together (`batched`)."""
 
-    def ask(self, objective: TorchObjective, kind: str, *request: Any) -> Any: ...
+    def ask(self, objective: TorchObjective, y: Vector, batches: Sequence[Any], step: float | None = None) -> Any: ...
 
 
 class Shared:
@@ -109,7 +112,7 @@ class TorchObjective(Batches):
     def descend(self, y: Vector, batches: Sequence[Any], step: float) -> None:
         """y <- y - step * gradient(y, rows) for each batch, in place; the arithmetic is that of torch.optim.SGD."""
         if self.shared.meeting:
-            self.shared.meeting.ask(self, "descend", y, batches, step)
+            self.shared.meeting.ask(self, y, batches, step)
             return
         flat, shared = self.shared.flat, self.shared
         flat.hold(y, self.stats) if self.stats is not None else flat.hold_in_place(y)
@@ -128,7 +131,7 @@ class TorchObjective(Batches):
 
     def gradient(self, x: Vector, rows: Any = None) -> Vector:
         if self.shared.meeting:
-            return self.shared.meeting.ask(self, "gradient", x, rows)
+            return self.shared.meeting.ask(self, x, [rows])
         flat = self.shared.flat
         flat.hold(x, self.stats)
         flat.module.train()

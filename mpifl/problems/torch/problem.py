@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from mpifl.problems.base import Hosted, Layout, Place, Rows, Shard
 from mpifl.problems.models.rows import RowProblem
+from mpifl.problems.torch.batched import hosted
 from mpifl.problems.torch.device import prepare
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, Windows, local_statistics, measure
@@ -101,4 +102,4 @@ def host_rows(
         parts = [examples(shard[k], shard[k + 1], shape, text, device) for k in range(0, len(shard), 2)]
         return TorchObjective(shared, config, meta, i, seed, parts[0], parts[1] if len(parts) > 1 else None)
 
-    return Hosted({i: client(i, shard) for i, shard in shards.items()}, facts)
+    return hosted(shared, {i: client(i, shard) for i, shard in shards.items()}, config.torch, facts)

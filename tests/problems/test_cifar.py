@@ -1,0 +1,251 @@
+"""CIFAR-10 and CIFAR-100, binary and Python version: small files in the published layouts, damaged and hostile ones."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mpifl.errors import ConfigError
+from mpifl.problems import DATA
+from mpifl.problems.base import Rows
+
+BATCHES = {
+    "cifar10": [f"data_batch_{k}" for k in range(1, 6)] + ["test_batch"],
+    "cifar100": ["train", "test"],
+}
+FOLDERS = {
+    ("cifar10", "binary"): "cifar-10-batches-bin",
+    ("cifar10", "python"): "cifar-10-batches-py",
+    ("cifar100", "binary"): "cifar-100-binary",
+    ("cifar100", "python"): "cifar-100-python",
+}
+Batch = tuple[np.ndarray, dict[str, list[int]]]
+
+
+def batch(name: str, k: int, rows: int = 3) -> Batch:
+    generator = np.random.default_rng(k)
+    columns = {"labels": 10} if name == "cifar10" else {"coarse_labels": 20, "fine_labels": 100}
+    pixels = generator.integers(0, 256, (rows, 3072)).astype(np.uint8)
+    return pixels, {column: generator.integers(0, n, rows).tolist() for column, n in columns.items()}
+
+
+def record_bytes(content: Batch) -> bytes:
+    """The binary version: of each image its labels, coarse before fine, then its pixels."""
+    x, labels = content
+    return np.column_stack([*labels.values(), x]).astype(np.uint8).tobytes()
+
+
+def python2_bytes(content: Batch, by_column: bool = False) -> bytes:
+    """The published pickles' opcodes, as Python 2's cPickle and NumPy 1 wrote them (protocol 2), spelt out by hand."""
+    x, labels = content
+
+    def string(text: bytes) -> bytes:
+        return b"U" + bytes([len(text)]) + text if len(text) < 256 else b"T" + struct.pack("<i", len(text)) + text
+
+    def number(n: int) -> bytes:
+        return b"K" + bytes([n]) if n < 256 else b"M" + struct.pack("<H", n)
+
+    out = b"\x80\x02}q\x01(" + string(b"batch_label") + b"q\x02" + string(b"training batch 1 of 5") + b"q\x03"
+    for column, values in labels.items():
+        out += string(column.encode()) + b"](" + b"".join(map(number, values)) + b"e"
+    out += string(b"data") + b"q\x06cnumpy.core.multiarray\n_reconstruct\nq\x07cnumpy\nndarray\nq\x08K\x00\x85"
+    out += string(b"b") + b"\x87Rq\x09(K\x01" + number(len(x)) + number(x.shape[1]) + b"\x86cnumpy\ndtype\nq\x0a"
+    out += string(b"u1") + b"K\x00K\x01\x87Rq\x0b(K\x03" + string(b"|") + b"NNN" + 2 * b"J\xff\xff\xff\xff" + b"K\x00tb"
+    out += (b"\x88" if by_column else b"\x89") + string(x.tobytes("F" if by_column else "C")) + b"tb"
+    return out + string(b"filenames") + b"](" + b"".join(string(b"%d.png" % k) for k in range(len(x))) + b"eu."
+
+
+def python3_bytes(content: Batch) -> bytes:
+    """The same dictionary, pickled anew by this Python and NumPy."""
+    x, labels = content
+    return pickle.dumps({b"data": x, **{name.encode(): values for name, values in labels.items()}}, protocol=2)
+
+
+WRITERS: dict[str, Callable[[Batch], bytes]] = {
+    "binary": record_bytes,
+    "python": python2_bytes,
+    "python, by column": lambda content: python2_bytes(content, by_column=True),
+    "python, anew": python3_bytes,
+}
+
+
+def write(root: Path, name: str, kind: str, rows: int = 3) -> Path:
+    version = kind.partition(",")[0]
+    folder = root / FOLDERS[name, version]
+    folder.mkdir()
+    for k, file in enumerate(BATCHES[name]):
+        suffix = ".bin" if version == "binary" else ""
+        (folder / f"{file}{suffix}").write_bytes(WRITERS[kind](batch(name, k, rows)))
+    return folder
+
+
+def read(root: Path, name: str, **options: Any) -> Rows:
+    return DATA[name](**options).read(root, False, None)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize(
+    ("name", "options", "column", "classes"),
+    [
+        ("cifar10", {}, "labels", 10),
+        ("cifar100", {}, "fine_labels", 100),
+        ("cifar100", {"coarse": True}, "coarse_labels", 20),
+    ],
+)
+def test_rows(tmp_path: Path, name: str, kind: str, options: dict[str, bool], column: str, classes: int) -> None:
+    write(tmp_path, name, kind)
+    rows = read(tmp_path, name, **options)
+    *train, (x_test, labels_test) = [batch(name, k) for k in range(len(BATCHES[name]))]
+    assert rows.x.dtype == np.uint8 and (rows.x == np.concatenate([x for x, _ in train])).all()
+    assert rows.y.dtype == np.int64 and rows.y.tolist() == [y for _, labels in train for y in labels[column]]
+    assert (rows.x_test == x_test).all() and rows.y_test.tolist() == labels_test[column]
+    assert (rows.classes, rows.divisor, rows.shape) == (classes, 255, (3, 32, 32)) and rows.owner is None
+
+
+def test_python2_bytes_are_a_pickle_of_arrays() -> None:
+    """The hand-written opcodes say what they should, by NumPy's and Python's own reading."""
+    x, labels = batch("cifar10", 7)
+    for by_column in (False, True):
+        content = pickle.loads(python2_bytes((x, labels), by_column), encoding="bytes")
+        assert (content[b"data"] == x).all() and content[b"labels"] == labels["labels"]
+
+
+def test_a_pixel_is_where_the_format_has_it(tmp_path: Path) -> None:
+    """Red, then green, then blue, each row by row: byte 1024 c + 32 i + j of an image is pixel (c, i, j)."""
+    write(tmp_path, "cifar10", "binary")
+    raw = (tmp_path / "cifar-10-batches-bin/data_batch_1.bin").read_bytes()
+    rows = read(tmp_path, "cifar10")
+    assert rows.x[1].reshape(rows.shape)[2, 30, 4] == raw[3073 + 1 + 2048 + 32 * 30 + 4]
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^data file={tmp_path}/cifar-10-batches-bin: .* or cifar-10-batches-py"):
+        read(tmp_path, "cifar10")
+    for kind, file in (("python", "train"), ("binary", "train.bin")):
+        folder = write(tmp_path, "cifar100", kind)
+        (folder / file).unlink()
+        with pytest.raises(ConfigError, match=f"^data file={folder / file}: "):
+            read(tmp_path, "cifar100")
+
+
+def damaged(tmp_path: Path, name: str, kind: str, change: Callable[[Batch], Batch]) -> Path:
+    folder = write(tmp_path, name, kind)
+    file = folder / (BATCHES[name][-1] + (".bin" if kind == "binary" else ""))
+    file.write_bytes(WRITERS[kind](change(batch(name, 0))))
+    return file
+
+
+@pytest.mark.parametrize("kind", ["binary", "python", "python, anew"])
+@pytest.mark.parametrize(("name", "column", "highest"), [("cifar10", "labels", 9), ("cifar100", "fine_labels", 99)])
+def test_wrong_label(tmp_path: Path, name: str, kind: str, column: str, highest: int) -> None:
+    file = damaged(tmp_path, name, kind, lambda b: (b[0], {**b[1], column: [0, highest + 1, 0]}))
+    with pytest.raises(ConfigError, match=f"^data file={file}: labels 0 to {highest}: it has 0 to {highest + 1}$"):
+        read(tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda b: (b[0], {"labels": b[1]["labels"][:2]}), "its entry labels to be a list of a label for each of 3"),
+        (lambda b: (b[0], {"other": b[1]["labels"]}), "its entry labels"),
+        (lambda b: (b[0][:, :-1], b[1]), r"its entry data to be unsigned bytes \(rows, 3072\)"),
+        (lambda b: (b[0].reshape(-1)[:3072], b[1]), r"its entry data to be unsigned bytes \(rows, 3072\)"),
+        (lambda b: (b[0].astype(np.int16), b[1]), r"its entry data to be unsigned bytes \(rows, 3072\)"),
+        (lambda b: (b[0].tolist(), b[1]), r"its entry data to be unsigned bytes \(rows, 3072\)"),
+        (lambda b: (b[0], {"labels": ["cat"] * 3}), "its entry labels"),
+        (lambda b: (b[0][:0], {"labels": []}), ""),
+    ],
+)
+def test_wrong_entries(tmp_path: Path, change: Callable[[Batch], Batch], text: str) -> None:
+    file = damaged(tmp_path, "cifar10", "python", lambda b: b)
+    file.write_bytes(python3_bytes(change(batch("cifar10", 0))))
+    with pytest.raises(ConfigError, match=f"^data file={file}: {text}"):
+        read(tmp_path, "cifar10")
+
+
+class Harmful:
+    def __init__(self, call: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        self.call, self.arguments = call, tuple(arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.call, self.arguments
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "asked"),
+    [
+        (os.system, "touch {}", "posix.system"),
+        (eval, "open('{}', 'w')", "__builtin__.eval"),
+        (Path.touch, "{}", "__builtin__.getattr"),
+        (np.save, "{}", "numpy.save"),
+    ],
+)
+def test_a_hostile_pickle_runs_nothing(tmp_path: Path, call: Callable[..., Any], argument: str, asked: str) -> None:
+    file = damaged(tmp_path, "cifar10", "python", lambda b: b)
+    trace = tmp_path / "it-ran"
+    harm = Harmful(call, [argument.format(trace)])
+    x, labels = batch("cifar10", 0)
+    file.write_bytes(pickle.dumps({b"data": x, b"labels": labels["labels"], b"filenames": harm}, protocol=2))
+    with pytest.raises(ConfigError, match=f"^data file={file}: a batch as published: it asks for {asked}$"):
+        read(tmp_path, "cifar10")
+    assert not trace.exists()
+
+
+def test_no_dictionary(tmp_path: Path) -> None:
+    file = damaged(tmp_path, "cifar10", "python", lambda b: b)
+    file.write_bytes(pickle.dumps([1, 2], protocol=2))
+    with pytest.raises(ConfigError, match=f"^data file={file}: a batch as published: it holds a list$"):
+        read(tmp_path, "cifar10")
+
+
+ONE = {kind: WRITERS[kind](batch("cifar100", 0, 1)) for kind in ("binary", "python")}
+SLOPPY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def changed(root: Path, kind: str, content: bytes) -> Path:
+    """Under `root`, CIFAR-100 of this version with another training file; the file."""
+    root.mkdir(exist_ok=True)
+    folder = root / FOLDERS["cifar100", kind]
+    if not folder.exists():
+        write(root, "cifar100", kind)
+    file = folder / ("train.bin" if kind == "binary" else "train")
+    file.write_bytes(content)
+    return file
+
+
+@SLOPPY
+@given(kind=st.sampled_from(["binary", "python"]), part=st.floats(0, 1, exclude_max=True))
+def test_cut_file(tmp_path: Path, kind: str, part: float) -> None:
+    file = changed(tmp_path / kind, kind, ONE[kind][: int(part * len(ONE[kind]))])
+    with pytest.raises(ConfigError, match=f"^data file={file}: (records of 3074 bytes|a batch as published)"):
+        read(tmp_path / kind, "cifar100")
+
+
+# the structure before and after the pixels
+STRUCTURE = [
+    *range(ONE["python"].index(b"T\x00\x0c") + 5),
+    *range(ONE["python"].rindex(b"filenames") - 4, len(ONE["python"])),
+]
+
+
+@SLOPPY
+@given(place=st.sampled_from(STRUCTURE), byte=st.integers(0, 255))
+def test_a_changed_byte_is_an_error_or_harmless(tmp_path: Path, place: int, byte: int) -> None:
+    content = bytearray(ONE["python"])
+    content[place] = byte
+    file = changed(tmp_path / "python", "python", bytes(content))
+    try:
+        rows = read(tmp_path / "python", "cifar100")
+    except ConfigError as error:
+        assert str(file) in str(error) and "\n" not in str(error)
+    else:
+        assert (rows.x == batch("cifar100", 0, 1)[0]).all() and 0 <= rows.y[0] < 100

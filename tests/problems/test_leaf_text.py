@@ -1,0 +1,238 @@
+"""LEAF's Sent140 and Shakespeare in its own JSON layout: tokens, owners, chosen users, good and damaged files."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mpifl.errors import ConfigError
+from mpifl.problems import DATA
+from mpifl.problems.base import Rows
+
+# ALL_LETTERS of LEAF's language_utils.py
+LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+Users = dict[str, dict[str, list[Any]]]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def write(folder: Path, users: Users, name: str = "a.json") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"users": list(users), "num_samples": [len(u["y"]) for u in users.values()], "user_data": users}
+    (folder / name).write_text(json.dumps(content))
+    return folder / name
+
+
+def tweet(user: str, text: str) -> list[str]:
+    """As data_to_json.py writes it: id, date, query, user, text, and which file of the original it came from."""
+    return ["1467810369", "Mon Apr 06 22:19:45 PDT 2009", "NO_QUERY", user, text, "training"]
+
+
+def tweets(**users: list[tuple[str, int]]) -> Users:
+    return {
+        user: {"x": [tweet(user, text) for text, _ in said], "y": [label for _, label in said]}
+        for user, said in users.items()
+    }
+
+
+def read(name: str, folder: Path, **options: Any) -> Rows:
+    return DATA[name](path=str(folder), **options).read(folder, False, None)
+
+
+def windows(rows: Rows, half: str = "x") -> list[list[int]]:
+    assert rows.tokens is not None
+    tokens, begins = np.load(rows.tokens.file, mmap_mode="r"), getattr(rows, half)
+    assert begins.dtype == np.int64 and begins.shape[1:] == (1,) and tokens.max() < rows.tokens.vocabulary
+    return [tokens[b : b + rows.tokens.window].tolist() for b in begins[:, 0]]
+
+
+def test_sent140_by_hand(tmp_path: Path) -> None:
+    """Words by number of uses: `.` 4, then `a` and `b` 3 each, `don't` 2, and `!` and `B` once."""
+    write(tmp_path / "train", tweets(ann=[("a b. a.", 1), ("b, don't! ", 0)], bob=[("b . a . don't B", 0)]))
+    write(tmp_path / "test", tweets(bob=[("B b new", 1)], eve=[("", 0)]))
+    rows = read("sent140", tmp_path, vocabulary=4, window=5)
+    dot, a, b, dont, unknown, padding = 2, 3, 4, 5, 1, 0
+    assert windows(rows) == [[a, b, dot, a, dot], [b, unknown, dont, unknown, padding], [b, dot, a, dot, dont]]
+    assert windows(rows, "x_test") == [[unknown, b, unknown, padding, padding], [padding] * 5]
+    assert rows.y.tolist() == [1, 0, 0] and rows.y_test.tolist() == [1, 0] and rows.classes == 2
+    assert rows.owner is not None and rows.owner.tolist() == [0, 0, 1]
+    assert rows.owner_test is not None and rows.owner_test.tolist() == [1, -1]
+    assert rows.tokens is not None and (rows.tokens.window, rows.tokens.vocabulary) == (5, 6)
+
+
+def test_sent140_against_leafs_own_code(tmp_path: Path) -> None:
+    """LEAF's line_to_indices on random text, its index for unknown words and padding apart."""
+    draw = random.Random(0)
+    lines = ["".join(draw.choices("aB'é_1 .,!?;:@#-", k=draw.randrange(90))) for _ in range(200)]
+    users = tweets(**{f"u{k}": [(line, 4 * (k % 2)) for line in lines[4 * k : 4 * k + 4]] for k in range(50)})
+    write(tmp_path / "train", users)
+    counts = Counter(word for line in lines for word in re.findall(r"[\w']+|[.,!?;]", line))
+    word2id = {word: k for k, (_, word) in enumerate(sorted((-n, word) for word, n in counts.items())[:30])}
+    expected = []
+    for line in lines:
+        indl = [word2id.get(word, -1) + 2 for word in re.findall(r"[\w']+|[.,!?;]", line)[:25]]
+        expected.append(indl + [0] * (25 - len(indl)))
+    rows = read("sent140", tmp_path, vocabulary=30)
+    assert windows(rows) == expected
+    assert rows.y.tolist() == [k // 4 % 2 for k in range(200)] and len(rows.y_test) == 0
+
+
+def test_labels_0_and_4_are_0_and_1(tmp_path: Path) -> None:
+    write(tmp_path / "train", tweets(ann=[("a", 4), ("b", 0), ("c", 4)]))
+    assert read("sent140", tmp_path).y.tolist() == [1, 0, 1]
+
+
+def test_many_words_take_more_bytes(tmp_path: Path) -> None:
+    write(tmp_path / "train", tweets(ann=[(" ".join(f"w{k:05}" for k in range(70000)), 1)]))
+    for vocabulary, kind in ((254, np.uint8), (255, np.uint16), (65534, np.uint16), (65535, np.uint32)):
+        rows = read("sent140", tmp_path, vocabulary=vocabulary, window=70000)
+        assert rows.tokens is not None
+        tokens = np.load(rows.tokens.file)
+        assert tokens.dtype == kind
+        assert tokens.tolist() == [k + 2 if k < vocabulary else 1 for k in range(70000)]
+
+
+def shakespeare(rng: random.Random, *users: str, rows: int = 3) -> tuple[Users, dict[str, list[str]]]:
+    """Users in LEAF's layout, windows of one text each, and these windows with the character after them."""
+    content: Users = {}
+    said = {}
+    for user in users:
+        text = "".join(rng.choices(LETTERS, k=80 + rows))
+        content[user] = {"x": [text[k : k + 80] for k in range(rows)], "y": [text[k + 80] for k in range(rows)]}
+        said[user] = [text[k : k + 81] for k in range(rows)]
+    return content, said
+
+
+def spelt(rows: Rows, half: str, labels: np.ndarray) -> list[str]:
+    texts = ["".join(LETTERS[t] for t in row) for row in windows(rows, half)]
+    return [text + LETTERS[y] for text, y in zip(texts, labels, strict=True)]
+
+
+def test_leaf_shakespeare(tmp_path: Path) -> None:
+    train, said = shakespeare(random.Random(1), "HAMLET_GHOST", "LEAR_FOOL")
+    more, said_more = shakespeare(random.Random(2), "LEAR_EDGAR", rows=2)
+    test, said_test = shakespeare(random.Random(3), "LEAR_FOOL", "NOBODY", rows=1)
+    write(tmp_path / "train", train)
+    write(tmp_path / "train", more, "b.json")
+    write(tmp_path / "test", test)
+    rows = read("leaf-shakespeare", tmp_path)
+    assert spelt(rows, "x", rows.y) == [*said["HAMLET_GHOST"], *said["LEAR_FOOL"], *said_more["LEAR_EDGAR"]]
+    assert spelt(rows, "x_test", rows.y_test) == [*said_test["LEAR_FOOL"], *said_test["NOBODY"]]
+    assert rows.owner is not None and rows.owner.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
+    assert rows.owner_test is not None and rows.owner_test.tolist() == [1, -1]
+    assert rows.classes == 80 and rows.tokens is not None and rows.tokens.vocabulary == 80
+    assert np.load(rows.tokens.file).dtype == np.uint8
+
+
+def test_other_characters_are_spaces(tmp_path: Path) -> None:
+    write(tmp_path / "train", {"u": {"x": ["\u2019a" * 40, "\U0001f600" + "b" * 79], "y": ["\t", "c"]}})
+    rows = read("leaf-shakespeare", tmp_path)
+    assert spelt(rows, "x", rows.y) == [" a" * 40 + " ", " " + "b" * 79 + "c"]
+
+
+@pytest.mark.parametrize("name", ["sent140", "leaf-shakespeare"])
+def test_chosen_users(tmp_path: Path, name: str, cache: Path) -> None:
+    """User k has k training rows and one for testing, `x` none to train on; tokens are made once for all choices."""
+    names = [f"u{k}" for k in range(1, 13)]
+    train = {}
+    for k, user in enumerate(names, 1):
+        train |= (
+            tweets(**{user: [(user, 1)] * k}) if name == "sent140" else shakespeare(random.Random(k), user, rows=k)[0]
+        )
+    test = {user: {"x": train[user]["x"][:1], "y": train[user]["y"][:1]} for user in names}
+    write(tmp_path / "train", dict(list(train.items())[:5]), "a.json")
+    write(tmp_path / "train", dict(list(train.items())[5:]), "b.json")
+    write(tmp_path / "test", {**test, "x": test["u1"]})
+    everyone = read(name, tmp_path)
+    texts = dict(zip(np.asarray(everyone.owner).tolist(), windows(everyone), strict=True))
+    draws = set()
+    for seed in range(4):
+        rows = read(name, tmp_path, users=4, min_samples=6, seed=seed)
+        counts = np.bincount(np.asarray(rows.owner)).tolist()  # a user's number is its number of rows
+        assert len(counts) == 4 and counts == sorted(counts) and min(counts) >= 6
+        assert sorted(np.asarray(rows.owner_test).tolist()) == [-1, 0, 1, 2, 3]
+        for k, row in zip(np.asarray(rows.owner_test).tolist(), windows(rows, "x_test"), strict=True):
+            assert row == windows(rows)[np.asarray(rows.owner).tolist().index(k)] if k >= 0 else row == texts[0]
+        assert len(rows.y) == sum(counts) and len(rows.y_test) == 5
+        draws.add(tuple(counts))
+    assert len(draws) > 1 and len(list((cache / "tokens").iterdir())) == 1
+    with pytest.raises(ConfigError, match=r"^problem.data.users=8: at most 7, the users with at least 6 training rows"):
+        read(name, tmp_path, users=8, min_samples=6)
+    with pytest.raises(ConfigError, match=f"^data file={tmp_path}: users with at least 13 training rows: it has none"):
+        read(name, tmp_path, min_samples=13)
+
+
+GOOD_TWEET, GOOD_WINDOW = tweet("u", "hello"), "x" * 80
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "y", "text"),
+    [
+        ("sent140", [GOOD_TWEET], [2], "labels 0 and 1, or 0 and 4"),
+        ("sent140", [GOOD_TWEET], [0.5], "a whole label for each of 1 rows"),
+        ("sent140", [GOOD_TWEET], ["1"], "a whole label for each of 1 rows"),
+        ("sent140", [GOOD_TWEET], [1, 0], "a whole label for each of 1 rows"),
+        ("sent140", [GOOD_TWEET[:4]], [1], "rows of id, date, query, user and text"),
+        ("sent140", ["hello"], [1], "rows of id, date, query, user and text"),
+        ("sent140", [[*GOOD_TWEET[:4], 7]], [1], "rows of id, date, query, user and text"),
+        ("sent140", [], [], "at least one row"),
+        ("leaf-shakespeare", [GOOD_WINDOW[1:]], ["t"], "strings of 80 characters, and one character after each"),
+        ("leaf-shakespeare", [GOOD_WINDOW], ["to"], "strings of 80 characters, and one character after each"),
+        ("leaf-shakespeare", [GOOD_WINDOW], ["t", "o"], "strings of 80 characters, and one character after each"),
+        ("leaf-shakespeare", [["x"] * 80], ["t"], "expected str"),
+        ("leaf-shakespeare", [[0.1]], [1], ""),
+        ("leaf-shakespeare", [], [], "at least one row"),
+    ],
+)
+def test_bad_user(tmp_path: Path, name: str, x: list[Any], y: list[Any], text: str) -> None:
+    good = tweets(v=[("a", 1)]) if name == "sent140" else {"v": {"x": [GOOD_WINDOW], "y": ["t"]}}
+    file = write(tmp_path / "train", {**good, "u": {"x": x, "y": y}})
+    with pytest.raises(ConfigError, match=rf"^data file={file}: leaf json \(users, user_data\), in user u: .*{text}"):
+        read(name, tmp_path)
+
+
+WHOLE = json.dumps({"users": ["v"], "user_data": tweets(v=[("a", 1), ("b", 0)])})
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, len(WHOLE) - 1), st.sampled_from(["train", "test"]))
+def test_cut_file(tmp_path: Path, length: int, half: str) -> None:
+    for folder in ("train", "test"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "a.json").write_text(WHOLE)
+    assert len(read("sent140", tmp_path).y) == 2
+    (tmp_path / half / "a.json").write_text(WHOLE[:length])
+    with pytest.raises(ConfigError, match=rf"^data file={tmp_path / half / 'a.json'}: leaf json"):
+        read("sent140", tmp_path)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    for name in ("sent140", "leaf-shakespeare"):
+        with pytest.raises(
+            ConfigError, match=f"^problem.data.path={name}: a folder, as it stands or under {tmp_path}$"
+        ):
+            DATA[name]().read(tmp_path, False, None)
+        with pytest.raises(ConfigError, match=rf"^data file={tmp_path}/train/\*.json: at least one json file$"):
+            read(name, tmp_path)
+    write(tmp_path / "train", {})
+    with pytest.raises(ConfigError, match=f"^data file={tmp_path}/train: at least one user with rows: it has none$"):
+        read("sent140", tmp_path)
+
+
+@pytest.mark.parametrize("option", ["users", "min_samples", "vocabulary", "window"])
+def test_bad_options(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{option}=0: a whole number of at least 1"):
+        DATA["sent140"](**{option: 0})
