@@ -1,23 +1,16 @@
-"""The torch networks: sizes against formulas and published counts, scores against NumPy, what each refuses."""
+"""The torch networks: scores against NumPy and torchvision, and what norms look at."""
 
 from __future__ import annotations
 
-import itertools
-import re
-import subprocess
-import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.signal import correlate2d
 
-from mpifl.config import FAMILIES
-from mpifl.errors import ConfigError
 from mpifl.problems.inits import Uniform
 from mpifl.problems.models import networks
 from mpifl.problems.models.networks import CharLstm, Cnn, Lstm, Resnet, TorchLogistic, TorchMlp, Vgg11
-from mpifl.schema import Reader
 
 torch = pytest.importorskip("torch")
 
@@ -37,90 +30,12 @@ def built(model: Any, shape: tuple[int, ...], classes: int = 10, vocabulary: int
     return model.build(shape, classes, vocabulary).double()
 
 
-def size(module: Any) -> int:
-    return sum(part.numel() for part in module.parameters())
-
-
 def pictures(shape: tuple[int, ...], rows: int = 3) -> Any:
     return torch.from_numpy(np.random.default_rng(2).random((rows, *shape)))
 
 
 def words(vocabulary: int, window: int, rows: int = 3) -> Any:
     return torch.from_numpy(np.random.default_rng(3).integers(0, vocabulary, (rows, window)))
-
-
-# -- number of parameters ----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("widths", "expected"), [((60, 32, 10), 2282), ((784, 128, 10), 101_770), ((784, 128, 26), 103_834)]
-)
-def test_size_of_feddr_networks(widths: Sequence[int], expected: int) -> None:
-    assert sum((a + 1) * b for a, b in itertools.pairwise(widths)) == expected
-    assert size(built(TorchMlp(hidden=tuple(widths[1:-1])), (widths[0],), widths[-1])) == expected
-
-
-def test_size_of_the_cnn_for_femnist() -> None:
-    """28 x 28 is pooled twice to 7 x 7."""
-    expected = 32 * (25 + 1) + 64 * (32 * 25 + 1) + 2048 * (64 * 7 * 7 + 1) + 62 * (2048 + 1)
-    assert size(built(Cnn(), MNIST, 62)) == expected == 6_603_710
-
-
-def recurrent(inputs: int, hidden: int, layers: int) -> int:
-    """Four gates a layer, each with weights for what comes in and for the state, and two biases."""
-    return sum(4 * hidden * ((inputs if k == 0 else hidden) + hidden + 2) for k in range(layers))
-
-
-def test_size_of_the_network_for_shakespeare() -> None:
-    """TensorFlow's LSTM has one bias a gate: 2 layers x 4 gates x 256 fewer."""
-    module = built(CharLstm(), (80,), 80, 80)
-    assert size(module) == 80 * 8 + recurrent(8, 256, 2) + 80 * (256 + 1) == 819_920
-    of_tensorflow = 80 * 8 + 1024 * (8 + 256 + 1) + 1024 * (256 + 256 + 1) + 80 * 257
-    assert size(module) - of_tensorflow == 2 * 4 * 256
-
-
-@pytest.mark.parametrize(("classes", "outputs"), [(2, 1), (3, 3)])
-def test_size_of_the_network_for_sent140(classes: int, outputs: int) -> None:
-    expected = 1000 * 300 + recurrent(300, 100, 2) + 30 * (100 + 1) + outputs * (30 + 1)
-    assert size(built(Lstm(), (25,), classes, 1000)) == expected
-
-
-def small_resnet(n: int, channels: int = 3, classes: int = 10, of_norm: int = 2) -> int:
-    """He et al. section 4.2: a stem and 3 x 2n convolutions, of which the first of a stage is from half the channels;
-    `of_norm` parameters a channel."""
-    convolutions = 9 * channels * 16
-    for width, before in ((16, 16), (32, 16), (64, 32)):
-        convolutions += 9 * (before * width + (2 * n - 1) * width**2)
-    return convolutions + of_norm * (16 + 2 * n * (16 + 32 + 64)) + (64 + 1) * classes
-
-
-@pytest.mark.parametrize(("depth", "millions"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85)])
-def test_size_of_small_resnets(depth: int, millions: float) -> None:
-    """He et al., arXiv 1512.03385, table 6; option A has no parameters in its shortcuts."""
-    found = size(built(Resnet(depth=depth), CIFAR))
-    assert round(found / 1e6, 2) == millions
-    assert found == small_resnet((depth - 2) // 6) == size(built(Resnet(depth=depth, norm="batch"), CIFAR))
-    assert size(built(Resnet(depth=depth, norm="none"), MNIST, 62)) == small_resnet((depth - 2) // 6, 1, 62, 1)
-
-
-@pytest.mark.parametrize(("depth", "expected"), [(18, 11_173_962), (34, 21_282_122), (50, 23_520_842)])
-def test_size_of_wide_resnets(depth: int, expected: int) -> None:
-    """Counts of torchvision's models for 1000 classes (11,689,512, 21,797,672, 25,557,032), with a 3 x 3 stem of 3
-    channels for one of 7 x 7, and 10 classes. 11,173,962 and 23,520,842 are also what users of kuangliu/pytorch-cifar
-    report."""
-    features = 2048 if depth == 50 else 512
-    of_torchvision = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032}[depth]
-    assert of_torchvision - 3 * 64 * (49 - 9) - 990 * (features + 1) == expected
-    assert size(built(Resnet(depth=depth), CIFAR)) == expected
-
-
-def test_size_of_vgg11() -> None:
-    """Configuration A's eight convolutions: torchvision's 132,863,336 less its three dense layers for 1000 classes."""
-    pairs = [(3, 64), (64, 128), (128, 256), (256, 256), (256, 512), (512, 512), (512, 512), (512, 512)]
-    weights, channels = sum(9 * a * b for a, b in pairs), sum(b for _, b in pairs)
-    assert weights + channels == 132_863_336 - 4096 * (512 * 49 + 1) - 4096 * 4097 - 1000 * 4097
-    assert size(built(Vgg11(norm="none"), CIFAR)) == weights + channels + 513 * 10
-    for norm in ("group", "batch"):
-        assert size(built(Vgg11(norm=norm), CIFAR)) == weights + 2 * channels + 513 * 10
-    assert size(built(Vgg11(hidden=(20,)), CIFAR)) == weights + 2 * channels + 513 * 20 + 21 * 10
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------
@@ -204,6 +119,18 @@ def test_two_classes_are_one_logit() -> None:
         assert found.detach().numpy() == pytest.approx(np.log1p(np.exp(sign * z)), rel=1e-12)
 
 
+@pytest.mark.parametrize("model", TEXT, ids=shown)
+def test_lstm_under_autocast(model: Any) -> None:
+    """Its dense layers alone are in bfloat16, whose numbers have 8 bits; gradients are float32."""
+    module, x = built(model, (6,), 2, 11).float(), words(11, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        scores = module(x)
+    assert scores.dtype == torch.bfloat16
+    assert torch.allclose(scores.float(), module(x), atol=0.02)
+    scores.float().sum().backward()
+    assert {part.grad.dtype for part in module.parameters()} == {torch.float32}
+
+
 def test_padding_is_not_learnt() -> None:
     module, x = built(TEXT[1], (6,), 2, 11), words(11, 6)
     x[:, 2] = 0
@@ -212,6 +139,55 @@ def test_padding_is_not_learnt() -> None:
     norms = module.embedding.weight.grad.norm(dim=1)
     assert {k for k in range(11) if norms[k] > 0} == used - {0}
     assert not module.embedding.weight[0].any()
+
+
+def filled(module: Any) -> Any:
+    """Parameters by a formula: cos(k^2 mod 1009) at place k of the flat vector, scaled as He's law for weights, and
+    1 + cos/10 for biases and norms."""
+    k = 0
+    for part in module.parameters():
+        place = torch.arange(k, k := k + part.numel(), dtype=torch.float64)
+        values = torch.cos(place**2 % 1009).reshape(part.shape)
+        part.data = values * (2 / part[0].numel()) ** 0.5 if part.ndim > 1 else 1 + values / 10
+    return module
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (Resnet(depth=18), [-3.044144125071371, 2.9576895937187766, -1.4798553686063303]),
+        (Resnet(depth=18, norm="batch"), [-1.7892179029139779, 2.360288018872189, -2.619403650038058]),
+        (Resnet(depth=34), [-3.104139891519678, 3.436572083964548, -3.7084420653761114]),
+        (Resnet(depth=50), [-0.6059409706384744, -0.07228802123129285, -1.5398096894105362]),
+        (Resnet(depth=50, norm="batch"), [-0.5971594623434047, -1.0453627873122324, -1.4176074474210352]),
+        (Vgg11(norm="none"), [-0.023129542556433402, 1.2827600299625614, -0.028657283593798044]),
+    ],
+    ids=shown,
+)
+def test_scores_of_torchvision(model: Any, expected: list[float]) -> None:
+    """What torchvision 0.28 gives for the first of two rows: its resnet18, resnet34, resnet50 with a 3 x 3 stem without
+    pooling, with GroupNorm(8, channels) or BatchNorm2d; and the convolutions of its vgg11 with a dense layer."""
+    x = torch.sin(torch.arange(2 * 3 * 32 * 32, dtype=torch.float64)).reshape(2, *CIFAR)
+    with torch.no_grad():
+        assert filled(built(model, CIFAR))(x)[0, :3].tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def test_cnn_by_formula() -> None:
+    module, x = built(Cnn(channels=(2, 3), hidden=4), (2, 9, 8)), pictures((2, 9, 8))
+    k1, c1, k2, c2, w1, b1, w2, b2 = (part.detach().numpy() for part in module.parameters())
+    maps = x.numpy()
+    for kernels, bias in ((k1, c1), (k2, c2)):
+        sums = [[sum(map(correlated, row, kernel)) for kernel in kernels] for row in maps]
+        maps = np.maximum(np.array(sums) + bias[:, None, None], 0)
+        height, width = (side // 2 for side in maps.shape[2:])
+        cells = maps[:, :, : 2 * height, : 2 * width].reshape(*maps.shape[:2], height, 2, width, 2)
+        maps = cells.max((3, 5))
+    expected = np.maximum(maps.reshape(3, -1) @ w1.T + b1, 0) @ w2.T + b2
+    assert module(x).detach().numpy() == pytest.approx(expected, rel=1e-12)
+
+
+def correlated(image: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    return correlate2d(image, kernel, mode="same")
 
 
 def test_images_smaller_than_vgg_get_zeros_around_them() -> None:
@@ -250,6 +226,14 @@ def test_only_batch_norm_looks_at_other_rows(model: Any, norm: str) -> None:
     assert torch.allclose(together, alone, rtol=1e-9, atol=1e-9) == (norm != "batch")
 
 
+@pytest.mark.parametrize("depth", [*networks.SMALL, *networks.WIDE])
+def test_batch_norm_trains_on_one_row_of_the_smallest_image(depth: int) -> None:
+    """PyTorch refuses batch norm of a single value a channel."""
+    side = 8 if depth in networks.SMALL else 9
+    module = built(Resnet(depth=depth, norm="batch"), (1, side, side)).train()
+    assert module(pictures((1, side, side), 1)).shape == (1, 10)
+
+
 @pytest.mark.parametrize("model", [Resnet(groups=4), Vgg11(groups=4)], ids=shown)
 def test_group_norm_has_mean_0_and_variance_1_in_a_group(model: Any) -> None:
     """On top of these come a factor and a shift, 1 and 0 at first; epsilon is 1e-5."""
@@ -271,76 +255,3 @@ def test_buffers_are_floats_besides_the_count_of_batches(model: Any) -> None:
     assert integers == batches
     assert bool(batches) == (getattr(model, "norm", "") == "batch")
     assert all(part.requires_grad for part in module.parameters())
-
-
-# -- what is refused ---------------------------------------------------------------------------------------------------
-def test_options_are_lists_in_a_job() -> None:
-    assert Reader(TorchMlp, {"hidden": [8, 4], "init": {"name": "zero"}}, FAMILIES).read().hidden == (8, 4)
-    with pytest.raises(ConfigError, match=r"channels=7: a list of integers"):
-        Reader(Cnn, {"channels": 7}, FAMILIES).read()
-
-
-@pytest.mark.parametrize(
-    ("cls", "options", "key"),
-    [
-        (TorchMlp, {"hidden": ()}, "hidden"),
-        (TorchMlp, {"hidden": (8, 0)}, "hidden[1]"),
-        (Cnn, {"channels": ()}, "channels"),
-        (Cnn, {"hidden": 0}, "hidden"),
-        (CharLstm, {"layers": 0}, "layers"),
-        (CharLstm, {"embedding": 0}, "embedding"),
-        (Lstm, {"dense": 0}, "dense"),
-        (Lstm, {"hidden": True}, "hidden"),
-        (Resnet, {"depth": 19}, "depth"),
-        (Resnet, {"norm": "layer"}, "norm"),
-        (Resnet, {"groups": 32}, "groups"),
-        (Resnet, {"groups": 0}, "groups"),
-        (Resnet, {"depth": 18, "groups": 48}, "groups"),
-        (Vgg11, {"norm": "layer"}, "norm"),
-        (Vgg11, {"groups": 128}, "groups"),
-        (Vgg11, {"hidden": (-1,)}, "hidden[0]"),
-    ],
-)
-def test_wrong_options(cls: Any, options: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        cls(**options)
-    assert error.value.key == key
-
-
-@pytest.mark.parametrize(
-    ("model", "shape", "vocabulary", "expected"),
-    [
-        *[(model, (25,), 80, "char-lstm or lstm: these data are text") for model in (Cnn(), *FLAT, Resnet(), Vgg11())],
-        *[(model, MNIST, 0, "these data are not text") for model in TEXT],
-        *[(model, (64,), 0, "these data are not images") for model in (Cnn(), Resnet(), Vgg11())],
-        (Cnn(channels=(2, 2, 2, 2)), (1, 20, 15), 0, "images of at least 16 x 16, not 20 x 15"),
-        (Resnet(), (1, 8, 7), 0, "images of at least 8 x 8, not 8 x 7"),
-        (Resnet(depth=18, norm="batch"), (1, 8, 8), 0, "images of at least 9 x 9, not 8 x 8"),
-        (Vgg11(), (3, 32, 33), 0, "images of at most 32 x 32, not 32 x 33"),
-    ],
-    ids=str,
-)
-def test_rows_that_do_not_fit(model: Any, shape: tuple[int, ...], vocabulary: int, expected: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(expected)) as error:
-        model.build(shape, 2, vocabulary)
-    assert (error.value.key, error.value.value) == ("problem.model", model.name)
-
-
-@pytest.mark.parametrize("depth", [*networks.SMALL, *networks.WIDE])
-def test_batch_norm_trains_on_one_row_of_the_smallest_image(depth: int) -> None:
-    """PyTorch refuses batch norm of a single value a channel."""
-    side = 8 if depth in networks.SMALL else 9
-    module = built(Resnet(depth=depth, norm="batch"), (1, side, side)).train()
-    assert module(pictures((1, side, side), 1)).shape == (1, 10)
-
-
-def test_depth_counts_the_layers_with_weights() -> None:
-    """Projections of option B are not counted, as in the paper."""
-    for depth in (*networks.SMALL, *networks.WIDE):
-        weights = [name for name, part in built(Resnet(depth=depth), MNIST).named_parameters() if part.ndim > 1]
-        assert len([name for name in weights if ".shortcut." not in name]) == depth
-
-
-def test_torch_is_imported_only_to_build() -> None:
-    code = "import sys, mpifl.problems.models.networks as n; n.Resnet(); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -151,7 +151,7 @@ class Resnet(Normed):
     """Residual network (He et al., arXiv 1512.03385) for small images: the first convolution is 3 x 3 without pooling.
     20 to 56 have three stages of 16, 32, 64 channels and shortcuts without parameters (option A); 18, 34 and 50 four
     of 64 to 512 and 1 x 1 convolutions where a shortcut changes the shape (option B). 50 has bottleneck blocks, with
-    the stride in their 3 x 3 convolution."""
+    the stride in their 3 x 3 convolution, as torchvision. Without a norm they learn slowly, if at all."""
 
     name: str = "resnet"
     depth: int = 20

@@ -43,7 +43,7 @@ class Flat:
         self._stat_sizes = [part.numel() for part in self.stats]
         self.trained = sum(self._sizes)  # entries that gradients change
         self.d = self.trained + (sum(self._stat_sizes) if self.averaged else 0)
-        self._device, self._dtype = device, dtype
+        self._device, self.dtype = device, dtype
         self._held: Vector = None
         self._stats_at: Tensor | None = None  # where the statistics are views into
         self._scratch = torch.empty(self.d - self.trained, device=device, dtype=dtype)
@@ -85,7 +85,7 @@ class Flat:
 
     def new_gradient(self) -> Tensor:
         """(d,) zeros, of which the parameters' gradients are views: the next backward passes add to it."""
-        result = torch.zeros(self.d, device=self._device, dtype=self._dtype)
+        result = torch.zeros(self.d, device=self._device, dtype=self.dtype)
         for part, values in zip(self.weights, result[: self.trained].split(self._sizes), strict=True):
             part.grad = values.view(part.shape)
         return result

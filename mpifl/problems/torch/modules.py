@@ -66,7 +66,8 @@ class Recurrent(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
-        outputs, _ = self.lstm(self.embedding(x))
+        with torch.autocast("cpu", enabled=False):  # CPUs without bfloat16 units raise in an LSTM under autocast
+            outputs, _ = self.lstm(self.embedding(x))
         scores: Tensor = self.head(outputs[:, -1])
         return scores
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
-from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from mpifl.algorithms.base import array
+from mpifl.errors import ConfigError
 from mpifl.problems.base import Hosted, Layout, Place, Rows, Shard
 from mpifl.problems.models.rows import RowProblem
 from mpifl.problems.torch.batched import hosted
-from mpifl.problems.torch.device import prepare
+from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, Windows, local_statistics, measure
 from mpifl.streams import stream
@@ -26,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 def seeded(seed: int, build: Any) -> Any:
-    """What `build` makes, with torch's generator at a place that the run's seed gives; the generator is then as it was."""
+    """What `build` makes with torch's generator at a place that the run's seed gives; it is then as it was."""
     with torch.random.fork_rng([]):
         torch.manual_seed(int(stream(seed, "init").integers(2**63)))
         return build()
@@ -42,14 +46,16 @@ class TorchProblem(RowProblem):
         self._vocabulary, self._text = 0, None
         if rows.tokens:
             self._shape, self._vocabulary = (rows.tokens.window,), rows.tokens.vocabulary
-            self._text = np.load(rows.tokens.file, mmap_mode="r")
+            self._text = mapped(rows.tokens.file)
         self._classes = rows.classes
         self._shared = Shared(self._flat(0), cross_entropy, CPU, self._config)
         return self._shared.flat.layout
 
     def prepare(self, place: Place) -> Mapping[str, Any]:
         assert self._config.torch is not None
-        return prepare(replace(self._config.torch, device="cpu"), place)[1]
+        device, facts = prepare_evaluation(self._config.torch, place)
+        self._shared.move(device)
+        return facts
 
     def _flat(self, seed: int) -> Flat:
         module = seeded(seed, lambda: self.model.build(self._shape, self._classes, self._vocabulary))
@@ -66,12 +72,29 @@ class TorchProblem(RowProblem):
 
     def _measure(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, int]:
         flat = self._shared.flat
-        flat.hold(x, None if flat.averaged or not flat.stats else flat.statistics())
+        flat.hold(self._shared.here(x), None if flat.averaged or not flat.stats else flat.statistics())
         flat.module.eval()
         if not flat.averaged:
             local_statistics(flat.module)
         total, right = measure(self._shared, examples(rows, y, self._shape, self._text, CPU))
         return total, int(right)
+
+    def gradient_norm(self, x: np.ndarray) -> float:
+        if self._whole is None:
+            meta = {**self.meta, "samples": [len(self._y)], "clients": 1}
+            rows = examples(self._x, self._y, self._shape, self._text, CPU)
+            self._whole = TorchObjective(self._shared, self._config, meta, 0, 0, rows, None)
+        return float(np.linalg.norm(array(self._whole.gradient(self._shared.here(x)))))
+
+
+def mapped(file: Path | str) -> np.ndarray:
+    """The tokens of a file that rank 0 made, in memory only as far as they are read. Raises ConfigError."""
+    try:
+        tokens: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        text = f"a folder that all hosts see: {socket.gethostname()} cannot read {file}"
+        raise ConfigError("MPIFL_CACHE", os.environ.get("MPIFL_CACHE", "null"), text) from error
+    return tokens
 
 
 def examples(
@@ -93,7 +116,7 @@ def host_rows(
     shape, text, vocabulary = tuple(meta["shape"]), None, 0
     if meta["tokens"]:
         file, window, vocabulary = meta["tokens"]
-        shape, text = (window,), np.load(file, mmap_mode="r")
+        shape, text = (window,), mapped(file)
     module = seeded(seed, lambda: model.build(shape, meta["classes"], vocabulary))
     flat = Flat(module, device, getattr(torch, meta["dtype"]), config.torch.buffers == "averaged")
     shared = Shared(flat, cross_entropy, device, config)

@@ -1,0 +1,126 @@
+"""Torch models under MPI: the same bits on any number of ranks, replays, and no torch where none is needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl import open_run
+from tests.mpi.cases import DIGITS, job
+from tests.mpi.conftest import Start, in_one_job, write
+from tests.mpi.files import attribute, differing
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(280)]
+DEADLINE = 130.0
+
+MLP = {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}, "test_split": 0.2}
+CNN = {**DIGITS, "model": {"name": "cnn", "channels": [4], "hidden": 100}}  # large enough for a message of its own
+NORM = {**DIGITS, "model": {"name": "resnet", "norm": "batch"}, "clients": 3}
+FEW: dict[str, Any] = {"stop": {"updates": 12}, "evaluate": {"updates": 6}}
+CASES = {
+    "area": job({"name": "area", "step_size": 1, "trigger": {"every": 3}}, MLP),
+    "fedprox": job({"name": "fedprox", "mu": 0.1, "local_epochs": 1}, {**MLP, "torch": {"autocast": "bfloat16"}}),
+    "personal": job({"name": "apfl", "local_steps": 2}, {**MLP, "dtype": "float64"}),
+    "large": job({"name": "scaffold", "cohort": 4, "local_steps": 2}, CNN, **FEW),
+    "averaged": job({"name": "fedavg", "local_steps": 2}, NORM, **FEW),
+    "local": job({"name": "fedavg"}, {**NORM, "torch": {"buffers": "local"}}, **FEW),
+}
+REAL = {
+    name: {**CASES[name], "clock": {"mode": "real", "delay": {"name": "exponential", "rate": 50}}}
+    for name in ("area", "averaged")
+}
+REAL["area"]["problem"] = {**MLP, "torch": {"batched": False}}
+
+
+def text_case(folder: Path) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    lines = [
+        json.dumps({"play": "p", "role": str(k), "text": "".join(generator.choice(list("abc de\n"), 90 + 30 * k))})
+        for k in range(5)
+    ]
+    (folder / "roles.jsonl").write_text("\n".join(lines))
+    data = {"name": "shakespeare", "path": str(folder / "roles.jsonl"), "window": 9, "min_characters": 1}
+    model = {"name": "char-lstm", "hidden": 8}
+    return job({"name": "fedavg", "local_steps": 2}, {"data": data, "model": model, "batch_size": 4}, **FEW)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("torch")
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Path:
+    """The folder with every case, run in one process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MPIFL_CACHE", str(folder / "cache"))
+        return run_all(folder / "alone", 0, folder)
+
+
+def run_all(here: Path, ranks: int, folder: Path) -> Path:
+    here.mkdir()
+    cases = {**CASES, "text": text_case(folder)}
+    commands = [["run", str(write(here, name, case)), f"output={name}.h5"] for name, case in cases.items()]
+    for name, reply in zip(cases, in_one_job(here, ranks, commands, DEADLINE), strict=True):
+        assert set(reply.codes) == {0} and not reply.err, f"{name}: {reply}"
+    return here
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_every_rank_count_gives_the_same_bits(
+    alone: Path, folder: Path, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models, autocast, personal models, large vectors, statistics of both policies, text mapped into memory."""
+    monkeypatch.setenv("MPIFL_CACHE", str(folder / "cache"))
+    again = run_all(folder / f"on-{ranks}", ranks, folder)
+    wrong = {name: differing(alone / f"{name}.h5", again / f"{name}.h5") for name in [*CASES, "text"]}
+    assert not {name: what for name, what in wrong.items() if what}
+    facts = json.loads(attribute(again / "area.h5", "compute"))
+    assert len(facts) == ranks
+    assert all(fact["threads"] == 1 and fact["device"] == "cpu" for fact in facts)
+    with open_run(again / "averaged.h5") as run:
+        assert any("running_mean" in name for name, _ in run.layout)
+    with open_run(again / "local.h5") as run:
+        assert not any("running_mean" in name for name, _ in run.layout)
+    assert len(list((folder / "cache" / "tokens").iterdir())) == 1  # made once, whoever ran
+
+
+def test_a_replay_has_the_same_bits(folder: Path) -> None:
+    """Of real time on 4 ranks with clients computed one by one, in one process."""
+    here = folder / "real"
+    here.mkdir()
+    commands = [["run", str(write(here, name, case)), f"output={name}.h5"] for name, case in REAL.items()]
+    replays = [["replay", f"{name}.h5", f"output={name}-again.h5"] for name in REAL]
+    for ranks, words in ((4, commands), (0, replays)):
+        for command, reply in zip(words, in_one_job(here, ranks, words, DEADLINE), strict=True):
+            assert set(reply.codes) == {0} and not reply.err, f"{command}: {reply}"
+    for name in REAL:
+        if "batched" in REAL[name]["problem"].get("torch", {}) or name == "averaged":  # batch norm goes one by one
+            assert not differing(here / f"{name}.h5", here / f"{name}-again.h5", but=("events",))
+
+
+LAZY = """
+import sys
+from mpifl.cli import main
+code = main(sys.argv[1:])
+assert code == 0 and "numpy" in sys.modules
+print(f"torch: {sorted(m for m in sys.modules if m.partition('.')[0] in ('torch', 'greenlet'))}")
+"""
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("model", ["logistic", "torch-logistic"])
+def test_torch_is_imported_where_it_is_needed_and_nowhere_else(model: str, run: Start, tmp_path: Path) -> None:
+    """On every rank."""
+    case = write(tmp_path, "lazy", job({"name": "fedavg"}, {**DIGITS, "model": model}, **FEW))
+    script = tmp_path / "lazy.py"
+    script.write_text(LAZY)
+    done = run(3, script, "run", case)
+    assert done.code == 0, str(done)
+    told = [line for line in done.out.splitlines() if line.startswith("torch: ")]
+    assert len(told) == 3
+    assert all((line == "torch: []") == (model == "logistic") for line in told)

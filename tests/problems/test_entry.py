@@ -1,0 +1,288 @@
+"""A user's own module, loss and data: numbers against NumPy's formulas, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl import problems
+from mpifl.errors import ConfigError
+from mpifl.problems import Place, ProblemConfig
+from mpifl.problems.config import Torch
+from mpifl.streams import stream
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn.functional import cross_entropy, mse_loss  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
+
+SIZES = (4, 1, 7)
+DRAW = np.random.default_rng(3)
+ROWS = [(DRAW.standard_normal((s, 3)), DRAW.standard_normal((s, 1))) for s in (*SIZES, 5)]  # the last: test rows
+LABELS = [np.arange(s) * (k + 1) % 4 for k, s in enumerate((*SIZES, 5))]
+
+
+def configured(function: str, *, dtype: str = "float64", **more: Any) -> ProblemConfig:
+    return ProblemConfig(entry=f"{__name__}:{function}", dtype=dtype, **more)
+
+
+def hosted(config: ProblemConfig, problem: problems.Problem, *clients: int, seed: int = 0) -> Any:
+    """As on another rank, which knows what came over the wire."""
+    meta = json.loads(json.dumps(problem.meta))
+    return problems.host(config, meta, {i: problem.shard(i) for i in clients or range(problem.clients)}, seed, Place())
+
+
+def tensors(rows: tuple[Any, ...]) -> TensorDataset:
+    return TensorDataset(*map(torch.from_numpy, rows))
+
+
+# -- the functions -----------------------------------------------------------------------------------------------------
+def regression() -> tuple[Any, ...]:
+    *clients, test = map(tensors, ROWS)
+    return nn.Linear(3, 1).double(), mse_loss, clients, test
+
+
+def classes(weights: bool = False) -> tuple[Any, ...]:
+    *clients, test = (tensors((x, y)) for (x, _), y in zip(ROWS, LABELS, strict=True))
+    loss = nn.CrossEntropyLoss(torch.tensor([1.0, 2, 3, 4]).double()) if weights else cross_entropy
+    return nn.Linear(3, 4).double(), loss, clients, test
+
+
+def drawn() -> tuple[Any, ...]:
+    """Data from torch's generator, without a seed, and a part of the module that is not trained."""
+    rows = [TensorDataset(torch.randn(s, 3), torch.randn(s, 1)) for s in SIZES]
+    module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+    module[0].requires_grad_(False)
+    return module, mse_loss, rows
+
+
+def batch_norm(test: int = 3) -> tuple[Any, ...]:
+    module = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
+    return module, mse_loss, [tensors(ROWS[0]), tensors(ROWS[2])], tensors(ROWS[test])
+
+
+class Twice(TensorDataset):  # type: ignore[misc]
+    """Rows that are changed as they are read."""
+
+    def __getitem__(self, k: int) -> Any:
+        x, y = super().__getitem__(k)
+        return 2 * x, y
+
+
+def twice() -> tuple[Any, ...]:
+    return nn.Linear(3, 1).double(), mse_loss, [Twice(*tensors(rows).tensors) for rows in ROWS[:3]]
+
+
+class Plain:
+    """Rows as a user may have them: lists of Python numbers; counts what is read."""
+
+    read: Counter[int] = Counter()  # noqa: RUF012
+
+    def __init__(self, i: int) -> None:
+        self.i = i
+
+    def __len__(self) -> int:
+        return SIZES[self.i]
+
+    def __getitem__(self, k: int) -> tuple[list[float], Any]:
+        Plain.read[self.i] += 1
+        return ROWS[self.i][0][k].tolist(), [int(LABELS[0][k % 4]), k % 2 == 0, np.uint8(k % 4)][self.i]
+
+
+def plain() -> tuple[Any, ...]:
+    return nn.Linear(3, 4).double(), cross_entropy, [Plain(i) for i in range(3)]
+
+
+CALLS = iter(range(100))
+
+
+def other_rows() -> tuple[Any, ...]:
+    """Client 1 has other rows each time, as those of a generator without a seed."""
+    x, y = ROWS[0]
+    return nn.Linear(3, 1).double(), mse_loss, [tensors((x, y)), tensors((x + next(CALLS), y))]
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+def squares(x: np.ndarray, rows: tuple[np.ndarray, np.ndarray]) -> tuple[float, np.ndarray]:
+    """Mean squared error of x = (w, b), and its gradient."""
+    error = rows[0] @ x[:3] + x[3] - rows[1][:, 0]
+    return float(np.mean(error**2)), 2 * np.append(rows[0].T @ error, error.sum()) / len(error)
+
+
+def test_losses_and_gradients_are_those_of_the_formula() -> None:
+    config = configured("regression", l2=0.3)
+    problem = problems.load(config)
+    assert (problem.clients, problem.d, problem.samples.tolist()) == (3, 4, [*SIZES])
+    assert problem.layout == [("weight", (1, 3)), ("bias", (1,))] and problem.shard(1) == []
+    x = np.array([0.5, -1, 2, 0.25])
+    shrink = 0.3 * np.array([0.5, -1, 2, 0])
+    objectives = hosted(config, problem).objectives
+    for i in range(3):
+        loss, gradient = squares(x, ROWS[i])
+        np.testing.assert_allclose(objectives[i].gradient(x), gradient + shrink, rtol=1e-12)
+        assert objectives[i].loss(x) == pytest.approx(loss + 0.15 * 5.25, rel=1e-12)
+        assert (objectives[i].samples, objectives[i].share) == (SIZES[i], SIZES[i] / 12)
+    some = np.array([3, 0])
+    expected = squares(x, (ROWS[2][0][some], ROWS[2][1][some]))[1] + shrink
+    np.testing.assert_allclose(objectives[2].gradient(x, some), expected, rtol=1e-12)
+    everyone = np.concatenate([r[0] for r in ROWS[:3]]), np.concatenate([r[1] for r in ROWS[:3]])
+    loss, gradient = squares(x, everyone)
+    metrics = problem.evaluate(x)
+    assert metrics["train_loss"] == pytest.approx(loss + 0.15 * 5.25, rel=1e-12)
+    assert metrics["test_loss"] == pytest.approx(squares(x, ROWS[3])[0], rel=1e-12)
+    assert np.isnan(metrics["test_accuracy"])
+    assert problem.gradient_norm(x) == pytest.approx(np.linalg.norm(gradient + shrink), rel=1e-12)
+
+
+def test_a_data_set_may_change_the_rows_that_it_reads() -> None:
+    config = configured("twice")
+    x = np.array([0.5, -1, 2, 0.25])
+    loss = hosted(config, problems.load(config)).objectives[2].loss(x)
+    assert loss == pytest.approx(squares(x, (2 * ROWS[2][0], ROWS[2][1]))[0], rel=1e-12)
+
+
+def entropy(x: np.ndarray, rows: np.ndarray, y: np.ndarray, weights: Any = 1) -> tuple[float, float]:
+    scores = rows @ x[:12].reshape(4, 3).T + x[12:]
+    losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(y)), y]
+    return float(np.average(losses, weights=np.broadcast_to(weights, 4)[y])), float(np.mean(scores.argmax(1) == y))
+
+
+def test_accuracy_and_the_rows_that_are_drawn_for_evaluation() -> None:
+    x = np.random.default_rng(1).standard_normal(16)
+    rows, y = np.concatenate([r for r, _ in ROWS[:3]]), np.concatenate(LABELS[:3])
+    metrics = problems.load(configured("classes")).evaluate(x)
+    assert metrics["train_loss"] == pytest.approx(entropy(x, rows, y)[0], rel=1e-12)
+    assert metrics["test_accuracy"] == entropy(x, ROWS[3][0], LABELS[3])[1]
+    for most in (4, 1, 11):
+        few = problems.load(configured("classes", evaluation_rows=most)).evaluate(x)
+        seen = np.sort(stream(0, "evaluation").choice(12, most, replace=False, shuffle=False))
+        assert few["train_loss"] == pytest.approx(entropy(x, rows[seen], y[seen])[0], rel=1e-12)
+        own = np.sort(stream(0, "evaluation").choice(5, min(most, 5), replace=False, shuffle=False))
+        assert few["test_accuracy"] == entropy(x, ROWS[3][0][own], LABELS[3][own])[1]
+
+
+def test_a_loss_that_is_a_module() -> None:
+    config = configured("classes", options={"weights": True})
+    x = np.random.default_rng(1).standard_normal(16)
+    objectives = hosted(config, problems.load(config)).objectives
+    expected = entropy(x, ROWS[2][0], LABELS[2], np.arange(1, 5))[0]
+    assert objectives[2].loss(x) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_initial_model_is_the_seeds_and_the_data_are_the_same_for_all() -> None:
+    config = configured("drawn", dtype="float32")
+    problem = problems.load(config)
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    first = problem.initial(1)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(8)
+    assert (problem.initial(1) == first).all() and (problem.initial(2) != first).any()
+    assert first.shape == (6,) and first.dtype == np.float32  # what needs no gradient is not in the vector
+    for seed in (1, 2):
+        x = problem.initial(seed)
+        clients = hosted(config, problem, seed=seed).objectives
+        losses = np.array([clients[i].loss(x) for i in range(3)])  # with the untrained part of this seed's module
+        assert problem.evaluate(x)["train_loss"] == pytest.approx(losses @ np.array(SIZES) / 12, rel=1e-6)
+
+
+def test_a_rank_reads_the_rows_of_its_own_clients_alone() -> None:
+    config = configured("plain")
+    problem = problems.load(config)
+    problem.initial(4)
+    assert Plain.read == {0: 4, 1: 1, 2: 7}
+    Plain.read.clear()
+    objectives = hosted(config, problem, 0, 2).objectives
+    assert Plain.read == {0: 4, 2: 7} and [*objectives] == [0, 2]
+    x, y = objectives[2].rows.take(slice(None))
+    assert x.dtype == torch.float64 and y.dtype == torch.int64
+    np.testing.assert_array_equal(x, ROWS[2][0])
+    assert y.tolist() == [0, 1, 2, 3, 0, 1, 2]
+    here = problems.host(config, problem.meta, {1: []}, 0, Place()).objectives[1]
+    assert Plain.read == {0: 4, 2: 7}  # one process holds the rows once
+    assert here.rows.take(slice(None))[1].tolist() == [1]  # True
+
+
+@pytest.mark.parametrize(("buffers", "d"), [("averaged", 10 + 6), ("local", 10)])
+def test_batch_norm(buffers: str, d: int) -> None:
+    config = configured("batch_norm", torch=Torch(buffers=buffers))
+    problem = problems.load(config)
+    x = problem.initial(0)
+    assert x.shape == (d,) and problem.d == d
+
+    def loss(i: int, own: bool) -> tuple[float, np.ndarray]:
+        """Of client i, its rows normed by their own statistics, or by running ones, which at first are 0 and 1."""
+        rows, y = ROWS[i]
+        centre, variance = (rows.mean(0), rows.var(0)) if own else (0, 1)
+        return squares(x[6:10], ((rows - centre) / np.sqrt(variance + 1e-5), y))
+
+    gradient = hosted(config, problem).objectives[0].gradient(x)
+    np.testing.assert_allclose(gradient[6:10], loss(0, own=True)[1], rtol=1e-9)
+    local = buffers == "local"
+    expected = (4 * loss(0, local)[0] + 7 * loss(2, local)[0]) / 11
+    assert problem.evaluate(x)["train_loss"] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("how", "refused"),
+    [
+        ({"batch_size": 1}, "client 0"),
+        ({"batch_size": 2}, ""),
+        ({"options": {"test": 1}}, ""),
+        ({"options": {"test": 1}, "torch": Torch(buffers="local")}, "the test set"),
+        ({"evaluation_rows": 3, "torch": Torch(buffers="local")}, ""),
+    ],
+)
+def test_batch_norm_of_one_row(how: dict[str, Any], refused: str) -> None:
+    """Nothing tells its variance. What is not refused is measured: of the three rows drawn, one is client 1's."""
+    config = configured("batch_norm", **how)
+    if refused:
+        with pytest.raises(ConfigError, match=rf"\({refused}\) \(Expected more than 1 value per channel when training"):
+            problems.load(config)
+    else:
+        problem = problems.load(config)
+        assert np.isfinite(problem.evaluate(problem.initial(0))["test_loss"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu() -> None:
+    """The loss, a module with class weights, goes to the device with the rows."""
+    config = configured("classes", options={"weights": True}, torch=Torch(device="cuda"), l2=0.1)
+    on_cpu = configured("classes", options={"weights": True}, l2=0.1)
+    problem = problems.load(config)
+    x = np.random.default_rng(1).standard_normal(16)
+    expected = hosted(on_cpu, problem).objectives[2].gradient(x)
+    there = hosted(config, problem)
+    found = there.objectives[2].gradient(torch.from_numpy(x).cuda())
+    np.testing.assert_allclose(found.cpu(), expected, rtol=1e-9)
+    assert there.facts["device"] == "cuda:0"
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+def test_other_rows_on_another_rank_are_refused() -> None:
+    config = configured("other_rows")
+    problem = problems.load(config)
+    assert [*hosted(config, problem, 0).objectives] == [0]
+    with pytest.raises(ConfigError, match="the same data on every rank: client 1 has other rows on rank 0"):
+        hosted(config, problem, 0, 1)
+
+
+def test_a_mistake_in_the_function_itself_is_not_dressed_up() -> None:
+    with pytest.raises(ZeroDivisionError):
+        problems.load(configured("broken"))
+
+
+def broken() -> Any:
+    return 1 / 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_where_there_is_none() -> None:
+    config = configured("regression", torch=Torch(device="cuda"))
+    with pytest.raises(ConfigError, match=r"problem.torch.device=cuda: cpu: torch finds no GPU on "):
+        hosted(config, problems.load(config))

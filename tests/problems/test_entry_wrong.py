@@ -1,0 +1,141 @@
+"""What a user's own function may return that is wrong: one line each, which names the client where there is one."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+
+from mpifl import problems
+from mpifl.errors import ConfigError
+from mpifl.problems import ProblemConfig
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn.functional import cross_entropy, mse_loss  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
+
+ENTRY = f"{__name__}:make_problem"
+
+
+def make_problem(case: str) -> Any:
+    """A good problem with one thing wrong."""
+    module: Any = nn.Linear(3, 2)
+    rows: Any = [TensorDataset(torch.ones(s, 3), torch.arange(s) % 2) for s in (4, 1, 7)]
+    x, y = torch.ones(4, 3), torch.arange(4) % 2
+    short = [*rows[:2], [([1.0, 2.0, 3.0], 0), ([1.0, 2.0], 1)]]
+    return {
+        "module": (module, cross_entropy),
+        "list": nn.Linear,
+        "no module": (torch.zeros, cross_entropy, rows),
+        "frozen": (copy.deepcopy(module).requires_grad_(False), cross_entropy, rows),
+        "double": (module.double() if case == "double" else module, cross_entropy, rows),
+        "half": (nn.Linear(3, 2).half(), cross_entropy, rows),
+        "lazy": (nn.LazyLinear(2), cross_entropy, rows),
+        "momentum": (nn.Sequential(nn.BatchNorm1d(3, momentum=None), module), cross_entropy, rows),
+        "one row": (nn.Sequential(nn.BatchNorm1d(3), module), cross_entropy, rows),
+        "shape": (nn.Linear(4, 2), cross_entropy, rows),
+        "outputs": (nn.GRU(3, 2), cross_entropy, rows),
+        "no loss": (module, "cross_entropy", rows),
+        "loss arguments": (module, lambda outputs: outputs.mean(), rows),
+        "loss shape": (module, nn.CrossEntropyLoss(reduction="none"), rows),
+        "loss sum": (module, nn.CrossEntropyLoss(reduction="sum"), rows),
+        "loss number": (module, lambda outputs, targets: 1.0, rows),
+        "loss constant": (module, lambda outputs, targets: torch.zeros(()), rows),
+        "loss nan": (module, lambda outputs, targets: outputs.mean() * torch.nan, rows),
+        "mapping": (module, cross_entropy, dict(enumerate(rows))),
+        "generator": (module, cross_entropy, (r for r in rows)),
+        "no clients": (module, cross_entropy, []),
+        "no rows": (module, cross_entropy, [*rows, TensorDataset(x[:0], y[:0])]),
+        "no length": (module, cross_entropy, [rows[0], iter(rows[1])]),
+        "no pair": (module, cross_entropy, [rows[0], x]),
+        "three parts": (module, cross_entropy, [TensorDataset(x, y, y)]),
+        "ragged": (module, cross_entropy, short),
+        "text": (module, cross_entropy, [[("abc", 0)]]),
+        "rows double": (module, cross_entropy, [rows[0], TensorDataset(x.double(), y)]),
+        "rows half": (module, cross_entropy, [rows[0], TensorDataset(x.half(), y)]),
+        "targets double": (nn.Linear(3, 1), mse_loss, [TensorDataset(x, y[:, None].double())]),
+        "targets flat": (nn.Linear(3, 1), mse_loss, [TensorDataset(x, y.float())]),
+        "nan": (module, cross_entropy, [rows[0], TensorDataset(x / 0, y)]),
+        "label": (module, cross_entropy, [rows[0], TensorDataset(x, y + torch.tensor([0, 0, 0, 1]))]),
+        "test label": (module, cross_entropy, rows, TensorDataset(x, y + 1)),
+        "test empty": (module, cross_entropy, rows, []),
+    }.get(case, (module, cross_entropy, rows))
+
+
+NO_FUNCTION = 5
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("module", "(module, loss, datasets[, test]); it returns tuple of 2"),
+        ("list", "it returns type"),
+        ("no module", "a torch.nn.Module as the first of what is returned; it is builtin_function_or_method"),
+        ("frozen", "a module with parameters that need a gradient"),
+        ("double", "problem.dtype=float32: float64, as the module's parameter weight is, or module.to(torch.float32)"),
+        ("half", "problem.dtype=float32: not float16, which the module's parameter weight is, or module.to"),
+        ("lazy", "its parameter weight is lazy"),
+        ("momentum", "a momentum for 0: "),
+        ("one row", "rows of shape [1, 3] (client 1) (Expected more than 1 value per channel"),
+        ("shape", "rows of shape [2, 3] (client 0) (mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2))"),
+        ("outputs", "a module that returns a tensor; it returns tuple of 2"),
+        ("no loss", "as the second; it is str"),
+        ("loss arguments", "takes 1 positional argument but 2 were given"),
+        ("loss shape", "its shape is [2]"),
+        ("loss sum", "the mean over the rows; this is their sum"),
+        ("loss number", "a loss that is a tensor; it is float"),
+        ("loss constant", "a loss that can be differentiated"),
+        ("loss nan", "that of the first rows of client 0 is nan"),
+        ("mapping", "a list of the clients' data sets as the third; it is dict"),
+        ("generator", "it is generator"),
+        ("no clients", "at least one client's data set"),
+        ("no rows", "at least one row for client 3"),
+        ("no length", "a data set with len() and [k] for client 1"),
+        ("no pair", "rows (x, y) for client 1, as TensorDataset(x, y) has; row 0 is Tensor"),
+        ("three parts", "rows (x, y) for client 0; they have 3 parts"),
+        ("ragged", "the inputs of client 2 that make one tensor (stack expects each tensor to be equal size"),
+        ("text", "the inputs of client 0 that make one tensor (new(): invalid data type 'str')"),
+        ("rows double", "problem.dtype=float32: float64, as the inputs of client 1 are, or inputs.to(torch.float32)"),
+        ("rows half", "problem.dtype=float32: not float16, which the inputs of client 1 are"),
+        ("targets double", "float64, as the targets of client 0 are"),
+        (
+            "targets flat",
+            "outputs [2, 1] and targets [2] (client 0) (Using a target size (torch.Size([2])) that is different",
+        ),
+        ("nan", "among the inputs of client 1 is nan or infinity"),
+        ("label", "the targets of client 1 (Target 2 is out of bounds.)"),
+        ("test label", "the targets of the test set (Target 2 is out of bounds.)"),
+        ("test empty", "at least one row for the test set"),
+    ],
+)
+def test_what_is_returned(case: str, says: str) -> None:
+    config = ProblemConfig(entry=ENTRY, options={"case": case})
+    with pytest.raises(ConfigError, match=re.escape(says)) as caught:
+        problems.load(config)
+    line = str(caught.value)
+    assert line.startswith((f"problem.entry={ENTRY}: ", "problem.dtype=float32: ")) and "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"entry": "nowhere.at_all:make"}, "an importable package.module:function (No module named 'nowhere')"),
+        ({"entry": f"{__name__}:make_problm"}, "did you mean make_problem?"),
+        ({"entry": f"{__name__}:zzz"}, "has no attribute 'zzz'"),
+        ({"entry": f"{__name__}:NO_FUNCTION"}, "a function; this is int"),
+        ({"options": {"cases": 1}}, f"problem.options={{'cases': 1}}: what {ENTRY}(case) takes ("),
+        ({"options": {"case": "", "rows": 1}}, "takes (got an unexpected keyword argument 'rows')"),
+        ({"options": None}, "(missing a required argument: 'case')"),
+        ({"clients": 4}, "problem.clients=4: 3, the number of data sets that"),
+    ],
+)  # fmt: skip
+def test_what_is_asked_for(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        problems.load(ProblemConfig(**{"entry": ENTRY, "options": {"case": ""}, **given}))
+
+
+def test_nothing_wrong() -> None:
+    assert problems.load(ProblemConfig(entry=ENTRY, options={"case": ""})).samples.tolist() == [4, 1, 7]

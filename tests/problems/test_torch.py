@@ -1,0 +1,326 @@
+"""Torch modules on flat vectors: the same bits as a plain torch loop, the same run as the NumPy model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from mpifl import config, launch, open_run, problems
+from mpifl.problems import ProblemConfig
+from mpifl.problems.config import Torch
+from mpifl.problems.torch.flat import Flat
+from mpifl.problems.torch.objective import Examples, Shared, TorchObjective
+from mpifl.problems.torch.problem import seeded
+from mpifl.records import Run
+
+CPU = torch.device("cpu")
+JOB = """
+name: torch
+seed: 3
+problem: {{data: digits, clients: {clients}, model: {model}, l2: {l2}, batch_size: {batch}, dtype: {dtype},
+          evaluation_rows: {rows}}}
+algorithm: {algorithm}
+clock: {{mode: virtual, delay: {{name: exponential, rate: 10}}}}
+stop: {{updates: {updates}}}
+evaluate: {{updates: 8, gradient: {gradient}}}
+"""
+
+
+def run(tmp_path: Path, name: str = "run", **options: Any) -> Run:
+    given = {"clients": 6, "l2": 0, "batch": 16, "dtype": "float64", "updates": 40, "rows": "null", "gradient": True}
+    file = tmp_path / f"{name}.yaml"
+    file.write_text(JOB.format(**{**given, **options}))
+    assert launch.lead(config.load(file, [f"output={tmp_path / name}.h5"]), None) == 0
+    return open_run(tmp_path / f"{name}.h5")
+
+
+def client(
+    module: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int | None = 8, **options: Any
+) -> TorchObjective:
+    """One client on rows x, y."""
+    l2 = options.pop("l2", 0.0)
+    settings = Torch(**options)
+    problem = ProblemConfig(model=problems.MODELS["torch-mlp"](), clients=1, batch_size=batch, l2=l2, torch=settings)
+    dtype = next(module.parameters()).dtype
+    shared = Shared(Flat(module, CPU, dtype, settings.buffers == "averaged"), cross_entropy, CPU, problem)
+    return TorchObjective(shared, problem, {"samples": [len(y)], "clients": 1}, 0, 0, Examples(x, y), None)
+
+
+def rows(count: int = 40, features: int = 5, classes: int = 3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, features, generator=generator, dtype=torch.float64)
+    return x, torch.randint(0, classes, (count,), generator=generator)
+
+
+def small(*norm: nn.Module) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 4), *norm, nn.ReLU(), nn.Linear(4, 3)).double()
+
+
+# -- flat vectors ------------------------------------------------------------------------------------------------------
+def test_parameters_and_gradients_are_views() -> None:
+    """One contiguous buffer each: arithmetic on the vector is arithmetic on the module."""
+    flat = Flat(small(), CPU, torch.float64, True)
+    x = np.arange(float(flat.d))
+    flat.hold(x)
+    x *= 2  # in place, on the NumPy side
+    at = 0
+    for (_, shape), p in zip(flat.layout, flat.module.parameters(), strict=True):
+        assert p.data_ptr() == x.ctypes.data + 8 * at
+        assert p.detach().reshape(-1).tolist() == (2 * np.arange(at, at + p.numel())).tolist()
+        assert tuple(p.shape) == shape
+        at += p.numel()
+    assert at == flat.d == 5 * 4 + 4 + 4 * 3 + 3
+    gradient = flat.new_gradient()
+    pointers = [p.grad.data_ptr() for p in flat.module.parameters() if p.grad is not None]
+    sizes = np.cumsum([0, *(8 * p.numel() for p in flat.module.parameters())])[:-1]
+    assert pointers == [gradient.data_ptr() + int(size) for size in sizes]
+
+
+def test_gradient_is_that_of_autograd() -> None:
+    x, y = rows()
+    one = client(small(), x, y, l2=0.1)
+    module = small()
+    loss = cross_entropy(module(x[[3, 1, 4]]), y[[3, 1, 4]])
+    loss = loss + 0.05 * sum((p**2).sum() for p in module.parameters() if p.ndim > 1)
+    expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
+    start = one.shared.flat.values().numpy()
+    kept = start.copy()
+    found = one.gradient(start, np.array([3, 1, 4]))
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-15)
+    assert one.loss(start, np.array([3, 1, 4])) == pytest.approx(float(loss.detach()), abs=1e-14)
+    assert (start == kept).all()
+    found *= 0  # the caller's own
+    np.testing.assert_allclose(one.gradient(start, np.array([3, 1, 4])), expected.numpy(), atol=1e-15)
+
+
+def test_large_batches_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = rows(50)
+    one = client(small(), x, y)
+    start = one.shared.flat.values().numpy()
+    whole = one.gradient(start), one.loss(start)
+    monkeypatch.setattr("mpifl.problems.torch.objective.MOST", 7)
+    np.testing.assert_allclose(one.gradient(start), whole[0], atol=1e-15)
+    assert one.loss(start) == pytest.approx(whole[1], abs=1e-14)
+    stepped = start.copy()
+    one.descend(stepped, [slice(None)], 0.5)
+    np.testing.assert_allclose(stepped, start - 0.5 * whole[0], atol=1e-15)
+
+
+# -- the NumPy model ---------------------------------------------------------------------------------------------------
+METHODS = [
+    "{name: fedavg, local_steps: 3}",
+    "{name: area, step_size: 1, trigger: {every: 2}}",
+    "{name: fedprox, mu: 0.1, local_epochs: 1}",
+    "{name: scaffold, local_steps: 2}",
+    "{name: feddane, step_size: 0.05, mu: 0.1}",
+    "{name: fedpd, eta: 1, solver: gd, local_steps: 2}",
+    "{name: feddr, eta: 1, solver: svrg, local_steps: 3}",
+    "{name: apfl, adapt: step}",
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_logistic_regression_is_the_one_in_numpy(method: str, tmp_path: Path) -> None:
+    """Virtual clock, float64: every evaluation to 1e-12."""
+    options = {"algorithm": method, "l2": 1e-3}
+    ours = run(tmp_path, "torch", model="{name: torch-logistic, bias: true}", **options)
+    numpy = run(tmp_path, "numpy", model="{name: logistic, bias: true}", **options)
+    assert ours.layout == numpy.layout
+    for column in numpy.evaluations.columns:
+        np.testing.assert_allclose(ours.evaluations[column], numpy.evaluations[column], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(ours.model, numpy.model, rtol=0, atol=1e-12)
+
+
+def test_fisher_and_accuracy_are_those_in_numpy() -> None:
+    pair = []
+    for model in ("logistic", "torch-logistic"):
+        settings = ProblemConfig(model=problems.MODELS[model](), clients=4, test_split=0.2, dtype="float64")
+        problem = problems.load(settings)
+        one = problems.objective(settings, problem.meta, problem.shard(1), 1, 0)
+        x = problem.initial(0)
+        pair.append((one.fisher(x), one.accuracy(x), one.loss(x), problem.client_accuracies(x)))
+    for found, expected in zip(*pair, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
+
+
+# -- a plain torch loop ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("model", "dtype"),
+    [
+        ("{name: torch-mlp, hidden: [17, 9]}", "float32"),
+        ("{name: cnn, channels: [3, 5], hidden: 11}", "float32"),
+        ("{name: resnet, depth: 20, groups: 4}", "float32"),
+        ("{name: vgg11}", "float32"),
+        ("{name: torch-mlp, hidden: [17]}", "float64"),
+    ],
+)
+def test_one_client_is_a_plain_loop(model: str, dtype: str, tmp_path: Path) -> None:
+    """FedAvg with one client: torch.optim.SGD on the same batches, the same weights bit for bit."""
+    updates = 2 if "vgg" in model else 6
+    ours = run(
+        tmp_path, model=model, dtype=dtype, clients=1, updates=updates, rows=20, gradient=False,
+        algorithm="{name: fedavg, step_size: 0.05, local_steps: 3}",
+    )  # fmt: skip
+    job = config.job_from_dict(ours.config)
+    problem = problems.load(job.problem)
+    x, y = (torch.from_numpy(part) for part in problem.shard(0))
+    one: Any = problems.objective(job.problem, problem.meta, problem.shard(0), 0, job.seed)
+    build: Any = job.problem.model
+    module = seeded(job.seed, lambda: build.build((1, 8, 8), 10, 0)).to(x.dtype)
+    optimiser = torch.optim.SGD(module.parameters(), 0.05)
+    for round in range(updates):
+        for batch in one.batches(round, 3):
+            optimiser.zero_grad()
+            cross_entropy(module(x[batch].reshape(-1, 1, 8, 8)), y[batch]).backward()
+            optimiser.step()
+    expected = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
+    assert expected.tobytes() == ours.model.tobytes()
+
+
+@pytest.mark.parametrize("model", ["{name: char-lstm, hidden: 12}", "{name: lstm, embedding: 7, hidden: 6, dense: 5}"])
+def test_one_client_is_a_plain_loop_on_text(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "cache"))
+    generator = np.random.default_rng(0)
+    text = "".join(generator.choice(list("abc de\n"), 600))
+    (tmp_path / "roles.jsonl").write_text(f'{{"play": "p", "role": "r", "text": {text!r}}}\n'.replace("'", '"'))
+    data = f"{{name: shakespeare, path: {tmp_path}/roles.jsonl, window: 11, min_characters: 1}}"
+    file = tmp_path / "job.yaml"
+    algorithm = "{name: fedavg, step_size: 0.5, local_steps: 4}"
+    given = {"clients": "null", "l2": 0, "batch": 6, "dtype": "float32", "updates": 3, "rows": 20, "gradient": False}
+    file.write_text(JOB.format(model=model, algorithm=algorithm, **given).replace("digits", data))
+    job = config.load(file, [f"output={tmp_path}/run.h5"])
+    assert launch.lead(job, None) == 0
+    problem = problems.load(job.problem)
+    begins, y = (torch.from_numpy(part) for part in problem.shard(0)[:2])
+    tokens = torch.from_numpy(np.load(problem.meta["tokens"][0]).astype(np.int64))
+    one: Any = problems.objective(job.problem, problem.meta, problem.shard(0), 0, job.seed)
+    build: Any = job.problem.model
+    module = seeded(job.seed, lambda: build.build((11,), 80, 80))
+    optimiser = torch.optim.SGD(module.parameters(), 0.5)
+    for round in range(3):
+        for batch in one.batches(round, 4):
+            optimiser.zero_grad()
+            windows = torch.stack([tokens[begin : begin + 11] for begin in begins[batch].reshape(-1)])
+            assert (y[batch] == tokens[begins[batch].reshape(-1) + 11]).all()
+            cross_entropy(module(windows), y[batch]).backward()
+            optimiser.step()
+    expected = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
+    assert expected.tobytes() == open_run(tmp_path / "run.h5").model.tobytes()
+
+
+def test_the_seed_alone_gives_the_first_model() -> None:
+    settings = ProblemConfig(model=problems.MODELS["cnn"](channels=(2,), hidden=3), clients=2)  # type: ignore[call-arg]
+    torch.manual_seed(5)
+    first = problems.load(settings).initial(7)
+    drawn = torch.rand(1)
+    torch.manual_seed(6)
+    assert (problems.load(settings).initial(7) == first).all()
+    assert (problems.load(settings).initial(8) != first).any()
+    torch.manual_seed(5)
+    assert torch.rand(1) == drawn  # nobody else's draws are moved
+
+
+# -- what a module has besides parameters ------------------------------------------------------------------------------
+def test_averaged_statistics_are_entries_of_the_vector(tmp_path: Path) -> None:
+    """One round of FedAvg with batch norm and full batches: the running mean moves by a tenth to the clients' means."""
+    x, y = rows(24)
+    parts = [(x[:10], y[:10]), (x[10:], y[10:])]
+    ends = []
+    for part in parts:
+        one = client(small(nn.BatchNorm1d(4)), *part, batch=None)
+        flat = one.shared.flat
+        assert [name for name, _ in flat.layout][-2:] == ["1.running_mean", "1.running_var"]
+        y_i = flat.values().numpy()
+        one.descend(y_i, [slice(None)], 0.1)
+        ends.append(y_i)
+    module = small(nn.BatchNorm1d(4))
+    means = [0.1 * module[0](part).mean(0) for part, _ in parts]  # type: ignore[index]
+    np.testing.assert_allclose(ends[0][-8:-4], means[0].detach(), atol=1e-14)
+    np.testing.assert_allclose((ends[0] + ends[1])[-8:-4] / 2, (sum(means) / 2).detach(), atol=1e-14)
+
+
+def test_a_gradient_leaves_statistics_alone_until_it_is_settled() -> None:
+    """descend, and gradient followed by settle, end alike; a gradient alone changes nothing at x."""
+    x, y = rows(24)
+    one = client(small(nn.BatchNorm1d(4)), x, y)
+    start = one.shared.flat.values().numpy()
+    kept, fast, slow = start.copy(), start.copy(), start.copy()
+    batches = [np.arange(8), np.arange(8, 20)]
+    one.descend(fast, batches, 0.1)
+    for batch in batches:
+        slow -= 0.1 * one.gradient(slow, batch)
+        one.settle(slow)
+    one.gradient(start)
+    assert (start == kept).all()
+    np.testing.assert_allclose(slow, fast, atol=1e-14)
+    assert (fast[-8:] != start[-8:]).all()
+
+
+def test_local_statistics_stay_with_the_client() -> None:
+    x, y = rows(24)
+    one = client(small(nn.BatchNorm1d(4)), x, y, buffers="local")
+    two = TorchObjective(one.shared, problem_of(one), {"samples": [24], "clients": 1}, 0, 0, Examples(x + 1, y), None)
+    flat = one.shared.flat
+    assert flat.d == 5 * 4 + 4 + 4 + 4 + 4 * 3 + 3
+    start = flat.values().numpy()
+    for each in (one, two):
+        each.descend(start.copy(), [slice(None)], 0.1)
+    module = small(nn.BatchNorm1d(4))
+    for each, inputs in ((one, x), (two, x + 1)):
+        assert each.stats is not None
+        expected = 0.1 * module[0](inputs).mean(0).detach()  # type: ignore[index]
+        np.testing.assert_allclose(each.stats[:4], expected, atol=1e-14)
+
+
+def problem_of(one: TorchObjective) -> ProblemConfig:
+    return ProblemConfig(model=problems.MODELS["torch-mlp"](), clients=1, torch=Torch(buffers="local"))
+
+
+def test_what_a_module_draws_belongs_to_client_and_round() -> None:
+    """Dropout: the same masks whatever was computed before."""
+    x, y = rows()
+    one = client(small(nn.Dropout(0.5)), x, y)
+    start = one.shared.flat.values().numpy()
+
+    def contact(round: int) -> np.ndarray:
+        y_i = start.copy()
+        one.descend(y_i, one.batches(round, 3), 0.1)
+        return y_i
+
+    first, second = contact(0), contact(1)
+    torch.rand(99)
+    assert (contact(0) == first).all()
+    assert (first != second).any()
+    assert one.loss(start) == one.loss(start)  # measured without dropout
+
+
+def test_autocast_computes_in_bfloat16() -> None:
+    """Gradients within bfloat16's rounding, 2^-8, of float32's; parameters stay float32."""
+    x, y = rows(64)
+    full = client(small().float(), x.float(), y)
+    half = client(small().float(), x.float(), y, autocast="bfloat16")
+    start = full.shared.flat.values().numpy()
+    expected, found = full.gradient(start), half.gradient(start)
+    assert found.dtype == np.float32
+    assert 0 < np.linalg.norm(found - expected) < 2**-6 * np.linalg.norm(expected)
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+def test_few_rows_are_measured() -> None:
+    """The same drawn rows each time: losses of a hundred rows, not of all."""
+    whole, few = (
+        problems.load(ProblemConfig(model=problems.MODELS["torch-logistic"](), clients=3, evaluation_rows=rows))
+        for rows in (None, 100)
+    )
+    x = whole.initial(0)
+    assert few.evaluate(x) == few.evaluate(x)
+    assert few.evaluate(x) != whole.evaluate(x)
+    assert few.evaluate(x)["test_accuracy"] * 100 == pytest.approx(round(few.evaluate(x)["test_accuracy"] * 100))
+    assert few.samples.tolist() == whole.samples.tolist()
