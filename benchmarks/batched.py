@@ -58,7 +58,7 @@ def clients(model: Network, shape: tuple[int, ...], n: int, batch: int, threads:
     shared, meta = Shared(flat, cross_entropy, CPU, config), {"samples": [ROWS] * n, "clients": n}
     rows = [Examples(torch.randn(ROWS, *shape), torch.randint(0, CLASSES, (ROWS,))) for _ in range(n)]
     objectives = {i: TorchObjective(shared, config, meta, i, 0, rows[i], None) for i in range(n)}
-    return hosted(shared, objectives, settings, {}), flat.values().numpy()
+    return hosted(shared, objectives, settings, {"transfers": "host"}), flat.values().numpy()
 
 
 def contact(worker: Worker, x: np.ndarray, n: int, k: int) -> tuple[float, np.ndarray]:

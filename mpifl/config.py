@@ -158,8 +158,8 @@ def job_to_dict(job: Job) -> dict[str, Any]:
 def replayed(config: Mapping[str, Any], output: Path, overrides: Sequence[str], threads: int | None = None) -> Job:
     """The job of a run file's `config`, to be replayed into `output`; only where to write may be changed.
 
-    threads: of torch, on the ranks of that run. Clients are computed one by one, so that the replay's bits do not depend
-    on its ranks; they are those of the run where that did so too.
+    threads: of torch, on the ranks of that run. Clients are computed one by one, so that the replay's bits do not
+    depend on its ranks; they are those of the run where that did so too.
     """
     values = {**config, "output": str(output), "overwrite": False}
     problem = values.get("problem")

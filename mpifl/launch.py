@@ -69,7 +69,7 @@ def follow(comm: MPI.Comm) -> int:
 
 def _follow(comm: MPI.Comm) -> int:
     from mpifl.config import job_from_dict
-    from mpifl.links.mpi import ClientEnd
+    from mpifl.links.client import ClientEnd
     from mpifl.problems import Place, host
 
     muster.say(comm, muster.myself())
@@ -89,10 +89,10 @@ def _follow(comm: MPI.Comm) -> int:
     verdict = muster.part(comm)
     if "code" in verdict:
         return int(verdict["code"])
-    end = ClientEnd(comm, part["n"], x0.size, x0.dtype, _vectors(job))
+    end = ClientEnd(comm, part["n"], x0.size, x0.dtype, _vectors(job), hosted.memory)
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its losses say so
-            work(Worker(job.algorithm, x0, hosted.objectives, hosted.together), end)
+            work(Worker(job.algorithm, x0, hosted.objectives, hosted.together, hosted.memory), end)
     except Exception as error:
         end.fail(error)
     return end.code
@@ -109,7 +109,7 @@ def _here(job: Job, problem: Problem, x0: np.ndarray, place: Place) -> tuple[Lin
 
     shards = {i: problem.shard(i) for i in range(problem.clients)}
     hosted = host(job.problem, problem.meta, shards, job.seed, place)
-    return InProcess(Worker(job.algorithm, x0, hosted.objectives, hosted.together)), [hosted.facts]
+    return InProcess(Worker(job.algorithm, x0, hosted.objectives, hosted.together, hosted.memory)), [hosted.facts]
 
 
 def lead(job: Job, comm: MPI.Comm | None, replay: Run | None = None, problem: Problem | None = None) -> int:

@@ -8,7 +8,10 @@ from functools import partial
 from math import nan, sqrt
 from typing import Any, Protocol
 
-from mpifl.algorithms.base import Algorithm, Message, Objective, Update, Vector, check_vectors
+import numpy as np
+
+from mpifl.algorithms.base import Algorithm, Message, Objective, Update, check_vectors
+from mpifl.links.memory import HOST, Memory
 
 MOST = 64  # clients that compute together: their vectors and gradients are in memory at once
 
@@ -19,12 +22,16 @@ class Worker:
     def __init__(
         self,
         algorithm: Algorithm,
-        x0: Vector,
+        x0: np.ndarray,
         objectives: Mapping[int, Objective],
         together: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None,
+        memory: Memory = HOST,
     ) -> None:
-        """together: computes several clients' updates in one go, where that is faster than one after another."""
-        self._algorithm, self._objectives, self._x0, self._together = algorithm, objectives, x0, together
+        """together: computes several clients' updates in one go, where that is faster than one after another.
+        memory: where the vectors of messages, states and updates live."""
+        self._algorithm, self._objectives, self._together, self.memory = algorithm, objectives, together, memory
+        self._x0 = x0 = memory.inside(x0)
+        self.meanwhile: Callable[[], None] = lambda: None  # called now and then while a device computes
         self.most = MOST if together else 1  # messages that are worth waiting for each other
         self.states = {i: algorithm.init_client(x0, i) for i in objectives}
 
@@ -38,6 +45,7 @@ class Worker:
         """Client i's answer to a message. Raises ValueError where it is none that fits on the wire."""
         begin = time.perf_counter()
         update = self._algorithm.train(self.states[i], message, self._objectives[i])
+        self.memory.wait(self.meanwhile)
         check_vectors(f"client {i} sends", update.vectors, self._x0)
         if len(update.vectors) > self._algorithm.vectors_up:
             raise ValueError(f"client {i} sends {len(update.vectors)} vectors, more than vectors_up")
@@ -61,9 +69,13 @@ class ClientEnd(Protocol):
     def reply(self, i: int, update: Update, delay: float) -> None:
         """Sends client i's update once `delay` seconds have passed since its message came."""
 
+    def progress(self) -> None:
+        """To be called while clients compute, if their device leaves the time: moves messages on, without waiting."""
+
 
 def work(worker: Worker, end: ClientEnd) -> None:
     """Serves a rank's clients until the server ends the run."""
+    worker.meanwhile = end.progress
     for group in end.messages(worker.most):
         updates = worker.train_all([(i, message) for i, message, _ in group])
         for (i, _, delay), update in zip(group, updates):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector, copied
 from mpifl.algorithms.local import settle
 from mpifl.algorithms.rounds import Sampled
 from mpifl.errors import ConfigError, choice
@@ -48,10 +48,10 @@ class APFL(Sampled):
         server.x, server.sum = server.sum, 0 * server.sum
 
     def init_client(self, x0: Vector, i: int) -> State:
-        return State(v=x0.copy(), w=x0, alpha=self.mixing)
+        return State(v=copied(x0), w=x0, alpha=self.mixing)
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        v, alpha, first = client.v.copy(), client.alpha, True
+        v, alpha, first = copied(client.v), client.alpha, True
         eta = self.step(objective)
 
         def personalise(w_i: Vector, after: Vector, rows: object) -> None:

@@ -22,7 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector, copied
 from mpifl.algorithms.indicators import Decayed, Equal, Indicators, Measured, Theorem2
 from mpifl.algorithms.local import Local, settle
 from mpifl.algorithms.participation import Cohort, Trigger
@@ -99,13 +99,13 @@ class AsyPFL(Local):
         server.x, server.sum = server.x + server.sum, 0 * server.sum
 
     def init_client(self, x0: Vector, i: int) -> State:
-        return State(beta=x0.copy())
+        return State(beta=copied(x0))
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         (omega,), (E_k, eta, gamma) = message.vectors, message.numbers
         decay = 1 / (1 + gamma * message.version)
         delta = decay * (eta if self.personal_step is None else self.personal_step)
-        beta, h, taken = client.beta.copy(), None, 0
+        beta, h, taken = copied(client.beta), None, 0
 
         def personalise(before: Vector, omega_k: Vector, rows: object) -> None:
             nonlocal beta, h, taken

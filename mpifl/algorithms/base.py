@@ -3,6 +3,10 @@
 A rule knows vectors and nothing else: no MPI, no clock, no files. `State` holds all it remembers, server or client, as
 arrays and numbers, so that it can be saved. A vector handed out in a `Message` or an `Update` is never changed in place
 afterwards: it may still be on its way.
+
+The server's vectors are NumPy arrays. A client's are what its rank computes with, NumPy arrays or torch tensors, and a
+client rule keeps to what both understand: `+ - * / @`, in-place forms, `abs`, `.clip`, and below `copied`, `array`,
+`like`. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -18,7 +22,22 @@ import numpy as np
 from mpifl.algorithms.participation import Cohort, Trigger
 from mpifl.errors import ConfigError
 
-Vector = Any  # a flat (d,) NumPy array
+Vector = Any  # flat, (d,): a NumPy array, or on a client's side a torch tensor, on a GPU perhaps
+
+
+def copied(v: Vector) -> Vector:
+    """A copy, in the same kind of memory."""
+    return v.clone() if hasattr(v, "clone") else v.copy()
+
+
+def array(v: Vector) -> np.ndarray:
+    """The vector as a NumPy array; of a tensor in the CPU's memory, or of an array, in the same memory."""
+    return v if isinstance(v, np.ndarray) else v.cpu().numpy()
+
+
+def like(v: Vector, values: np.ndarray) -> Vector:
+    """The values, of v's dtype, as what v is: themselves, or copied into a tensor on v's device."""
+    return values if isinstance(v, np.ndarray) else v.new_tensor(values)
 
 
 class State(SimpleNamespace):
@@ -33,26 +52,35 @@ class State(SimpleNamespace):
         for name, value in vars(self).items():
             if isinstance(value, dict):
                 saved[f"{name}.keys"] = np.array(list(value), np.int64)
-                saved[f"{name}.values"] = np.array(list(value.values()))
-            elif isinstance(value, (np.ndarray, bool, int, float)):
+                saved[f"{name}.values"] = np.array([_plain(v) for v in value.values()])
+            elif isinstance(value := _plain(value), (np.ndarray, bool, int, float)):
                 saved[name] = np.array(value)
             else:
                 raise TypeError(f"state {name} is a {type(value).__name__}, not an array, a number or a dict of them")
         return saved
 
     @classmethod
-    def load(cls, saved: Mapping[str, np.ndarray]) -> State:
-        """The state that `save` wrote down."""
+    def load(cls, saved: Mapping[str, np.ndarray], x: Vector | None = None) -> State:
+        """The state that `save` wrote down; arrays become what x is, on a client's side its rank's copy of x_0."""
         state = cls()
         for name, value in saved.items():
             stem, _, part = name.partition(".")
             if not part:
-                setattr(state, stem, value.copy() if value.ndim else value.item())
+                setattr(state, stem, _owned(value, x) if value.ndim else value.item())
             elif part == "keys":
                 values = saved[f"{stem}.values"]
-                items = list(values.copy()) if values.ndim > 1 else values.tolist()
+                items = [_owned(v, x) for v in values] if values.ndim > 1 else values.tolist()
                 setattr(state, stem, dict(zip(value.tolist(), items, strict=True)))
         return state
+
+
+def _plain(value: Any) -> Any:
+    """A tensor as an array, all else as it is."""
+    return array(value) if hasattr(value, "cpu") else value
+
+
+def _owned(values: np.ndarray, x: Vector | None) -> Vector:
+    return values.copy() if x is None else like(x, values.copy())
 
 
 class Message(NamedTuple):
@@ -212,7 +240,11 @@ class Algorithm:
 
 
 def check_vectors(who: str, vectors: Sequence[Vector], x: Vector) -> None:
-    """Raises ValueError unless all are of the model x's shape and dtype: nothing else fits on the wire."""
+    """Raises ValueError unless all are of the model x's shape, dtype and device: nothing else fits on the wire."""
     for v in vectors:
-        if v.shape != x.shape or v.dtype != x.dtype:
-            raise ValueError(f"{who} {v.dtype} of shape {v.shape}, not {x.dtype} of shape {x.shape}")
+        if v.shape != x.shape or v.dtype != x.dtype or _device(v) != _device(x):
+            raise ValueError(f"{who} {v.dtype} of shape {tuple(v.shape)}, not {x.dtype} of shape {tuple(x.shape)}")
+
+
+def _device(v: Vector) -> str:
+    return "" if isinstance(v, np.ndarray) else str(v.device)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector, array, like
 from mpifl.algorithms.rounds import Synchronous
 from mpifl.errors import at_least
 from mpifl.streams import stream
@@ -62,11 +62,12 @@ class FedGate(Synchronous):
         w, steps, _ = self.solve(objective, x, message.round, shift=-client.delta)
         client.x, client.D = x, x - w
         if self.levels is not None:
-            client.D = quantise(client.D, self.levels, stream(int(seed), "quantise", client.i, message.round))
+            rng = stream(int(seed), "quantise", client.i, message.round)  # the same draws on any device
+            client.D = like(x, quantise(array(client.D), self.levels, rng))
         return Update((client.D,), steps)
 
 
-def quantise(v: Vector, levels: int, rng: np.random.Generator) -> Vector:
+def quantise(v: np.ndarray, levels: int, rng: np.random.Generator) -> np.ndarray:
     """v with its entries rounded at random to multiples of max|v|/levels; the mean over the draws is v."""
     unit = float(np.abs(v).max(initial=0)) / levels
     return unit * np.floor(v / unit + rng.random(v.size)).astype(v.dtype) if unit else v

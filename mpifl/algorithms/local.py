@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mpifl.algorithms.base import Algorithm, Objective, Vector
+from mpifl.algorithms.base import Algorithm, Objective, Vector, copied
 from mpifl.errors import ConfigError, at_least, choice
 
 STEP_WEIGHTS = ("one", "samples", "uniform", "relative")
@@ -74,7 +74,7 @@ class Sgd:
         self, objective: Objective, x: Vector, step: float, batches: Sequence[Any], term: Quadratic,
         beside: Beside | None, done: Done | None, start: Any,
     ) -> Solved:  # fmt: skip
-        y, velocity, taken = x.copy(), None, 0
+        y, velocity, taken = copied(x), None, 0
         if not (self.momentum or term.adds or beside or done) and hasattr(objective, "descend"):
             objective.descend(y, batches, step)
             return Solved(y, len(batches))
@@ -88,7 +88,7 @@ class Sgd:
                 gradient = step * velocity
             else:
                 gradient *= step
-            before = y.copy() if beside else y
+            before = copied(y) if beside else y
             y -= gradient
             settle(objective, y)
             taken += 1
@@ -116,7 +116,7 @@ class Svrg:
     ) -> Solved:  # fmt: skip
         """`start`: (z, what stands for grad f_i(z)); None: the true one at x."""
         z, full = start or (x, objective.gradient(x))
-        y = x.copy()
+        y = copied(x)
         for rows in batches:
             at_z = objective.gradient(z, rows)
             v = objective.gradient(y, rows)
@@ -124,7 +124,7 @@ class Svrg:
             v += full
             term.add_gradient(y, v)
             v *= step
-            before = y.copy() if beside else y
+            before = copied(y) if beside else y
             y -= v
             settle(objective, y)
             if beside:
@@ -143,9 +143,9 @@ class Sarah:
         beside: Beside | None, done: Done | None, start: Any,
     ) -> Solved:  # fmt: skip
         """`start`: the estimate of grad f_i(x); None: the true one. The estimate at the last point is given back."""
-        y, estimate = x.copy(), objective.gradient(x) if start is None else start.copy()
+        y, estimate = copied(x), objective.gradient(x) if start is None else copied(start)
         for rows in batches:
-            v = estimate.copy()
+            v = copied(estimate)
             term.add_gradient(y, v)
             v *= step
             before, y = y, y - v

@@ -23,6 +23,11 @@ from mpifl.algorithms.proximal import NoRegulariser, Regulariser, norm
 from mpifl.errors import ConfigError, at_least, choice
 
 
+def eps(v: Vector) -> float:
+    """The distance from 1 to the next number of v's dtype."""
+    return float(np.finfo(str(v.dtype).removeprefix("torch.")).eps)
+
+
 @dataclass(frozen=True)
 class Absolute:
     """The k-th global model is made of x_i with ||x_i - prox|| <= eps_k, eps_k^2 = M / (2 (k+1)^2)."""
@@ -119,7 +124,7 @@ class Splitting(Local):
             return self.solve(objective, old, message.round, weight=1 / self.eta, centre=y)
 
         def done(z: Vector, gradient: Vector) -> bool:
-            error, rounding = self.eta * norm(gradient), float(np.finfo(z.dtype).eps) * (norm(z) + norm(y))
+            error, rounding = self.eta * norm(gradient), eps(z) * (norm(z) + norm(y))
             return error <= rounding or accuracy.reached(error, norm(z - old), k)
 
         return self.solve(

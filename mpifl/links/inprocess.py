@@ -27,9 +27,12 @@ class InProcess:
     def _compute(self, clients: list[int]) -> None:
         """Has these clients compute, and holds their updates back until the delays since their messages are over."""
         asked = [(i, *self._asked.pop(i)) for i in clients]
-        updates = self._worker.train_all([(i, message) for i, message, _, _ in asked])
+        memory = self._worker.memory
+        updates = self._worker.train_all(
+            [(i, message._replace(vectors=tuple(map(memory.inside, message.vectors)))) for i, message, _, _ in asked]
+        )
         for (i, _, delay, sent), update in zip(asked, updates):
-            self._ready[i] = update
+            self._ready[i] = update._replace(vectors=tuple(map(memory.outside, update.vectors)))
             heapq.heappush(self._due, (sent + delay, i))
 
     def _next(self, first: int | None = None) -> list[int]:

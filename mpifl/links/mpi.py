@@ -1,5 +1,7 @@
 """The MPI link. Buffers only, every receive named by its source, waits that sleep; bounded memory on the server.
 
+The server's end, and what both ends share; the clients' is in `client`.
+
 Client i of n lives on rank 1 + i mod (R-1). An update comes as a frame (see `wire`), for which one persistent receive a
 rank is posted; vectors too large for it are fetched into a pool of reused buffers, so they wait at the sender until a
 buffer is free. Large messages leave by Isend straight from the model's array, which lives until its sends are complete.
@@ -7,14 +9,9 @@ buffer is free. Large messages leave by Isend straight from the model's array, w
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 import time
-import traceback
 from collections import deque
-from collections.abc import Iterator
-from heapq import heappop, heappush
 
 import mpi4py
 import numpy as np
@@ -29,7 +26,6 @@ mpi4py.rc.thread_level = "funneled"  # the evaluating and the writing thread nev
 from mpi4py import MPI  # noqa: E402
 
 FRAME, TEXT, SETUP, DATA = 1, 2, 3, 16  # tags; large vectors of a rank's k-th client travel under DATA + k
-IDLE = 0.05  # s that a rank sleeps at a time while no message can come but the last
 POOL_BYTES = 256 << 20  # most memory in the server's receive buffers
 POOL_MOST = 32
 UNSEEN = 64  # sends of small frames, which are copies, that may go without a look at whether they are done
@@ -189,93 +185,3 @@ class ServerEnd:
         for receive in self._posts:
             receive.Free()
         return dropped
-
-
-class ClientEnd:
-    """The clients' end, on one of the ranks 1 .. R-1."""
-
-    def __init__(self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int) -> None:
-        self._comm, self._workers = comm, comm.size - 1
-        self._frames = Frames(d, dtype, vectors)
-        self._mine = len(range(comm.rank - 1, clients, self._workers))
-        self._frame = self._frames.empty()
-        self._request = comm.Recv_init(self._frame, 0, FRAME)
-        self._held: list[tuple[float, int, Update]] = []  # (perf_counter until which it is held back, client, update)
-        self._sending: deque[tuple[list[MPI.Request], object]] = deque()
-        self._came: dict[int, float] = {}  # client -> when its last message came
-        self._posted = False  # whether the frame's receive is under way
-        self.code = 0
-
-    def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
-        group: list[tuple[int, Message, float]] = []
-        while (head := self._receive(wait=not group)) is None or head[0] == wire.WORK:
-            if head:
-                self._came[int(head[1])] = time.perf_counter()
-                group.append(wire.to_message(head, self._vectors(int(head[1]), int(head[2]))))
-            if head is None or len(group) == most:
-                yield group
-                group = []
-        self.code = int(head[1])
-        self._flush(float("inf"))
-        self._goodbye()
-
-    def _vectors(self, i: int, count: int) -> tuple[np.ndarray, ...]:
-        """The vectors of client i's message, which follow its frame or are in it."""
-        if self._frames.inline:
-            return self._frames.body(self._frame, count)
-        vectors = tuple(np.empty(self._frames.d, self._frames.dtype) for _ in range(count))
-        wait(*(self._comm.Irecv(v, 0, DATA + i // self._workers) for v in vectors))
-        return vectors
-
-    def _receive(self, wait: bool) -> list[float] | None:
-        """The head of the next frame, sending held updates as they fall due; None where none is there to `wait` for.
-
-        While all updates of the rank are held back, only the end of the run can be announced: no need to look often.
-        """
-        if not self._posted:
-            self._request.Start()
-            self._posted = True
-        backoff = Backoff()
-        while not self._request.Test():
-            if not wait:
-                return None
-            if self._held or self._sending:
-                self._flush(time.perf_counter())
-            if not self._held:
-                backoff.sleep()
-            elif len(self._held) == self._mine:
-                time.sleep(max(0.0, min(self._held[0][0] - time.perf_counter(), IDLE)))
-            else:
-                backoff.sleep(self._held[0][0] - time.perf_counter())
-        self._posted = False
-        return self._frames.head(self._frame)
-
-    def _flush(self, until: float) -> None:
-        while self._held and self._held[0][0] <= until:
-            _, i, update = heappop(self._held)
-            self._send(i, update)
-        while self._sending and MPI.Request.Testall(self._sending[0][0]):
-            self._sending.popleft()
-
-    def reply(self, i: int, update: Update, delay: float) -> None:
-        if delay > 0:
-            heappush(self._held, (self._came[i] + delay, i, update))
-        else:
-            self._send(i, update)
-
-    def _send(self, i: int, update: Update) -> None:
-        buffers = self._frames.pack(wire.update_head(i, update), update.vectors)
-        self._sending.append((post(self._comm, buffers, 0, i // self._workers), buffers))
-
-    def _goodbye(self) -> None:
-        self._request.Free()
-        bye = post(self._comm, self._frames.pack((wire.BYE,)), 0)
-        wait(*(r for requests, _ in self._sending for r in requests), *bye)
-
-    def fail(self, error: BaseException) -> None:
-        """Tells the server of an error, with rank, host and traceback, and waits for the end of the run."""
-        where = f"rank {self._comm.rank} on {socket.gethostname()} (process {os.getpid()}):\n"
-        text = (where + "".join(traceback.format_exception(error))).encode()
-        wait(*post(self._comm, self._frames.pack((wire.ERROR, len(text))), 0), self._comm.Isend(text, 0, TEXT))
-        for _ in self.messages(1):  # taken in and dropped
-            pass

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from mpifl.links.memory import HOST, Memory
+
 if TYPE_CHECKING:
     from mpifl.algorithms.base import Objective
     from mpifl.problems.config import ProblemConfig
@@ -89,6 +91,7 @@ class Hosted(NamedTuple):
     objectives: Mapping[int, Objective]
     facts: Mapping[str, Any] = {}  # JSON-able: what the run file says of how this rank computes
     together: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None  # runs several clients' jobs at once
+    memory: Memory = HOST  # where their vectors live
 
 
 class Problem:

@@ -88,10 +88,10 @@ def spied(hosted: Hosted) -> list[tuple[int, ...]]:
     calls: list[tuple[int, ...]] = []
     inner = hub(hosted)._gradients
 
-    def call(v: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        assert v.shape[0] == x.shape[0]
+    def call(weights: Any, x: Tensor, y: Tensor) -> Any:
+        assert all(len(weight) == len(x) for weight in weights.values())
         calls.append(tuple(y.shape))
-        return inner(v, x, y)
+        return inner(weights, x, y)
 
     hub(hosted)._gradients = call
     return calls
@@ -111,6 +111,7 @@ def agree(algorithm: Algorithm, message: Any, hosted: Hosted, x: np.ndarray, tol
     calls = spied(hosted)
     alone = answers(algorithm, message, hosted, x, False)
     assert not calls
+    hosted.objectives[0].loss(x)  # for which the module is not in training
     together = answers(algorithm, message, hosted, x, True)
     assert max(clients for clients, _ in calls) >= 5
     for a, b in zip(together, alone, strict=True):
@@ -156,6 +157,36 @@ def test_a_step_is_one_call() -> None:
     assert calls == [(12, 10)] * 4
 
 
+def test_clients_meet_again_after_batches_of_their_own() -> None:
+    """Ends of epochs with 1 to 6 rows."""
+    hosted, x = host(mlp(), (21, 22, 23, 24, 25, 26))
+    calls = spied(hosted)
+    agree(*CASES["fedavg, epochs"], hosted, x, 1e-12)
+    assert calls == [(6, 10)] * 4 * 3
+
+
+def test_steps_and_gradients_at_the_same_time() -> None:
+    """Clients of which every other one asks for steps: each kind is a call."""
+    hosted, x = host(mlp(), (20,) * 12)
+    ys = [x.copy() for _ in range(12)]
+
+    def task(i: int) -> Any:
+        client, rows = hosted.objectives[i], np.arange(i, i + 8)
+        return client.gradient(x, rows) if i % 2 else client.descend(ys[i], [rows] * 2, 0.1)  # type: ignore[attr-defined]
+
+    calls = spied(hosted)
+    assert hosted.together is not None
+    results = hosted.together([lambda i=i: task(i) for i in range(12)])  # type: ignore[misc]
+    assert calls == [(6, 8)] * 3
+    for i in range(12):
+        y, rows = x.copy(), np.arange(i, i + 8)
+        for _ in range(0 if i % 2 else 2):
+            y -= 0.1 * hosted.objectives[i].gradient(y, rows)
+        np.testing.assert_allclose(ys[i], y, rtol=1e-12)
+        if i % 2:
+            np.testing.assert_allclose(results[i], hosted.objectives[i].gradient(x, rows), rtol=1e-12, atol=1e-15)
+
+
 def test_few_clients_compute_alone() -> None:
     """Fewer than are worth a call: the same bits as without the hub."""
     hosted, x = host(mlp(), (20,) * 6)
@@ -198,9 +229,9 @@ def test_an_error_in_one_client_gives_up_the_others() -> None:
             ended.append(i)
 
     assert hosted.together is not None
-    with pytest.raises(ZeroDivisionError, match="client 2"):
+    with pytest.raises(ZeroDivisionError, match="client 2") as error:
         hosted.together([lambda i=i: task(i) for i in range(6)])  # type: ignore[misc]
-    assert sorted(ended) == [0, 1, 2, 3, 4, 5]
+    assert sorted(ended) == [0, 1, 2, 3, 4, 5] and error  # which holds the others' frames
     assert hosted.objectives[0].shared.meeting is None  # type: ignore[attr-defined]
     agree(*CASES["fedavg"], hosted, x, 1e-12)
 
@@ -216,7 +247,7 @@ def test_results_are_in_order_and_each_has_its_own() -> None:
     assert first == "nothing" and (x == before).all()
     gradients[0] += 1
     for g, expected in zip(gradients[1:], alone[1:], strict=True):
-        assert g.flags.c_contiguous and torch.from_numpy(g).untyped_storage().nbytes() == g.nbytes
+        assert g.flags.c_contiguous and g.base.untyped_storage().nbytes() == g.nbytes
         np.testing.assert_allclose(g, expected, rtol=1e-12, atol=1e-15)
 
 
@@ -230,14 +261,15 @@ def test_numpy_keeps_its_error_state() -> None:
 
 # -- models ------------------------------------------------------------------------------------------------------------
 class Bag(nn.Module):
-    """The mean of the tokens' vectors."""
+    """The mean of the tokens' vectors, times a number that is a parameter; in training doubled."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding, self.head = nn.Embedding(9, 3, padding_idx=0), nn.Linear(3, 4)
+        self.scale = nn.Parameter(torch.tensor(0.7))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.embedding(x).mean(1))
+        return self.scale * self.head(self.embedding(x).mean(1)) * (2 if self.training else 1)
 
 
 def test_text() -> None:

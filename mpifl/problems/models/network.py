@@ -23,7 +23,7 @@ class Network(RowModel):
     """A torch module on rows, with cross entropy; l2 is on weights, not on biases and the parameters of norms."""
 
     init: Init | None = None  # type: ignore[assignment]
-    """Law of the initial entries of all parameters; null: the module's own initial values, PyTorch's."""
+    """Law of the initial entries of all parameters; null: the module's own initial values."""
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> torch.nn.Module:
         """The module; scores of shape (rows, classes).

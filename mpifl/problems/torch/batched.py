@@ -11,6 +11,7 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
+from math import prod
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
-from mpifl.problems.base import Hosted
+from mpifl.problems.base import Hosted, Layout
+from mpifl.problems.torch.device import memory
 from mpifl.problems.torch.flat import Vector, like, tensor
 from mpifl.problems.torch.objective import MOST, Shared, TorchObjective
 
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 
 LEAST = 5  # clients in one call: fewer are as fast one after another
 ROOM = 2**28  # entries of their vectors in one call, and as many of their gradients
-WORK = 10**7  # floating-point operations of one gradient: with more, one client is enough work for a CPU
-AHEAD = 16  # batches of a client that are looked up at once
+WORK = 15 * 10**6  # floating-point operations of one gradient: with more, one client is work enough for a CPU
+AHEAD = 256  # rows of a client's next batches that are looked up at once
 
 
 class Request:
@@ -55,16 +57,24 @@ class Request:
     def read(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the next batch, which is done with."""
         if not self._ahead:
-            some, take = self.batches[self.at : self.at + AHEAD], self.objective.rows.take
-            if isinstance(some[0], np.ndarray):
-                x, y = take(np.concatenate(some))
-                sizes = [len(rows) for rows in some]
-                self._ahead.extend(zip(x.split(sizes), y.split(sizes), strict=True))
-            else:
-                self._ahead.append(take(slice(None)))
+            self._look()
         self.at += 1
         self._arrive()
         return self._ahead.popleft()
+
+    def _look(self) -> None:
+        """Takes some of the next batches out of the rows at once."""
+        take, rows = self.objective.rows.take, self.batches[self.at]
+        if not isinstance(rows, np.ndarray):
+            self._ahead.append(take(slice(None)))
+            return
+        some = self.batches[self.at : self.at + max(1, AHEAD // len(rows))]
+        if len(some) == 1:
+            self._ahead.append(take(rows))
+            return
+        x, y = take(np.concatenate(some))
+        sizes = [len(rows) for rows in some]
+        self._ahead.extend(zip(x.split(sizes), y.split(sizes), strict=True))
 
     def alone(self) -> None:
         """Has the objective itself do the next batch."""
@@ -79,17 +89,24 @@ class Request:
 
 
 class Group:
-    """Requests of one kind, and their vectors y (clients, d), stacked."""
+    """Requests of one kind, and their vectors y (clients, d), stacked; the module's parameters are views of them."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
-        self.requests = requests
-        if requests:
-            self.y = torch.stack([tensor(r.y) for r in requests])
-            self.steps = self.y.new_tensor([[r.step or 0.0] for r in requests])
+    def __init__(self, requests: Sequence[Request], layout: Layout) -> None:
+        self.requests, self.y = requests, torch.stack([tensor(r.y) for r in requests])
+        sizes = [prod(shape) for _, shape in layout]
+        parts = zip(layout, self.y.split(sizes, 1), strict=True)
+        self.weights = {name: part.view(-1, *shape) for (name, shape), part in parts}
+        self._steps = self.y.new_tensor([r.step or 0.0 for r in requests])
+
+    def descend(self, gradients: Mapping[str, Tensor]) -> None:
+        """A step of every client, its own."""
+        for name, weight in self.weights.items():
+            steps = self._steps.view(-1, *[1] * (weight.ndim - 1))
+            weight.addcmul_(gradients[name], steps, value=-1)
 
     def leave(self) -> None:
         """Writes the vectors back."""
-        for request, y in zip(self.requests, self.y if self.requests else ()):
+        for request, y in zip(self.requests, self.y, strict=True):
             if request.step is not None:
                 tensor(request.y).copy_(y)
 
@@ -98,14 +115,8 @@ class Hub:
     """Where the requests of all clients meet."""
 
     def __init__(self, shared: Shared) -> None:
-        self._shared, flat = shared, shared.flat
-        self._names, self._shapes = zip(*flat.layout, strict=True)
-        self._sizes = [p.numel() for p in flat.weights]
-        self._gradients = vmap(grad(self._loss))  # of (clients, d), (clients, rows, ...) and (clients, rows)
-        shrinks = {id(p) for p in shared.shrinks}
-        self._l2 = torch.cat(
-            [torch.full_like(p.detach(), shared.l2 * (id(p) in shrinks)).view(-1) for p in flat.weights]
-        )
+        self._shared = shared
+        self._gradients = vmap(grad(self._loss))  # of (clients, ...), (clients, rows, ...) and (clients, rows)
         self.rows = MOST  # of a batch, beyond which a client is answered alone
 
     def ask(self, objective: TorchObjective, y: Vector, batches: Sequence[Any], step: float | None = None) -> Any:
@@ -149,52 +160,63 @@ class Hub:
         """Does all that is asked for, the commonest kind first: before their epochs' last, smaller batches clients wait
         for each other, and are then together again."""
         self._shared.flat.module.train()
-        group = Group(())
+        group: Group | None = None
         while waiting := [r for r in requests if r.waits]:
             kind = Counter(r.kind for r in waiting).most_common(1)[0][0]
-            now = [r for r in waiting if r.kind == kind][: self.most(kind[0])]
-            if now != group.requests:
+            now, most = [r for r in waiting if r.kind == kind], self.most(kind[0])
+            few = len(now) < LEAST
+            if group and (few or now[:most] != group.requests):
                 group.leave()
-                group = Group(now if len(now) >= LEAST else ())
-            if len(now) < LEAST:
-                for request in now:
+                group = None
+            if few or most < LEAST:
+                for request in waiting if few else now:
                     request.alone()
                 continue
+            now = now[:most]
+            group = group or Group(now, self._shared.flat.layout)
             gradients = self.gradients(group)
             if now[0].step is not None:
-                group.y.addcmul_(gradients, group.steps, value=-1)
+                group.descend(gradients)
                 continue
-            for request, gradient in zip(now, gradients, strict=True):
+            for request, gradient in zip(now, flat(gradients), strict=True):
                 request.answer = like(request.y, gradient.clone())  # a view would keep those of all clients in memory
-        group.leave()
+        if group:
+            group.leave()
 
     def most(self, rows: int) -> int:
         """Clients in one call, where each has so many rows."""
         return 1 if rows > self.rows else min(MOST // rows, ROOM // self._shared.flat.d)
 
-    def gradients(self, group: Group) -> Tensor:
-        """(clients, d) of the next batches."""
+    def gradients(self, group: Group) -> dict[str, Tensor]:
+        """(clients, ...) of each parameter, on the next batches."""
         x, y = zip(*[request.read() for request in group.requests], strict=True)
-        result: Tensor = self._gradients(group.y, torch.stack(x), torch.stack(y))
-        return result.addcmul_(group.y, self._l2) if self._shared.l2 else result
+        result: dict[str, Tensor] = self._gradients(group.weights, torch.stack(x), torch.stack(y))
+        if self._shared.l2:
+            for name, weight in group.weights.items():
+                if weight.ndim > 2:  # one axis is that of the clients
+                    result[name] = result[name].add(weight, alpha=self._shared.l2)
+        return result
 
-    def _loss(self, v: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The mean loss of one client's rows at its vector v (d,)."""
-        parts = zip(self._names, v.split(self._sizes), self._shapes, strict=True)
-        weights = {name: part.view(shape) for name, part, shape in parts}
+    def _loss(self, weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """The mean loss of one client's rows."""
         with self._shared.precision():
             return self._shared.loss(functional_call(self._shared.flat.module, weights, (x,)), y)
+
+
+def flat(gradients: Mapping[str, Tensor]) -> Tensor:
+    """(clients, d)"""
+    return torch.cat([g.reshape(len(g), -1) for g in gradients.values()], 1)
 
 
 def hosted(
     shared: Shared, objectives: Mapping[int, TorchObjective], settings: Torch, facts: Mapping[str, Any]
 ) -> Hosted:
     """A rank's clients, and what computes them together; the run file is told where nothing does, and why."""
-    hub = Hub(shared)
+    hub, own = Hub(shared), memory(shared.device, facts["transfers"])
     reason = refusal(hub, shared, list(objectives.values()), settings)
     if reason:
-        return Hosted(objectives, {**facts, "batched": f"no: {reason}"})
-    return Hosted(objectives, {**facts, "batched": True}, hub.together)
+        return Hosted(objectives, {**facts, "batched": f"no: {reason}"}, memory=own)
+    return Hosted(objectives, {**facts, "batched": True}, hub.together, own)
 
 
 def refusal(hub: Hub, shared: Shared, clients: Sequence[TorchObjective], settings: Torch) -> str:
@@ -204,13 +226,14 @@ def refusal(hub: Hub, shared: Shared, clients: Sequence[TorchObjective], setting
     """
     if not settings.batched:
         return "problem.torch.batched is false"
-    if len(clients) < LEAST:
-        return f"fewer than {LEAST} clients on this rank"
+    looks = Counter(c.rows.looks for c in clients).most_common(1)
+    if not looks or looks[0][1] < LEAST:
+        return f"fewer than {LEAST} clients on this rank, or with rows of one shape"
     if shared.flat.stats:
         return "the module has buffers, as batch norm has for running statistics, that a pass may change"
     if ROOM // shared.flat.d < LEAST:
         return f"more than {ROOM // LEAST} parameters"
-    pair = clients[:2]
+    pair = [c for c in clients if c.rows.looks == looks[0][0]][:2]
     x, rows = shared.flat.values(), np.arange(min(8, *(c.samples for c in pair)))
     with FlopCounterMode(display=False) as counter:
         alone = torch.stack([c.gradient(x, rows) for c in pair])
@@ -221,11 +244,12 @@ def refusal(hub: Hub, shared: Shared, clients: Sequence[TorchObjective], setting
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*batching rule")  # vmap would loop over the clients, slowly
-            gradients = hub.gradients(Group([Request(c, x, [rows], None) for c in pair]))
+            group = Group([Request(c, x, [rows], None) for c in pair], shared.flat.layout)
+            together = flat(hub.gradients(group))
     except Exception as error:  # whatever this module comes to under vmap; by itself it has just worked
         return shorten(str(error), 200)
     precision = torch.finfo(torch.bfloat16 if settings.autocast else x.dtype).eps
-    apart = float((gradients - alone).norm() / alone.norm())
+    apart = float((together - alone).norm() / alone.norm())
     if not apart <= precision**0.5:
         return f"gradients under vmap are others: {apart:.1e} of their norm away"
     return ""

@@ -1,17 +1,27 @@
-"""Where torch computes."""
+"""Where torch computes, and the memory of GPUs."""
 
 from __future__ import annotations
 
 import socket
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from mpifl.errors import ConfigError
+from mpifl.links.memory import HOST, Arrival, Departure, Memory, Staged, cuda_aware
+from mpifl.links.waiting import Backoff
 
 if TYPE_CHECKING:
     from mpifl.problems.base import Place
     from mpifl.problems.config import Torch
+
+PAUSE = 1e-4  # s, the longest sleep while a GPU computes
 
 
 def prepare(settings: Torch, place: Place) -> tuple[torch.device, dict[str, Any]]:
@@ -20,7 +30,23 @@ def prepare(settings: Torch, place: Place) -> tuple[torch.device, dict[str, Any]
     torch.set_num_threads(settings.threads or place.cores)
     torch.use_deterministic_algorithms(bool(settings.deterministic))
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    return device, {"device": str(device), "threads": torch.get_num_threads()}
+    facts = {"device": str(device), "threads": torch.get_num_threads(), "transfers": transfers(device)}
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.backends.cudnn.allow_tf32 = False  # convolutions in float32 where the job says so, as products are
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")  # as Flat wants
+        facts["gpu"] = torch.cuda.get_device_name(device)
+    return device, facts
+
+
+def prepare_evaluation(settings: Torch, place: Place) -> tuple[torch.device, dict[str, Any]]:
+    """Likewise for rank 0, which measures models: on the job's GPU where its host has that one, else on the CPU."""
+    try:
+        choose(settings.device, place.local)
+    except ConfigError:
+        settings = replace(settings, device="cpu")
+    device, facts = prepare(settings, place)
+    return device, {**facts, "transfers": "host" if device.type == "cpu" else "copied"}
 
 
 def choose(name: str, local: int) -> torch.device:
@@ -34,3 +60,116 @@ def choose(name: str, local: int) -> torch.device:
     if number and int(number) >= count:
         raise ConfigError("problem.torch.device", name, f"cuda:0 to cuda:{count - 1} on {socket.gethostname()}")
     return torch.device("cuda", int(number) if number else local % count)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+def transfers(device: torch.device) -> str:
+    """How vectors get to the device's clients and back: host, nothing to do; copied, in one process without MPI; direct
+    or pinned, with an MPI that can read and write the device's memory and with one that cannot."""
+    if device.type == "cpu":
+        return "host"
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or mpi.COMM_WORLD.size == 1:
+        return "copied"
+    return "direct" if cuda_aware() else "pinned"
+
+
+def memory(device: torch.device, transfers: str) -> Memory:
+    """Where the vectors of the clients on this device live."""
+    if transfers == "pinned":
+        return Staged(Gpu(device))
+    return {"host": lambda device: HOST, "copied": Gpu, "direct": Direct}[transfers](device)
+
+
+class Copy:
+    """A copy between GPU and host on a stream beside the computing; called, it says whether it is over."""
+
+    def __init__(self, gpu: Gpu, to: Tensor, source: Tensor) -> None:
+        self._gpu, self._begin = gpu, torch.cuda.Event(enable_timing=True)
+        self.end = torch.cuda.Event(enable_timing=True)
+        self._over = False
+        with torch.cuda.stream(gpu.stream):
+            self._begin.record()
+            to.copy_(source, non_blocking=True)
+            self.end.record()
+
+    def __call__(self) -> bool:
+        if not self._over and self.end.query():
+            self._over = True
+            self._gpu.seconds += self._begin.elapsed_time(self.end) / 1e3
+        return self._over
+
+
+class Gpu(Memory):
+    """A GPU's memory. What clients compute is asked for on the current stream; `seconds` were spent in `Copy`s."""
+
+    transfers = "copied"
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream, self.seconds = device, torch.cuda.Stream(device), 0.0
+
+    def inside(self, v: np.ndarray) -> Tensor:
+        return torch.from_numpy(v).to(self.device)
+
+    def outside(self, v: Tensor) -> np.ndarray:
+        found: np.ndarray = v.cpu().numpy()
+        return found
+
+    def wait(self, meanwhile: Callable[[], None]) -> None:
+        computed, backoff = self._mark(), Backoff()
+        while not computed.query():
+            meanwhile()
+            backoff.sleep(PAUSE)
+
+    def _mark(self) -> torch.cuda.Event:
+        """What is over once all that was asked for so far is computed."""
+        return torch.cuda.current_stream(self.device).record_event()
+
+    def room(self, d: int, dtype: np.dtype) -> Tensor:
+        """(d,) on the GPU, with what is there by chance. Nothing that is still to be computed reads or writes it: what
+        belongs to `stream` is given out again only when all streams that used it are done with it (`use`)."""
+        with torch.cuda.stream(self.stream):
+            return torch.empty(d, dtype=getattr(torch, dtype.name), device=self.device)
+
+    # -- as `Staged` wants it ------------------------------------------------------------------------------------------
+    def buffer(self, d: int, dtype: np.dtype, pinned: bool) -> np.ndarray:
+        found: np.ndarray = torch.empty(d, dtype=getattr(torch, dtype.name), pin_memory=pinned).numpy()
+        return found
+
+    def load(self, buffer: np.ndarray) -> tuple[Tensor, Copy]:
+        v = self.room(buffer.size, buffer.dtype)
+        return v, Copy(self, v, torch.from_numpy(buffer))
+
+    def use(self, v: Tensor, loaded: Copy | None = None) -> None:
+        computing = torch.cuda.current_stream(self.device)
+        if loaded:
+            computing.wait_event(loaded.end)
+        v.record_stream(computing)
+
+    def store(self, v: Tensor, buffer: np.ndarray) -> Copy:
+        self.stream.wait_event(self._mark())
+        return Copy(self, torch.from_numpy(buffer), v)
+
+
+class DirectArrival(Arrival):
+    def __init__(self, gpu: Gpu, buffers: Sequence[Tensor]) -> None:
+        super().__init__(buffers)
+        self._gpu = gpu
+
+    def get(self) -> tuple[Tensor, ...]:
+        for v in self.buffers:
+            self._gpu.use(v)
+        return super().get()
+
+
+class Direct(Gpu):
+    """A GPU's memory that MPI reads and writes itself."""
+
+    transfers = "direct"
+
+    def arrival(self, count: int, d: int, dtype: np.dtype) -> Arrival:
+        return DirectArrival(self, [self.room(d, dtype) for _ in range(count)])
+
+    def departure(self, vectors: Sequence[Tensor], d: int, dtype: np.dtype) -> Departure:
+        buffers = [v.contiguous() for v in vectors]
+        return Departure(buffers, self._mark().query)

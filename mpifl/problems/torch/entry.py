@@ -6,7 +6,6 @@ gives, and for the data sets at a fixed one. So the data are the same on all ran
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import nan
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -15,10 +14,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from mpifl.algorithms.base import array
 from mpifl.errors import ConfigError
 from mpifl.problems.base import Hosted, Place, Problem
 from mpifl.problems.torch.batched import hosted
-from mpifl.problems.torch.device import prepare
+from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, local_statistics, measure
 from mpifl.problems.torch.problem import CPU
@@ -56,7 +56,9 @@ class EntryProblem(Problem):
 
     def prepare(self, place: Place) -> Mapping[str, Any]:
         assert self._config.torch is not None
-        return prepare(replace(self._config.torch, device="cpu"), place)[1]
+        device, facts = prepare_evaluation(self._config.torch, place)
+        self._shared.move(device)
+        return facts
 
     def initial(self, seed: int) -> np.ndarray:
         """(d,) the values that the module has when it is made under the run's seed."""
@@ -70,12 +72,12 @@ class EntryProblem(Problem):
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         flat = self._shared.flat
-        flat.hold(x, None if flat.averaged or not flat.stats else flat.statistics())
+        flat.hold(self._shared.here(x), None if flat.averaged or not flat.stats else flat.statistics())
         flat.module.eval()
         if not flat.averaged:
             local_statistics(flat.module)
         (train, _), (test, accuracy) = map(self._mean, self._seen)
-        squares = sum(float((p.double() ** 2).sum()) for p in self._shared.shrinks)
+        squares = sum(float((p.detach().double() ** 2).sum()) for p in self._shared.shrinks)
         return {
             "train_loss": train + self._shared.l2 / 2 * squares,
             "test_loss": test,
@@ -93,7 +95,7 @@ class EntryProblem(Problem):
         total = np.zeros(self.d)
         for i, rows in enumerate(self.rows):
             client = TorchObjective(self._shared, self._config, self.meta, i, 0, rows, None)
-            total += client.share * client.gradient(x)
+            total += client.share * array(client.gradient(self._shared.here(x)))
         return float(np.linalg.norm(total))
 
 
@@ -136,11 +138,13 @@ def _sums(rows: Examples) -> list[float]:
 
 
 def _few(most: int | None, parts: list[Examples]) -> list[Examples]:
-    """At most so many of all rows, in order; the same ones for all runs."""
+    """At most so many of all rows, the same ones for all runs; those that look alike in one piece."""
     sizes = [len(rows) for rows in parts]
     if most is None or sum(sizes) <= most:
         return parts
     drawn = np.sort(stream(0, "evaluation").choice(sum(sizes), most, replace=False, shuffle=False))
     begins = np.cumsum([0, *sizes[:-1]])
-    of_each = zip(parts, np.split(drawn, np.searchsorted(drawn, begins[1:])), begins, strict=True)
-    return [Examples(*rows.take(mine - begin)) for rows, mine, begin in of_each if len(mine)]
+    alike: dict[Any, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    for rows, mine, begin in zip(parts, np.split(drawn, np.searchsorted(drawn, begins[1:])), begins, strict=True):
+        alike.setdefault(rows.looks, []).append(rows.take(mine - begin))
+    return [Examples(*map(torch.cat, zip(*some, strict=True))) for some in alike.values()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from math import nan
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -72,9 +73,31 @@ class Shared:
     ) -> None:
         assert config.torch is not None
         self.flat, self.loss, self.device, self.l2 = flat, loss, device, config.l2
-        self.shrinks = [p for p in flat.weights if p.ndim > 1] if config.l2 else []  # biases and norms are left out
+        self.shrinks = self._matrices()
         self._bfloat16 = config.torch.autocast == "bfloat16"
         self.meeting: Meeting | None = None  # while several clients compute together
+        self._here: tuple[np.ndarray | None, Vector] = None, None
+
+    def _matrices(self) -> list[nn.Parameter]:
+        """The parameters that l2 shrinks: biases and those of norms are left out."""
+        return [p for p in self.flat.weights if p.ndim > 1] if self.l2 else []
+
+    def move(self, device: torch.device) -> None:
+        """Takes the module and the loss to another device."""
+        if device == self.device:
+            return
+        self.flat, self.device = Flat(self.flat.module, device, self.flat.dtype, self.flat.averaged), device
+        self.shrinks = self._matrices()
+        if isinstance(self.loss, nn.Module):
+            self.loss.to(device)
+
+    def here(self, x: np.ndarray) -> Vector:
+        """A model (d,) where the module is; copied there once, however often it is asked for."""
+        if self.device.type == "cpu":
+            return x
+        if x is not self._here[0]:
+            self._here = x, torch.from_numpy(x).to(self.device)
+        return self._here[1]
 
     def precision(self) -> AbstractContextManager[Any]:
         """Around a forward pass."""
@@ -88,7 +111,8 @@ class Shared:
     def add_regulariser(self) -> None:
         """Adds nu w to the gradients."""
         for p in self.shrinks:
-            assert p.grad is not None
+            if p.grad is None:  # it has no part in the loss
+                p.grad = torch.zeros_like(p)
             p.grad.add_(p.detach(), alpha=self.l2)
 
 
@@ -106,7 +130,10 @@ class TorchObjective(Batches):
 
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
         # What the module draws, for dropout say, belongs to (seed, client, round) like all other draws.
-        torch.manual_seed(zlib.crc32(f"{self.seed} {self.i} {round}".encode()))
+        seed = zlib.crc32(f"{self.seed} {self.i} {round}".encode())
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
+        if self.shared.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         return super().batches(round, steps, epochs)
 
     def descend(self, y: Vector, batches: Sequence[Any], step: float) -> None:
@@ -153,7 +180,7 @@ class TorchObjective(Batches):
             total = self.samples
             rows = [slice(k, min(k + MOST, total)) for k in range(0, total, MOST)]
         for piece in rows:
-            x, y = self.rows.take(piece)
+            x, y = (part.to(self.shared.device) for part in self.rows.take(piece))
             yield self.shared.value(x, y), len(y) / total
 
     @torch.no_grad()
@@ -189,8 +216,9 @@ class TorchObjective(Batches):
 def measure(shared: Shared, rows: Examples) -> tuple[float, float]:
     """The sum of the rows' losses and how many are classified rightly; nan where scores are no class scores."""
     total, right = 0.0, 0.0
-    for k in range(0, len(rows), CHUNK):
-        x, y = rows.take(slice(k, k + CHUNK))
+    ends = [*range(CHUNK, len(rows) - 1, CHUNK), len(rows)]  # no last piece of one row, which norms cannot look at
+    for begin, end in pairwise([0, *ends]):
+        x, y = (part.to(shared.device) for part in rows.take(slice(begin, end)))
         scores = shared.flat.module(x)
         total += float(shared.loss(scores, y)) * len(y)
         classified = scores.ndim == 2 and y.ndim == 1 and not y.is_floating_point()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
@@ -65,7 +66,8 @@ def call(config: ProblemConfig, seed: int) -> Returned:
     try:
         signature.bind(**options)
     except TypeError as error:
-        raise ConfigError("problem.options", options, f"what {config.entry}{signature} takes ({error})") from error
+        takes = f"{config.entry}({', '.join(signature.parameters)})"
+        raise ConfigError("problem.options", options, f"what {takes} takes ({error})") from error
     made = seeded(seed, lambda: function(**options))
     if not (isinstance(made, tuple | list) and len(made) in (3, 4)):
         raise wrong(config, f"a function that returns (module, loss, datasets[, test]); it returns {_kind(made)}")
@@ -122,7 +124,7 @@ def _columns(config: ProblemConfig, dataset: Any, whose: str) -> list[tuple[Any,
     rows = [dataset[k] for k in range(len(dataset))]
     for k, row in enumerate(rows):
         if not (isinstance(row, tuple | list) and len(row) == 2):
-            raise wrong(config, f"rows (x, y) for {whose}; row {k} is {_kind(row)}")
+            raise wrong(config, f"rows (x, y) for {whose}, as TensorDataset(x, y) has; row {k} is {_kind(row)}")
     return list(zip(*rows, strict=True))
 
 
@@ -130,9 +132,9 @@ def _stacked(config: ProblemConfig, values: Sequence[Any], what: str) -> Tensor:
     """Tensors, arrays, or numbers and lists of them; those of Python, which have no precision, in problem.dtype."""
 
     def tensor(value: Any) -> Tensor:
-        found = torch.as_tensor(value)
-        plain = not isinstance(value, Tensor | np.ndarray | np.generic)
-        return found.to(getattr(torch, config.dtype)) if plain and found.is_floating_point() else found.detach()
+        found = torch.as_tensor(value).detach()
+        typed = isinstance(value, Tensor | np.ndarray | np.generic) or not found.is_floating_point()
+        return found if typed else torch.as_tensor(value, dtype=getattr(torch, config.dtype))
 
     with _told(config, f"{what} that make one tensor"):
         return torch.stack([tensor(value) for value in values])
@@ -140,13 +142,15 @@ def _stacked(config: ProblemConfig, values: Sequence[Any], what: str) -> Tensor:
 
 def try_out(config: ProblemConfig, made: Returned, parts: Sequence[tuple[int | str, Examples]]) -> None:
     """Tries the module on the first rows of those that look alike, and the loss on all targets."""
+    assert config.torch is not None
+    local = config.torch.buffers == "local"  # then norms take the statistics of test rows, too
     tried: dict[Any, Tensor] = {}
-    made.module.train()
     for i, rows in parts:
         whose = f"client {i}" if isinstance(i, int) else i
         few = min(2, len(rows), config.batch_size or 2)
         x, y = rows.take(slice(0, few))
         looks = few, rows.looks
+        made.module.train(isinstance(i, int) or local)
         if looks not in tried:
             with _told(config, f"a module that takes rows of shape {[*x.shape]} ({whose})"):
                 tried[looks] = made.module(x)
@@ -156,7 +160,6 @@ def try_out(config: ProblemConfig, made: Returned, parts: Sequence[tuple[int | s
             some = rows.y[k : k + CHUNK]
             with _told(config, f"a loss of the module's outputs and the targets of {whose}"):
                 made.loss(outputs[:1].expand(len(some), *outputs.shape[1:]), some)
-    made.module.zero_grad()
 
 
 def _try_loss(config: ProblemConfig, made: Returned, outputs: Any, y: Tensor, whose: str) -> None:
@@ -171,7 +174,7 @@ def _try_loss(config: ProblemConfig, made: Returned, outputs: Any, y: Tensor, wh
     if not value.requires_grad:
         raise wrong(config, "a loss that can be differentiated with respect to the module's parameters")
     if not torch.isfinite(value):
-        raise wrong(config, f"a finite loss at the initial model; that of the first rows of {whose} is {float(value)}")
+        raise wrong(config, f"a finite loss at the initial model; that of the first rows of {whose} is {value.item()}")
     with _told(config, "a loss that can be differentiated"):
         value.backward()
     if outputs.shape[:1] == y.shape[:1]:  # the first row twice, and four times
@@ -185,9 +188,12 @@ def _try_loss(config: ProblemConfig, made: Returned, outputs: Any, y: Tensor, wh
 def _told(config: ProblemConfig, expected: str) -> Iterator[None]:
     """What torch has against rows, outputs or targets, as one line."""
     try:
-        yield
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise wrong(config, f"{expected} ({str(error).strip().splitlines()[0]})") from error
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Using a target size")  # (s, 1) less (s,) would be (s, s)
+            yield
+    except (RuntimeError, TypeError, ValueError, IndexError, UserWarning) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise wrong(config, f"{expected} ({first})") from error
 
 
 def _indexed(thing: Any) -> bool:

@@ -1,0 +1,235 @@
+"""Where the vectors of a rank's clients live, and how they get from there to the wire and back.
+
+host     in NumPy arrays, which MPI takes as they are: nothing is copied (`Memory`)
+pinned   on a device of which MPI knows nothing: through host buffers that are used again and again, by copies that run
+         beside the computing (`Staged`)
+direct   on a device whose memory MPI reads and writes itself: problems/torch/device.py
+
+The server's vectors are always in host memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from mpifl.algorithms.base import Vector
+
+PINNED_BYTES = 1 << 30  # most memory in pinned buffers; vectors beyond it are staged in ordinary memory
+Done = Callable[[], bool]  # whether something that was begun is over; never waits
+
+
+class Arrival:
+    """Vectors under way to the clients. MPI fills `buffers`; once it has, `load`, then `get`."""
+
+    def __init__(self, buffers: Sequence[Any]) -> None:
+        self.buffers = buffers
+
+    def load(self) -> None:
+        """Begins to copy them to where clients compute, without waiting; once, however often it is called."""
+
+    def get(self) -> tuple[Vector, ...]:
+        """What the clients are given; what they compute from now on comes after the copies."""
+        return tuple(self.buffers)
+
+
+class Departure:
+    """Vectors under way to the server. MPI may read `buffers` once it is `ready`, until it is `over`."""
+
+    def __init__(self, buffers: Sequence[Any], ready: Done = lambda: True) -> None:
+        self.buffers, self.ready = buffers, ready
+
+    def over(self) -> None:
+        """All has been sent."""
+
+
+class Memory:
+    """Host memory."""
+
+    transfers = "host"  # what the run file says of it
+
+    def inside(self, v: np.ndarray) -> Vector:
+        """The vector as clients compute with it."""
+        return v
+
+    def outside(self, v: Vector) -> np.ndarray:
+        """And back."""
+        return v
+
+    def arrival(self, count: int, d: int, dtype: np.dtype) -> Arrival:
+        """Room for `count` vectors (d,) of the dtype that are to be received."""
+        return Arrival([np.empty(d, dtype) for _ in range(count)])
+
+    def departure(self, vectors: Sequence[Vector], d: int, dtype: np.dtype) -> Departure:
+        """Likewise vectors that are to be sent, which nobody changes any more."""
+        return Departure([np.ascontiguousarray(v) for v in vectors])
+
+    def wait(self, meanwhile: Callable[[], None]) -> None:
+        """Until all that was begun is computed; `meanwhile` is called now and then."""
+
+
+HOST = Memory()
+
+
+# -- a device behind host buffers --------------------------------------------------------------------------------------
+class Device(Protocol):
+    """What `Staged` wants of a device. It computes in the order in which it is asked to, and copies beside that."""
+
+    def inside(self, v: np.ndarray) -> Vector: ...
+
+    def outside(self, v: Vector) -> np.ndarray: ...
+
+    def wait(self, meanwhile: Callable[[], None]) -> None: ...
+
+    def buffer(self, d: int, dtype: np.dtype, pinned: bool) -> np.ndarray:
+        """(d,) host memory."""
+
+    def load(self, buffer: np.ndarray) -> tuple[Vector, Done]:
+        """Begins a copy to the device; the buffer is not to change until it is done."""
+
+    def use(self, v: Vector, loaded: Any) -> None:
+        """What is computed from now on comes after this load."""
+
+    def store(self, v: Vector, buffer: np.ndarray) -> Done:
+        """Begins a copy into the buffer, after all that was to be computed so far; v is not to change until then."""
+
+
+class Pool:
+    """Host buffers. One is given out again when whoever had it, a copy or MPI, is done with it.
+
+    There is always one to be had, or a rank whose updates wait for the server could not take in the message that the
+    server waits to get rid of: beyond PINNED_BYTES they are of ordinary memory, slower to copy, and not kept.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._pinned: dict[int, np.ndarray] = {}  # by id
+        self._free: list[np.ndarray] = []
+        self._copied: deque[tuple[Done, np.ndarray]] = deque()  # read by copies, in the order of their ends
+
+    def take(self, d: int, dtype: np.dtype) -> np.ndarray:
+        while self._copied and self._copied[0][0]():
+            self.give(self._copied.popleft()[1])
+        if self._free:
+            return self._free.pop()
+        pinned = (len(self._pinned) + 1) * d * dtype.itemsize <= PINNED_BYTES
+        buffer = self._device.buffer(d, dtype, pinned)
+        if pinned:
+            self._pinned[id(buffer)] = buffer
+        return buffer
+
+    def give(self, buffer: np.ndarray, done: Done | None = None) -> None:
+        """Takes a buffer back, which is free when `done`, if that is given, says so."""
+        if done:
+            self._copied.append((done, buffer))
+        elif id(buffer) in self._pinned:
+            self._free.append(buffer)
+
+
+class StagedArrival(Arrival):
+    def __init__(self, device: Device, pool: Pool, buffers: Sequence[np.ndarray]) -> None:
+        super().__init__(buffers)
+        self._device, self._pool = device, pool
+        self._loads: list[tuple[Vector, Done]] = []
+
+    def load(self) -> None:
+        for buffer in self.buffers[len(self._loads) :]:
+            self._loads.append(self._device.load(buffer))
+            self._pool.give(buffer, self._loads[-1][1])
+
+    def get(self) -> tuple[Vector, ...]:
+        for v, done in self._loads:
+            self._device.use(v, done)
+        return tuple(v for v, _ in self._loads)
+
+
+class StagedDeparture(Departure):
+    def __init__(self, device: Device, pool: Pool, vectors: Sequence[Vector], buffers: Sequence[np.ndarray]) -> None:
+        super().__init__(buffers, self._stored)
+        self._pool = pool
+        self._copies = deque((device.store(v, b), v) for v, b in zip(vectors, buffers, strict=True))
+
+    def _stored(self) -> bool:
+        while self._copies and self._copies[0][0]():
+            self._copies.popleft()  # and lets go of the vector
+        return not self._copies
+
+    def over(self) -> None:
+        for buffer in self.buffers:
+            self._pool.give(buffer)
+
+
+class Staged(Memory):
+    """A device whose vectors travel through host buffers; all that do have one shape and dtype."""
+
+    transfers = "pinned"
+
+    def __init__(self, device: Device) -> None:
+        self.device, self._pool = device, Pool(device)
+
+    def inside(self, v: np.ndarray) -> Vector:
+        return self.device.inside(v)
+
+    def outside(self, v: Vector) -> np.ndarray:
+        return self.device.outside(v)
+
+    def wait(self, meanwhile: Callable[[], None]) -> None:
+        self.device.wait(meanwhile)
+
+    def arrival(self, count: int, d: int, dtype: np.dtype) -> Arrival:
+        return StagedArrival(self.device, self._pool, [self._pool.take(d, dtype) for _ in range(count)])
+
+    def departure(self, vectors: Sequence[Vector], d: int, dtype: np.dtype) -> Departure:
+        buffers = [self._pool.take(d, dtype) for _ in vectors]
+        return StagedDeparture(self.device, self._pool, vectors, buffers)
+
+
+# -- what the MPI at hand can do ---------------------------------------------------------------------------------------
+SWITCHES = {"CRAY MPICH": "MPICH_GPU_SUPPORT_ENABLED", "MVAPICH": "MV2_USE_CUDA"}  # MPIs with CUDA code that is off
+
+
+def cuda_aware() -> bool:
+    """Whether the MPI that this process uses sends and receives the memory of NVIDIA GPUs; no where it does not say so.
+
+    MPIFL_CUDA_AWARE=0 or 1 overrules what is found.
+    """
+    if (forced := os.environ.get("MPIFL_CUDA_AWARE")) in ("0", "1"):
+        return forced == "1"
+    if "mpi4py.MPI" not in sys.modules:
+        return False
+    version = sys.modules["mpi4py.MPI"].Get_library_version()
+    for name, switch in SWITCHES.items():
+        if name in version.upper():
+            return os.environ.get(switch) == "1"
+    return any(_says_so(path) for path in _loaded("libmpi"))
+
+
+def _loaded(name: str) -> set[str]:
+    """The files of shared libraries of such a name that are in this process' memory (Linux)."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    paths = {line.split(maxsplit=5)[-1] for line in lines}
+    return {path for path in paths if os.path.basename(path).startswith(name)}
+
+
+def _says_so(path: str) -> bool:
+    """What a library answers to the questions of Open MPI and of MPICH."""
+    try:
+        library = ctypes.CDLL(path, os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    if hasattr(library, "MPIX_Query_cuda_support"):
+        return bool(library.MPIX_Query_cuda_support())
+    answer = ctypes.c_int(0)
+    if hasattr(library, "MPIX_GPU_query_support"):
+        library.MPIX_GPU_query_support(0, ctypes.byref(answer))  # 0: CUDA
+    return bool(answer.value)

@@ -1,0 +1,238 @@
+"""Client rules on torch tensors: every algorithm comes to what it comes to on NumPy arrays.
+
+`Tensor` behaves as a tensor in a GPU's memory does: NumPy cannot see into it, and arithmetic with arrays is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from operator import imul, isub
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mpifl.algorithms.base import Algorithm, Clients, Message, State, array, check_vectors, copied, like
+from mpifl.links.clocks import VirtualClock
+from mpifl.links.delays import Speed
+from mpifl.links.inprocess import InProcess
+from mpifl.links.memory import Memory
+from mpifl.links.schedule import Plan
+from mpifl.problems import ProblemConfig, host, load
+from mpifl.problems.base import Place
+from mpifl.problems.config import Torch
+from mpifl.problems.models.networks import TorchMlp
+from mpifl.problems.torch.flat import Flat
+from mpifl.problems.torch.objective import Shared
+from mpifl.serve import serve
+from mpifl.work import Worker
+from tests.algorithms.test_state import UPDATES, N, Silent, build, clients, every_case, plain
+from tests.loops import close
+
+
+class Tensor(torch.Tensor):
+    """A tensor whose values leave it by `cpu` alone."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        raise TypeError("this tensor is on a device")
+
+    def numpy(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        raise TypeError("this tensor is on a device")
+
+    def cpu(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self.clone().as_subclass(torch.Tensor)
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        arithmetic = func not in (torch.Tensor.new_tensor, torch.Tensor.__setitem__)
+        if arithmetic and any(isinstance(a, (np.ndarray, np.generic)) for a in args):
+            raise TypeError(f"{func.__name__} of a tensor on a device and of an array")
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+class Elsewhere(Memory):
+    """Vectors that are `Tensor`s."""
+
+    def inside(self, v: np.ndarray) -> Any:
+        assert type(v) is np.ndarray
+        return torch.from_numpy(v.copy()).as_subclass(Tensor)
+
+    def outside(self, v: Any) -> np.ndarray:
+        assert type(v) is Tensor
+        return v.cpu().numpy()
+
+
+class OnTensors:
+    """An objective on arrays, asked with tensors and answering with tensors."""
+
+    def __init__(self, objective: Any) -> None:
+        self._objective = objective
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objective, name)
+
+    def _answer(self, rule: Callable, x: Any, *rest: Any) -> Any:
+        assert type(x) is Tensor
+        answer = rule(x.cpu().numpy(), *rest)
+        return Elsewhere().inside(answer) if isinstance(answer, np.ndarray) else answer
+
+    def gradient(self, x: Any, rows: Any = None) -> Any:
+        return self._answer(self._objective.gradient, x, rows)
+
+    def fisher(self, x: Any) -> Any:
+        return self._answer(self._objective.fisher, x)
+
+    def accuracy(self, x: Any) -> Any:
+        return self._answer(self._objective.accuracy, x)
+
+
+class Reloading(Worker):
+    """Clients whose states are saved and loaded anew before each contact, back to where their vectors live."""
+
+    def train(self, i: int, message: Message) -> Any:
+        self.states[i] = State.load(self.states[i].save(), self._x0)
+        return super().train(i, message)
+
+
+def run(worker: Worker, algorithm: Algorithm, x0: np.ndarray) -> tuple[list[np.ndarray], State]:
+    """The model after each event, and the server's state, of the run that `plain` is."""
+    people, models = Clients(np.array([1, 2, 3, 4, 5]), seed=3), []
+    server = algorithm.init_server(x0, people)
+
+    def stopped() -> bool:
+        assert all(type(v) is np.ndarray for v in [server.x, algorithm.model(server)])
+        models.append(algorithm.model(server).copy())
+        return False
+
+    speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
+    clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
+    plan = Plan(clock, algorithm.when(), 0, stop_updates=UPDATES)
+    serve(algorithm, server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0, stopped)  # type: ignore[arg-type]
+    return models, server
+
+
+@every_case
+@pytest.mark.parametrize("kind", [Worker, Reloading])
+def test_every_algorithm_on_tensors(case: str, kind: type[Worker]) -> None:
+    """The server's model after every event, and all that server and clients hold at the end."""
+    algorithm, expected = build(case), plain(case)
+    x0, objectives = clients("float64")
+    worker = kind(algorithm, x0, {i: OnTensors(o) for i, o in objectives.items()}, memory=Elsewhere())
+    models, server = run(worker, algorithm, x0)
+    close(models, expected.models)
+    for state, other in zip([server, *(worker.states[i] for i in range(N))], expected.states(), strict=True):
+        one, two = state.save(), other.save()
+        assert one.keys() == two.keys()
+        for key in one:
+            close(one[key], two[key])
+    kept = {key for state in worker.states.values() for key, v in vars(state).items() if isinstance(v, np.ndarray)}
+    assert not kept, "a client keeps arrays"
+    if algorithm.personal_models:
+        close(array(algorithm.personal(worker.states[1])), algorithm.personal(expected.clients[1]))
+
+
+NETWORK = ProblemConfig(
+    clients=N, model=TorchMlp(hidden=[8]), batch_size=16, l2=1e-3, dtype="float64", test_split=0.2,
+    torch=Torch(threads=1, batched=False, deterministic=True),
+)  # fmt: skip
+
+
+class Plain(Elsewhere):
+    """Vectors that are torch's own tensors, as modules take them."""
+
+    def inside(self, v: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(v.copy())
+
+    def outside(self, v: torch.Tensor) -> np.ndarray:
+        assert type(v) is torch.Tensor
+        found: np.ndarray = v.numpy()
+        return found
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("case", ["fedavg-local_steps=3", "scaffold-option=I", "apfl-adapt=step", "fedpd-solver=sarah"])
+def test_a_torch_module_on_tensors(case: str, batched: bool) -> None:
+    """A module is held at tensors as it is at arrays: one after another with the same bits, together to rounding."""
+    algorithm, problem = build(case), load(NETWORK)
+    x0, shards = problem.initial(0), {i: problem.shard(i) for i in range(N)}
+
+    def outcome(memory: Memory, torch_: Torch) -> list[np.ndarray]:
+        hosted = host(replace(NETWORK, torch=torch_), problem.meta, shards, 0, Place())
+        assert (hosted.together is not None) == torch_.batched
+        worker = Worker(algorithm, x0, hosted.objectives, hosted.together, memory)
+        return run(worker, algorithm, x0)[0]
+
+    settings = Torch(threads=1, batched=batched, deterministic=True)
+    arrays, tensors = outcome(Memory(), settings), outcome(Plain(), settings)
+    assert np.abs(arrays[-1] - x0).max() > 1e-3
+    close(tensors, arrays)
+    if not batched:
+        assert np.array_equal(tensors, arrays)
+
+
+# -- the helpers of rules ----------------------------------------------------------------------------------------------
+def test_copies() -> None:
+    for v in (np.arange(3.0), torch.arange(3.0)):
+        w = copied(v)
+        w += 1
+        assert type(w) is type(v) and v.tolist() == [0, 1, 2] and w.tolist() == [1, 2, 3]
+
+
+def test_arrays_and_back() -> None:
+    v, x = np.arange(3, dtype=np.float32), torch.zeros(3)
+    assert array(v) is v and like(v, v) is v
+    w = like(x, v)
+    assert type(w) is torch.Tensor and w.dtype == torch.float32 and array(w).tobytes() == v.tobytes()
+    w += 1
+    assert v.tolist() == [0, 1, 2]
+
+
+def test_what_does_not_fit_on_the_wire() -> None:
+    x = torch.zeros(3)
+    check_vectors("it sends", [torch.ones(3)], x)
+    wrong = torch.ones(4), torch.ones(3, dtype=torch.float64), np.ones(3, np.float32), torch.ones(3, device="meta")
+    for v in wrong:
+        with pytest.raises(ValueError, match=r"it sends .*float.* not torch.float32 of shape \(3,\)"):
+            check_vectors("it sends", [v], x)
+        with pytest.raises(ValueError, match="it sends"):
+            check_vectors("it sends", [x], v)
+
+
+def test_states_take_tensors() -> None:
+    """Saved as arrays, and loaded as arrays or as tensors."""
+    state = State(x=torch.arange(3.0), by={2: torch.ones(2), 7: torch.zeros(2)}, k=3)
+    saved = state.save()
+    assert all(type(v) is np.ndarray for v in saved.values())
+    assert type(State.load(saved).x) is np.ndarray
+    again = State.load(saved, torch.zeros(3))
+    assert type(again.x) is torch.Tensor and torch.equal(again.x, state.x) and again.k == 3
+    assert list(again.by) == [2, 7] and torch.equal(again.by[2], torch.ones(2))
+
+
+def test_a_module_on_another_device() -> None:
+    """It takes its regularised weights along, and models are copied there once. (`meta` has shapes and no values.)"""
+    config = replace(NETWORK, torch=Torch())
+    flat, meta = Flat(torch.nn.Linear(3, 2), torch.device("cpu"), torch.float64, True), torch.device("meta")
+    shared = Shared(flat, torch.nn.CrossEntropyLoss(weight=torch.ones(2)), flat.values().device, config)
+    x = np.arange(8.0)
+    assert shared.here(x) is x
+    shared.move(meta)
+    there = shared.here(x)
+    assert there.device == meta and there.dtype == torch.float64 and shared.here(x) is there is not shared.here(x + 1)
+    shared.flat.hold(there)
+    (weight,) = shared.shrinks
+    assert weight is shared.flat.module.weight and weight.device == shared.loss.weight.device == meta
+
+
+def test_the_tensors_of_this_page_are_as_far_away_as_those_of_a_gpu() -> None:
+    v, x = np.ones(3), Elsewhere().inside(np.ones(3))
+    mixtures: list[Callable] = [
+        lambda: x + v, lambda: v + x, lambda: x @ v, lambda: np.abs(x), lambda: np.float64(2) * x,
+        lambda: imul(x, v), lambda: isub(v, x), lambda: np.asarray(x), lambda: v.copy().__setitem__(slice(3), x),
+    ]  # fmt: skip
+    for mixture in mixtures:
+        with pytest.raises((TypeError, ValueError)):
+            mixture()
+    assert (2 * x - x).cpu().tolist() == [1, 1, 1] and float(x @ x) == 3

@@ -1,0 +1,108 @@
+"""Devices under MPI, as far as that goes without one: what is refused, what MPI is asked, how vectors are staged."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mpifl import open_run
+from tests.mpi.cases import DIGITS, job
+from tests.mpi.conftest import RUN, Start, write
+from tests.mpi.files import attribute, differing
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(200)]
+SCRIPT = Path(__file__).with_name("devices.py")
+SMALL = {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}}
+LARGE = {**DIGITS, "model": {"name": "torch-mlp", "hidden": [300]}}  # 90,040 bytes: not in a frame
+SOON = {"mode": "real", "delay": {"name": "exponential", "rate": 50}}
+FEW = {"stop": {"updates": 40}, "evaluate": {"updates": 20}}
+CASES = {
+    "large": job({"name": "scaffold", "cohort": 6, "local_steps": 2}, LARGE, **FEW),  # two vectors each way
+    "personal": job({"name": "apfl", "local_steps": 2}, {**LARGE, "test_split": 0.2}, **FEW),
+    "small": job({"name": "feddr", "eta": 0.5, "local_steps": 2}, SMALL, **FEW),
+}
+REAL = job({"name": "area", "trigger": {"every": 3}}, {**LARGE, "torch": {"batched": False}}, clock=SOON, **FEW)
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a GPU here")
+
+
+@no_gpu
+@pytest.mark.parametrize("ranks", [0, pytest.param(3, marks=pytest.mark.smoke)])
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_gpu_where_there_is_none(run: Start, tmp_path: Path, ranks: int, device: str) -> None:
+    """One line, before any work."""
+    case = write(tmp_path, "none", job({"name": "fedavg"}, {**SMALL, "torch": {"device": device}}))
+    done = run(ranks, *RUN, case, "output=none.h5")
+    who = r" \(rank [12]\)" if ranks else ""
+    assert done.code == 2 and not (tmp_path / "none.h5").exists(), str(done)
+    (line,) = [text for text in done.err.splitlines() if text.startswith("mpifl: ")]
+    says = rf"mpifl: problem\.torch\.device={device}: cpu: torch finds no GPU on \S+{who}"
+    assert re.fullmatch(says, line), str(done)
+    assert "Traceback" not in done.err, str(done)
+
+
+ASK = """
+import os, sys
+from mpifl import launch
+from mpifl.links.memory import cuda_aware, _loaded
+launch.communicator()
+os.write(1, f"{len(_loaded('libmpi')) > 0} {cuda_aware()} {'torch' in sys.modules}\\n".encode())
+"""
+
+
+@pytest.mark.smoke
+def test_this_mpi_takes_no_gpu_memory(run: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that come with pip do not, and say so when they are asked."""
+    for name in ("MPIFL_CUDA_AWARE", "MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA"):
+        monkeypatch.delenv(name, raising=False)
+    done = run(2, "-c", ASK)
+    assert done.code == 0 and not done.err, str(done)
+    assert done.out.splitlines() == ["True False False"] * 2
+    monkeypatch.setenv("MPIFL_CUDA_AWARE", "1")
+    assert run(2, "-c", ASK).out.splitlines() == ["True True False"] * 2
+
+
+def on_devices(run: Start, ranks: int, *commands: tuple[str, list[Any]]) -> dict[str, list[tuple[int, int]]]:
+    """Runs commands as `devices.py` does; the copies to and from the device of each kind, by rank and command."""
+    words = json.dumps([(kind, [*map(str, each)]) for kind, each in commands])
+    done = run(ranks, SCRIPT, words, deadline=150)
+    assert done.code == 0 and not done.err, str(done)
+    copies: dict[str, list[tuple[int, int]]] = {}
+    for kind, to, back in re.findall(r"^copies (\w+) (\d+) (\d+)$", done.out, flags=re.MULTILINE):
+        copies.setdefault(kind, []).append((int(to), int(back)))
+    return copies
+
+
+def test_staged_vectors_arrive_whole(run: Start, tmp_path: Path) -> None:
+    """On two ranks with clients, with copies that end late and in any order, and with MPI reading and writing tensors:
+    the bits of the run in which nothing is staged."""
+    commands = [
+        (kind, ["run", write(tmp_path, name, case), f"output={name}-{kind}.h5"])
+        for name, case in CASES.items() for kind in ("host", "pinned", "direct")
+    ]  # fmt: skip
+    copies = on_devices(run, 3, *commands)
+    assert sorted(copies) == ["direct", "host", "pinned"]
+    assert not any(sum(pair) for kind in ("host", "direct") for pair in copies[kind])
+    to, back = (sum(pair[k] for pair in copies["pinned"]) for k in (0, 1))
+    assert back >= 2 * 40 + 40 and to >= back  # scaffold's two vectors and apfl's one; small ones are in the frame
+    for name in CASES:
+        for kind in ("pinned", "direct"):
+            assert not differing(tmp_path / f"{name}-host.h5", tmp_path / f"{name}-{kind}.h5", but=("updates/norm",))
+            facts = json.loads(attribute(tmp_path / f"{name}-{kind}.h5", "compute"))
+            assert [fact["transfers"] for fact in facts] == ["host", kind, kind]
+
+
+def test_staged_vectors_in_real_time(run: Start, tmp_path: Path) -> None:
+    """Updates that are held back by their delays, and messages that come while others compute: the replay on host
+    memory in one process has the same bits."""
+    case = write(tmp_path, "real", REAL)
+    copies = on_devices(run, 3, ("pinned", ["run", case, "output=real.h5"]))
+    assert all(sum(pair) >= 20 for pair in sorted(copies["pinned"])[1:])
+    assert on_devices(run, 0, ("host", ["replay", "real.h5", "output=again.h5"])) == {"host": [(0, 0)]}
+    assert not differing(tmp_path / "real.h5", tmp_path / "again.h5", but=("updates/norm", "events"))
+    with open_run(tmp_path / "real.h5") as file:
+        assert file.status == "completed" and len(file.updates) == 40

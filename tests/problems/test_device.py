@@ -1,0 +1,222 @@
+"""Which GPU a rank gets, and the order in which the memory of GPUs asks CUDA for things. CUDA itself is made up here;
+tests/gpu has a real one."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mpifl.errors import ConfigError
+from mpifl.links.memory import HOST, Staged
+from mpifl.problems.base import Place
+from mpifl.problems.config import Torch
+from mpifl.problems.torch import device
+from mpifl.problems.torch.device import Direct, Gpu, choose, memory, prepare, prepare_evaluation, transfers
+
+CPU = torch.device("cpu")
+
+
+# -- which GPU ---------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """gpus(count) makes torch find so many."""
+
+    def found(count: int) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"the GPU {device.index}")
+
+    return found
+
+
+def test_ranks_of_a_host_share_its_gpus(gpus: Any) -> None:
+    gpus(4)
+    assert [choose("cuda", local).index for local in range(9)] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    assert [choose("cuda:2", local).index for local in range(3)] == [2, 2, 2]
+    assert choose("cpu", 3) == CPU
+
+
+def test_a_gpu_that_is_not_there(gpus: Any) -> None:
+    gpus(2)
+    text = f"problem.torch.device=cuda:2: cuda:0 to cuda:1 on {socket.gethostname()}"
+    with pytest.raises(ConfigError, match=f"^{text}$"):
+        choose("cuda:2", 0)
+    gpus(0)
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(ConfigError, match=f"={name}: cpu: torch finds no GPU on {socket.gethostname()}$"):
+            choose(name, 0)
+
+
+def test_the_run_file_is_told(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device, how vectors get there, and where rank 0 measures: on the job's GPU, if its host has that one."""
+    gpus(2)
+    settings, place = Torch(device="cuda", threads=1), Place(local=3)
+    cpu = {"device": "cpu", "threads": 1, "transfers": "host"}
+    gpu = {"device": "cuda:1", "threads": 1, "transfers": "copied", "gpu": "the GPU 1"}
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    assert prepare(Torch(threads=1), place) == (CPU, cpu)
+    assert prepare(settings, place) == prepare_evaluation(settings, place) == (torch.device("cuda", 1), gpu)
+    assert prepare_evaluation(Torch(device="cuda:2", threads=1), place) == (CPU, cpu)
+    gpus(0)
+    assert prepare_evaluation(settings, place) == prepare_evaluation(Torch(threads=1), place) == (CPU, cpu)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "aware", "expected"), [(1, True, "copied"), (2, True, "direct"), (2, False, "pinned")]
+)
+def test_how_vectors_travel(monkeypatch: pytest.MonkeyPatch, ranks: int, aware: bool, expected: str) -> None:
+    class Mpi:
+        class COMM_WORLD:
+            size = ranks
+
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", Mpi)  # type: ignore[arg-type]
+    monkeypatch.setattr(device, "cuda_aware", lambda: aware)
+    assert transfers(torch.device("cuda", 0)) == expected and transfers(CPU) == "host"
+    assert memory(CPU, "host") is HOST
+
+
+# -- what CUDA is asked for --------------------------------------------------------------------------------------------
+class Event:
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.enable_timing, self.over = enable_timing, False
+
+    def record(self) -> None:
+        Cuda.current.log.append(("record", self))
+
+    def query(self) -> bool:
+        return self.over
+
+    def elapsed_time(self, end: Event) -> float:
+        assert self.enable_timing and end.enable_timing and end.over
+        return 3.0  # ms
+
+
+class Stream:
+    def __init__(self, device: torch.device) -> None:
+        self.log: list[tuple[str, Any]] = []
+
+    def record_event(self) -> Event:
+        event = Event()
+        self.log.append(("record", event))
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        self.log.append(("wait", event))
+
+
+class Cuda:
+    """What belongs to a process: the stream of what is computed, and the one that is asked at present."""
+
+    computing = Stream(CPU)
+    current = computing
+
+    @staticmethod
+    @contextmanager
+    def stream(stream: Stream) -> Iterator[None]:
+        Cuda.current = stream
+        yield
+        Cuda.current = Cuda.computing
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Tensor, Stream]]:
+    """Puts the above in the place of torch's; which tensors were lent to which streams."""
+    lent: list[tuple[torch.Tensor, Stream]] = []
+    empty, copy = torch.empty, torch.Tensor.copy_
+
+    def copied(to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        assert non_blocking and Cuda.current is not Cuda.computing
+        Cuda.current.log.append(("copy", to))
+        return copy(to, source)
+
+    Cuda.computing.log.clear()
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", Cuda.stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Cuda.computing)
+    monkeypatch.setattr(torch, "empty", lambda *args, pin_memory=False, **named: empty(*args, **named))
+    monkeypatch.setattr(torch.Tensor, "copy_", copied)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda v, stream: lent.append((v, stream)))
+    return lent
+
+
+X, FLOAT = np.arange(3, dtype=np.float32), np.dtype(np.float32)
+
+
+def kinds(stream: Stream) -> list[str]:
+    return [kind for kind, _ in stream.log]
+
+
+def test_a_message_through_pinned_memory(cuda: list[tuple[torch.Tensor, Stream]]) -> None:
+    """It is copied beside the computing, which waits for the copy's end; so does the next user of the buffer."""
+    staged = memory(CPU, "pinned")
+    assert isinstance(staged, Staged) and isinstance(staged.device, Gpu) and staged.transfers == "pinned"
+    gpu = staged.device
+    arrival = staged.arrival(1, 3, FLOAT)
+    (buffer,) = arrival.buffers
+    buffer[:] = X
+    arrival.load()
+    assert kinds(gpu.stream) == ["record", "copy", "record"] and not Cuda.computing.log
+    (v,) = arrival.get()
+    end = gpu.stream.log[2][1]
+    assert Cuda.computing.log == [("wait", end)] and cuda == [(v, Cuda.computing)]
+    assert v.tolist() == X.tolist() and v.dtype == torch.float32
+    (other,) = staged.arrival(1, 3, FLOAT).buffers
+    assert other is not buffer and gpu.seconds == 0
+    end.over = True
+    assert staged.arrival(1, 3, FLOAT).buffers[0] is buffer and gpu.seconds == 3e-3
+
+
+def test_an_update_through_pinned_memory(cuda: list[tuple[torch.Tensor, Stream]]) -> None:
+    """It is copied when it is computed, and is ready when it is copied."""
+    staged = memory(CPU, "pinned")
+    assert isinstance(staged, Staged) and isinstance(staged.device, Gpu)
+    gpu = staged.device
+    departure = staged.departure([torch.from_numpy(X)], 3, FLOAT)
+    ((_, computed),) = Cuda.computing.log
+    assert gpu.stream.log[0] == ("wait", computed) and kinds(gpu.stream) == ["wait", "record", "copy", "record"]
+    assert not departure.ready() and not departure.ready()
+    gpu.stream.log[3][1].over = True
+    assert departure.ready() and departure.ready() and gpu.seconds == 3e-3
+    assert departure.buffers[0].tolist() == X.tolist()
+    departure.over()
+    assert staged.arrival(1, 3, FLOAT).buffers[0] is departure.buffers[0]
+
+
+def test_direct_transfers(cuda: list[tuple[torch.Tensor, Stream]]) -> None:
+    """MPI gets the tensors themselves: those to fill belong to the other stream, those to send are computed."""
+    direct = memory(CPU, "direct")
+    assert isinstance(direct, Direct) and direct.transfers == "direct"
+    arrival = direct.arrival(2, 3, FLOAT)
+    assert all(b.shape == (3,) and b.dtype == torch.float32 for b in arrival.buffers) and not cuda
+    arrival.load()
+    assert all(a is b for a, b in zip(arrival.get(), arrival.buffers)) and [s for _, s in cuda] == 2 * [Cuda.computing]
+    v = torch.from_numpy(X)
+    departure = direct.departure([v], 3, FLOAT)
+    ((kind, computed),) = Cuda.computing.log
+    assert kind == "record" and departure.buffers[0] is v and not departure.ready()
+    computed.over = True
+    assert departure.ready()
+
+
+@pytest.mark.parametrize("kind", ["copied", "direct", "pinned"])
+def test_waiting_for_what_is_computed(cuda: list[tuple[torch.Tensor, Stream]], kind: str) -> None:
+    """Meanwhile messages move on; small vectors come and go by themselves."""
+    held, looks = memory(CPU, kind), []
+
+    def meanwhile() -> None:
+        looks.append(1)
+        Cuda.computing.log[0][1].over = len(looks) == 3
+
+    held.wait(meanwhile)
+    assert len(looks) == 3
+    v = held.inside(X)
+    assert type(v) is torch.Tensor and held.outside(v).tobytes() == X.tobytes()
