@@ -22,8 +22,9 @@ import numpy as np
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
+from mpifl.links.client import ClientEnd
 from mpifl.links.clocks import RealClock
-from mpifl.links.mpi import DATA, FRAME, MPI, ClientEnd, ServerEnd
+from mpifl.links.mpi import DATA, FRAME, MPI, ServerEnd
 from mpifl.links.schedule import Plan
 from mpifl.links.wire import Frames
 from mpifl.serve import serve
@@ -41,12 +42,15 @@ class Idle(Area):
 class Idlers:
     """Clients without an objective."""
 
+    most = 1
+
     def __init__(self, algorithm: Idle, x0: np.ndarray) -> None:
         self._algorithm, self._state = algorithm, State(y=x0)
 
-    def train(self, i: int, message: Message) -> Update:
+    def train_all(self, messages: list[tuple[int, Message]]) -> list[Update]:
+        ((_, message),) = messages
         update = self._algorithm.train(self._state, message, None)  # type: ignore[arg-type]
-        return update._replace(version=message.version, round=message.round)
+        return [update._replace(version=message.version, round=message.round)]
 
 
 class Rows:

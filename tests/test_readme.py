@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +17,8 @@ from mpifl.algorithms.local import Local
 from mpifl.algorithms.participation import Trigger
 from tests.loops import quadratics, run
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -48,3 +52,16 @@ def test_every_command_shown_exists() -> None:
 def test_every_job_named_exists() -> None:
     jobs = re.findall(r"\bjobs/[\w/-]+\.(?:yaml|sbatch)", README)
     assert jobs and all((Path(__file__).parents[1] / job).is_file() for job in jobs)
+
+
+def test_the_algorithm_of_the_architecture_page_runs(tmp_path: Path) -> None:
+    """As the page has it: mine.py where the command is given, and the command's own words."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (code,) = (b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "class HeavyBall" in b)
+    (tmp_path / "mine.py").write_text(code)
+    (words,) = re.findall(r'jobs/quickstart.yaml name=heavy "(.*?)"', page)
+    command = [sys.executable, "-m", "mpifl", "run", str(ROOT / "jobs" / "quickstart.yaml"), "name=heavy", words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*command, "stop={updates: 200}"], env=environment, cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert b"completed, 200 updates" in done.stdout

@@ -81,7 +81,8 @@ class ProblemConfig:
     batch_size: int | None = None
     """Rows b in one local step's batch; null, or b >= s_i: all of the client's rows."""
     evaluation_rows: int | None = None
-    """Most training rows, and most test rows, that losses and accuracies are measured on, drawn once; null: all."""
+    """Most training rows, most test rows, and most of the clients' own test rows together, that losses and accuracies
+    are measured on, drawn once; null: all."""
     dtype: str = "float32"
     """float32 or float64: of the model, of the rows, and of what crosses the wire."""
 

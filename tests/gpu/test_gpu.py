@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +65,10 @@ def test_cpu_and_gpu_agree(name: str, tmp_path: Path) -> None:
 
 
 def test_models_are_measured_on_the_gpu_as_on_the_cpu() -> None:
-    case = config.job_from_dict({"name": "measured", **CASES["area"]}).problem
     found = []
     for device in ("cpu", GPU):
-        settings = config.job_from_dict({"name": "measured", **on(device, CASES["area"])}).problem.torch
-        problem = load(replace(case, torch=settings))
+        case = {"name": "measured", "output": "none.h5", **on(device, CASES["area"])}
+        problem = load(config.job_from_dict(case).problem)
         facts = problem.prepare(Place())
         assert facts["device"] == device
         found.append([*problem.evaluate(problem.initial(0)).values(), problem.gradient_norm(problem.initial(0))])
@@ -148,7 +146,8 @@ def test_a_thousand_clients_share_one_model(tmp_path: Path) -> None:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        case = job({"name": name}, problem, stop={"updates": 2000}, evaluate={"updates": 2000})
+        twice = {"stop": {"updates": 2000}, "evaluate": {"updates": 2000}}
+        case = job({"name": name}, problem, clock={"mode": "virtual", "delay": "fixed"}, **twice)
         ran(tmp_path, name, on(GPU, case))
         peaks[name] = (torch.cuda.max_memory_allocated() - before) / 1e6
     vectors = 1000 * 4 * (64 * 1333 + 1333 + 1333 * 10 + 10) / 1e6  # MB

@@ -96,12 +96,13 @@ class RowProblem(Problem):
         else:
             first = int((whose < 0).sum())
             self._x_own, self._y_own, whose = self._x_test[first:], self._y_test[first:], whose[order][first:]
-        self._own = np.bincount(whose, minlength=self.clients)
+        few = _drawn(config.evaluation_rows, len(whose))
+        self._x_own, self._y_own = self._x_own[few], self._y_own[few]
+        self._own = np.bincount(whose[few], minlength=self.clients)
         self._ends, self._own_ends = np.cumsum(self.samples), np.cumsum(self._own)
         self._whole: Objective | None = None  # one objective on all rows, where its gradient is asked for
-        self._seen = [
-            _few(config.evaluation_rows, *part) for part in ((self._x, self._y), (self._x_test, self._y_test))
-        ]
+        parts = (self._x, self._y), (self._x_test, self._y_test)
+        self._seen = [(x[few], y[few]) for x, y in parts for few in [_drawn(config.evaluation_rows, len(y))]]
         self.d = sum(int(np.prod(shape)) for _, shape in self.layout)
         self.meta = {
             "d": self.d,
@@ -208,12 +209,11 @@ def _held_out(fraction: float | None, owner: np.ndarray, clients: int) -> np.nda
     return held
 
 
-def _few(most: int | None, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most so many rows, in order; the same ones for all runs."""
-    if most is None or len(y) <= most:
-        return x, y
-    drawn = np.sort(stream(0, "evaluation").choice(len(y), most, replace=False, shuffle=False))
-    return x[drawn], y[drawn]
+def _drawn(most: int | None, rows: int) -> Any:
+    """At most so many of the rows, in order; the same ones for all runs."""
+    if most is None or rows <= most:
+        return slice(None)
+    return np.sort(stream(0, "evaluation").choice(rows, most, replace=False, shuffle=False))
 
 
 def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -> np.ndarray:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LEAST = 5  # clients in one call: fewer are as fast one after another
 ROOM = 2**28  # entries of their vectors in one call, and as many of their gradients
 WORK = 15 * 10**6  # floating-point operations of one gradient: with more, one client is work enough for a CPU
-AHEAD = 256  # rows of a client's next batches that are looked up at once
+AHEAD = 512  # rows of a client's next batches that are looked up at once
 
 
 class Request:
@@ -162,17 +162,17 @@ class Hub:
         self._shared.flat.module.train()
         group: Group | None = None
         while waiting := [r for r in requests if r.waits]:
-            kind = Counter(r.kind for r in waiting).most_common(1)[0][0]
-            now, most = [r for r in waiting if r.kind == kind], self.most(kind[0])
-            few = len(now) < LEAST
-            if group and (few or now[:most] != group.requests):
+            kind, count = Counter(r.kind for r in waiting).most_common(1)[0]
+            most = self.most(kind[0])
+            now = [r for r in waiting if r.kind == kind][:most] if count >= LEAST else waiting
+            alone = min(count, most) < LEAST
+            if group and (alone or now != group.requests):
                 group.leave()
                 group = None
-            if few or most < LEAST:
-                for request in waiting if few else now:
+            if alone:
+                for request in now:
                     request.alone()
                 continue
-            now = now[:most]
             group = group or Group(now, self._shared.flat.layout)
             gradients = self.gradients(group)
             if now[0].step is not None:
