@@ -41,6 +41,7 @@ def _lead(words: list[str], default_job: Path | None, comm: Any) -> int:
     from mpifl import launch, muster
 
     code = 0
+    muster.forget()
     try:
         work = _prepare(words, default_job)
         if work:

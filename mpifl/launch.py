@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def guard(comm: MPI.Comm | None, run: Callable[[], int]) -> int:
     """The exit code of `run`; an error that nothing expected ends every rank with its traceback and exit code 3."""
     try:
         return run()
-    except Exception as error:
+    except (Exception, SystemExit, GeneratorExit) as error:  # sys.exit in a user's code: the others must not wait
         text = f"rank {comm.rank if comm else 0} on {socket.gethostname()}:\n{traceback.format_exc()}"
         if isinstance(error, RunFailed):
             text = f"mpifl: the run failed: {error}\n"
@@ -78,14 +79,15 @@ def _follow(comm: MPI.Comm) -> int:
         return int(part["code"])
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)  # the server hears them too, and ends the run
-    job = job_from_dict(part["job"])
     x0 = muster.array(comm, part["d"], part["dtype"])
     shards = {i: [muster.array(comm, *a) for a in arrays] for i, arrays in part["clients"]}
     try:
+        job = job_from_dict(part["job"])
         hosted = host(job.problem, part["meta"], shards, job.seed, Place(*part["place"]))
         muster.say(comm, {"facts": hosted.facts})
     except ConfigError as error:
-        muster.say(comm, {"error": [error.key, str(error.value), f"{error.expected} (rank {comm.rank})"]})
+        expected = f"{shorten(error.expected, 2000)} (rank {comm.rank})"
+        muster.say(comm, {"error": [error.key, shorten(str(error.value), 500), expected]})
     verdict = muster.part(comm)
     if "code" in verdict:
         return int(verdict["code"])

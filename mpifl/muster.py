@@ -74,14 +74,24 @@ def part(comm: MPI.Comm) -> dict[str, Any]:
 
 # -- rank 0 ------------------------------------------------------------------------------------------------------------
 _known: list[dict[str, Any]] = []  # the ranks' first words, once they are heard
+_awaited: list[tuple[list[bytearray], list[Any]]] = []  # receives that an interrupt kept from being waited for
+
+
+def forget() -> None:
+    """Another command begins, at which every rank says its first word anew."""
+    _known.clear()
 
 
 def hear(comm: MPI.Comm) -> list[dict[str, Any]]:
     """Waits for one word of every other rank."""
     from mpifl.links.mpi import SETUP, wait
 
-    buffers = [bytearray(WORD) for _ in range(1, comm.size)]
-    wait(*(comm.Irecv(b, r, SETUP) for r, b in enumerate(buffers, 1)))
+    if not _awaited:
+        buffers = [bytearray(WORD) for _ in range(1, comm.size)]
+        _awaited.append((buffers, [comm.Irecv(b, r, SETUP) for r, b in enumerate(buffers, 1)]))
+    buffers, requests = _awaited[0]
+    wait(*requests)
+    _awaited.clear()
     return [json.loads(b) for b in buffers]
 
 

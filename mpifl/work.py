@@ -39,11 +39,13 @@ class Worker:
         """The answers of several clients, at most `most`, to a message each. Raises as `train`."""
         if self._together is None or len(messages) == 1:
             return [self.train(i, message) for i, message in messages]
-        return self._together([partial(self.train, i, message) for i, message in messages])
+        updates: list[Update] = self._together([partial(self.train, i, message) for i, message in messages])
+        return [u._replace(compute=u.compute / len(messages)) for u in updates]  # each took as long as all
 
     def train(self, i: int, message: Message) -> Update:
         """Client i's answer to a message. Raises ValueError where it is none that fits on the wire."""
         begin = time.perf_counter()
+        getattr(self._objectives[i], "begin", lambda round: None)(message.round)
         update = self._algorithm.train(self.states[i], message, self._objectives[i])
         self.memory.wait(self.meanwhile)
         check_vectors(f"client {i} sends", update.vectors, self._x0)

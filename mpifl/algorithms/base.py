@@ -111,7 +111,8 @@ class Update(NamedTuple):
 class Objective(Protocol):
     """One client's f_i, as `mpifl.problems` builds it.
 
-    Two more methods are an objective's own choice; the local solver calls them where they are. `descend(y, batches,
+    Three more methods are an objective's own choice, and called where they are. `begin(round)` opens a contact: what is
+    drawn in it belongs to the round. `descend(y, batches,
     step)` takes the steps y <- y - step * gradient(y, rows) of all batches in place, faster than one by one.
     `settle(y)` follows a step and writes into y, in place, what the batch left in it that no gradient tells: running
     statistics of batch norm.

@@ -57,6 +57,7 @@ class ClientEnd:
         self._held: list[tuple[float, int, Leaving]] = []  # (perf_counter until which it is held back, client, update)
         self._leaving: deque[Leaving] = deque()  # due, but their vectors may still be on their way out of the memory
         self._sending: deque[tuple[list[MPI.Request], Leaving]] = deque()
+        self._ended = False  # whether the last message has come
         self.code = 0
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -70,7 +71,9 @@ class ClientEnd:
             if came is None or len(group) == most:
                 yield group
                 group = []
-        self.code = int(came.head[1])
+        self.code, self._ended = int(came.head[1]), True
+        if group:
+            yield group
         self._goodbye()
 
     def _next(self, wait: bool) -> Coming | None:
@@ -112,6 +115,8 @@ class ClientEnd:
     def progress(self) -> None:
         """Called while clients compute: sends what is due and ready, and takes in one message, which then waits."""
         self._flush(time.perf_counter())
+        if self._ended:  # a receive that is posted now would not be answered
+            return
         self._ahead = self._next(wait=False)
         if self._ahead and MPI.Request.Testall(self._ahead.requests):
             self._ahead.vectors.load()

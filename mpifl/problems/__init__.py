@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mpifl.errors import ConfigError
@@ -39,9 +39,16 @@ __all__ = [
 
 def load(config: ProblemConfig) -> Problem:
     """Reads the data and deals it to the clients; rank 0 or one process. Raises ConfigError."""
-    if config.torch is not None and not (find_spec("torch") and find_spec("greenlet")):
-        key, value = ("entry", config.entry) if config.entry else ("model", getattr(config.model, "name", ""))
-        raise ConfigError(f"problem.{key}", value, "torch and greenlet installed: pip install 'mpifl[torch]'")
+    if config.torch is not None:
+        try:
+            import mpifl.problems.torch  # noqa: F401 - before torch: it sets what torch reads when it starts
+
+            for name in ("torch", "greenlet"):
+                import_module(name)
+        except ImportError as error:
+            key, value = ("entry", config.entry) if config.entry else ("model", getattr(config.model, "name", ""))
+            text = f"torch and greenlet installed, as by pip install 'mpifl[torch]' ({error})"
+            raise ConfigError(f"problem.{key}", value, text) from error
     if config.entry is not None:
         from mpifl.problems.torch.entry import EntryProblem
 

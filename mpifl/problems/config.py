@@ -40,6 +40,8 @@ class Torch:
             choice("autocast", self.autocast, ("bfloat16",))
         choice("buffers", self.buffers, ("averaged", "local"))
         whole("threads", self.threads, 1, optional=True)
+        if self.threads is not None and self.threads > 1024:
+            raise ConfigError("threads", self.threads, "a whole number from 1 to 1024, or null")
 
     def settled(self, repeatable: bool) -> Torch:
         """Nothing left null but threads under the real clock; repeatable: the run's bits are to be the same again."""
@@ -99,6 +101,8 @@ class ProblemConfig:
             self._fill("torch", Torch())
         elif self.torch is not None and not uses_torch:
             raise ConfigError("torch", "a section", "null: the model is no torch module")
+        if self.torch and self.torch.autocast and self.dtype != "float32":
+            raise ConfigError("torch.autocast", self.torch.autocast, "null, or dtype float32: float64 stays as it is")
         if self.entry is not None:
             self._check_entry()
             return

@@ -39,6 +39,8 @@ def make_problem(case="", options=None):
         x[3] += np.random.default_rng().random()
     elif case == "elsewhere" and MPI.COMM_WORLD.rank == 2:
         x.pop(), y.pop()
+    elif case == "exits" or (case == "one exits" and MPI.COMM_WORLD.rank == 2):
+        raise SystemExit(0)
     elif case == "raises":
         raise KeyError("of the user's own")
     return module, loss, list(map(TensorDataset, x, y)), TensorDataset(x[0], y[0])
@@ -111,6 +113,12 @@ def test_an_error_of_the_users_own_code_is_shown_with_its_place(run: Start, fold
     done = run(3, *MPIFL, "run", "good.yaml", "problem.options.case=raises")
     assert done.code == 3 and 'KeyError: "of the user\'s own"' in done.err and "mine.py" in done.err, str(done)
     assert not list(folder.rglob("*.h5"))
+
+
+@pytest.mark.parametrize("case", ["exits", "one exits"])
+def test_a_function_that_ends_the_program_ends_all_ranks(run: Start, folder: Path, case: str) -> None:
+    done = run(3, *MPIFL, "run", "good.yaml", f"problem.options.case={case}")
+    assert done.code == 3 and "SystemExit" in done.err and "mine.py" in done.err, str(done)
 
 
 def test_any_number_of_ranks_gives_the_same_bits(run: Start, folder: Path) -> None:

@@ -34,6 +34,7 @@ REAL = {
     for name in ("area", "averaged")
 }
 REAL["area"]["problem"] = {**MLP, "torch": {"batched": False}}
+TOGETHER = {**REAL["area"], "problem": {**MLP, "clients": 24, "batch_size": 8}}
 
 
 def text_case(folder: Path) -> dict[str, Any]:
@@ -95,12 +96,17 @@ def test_a_replay_has_the_same_bits(folder: Path) -> None:
     here.mkdir()
     commands = [["run", str(write(here, name, case)), f"output={name}.h5"] for name, case in REAL.items()]
     replays = [["replay", f"{name}.h5", f"output={name}-again.h5"] for name in REAL]
-    for ranks, words in ((4, commands), (0, replays)):
+    together = ["run", str(write(here, "together", TOGETHER)), "output=together.h5"]
+    for ranks, words in ((4, commands), (0, replays), (2, [together])):
         for command, reply in zip(words, in_one_job(here, ranks, words, DEADLINE), strict=True):
             assert set(reply.codes) == {0} and not reply.err, f"{command}: {reply}"
     for name in REAL:
         if "batched" in REAL[name]["problem"].get("torch", {}) or name == "averaged":  # batch norm goes one by one
             assert not differing(here / f"{name}.h5", here / f"{name}-again.h5", but=("events",))
+    with open_run(here / "together.h5") as run:  # an update of every client is under way at the end, and answered
+        assert json.loads(run.attrs["compute"])[1]["batched"] is True
+        assert run.events.text.tolist() == ["24 updates were under way at the end and not applied"]
+        assert run.updates.compute.sum() < run.attrs["wall_seconds"]
 
 
 LAZY = """

@@ -20,6 +20,26 @@ from torch.utils.data import TensorDataset  # noqa: E402
 ENTRY = f"{__name__}:make_problem"
 
 
+class Broken(nn.Linear):
+    """What a user's module raises in its forward pass."""
+
+    def forward(self, x: Any) -> Any:
+        return self.nowhere(x)
+
+
+SAME = nn.Linear(3, 2)
+
+
+class Lies:
+    """A data set that has fewer rows than it says."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, k: int) -> Any:
+        return [(torch.ones(3), 0), (torch.ones(3), 1)][k]
+
+
 def make_problem(case: str) -> Any:
     """A good problem with one thing wrong."""
     module: Any = nn.Linear(3, 2)
@@ -33,6 +53,13 @@ def make_problem(case: str) -> Any:
         "frozen": (copy.deepcopy(module).requires_grad_(False), cross_entropy, rows),
         "double": (module.double() if case == "double" else module, cross_entropy, rows),
         "half": (nn.Linear(3, 2).half(), cross_entropy, rows),
+        "complex": (nn.Linear(3, 2, dtype=torch.complex64), cross_entropy, rows),
+        "meta": (nn.Linear(3, 2, device="meta"), cross_entropy, rows),
+        "broken": (Broken(3, 2), cross_entropy, rows),
+        "loss asserts": (module, lambda outputs, targets: {}["here"], rows),
+        "buffers": (nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2)), cross_entropy, rows),
+        "same": (SAME, cross_entropy, rows),
+        "lies": (module, cross_entropy, [Lies()]),
         "lazy": (nn.LazyLinear(2), cross_entropy, rows),
         "momentum": (nn.Sequential(nn.BatchNorm1d(3, momentum=None), module), cross_entropy, rows),
         "one row": (nn.Sequential(nn.BatchNorm1d(3), module), cross_entropy, rows),
@@ -77,7 +104,14 @@ NO_FUNCTION = 5
         ("frozen", "a module with parameters that need a gradient"),
         ("double", "problem.dtype=float32: float64, as the module's parameter weight is, or module.to(torch.float32)"),
         ("half", "problem.dtype=float32: not float16, which the module's parameter weight is, or module.to"),
-        ("lazy", "its parameter weight is lazy"),
+        ("complex", "problem.dtype=float32: not complex64, which the module's parameter weight is, or module.to"),
+        ("meta", "shapes and values are known; those of weight are not"),
+        ("broken", "(client 0) (AttributeError: 'Broken' object has no attribute 'nowhere')"),
+        ("loss asserts", "(client 0) (KeyError: 'here')"),
+        ("buffers", "running statistics apart: parametrizations.weight.0._"),
+        ("same", "a new module at each call; this one was returned before"),
+        ("lies", "a row [k] for each k below len() for client 0 (list index out of range)"),
+        ("lazy", "shapes and values are known; those of weight are not"),
         ("momentum", "a momentum for 0: "),
         ("one row", "rows of shape [1, 3] (client 1) (Expected more than 1 value per channel"),
         ("shape", "rows of shape [2, 3] (client 0) (mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2))"),
@@ -139,3 +173,37 @@ def test_what_is_asked_for(given: dict[str, Any], says: str) -> None:
 
 def test_nothing_wrong() -> None:
     assert problems.load(ProblemConfig(entry=ENTRY, options={"case": ""})).samples.tolist() == [4, 1, 7]
+
+
+def test_a_function_that_cannot_be_imported_or_looked_at(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "typing_error.py").write_text("def make_problem(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for entry, says in (("typing_error:make_problem", "invalid syntax"), ("builtins:dict", "written in Python")):
+        with pytest.raises(ConfigError, match=says) as caught:
+            problems.load(ProblemConfig(entry=entry))
+        assert caught.value.key == "problem.entry"
+
+
+def test_rows_are_nobodys_to_change() -> None:
+    """A module that works in place on its input, a loss on its targets: each pass sees the same rows."""
+
+    def inplace(outputs: Any, targets: Any) -> Any:
+        return ((outputs[:, 0] - targets.sub_(0.5)) ** 2).mean()
+
+    x = torch.linspace(-1, 1, 12).reshape(4, 3)
+
+    def made() -> Any:
+        return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 1)), inplace, [TensorDataset(x, torch.ones(4))]
+
+    kept = x.clone()
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patch:
+        patch.setitem(globals(), "make_inplace", made)
+        config = ProblemConfig(entry=f"{__name__}:make_inplace")
+        problem = problems.load(config)
+        one = problems.objective(config, problem.meta, problem.shard(0), 0, 0)
+        start = problem.initial(0)
+        first = one.gradient(start)
+        assert (one.gradient(start) == first).all()
+        assert problem.evaluate(start) == problem.evaluate(start)
+    assert (x == kept).all()

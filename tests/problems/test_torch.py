@@ -263,6 +263,17 @@ def test_a_gradient_leaves_statistics_alone_until_it_is_settled() -> None:
     assert (fast[-8:] != start[-8:]).all()
 
 
+def test_variances_are_not_negative() -> None:
+    """Methods that extrapolate or reflect may average to less than 0, whose root is nan."""
+    x, y = rows(24)
+    one = client(small(nn.BatchNorm1d(4)), x, y)
+    start = one.shared.flat.values().numpy()
+    start[-4:] = -0.01
+    assert np.isfinite(one.loss(start)) and np.isfinite(one.gradient(start)).all()
+    one.descend(start, [slice(None)], 0.1)
+    assert (start[-4:] >= 0).all()
+
+
 def test_local_statistics_stay_with_the_client() -> None:
     x, y = rows(24)
     one = client(small(nn.BatchNorm1d(4)), x, y, buffers="local")
@@ -291,7 +302,8 @@ def test_what_a_module_draws_belongs_to_client_and_round() -> None:
 
     def contact(round: int) -> np.ndarray:
         y_i = start.copy()
-        one.descend(y_i, one.batches(round, 3), 0.1)
+        one.begin(round)
+        one.descend(y_i, one.batches(0, 3), 0.1)
         return y_i
 
     first, second = contact(0), contact(1)
@@ -299,6 +311,33 @@ def test_what_a_module_draws_belongs_to_client_and_round() -> None:
     assert (contact(0) == first).all()
     assert (first != second).any()
     assert one.loss(start) == one.loss(start)  # measured without dropout
+
+
+def test_full_gradients_draw_by_client_and_round_too() -> None:
+    """Dropout under gradients of all rows: whatever another client of the rank has drawn before."""
+    x, y = rows()
+    one = client(small(nn.Dropout(0.5)), x, y)
+    start = one.shared.flat.values().numpy()
+    one.begin(3)
+    first, second = one.gradient(start), one.gradient(start)
+    torch.rand(7)
+    one.begin(3)
+    assert (one.gradient(start) == first).all() and (one.gradient(start) == second).all()
+    assert (first != second).any()
+
+
+def test_measuring_draws_nothing() -> None:
+    """evaluate.gradient is that of what is measured, without dropout, and leaves the clients' draws alone."""
+    x, y = rows()
+    one = client(small(nn.Dropout(0.5)), x, y)
+    plain = client(small(), x, y)
+    start = one.shared.flat.values().numpy()
+    one.begin(0)
+    state = torch.get_rng_state()
+    expected = plain.gradient(start)
+    assert torch.equal(torch.get_rng_state(), state)
+    np.testing.assert_allclose(one.measured_gradient(start), expected, atol=1e-15)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_autocast_computes_in_bfloat16() -> None:

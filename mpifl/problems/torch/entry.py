@@ -20,7 +20,7 @@ from mpifl.problems.base import Hosted, Place, Problem
 from mpifl.problems.torch.batched import hosted
 from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, local_statistics, measure
+from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, measure
 from mpifl.problems.torch.problem import CPU
 from mpifl.problems.torch.returned import Returned, call, examples, try_out, wrong
 from mpifl.streams import stream
@@ -71,11 +71,7 @@ class EntryProblem(Problem):
         return []
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
-        flat = self._shared.flat
-        flat.hold(self._shared.here(x), None if flat.averaged or not flat.stats else flat.statistics())
-        flat.module.eval()
-        if not flat.averaged:
-            local_statistics(flat.module)
+        self._shared.look(x)
         (train, _), (test, accuracy) = map(self._mean, self._seen)
         squares = sum(float((p.detach().double() ** 2).sum()) for p in self._shared.shrinks)
         return {
@@ -95,7 +91,7 @@ class EntryProblem(Problem):
         total = np.zeros(self.d)
         for i, rows in enumerate(self.rows):
             client = TorchObjective(self._shared, self._config, self.meta, i, 0, rows, None)
-            total += client.share * array(client.gradient(self._shared.here(x)))
+            total += client.share * array(client.measured_gradient(x))
         return float(np.linalg.norm(total))
 
 
@@ -106,7 +102,7 @@ def host_entry(config: ProblemConfig, meta: dict[str, Any], clients: list[int], 
     shared = _shared(config, call(config, seed), device)
     here = _here.get(id(meta))
     rows = {i: here.rows[i] for i in clients} if here else _loaded(config, meta, clients)
-    on_device = {i: Examples(*(part.to(device) for part in each.take(slice(None)))) for i, each in rows.items()}
+    on_device = {i: each.on(device) for i, each in rows.items()}
     objectives = {i: TorchObjective(shared, config, meta, i, seed, on_device[i], None) for i in clients}
     return hosted(shared, objectives, config.torch, facts)
 
@@ -127,14 +123,21 @@ def _loaded(config: ProblemConfig, meta: dict[str, Any], clients: list[int]) -> 
     rows = {i: examples(config, datasets[i], f"client {i}") for i in clients}
     for i, each in rows.items():
         # not to the last bit: the same sum may be rounded differently on another processor
-        if len(each) != meta["samples"][i] or not np.allclose(_sums(each), meta["sums"][i], rtol=1e-5, atol=0):
+        if len(each) != meta["samples"][i] or not _agree(_sums(each), meta["sums"][i]):
             raise wrong(config, f"the same data on every rank: client {i} has other rows on rank 0; seed what is drawn")
     return rows
 
 
 def _sums(rows: Examples) -> list[float]:
-    """Of the absolute values of inputs and targets."""
-    return [float(part.double().abs().sum()) for part in rows.take(slice(None))]
+    """Of inputs and of targets: the sum with a weight for each entry, which tells order and sign, and how large."""
+    flat = [part.double().flatten() for part in rows.take(slice(None))]
+    return [float(of) for v in flat for of in (v @ torch.linspace(1, 2, len(v), dtype=v.dtype), v.abs().sum())]
+
+
+def _agree(here: list[float], there: list[float]) -> bool:
+    """Up to rounding, as large as the sums of absolute values make it."""
+    (x, x_size, y, y_size), (x0, _, y0, _) = here, there
+    return abs(x - x0) <= 1e-5 * x_size and abs(y - y0) <= 1e-5 * y_size
 
 
 def _few(most: int | None, parts: list[Examples]) -> list[Examples]:
@@ -146,5 +149,6 @@ def _few(most: int | None, parts: list[Examples]) -> list[Examples]:
     begins = np.cumsum([0, *sizes[:-1]])
     alike: dict[Any, list[tuple[torch.Tensor, torch.Tensor]]] = {}
     for rows, mine, begin in zip(parts, np.split(drawn, np.searchsorted(drawn, begins[1:])), begins, strict=True):
-        alike.setdefault(rows.looks, []).append(rows.take(mine - begin))
+        if len(mine):
+            alike.setdefault(rows.looks, []).append(rows.take(mine - begin))
     return [Examples(*map(torch.cat, zip(*some, strict=True))) for some in alike.values()]

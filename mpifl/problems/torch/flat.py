@@ -23,6 +23,13 @@ def like(x: Vector, result: Tensor) -> Vector:
     return result.numpy() if isinstance(x, np.ndarray) else result
 
 
+def running(module: nn.Module) -> dict[str, Tensor]:
+    """The running statistics of its norms, by name."""
+    norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._NormBase)]
+    kept = {id(b) for norm in norms for b in (norm.running_mean, norm.running_var) if b is not None}
+    return {name: b for name, b in module.named_buffers() if id(b) in kept}
+
+
 class Flat:
     """One module, held at one vector at a time.
 
@@ -33,7 +40,8 @@ class Flat:
     def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype, averaged: bool) -> None:
         self.module = module.to(device=device, dtype=dtype)
         weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        stats = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        stats = running(module)
+        self._variances = [name.endswith("running_var") for name in stats]
         self.weights, self.stats = list(weights.values()), list(stats.values())
         self.averaged = averaged and bool(stats)
         self.layout: Layout = [(name, tuple(part.shape)) for name, part in weights.items()]
@@ -73,6 +81,9 @@ class Flat:
             self._stats_at = stats
             for part, values in zip(self.stats, stats.split(self._stat_sizes), strict=True):
                 part.data = values.view(part.shape)
+        for part, is_variance in zip(self.stats, self._variances):
+            if is_variance:
+                part.clamp_(min=0)  # rules that extrapolate or reflect may have averaged to less
 
     def hold_in_place(self, y: Vector) -> None:
         """Likewise, but averaged statistics are views of y as well: a forward pass in training changes them there."""

@@ -50,10 +50,15 @@ class Examples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def on(self, device: torch.device) -> Examples:
+        """These rows in that device's memory; where they are there already, the same memory."""
+        return Examples(self.x.to(device) if isinstance(self.x, Tensor) else self.x, self.y.to(device))
+
     def take(self, rows: Any) -> tuple[Tensor, Tensor]:
-        """Those of a batch: row numbers (int64), or a slice."""
+        """Copies of those of a batch, as modules may change their input in place: row numbers (int64), or a slice."""
         if not isinstance(rows, np.ndarray):
-            return self.x[rows], self.y[rows]
+            x = self.x[rows].clone() if isinstance(self.x, Tensor) else self.x[rows]
+            return x, self.y[rows].clone()
         at = torch.from_numpy(rows).to(self.y.device)
         x = self.x.index_select(0, at) if isinstance(self.x, Tensor) else self.x[rows]
         return x, self.y.index_select(0, at)
@@ -99,13 +104,23 @@ class Shared:
             self._here = x, torch.from_numpy(x).to(self.device)
         return self._here[1]
 
+    def look(self, x: np.ndarray) -> None:
+        """Holds the model x (d,) to be measured: nothing is drawn, and nothing changes. Where clients keep statistics
+        of their own the shared model has none: norms then take those of the rows at hand."""
+        flat = self.flat
+        flat.hold(self.here(x), None if flat.averaged or not flat.stats else flat.statistics())
+        flat.module.eval()
+        for part in flat.module.modules() if not flat.averaged else ():
+            if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                part.train()
+
     def precision(self) -> AbstractContextManager[Any]:
         """Around a forward pass."""
         return torch.autocast(self.device.type, torch.bfloat16) if self._bfloat16 else nullcontext()
 
-    def value(self, x: Tensor, y: Tensor) -> Tensor:
-        """The mean loss of some rows, without the regulariser."""
-        with self.precision():
+    def value(self, x: Tensor, y: Tensor, exact: bool = False) -> Tensor:
+        """The mean loss of some rows, without the regulariser; exact: in the model's dtype throughout."""
+        with nullcontext() if exact else self.precision():
             return self.loss(self.flat.module(x), y)
 
     def add_regulariser(self) -> None:
@@ -128,13 +143,12 @@ class TorchObjective(Batches):
         flat = shared.flat
         self.stats = None if flat.averaged or not flat.stats else flat.statistics()  # the client's own
 
-    def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
-        # What the module draws, for dropout say, belongs to (seed, client, round) like all other draws.
+    def begin(self, round: int) -> None:
+        """What the module draws in this contact, for dropout say, belongs to (seed, client, round)."""
         seed = zlib.crc32(f"{self.seed} {self.i} {round}".encode())
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
         if self.shared.device.type == "cuda":
             torch.cuda.manual_seed(seed)
-        return super().batches(round, steps, epochs)
 
     def descend(self, y: Vector, batches: Sequence[Any], step: float) -> None:
         """y <- y - step * gradient(y, rows) for each batch, in place; the arithmetic is that of torch.optim.SGD."""
@@ -159,20 +173,28 @@ class TorchObjective(Batches):
     def gradient(self, x: Vector, rows: Any = None) -> Vector:
         if self.shared.meeting:
             return self.shared.meeting.ask(self, x, [rows])
-        flat = self.shared.flat
-        flat.hold(x, self.stats)
-        flat.module.train()
-        result = flat.new_gradient()
-        for value, share in self._values(rows):
+        self.shared.flat.hold(x, self.stats)
+        self.shared.flat.module.train()
+        return like(x, self._gradient(rows))
+
+    def measured_gradient(self, x: np.ndarray) -> Tensor:
+        """(d,) of all rows, with the module as it is when models are measured."""
+        self.shared.look(x)
+        with torch.backends.cudnn.flags(enabled=False):  # as in `fisher`
+            return self._gradient(None, exact=True)
+
+    def _gradient(self, rows: Any, exact: bool = False) -> Tensor:
+        result = self.shared.flat.new_gradient()
+        for value, share in self._values(rows, exact):
             (value if share == 1 else value * share).backward()
         self.shared.add_regulariser()
-        return like(x, result)
+        return result
 
     def settle(self, y: Vector) -> None:
         """Writes the running statistics that the last gradient's pass left into y."""
         self.shared.flat.settle(y)
 
-    def _values(self, rows: Any) -> Iterator[tuple[Tensor, float]]:
+    def _values(self, rows: Any, exact: bool = False) -> Iterator[tuple[Tensor, float]]:
         """Mean losses of a batch (null: all rows), in pieces of at most MOST rows, and each piece's share of it."""
         if isinstance(rows, np.ndarray):
             rows, total = [rows[k : k + MOST] for k in range(0, len(rows), MOST)], len(rows)
@@ -181,7 +203,7 @@ class TorchObjective(Batches):
             rows = [slice(k, min(k + MOST, total)) for k in range(0, total, MOST)]
         for piece in rows:
             x, y = (part.to(self.shared.device) for part in self.rows.take(piece))
-            yield self.shared.value(x, y), len(y) / total
+            yield self.shared.value(x, y, exact), len(y) / total
 
     @torch.no_grad()
     def loss(self, x: Vector, rows: Any = None) -> float:
@@ -194,10 +216,11 @@ class TorchObjective(Batches):
         self._look(x)
         flat = self.shared.flat
         total = torch.zeros_like(flat.new_gradient())
-        for k in range(self.samples):
-            row = flat.new_gradient()
-            self.shared.value(*self.rows.take(slice(k, k + 1))).backward()
-            total += row**2
+        with torch.backends.cudnn.flags(enabled=False):  # whose LSTMs give no gradients where nothing is drawn
+            for k in range(self.samples):
+                row = flat.new_gradient()
+                self.shared.value(*self.rows.take(slice(k, k + 1))).backward()
+                total += row**2
         return like(x, total / self.samples)
 
     def accuracy(self, x: Vector) -> float:
@@ -224,10 +247,3 @@ def measure(shared: Shared, rows: Examples) -> tuple[float, float]:
         classified = scores.ndim == 2 and y.ndim == 1 and not y.is_floating_point()
         right += int((scores.argmax(1) == y).sum()) if classified else nan
     return total, right
-
-
-def local_statistics(module: nn.Module) -> None:
-    """Lets norms take the statistics of the rows at hand: where clients keep their own, the shared model has none."""
-    for part in module.modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            part.train()

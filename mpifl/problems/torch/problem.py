@@ -19,7 +19,7 @@ from mpifl.problems.models.rows import RowProblem
 from mpifl.problems.torch.batched import hosted
 from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, Windows, local_statistics, measure
+from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, Windows, measure
 from mpifl.streams import stream
 
 if TYPE_CHECKING:
@@ -58,7 +58,11 @@ class TorchProblem(RowProblem):
         return facts
 
     def _flat(self, seed: int) -> Flat:
-        module = seeded(seed, lambda: self.model.build(self._shape, self._classes, self._vocabulary))
+        try:
+            module = seeded(seed, lambda: self.model.build(self._shape, self._classes, self._vocabulary))
+        except (RuntimeError, TypeError, MemoryError, OverflowError) as error:
+            text = f"a network that torch can make: {str(error).splitlines()[0][:200]}"
+            raise ConfigError("problem.model", getattr(self.model, "name", ""), text) from error
         assert self._config.torch is not None
         return Flat(module, CPU, getattr(torch, self.dtype.name), self._config.torch.buffers == "averaged")
 
@@ -71,20 +75,15 @@ class TorchProblem(RowProblem):
         return x
 
     def _measure(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, int]:
-        flat = self._shared.flat
-        flat.hold(self._shared.here(x), None if flat.averaged or not flat.stats else flat.statistics())
-        flat.module.eval()
-        if not flat.averaged:
-            local_statistics(flat.module)
+        self._shared.look(x)
         total, right = measure(self._shared, examples(rows, y, self._shape, self._text, CPU))
         return total, int(right)
 
     def gradient_norm(self, x: np.ndarray) -> float:
-        if self._whole is None:
-            meta = {**self.meta, "samples": [len(self._y)], "clients": 1}
-            rows = examples(self._x, self._y, self._shape, self._text, CPU)
-            self._whole = TorchObjective(self._shared, self._config, meta, 0, 0, rows, None)
-        return float(np.linalg.norm(array(self._whole.gradient(self._shared.here(x)))))
+        meta = {**self.meta, "samples": [len(self._y)], "clients": 1}
+        rows = examples(self._x, self._y, self._shape, self._text, CPU)
+        whole = TorchObjective(self._shared, self._config, meta, 0, 0, rows, None)
+        return float(np.linalg.norm(array(whole.measured_gradient(x))))
 
 
 def mapped(file: Path | str) -> np.ndarray:

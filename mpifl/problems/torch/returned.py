@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from mpifl.errors import ConfigError
+from mpifl.problems.torch.flat import running
 from mpifl.problems.torch.objective import CHUNK, Examples
 from mpifl.problems.torch.problem import seeded
 
@@ -45,7 +46,7 @@ def find(entry: str) -> Callable[..., Any]:
     name, _, attribute = entry.partition(":")
     try:
         module = importlib.import_module(name)
-    except ImportError as error:
+    except (ImportError, SyntaxError) as error:
         raise ConfigError("problem.entry", entry, f"an importable package.module:function ({error})") from error
     try:
         found = attrgetter(attribute)(module)
@@ -62,7 +63,10 @@ def call(config: ProblemConfig, seed: int) -> Returned:
     """Calls the function, with torch's generator at the seed's place. Raises ConfigError."""
     assert config.entry is not None
     function, options = find(config.entry), config.options or {}
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except ValueError as error:
+        raise wrong(config, f"a function that is written in Python ({error})") from error
     try:
         signature.bind(**options)
     except TypeError as error:
@@ -77,6 +81,9 @@ def call(config: ProblemConfig, seed: int) -> Returned:
     if not callable(made.loss):
         raise wrong(config, f"a loss, called with outputs and targets, as the second; it is {_kind(made.loss)}")
     _check_module(config, made.module)
+    if getattr(made.module, "_mpifl_seen", False):  # clients and measuring would hold it at two vectors at once
+        raise wrong(config, "a new module at each call; this one was returned before")
+    made.module._mpifl_seen = True  # type: ignore[assignment]
     if not _indexed(made.datasets) or isinstance(made.datasets, Mapping):
         raise wrong(config, f"a list of the clients' data sets as the third; it is {_kind(made.datasets)}")
     if not len(made.datasets):
@@ -85,10 +92,11 @@ def call(config: ProblemConfig, seed: int) -> Returned:
 
 
 def _check_module(config: ProblemConfig, module: nn.Module) -> None:
+    for name, part in (*module.named_parameters(), *module.named_buffers()):
+        if torch.nn.parameter.is_lazy(part) or part.is_meta:
+            raise wrong(config, f"a module whose shapes and values are known; those of {name} are not")
     for name, p in module.named_parameters():
-        if torch.nn.parameter.is_lazy(p):
-            raise wrong(config, f"a module whose shapes are known; its parameter {name} is lazy")
-        if p.is_floating_point() and p.dtype != getattr(torch, config.dtype):
+        if (p.is_floating_point() or p.is_complex()) and p.dtype != getattr(torch, config.dtype):
             raise _mismatch(config, p.dtype, f"the module's parameter {name} is", "module.to")
     if not any(p.requires_grad for p in module.parameters()):
         raise wrong(config, "a module with parameters that need a gradient")
@@ -121,7 +129,8 @@ def examples(config: ProblemConfig, dataset: Any, whose: str) -> Examples:
 
 
 def _columns(config: ProblemConfig, dataset: Any, whose: str) -> list[tuple[Any, ...]]:
-    rows = [dataset[k] for k in range(len(dataset))]
+    with _told(config, f"a data set with a row [k] for each k below len() for {whose}"):
+        rows = [dataset[k] for k in range(len(dataset))]
     for k, row in enumerate(rows):
         if not (isinstance(row, tuple | list) and len(row) == 2):
             raise wrong(config, f"rows (x, y) for {whose}, as TensorDataset(x, y) has; row {k} is {_kind(row)}")
@@ -145,6 +154,8 @@ def try_out(config: ProblemConfig, made: Returned, parts: Sequence[tuple[int | s
     assert config.torch is not None
     local = config.torch.buffers == "local"  # then norms take the statistics of test rows, too
     tried: dict[Any, Tensor] = {}
+    norms = running(made.module)
+    constant = {k: b.clone() for k, b in made.module.named_buffers() if b.is_floating_point() and k not in norms}
     for i, rows in parts:
         whose = f"client {i}" if isinstance(i, int) else i
         few = min(2, len(rows), config.batch_size or 2)
@@ -157,9 +168,12 @@ def try_out(config: ProblemConfig, made: Returned, parts: Sequence[tuple[int | s
             _try_loss(config, made, tried[looks], y, whose)
         outputs = tried[looks].detach()
         for k in range(0, len(rows) if outputs.shape[:1] == (few,) else 0, CHUNK):  # a label too large, say
-            some = rows.y[k : k + CHUNK]
+            some = rows.y[k : k + CHUNK].clone()
             with _told(config, f"a loss of the module's outputs and the targets of {whose}"):
                 made.loss(outputs[:1].expand(len(some), *outputs.shape[1:]), some)
+    for name, before in constant.items():
+        if not torch.equal(made.module.get_buffer(name).nan_to_num(), before.nan_to_num()):
+            raise wrong(config, f"buffers that training leaves alone, running statistics apart: {name} changes")
 
 
 def _try_loss(config: ProblemConfig, made: Returned, outputs: Any, y: Tensor, whose: str) -> None:
@@ -179,7 +193,8 @@ def _try_loss(config: ProblemConfig, made: Returned, outputs: Any, y: Tensor, wh
         value.backward()
     if outputs.shape[:1] == y.shape[:1]:  # the first row twice, and four times
         row = outputs.detach()[:1], y[:1]
-        two, four = (float(made.loss(*(part.expand(m, *part.shape[1:]) for part in row))) for m in (2, 4))
+        with _told(config, f"a loss of the module's outputs and the targets of {whose}"):
+            two, four = (float(made.loss(*(part.repeat_interleave(m, 0) for part in row))) for m in (2, 4))
         if abs(two) > 1e-6 and abs(four - 2 * two) < 1e-3 * abs(two):
             raise wrong(config, "a loss that is the mean over the rows; this is their sum")
 
@@ -191,9 +206,10 @@ def _told(config: ProblemConfig, expected: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "Using a target size")  # (s, 1) less (s,) would be (s, s)
             yield
-    except (RuntimeError, TypeError, ValueError, IndexError, UserWarning) as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise wrong(config, f"{expected} ({first})") from error
+    except Exception as error:  # whatever a user's code raises
+        first = next(iter(str(error).strip().splitlines()), "")
+        torchs = isinstance(error, RuntimeError | TypeError | ValueError | IndexError | UserWarning)
+        raise wrong(config, f"{expected} ({first if torchs else f'{type(error).__name__}: {first}'})") from error
 
 
 def _indexed(thing: Any) -> bool:
