@@ -109,7 +109,6 @@ NO_FUNCTION = 5
         ("broken", "(client 0) (AttributeError: 'Broken' object has no attribute 'nowhere')"),
         ("loss asserts", "(client 0) (KeyError: 'here')"),
         ("buffers", "running statistics apart: parametrizations.weight.0._"),
-        ("same", "a new module at each call; this one was returned before"),
         ("lies", "a row [k] for each k below len() for client 0 (list index out of range)"),
         ("lazy", "shapes and values are known; those of weight are not"),
         ("momentum", "a momentum for 0: "),
@@ -173,6 +172,13 @@ def test_what_is_asked_for(given: dict[str, Any], says: str) -> None:
 
 def test_nothing_wrong() -> None:
     assert problems.load(ProblemConfig(entry=ENTRY, options={"case": ""})).samples.tolist() == [4, 1, 7]
+
+
+def test_a_module_that_was_returned_before() -> None:
+    """Clients and measuring would hold it at two vectors at once."""
+    problem = problems.load(ProblemConfig(entry=ENTRY, options={"case": "same"}))
+    with pytest.raises(ConfigError, match="a new module at each call; this one was returned before"):
+        problem.initial(0)
 
 
 def test_a_function_that_cannot_be_imported_or_looked_at(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
