@@ -13,7 +13,7 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Message, Objective, Update, check_vectors
 from mpifl.links.memory import HOST, Memory
 
-MOST = 64  # clients that compute together: their vectors and gradients are in memory at once
+MOST, ROOM = 64, 8 << 20  # clients that compute together, and bytes of one vector of each: they are in memory at once
 
 
 class Worker:
@@ -32,7 +32,7 @@ class Worker:
         self._algorithm, self._objectives, self._together, self.memory = algorithm, objectives, together, memory
         self._x0 = x0 = memory.inside(x0)
         self.meanwhile: Callable[[], None] = lambda: None  # called now and then while a device computes
-        self.most = MOST if together else 1  # messages that are worth waiting for each other
+        self.most = max(8, min(MOST, ROOM // x0.nbytes)) if together else 1  # messages to wait for each other
         self.states = {i: algorithm.init_client(x0, i) for i in objectives}
 
     def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update]:

@@ -116,9 +116,12 @@ def table(curves: dict[str, dict[str, Curve]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=list(TITLES), choices=list(TITLES))
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(TITLES)}; none: all")
     parser.add_argument("--ranks", type=int, default=5)
     args = parser.parse_args()
+    args.models = args.models or list(TITLES)
+    if strange := set(args.models) - set(TITLES):
+        parser.error(f"no such model: {', '.join(strange)}")
     RUNS.mkdir(parents=True, exist_ok=True)
     if "lstm" in args.models:
         subprocess.run([sys.executable, HERE / "speeches.py"], check=True)
