@@ -12,7 +12,7 @@ from mpifl.config import job_from_dict
 from mpifl.errors import ConfigError
 from mpifl.streams import stream
 from tests.algorithms.test_feddr import JOB
-from tests.algorithms.test_scaffold import MOMENTUM, Linear, sum_of_steps
+from tests.algorithms.test_scaffold import MOMENTUM, Linear, at_the_optimum, sum_of_steps
 from tests.loops import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 
 
@@ -61,10 +61,7 @@ def test_the_limit_is_the_optimum(gamma: float) -> None:
     """Any gamma: x -> x*, delta_i -> grad f_i(x*); with weights s_i/S the optimum of the weighted mean."""
     clients = random_quadratics(3, 5, low=1.5)
     log = run(FedGate(step_size=0.05, local_steps=4, server_step=gamma), clients, list(range(5)) * 250)
-    close(log.x, optimum(clients))
-    assert log.worker
-    for i, client in enumerate(clients):
-        close(log.worker.states[i].delta, client.gradient(optimum(clients)))
+    at_the_optimum(log, clients)
     weighted = run(FedGate(step_size=0.05, local_steps=4, weights="samples"), clients, list(range(5)) * 250)
     close(weighted.x, optimum(clients, [o.share for o in clients]))
 
@@ -74,10 +71,7 @@ def test_momentum_keeps_the_limit(gamma: float) -> None:
     """Heavy-ball steps: the optimum, and delta_i = grad f_i there. (With eta Q as printed it diverges.)"""
     clients = random_quadratics(10, 4, low=1.5)
     log = run(FedGate(**MOMENTUM, server_step=gamma), clients, [0, 1, 2, 3] * 150)  # type: ignore[arg-type]
-    close(log.x, optimum(clients))
-    assert log.worker
-    for i, client in enumerate(clients):
-        close(log.worker.states[i].delta, client.gradient(optimum(clients)))
+    at_the_optimum(log, clients)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.5])

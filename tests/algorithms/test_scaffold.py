@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -198,6 +199,14 @@ def test_unequal_client_steps_keep_the_limit() -> None:
     clients = random_quadratics(8, 4, low=1.5)
     algorithm = Scaffold(step_size=0.02, step_weights="relative", local_steps=4)
     close(follow(algorithm, clients, 800).x, optimum(clients))
+
+
+def at_the_optimum(log: Log, clients: Sequence[Quadratic]) -> None:
+    """The model is the optimum, and delta_i = grad f_i there (FedGATE, VRL-SGD)."""
+    close(log.x, optimum(clients))
+    assert log.worker
+    for i, client in enumerate(clients):
+        close(log.worker.states[i].delta, client.gradient(optimum(clients)))
 
 
 MOMENTUM = {"step_size": 0.02, "local_steps": 10, "solver": Sgd(momentum=0.9)}

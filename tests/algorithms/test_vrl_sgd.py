@@ -10,7 +10,7 @@ from mpifl.algorithms.vrl_sgd import VrlSgd
 from mpifl.config import job_from_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_feddr import JOB
-from tests.algorithms.test_scaffold import MOMENTUM, Linear, sum_of_steps
+from tests.algorithms.test_scaffold import MOMENTUM, Linear, at_the_optimum, sum_of_steps
 from tests.loops import Log, Quadratic, close, drift_point, optimum, quadratics, random_quadratics, run
 
 
@@ -63,10 +63,7 @@ def test_the_limit_is_the_optimum(warm_up: bool) -> None:
     """x -> x*, delta_i -> grad f_i(x*), where FedAvg drifts; with weights s_i/S that of the weighted mean."""
     clients = random_quadratics(3, 5, low=1.5)
     log = run(VrlSgd(step_size=0.05, local_steps=4, warm_up=warm_up), clients, list(range(5)) * 150)
-    close(log.x, optimum(clients))
-    assert log.worker
-    for i, client in enumerate(clients):
-        close(log.worker.states[i].delta, client.gradient(optimum(clients)))
+    at_the_optimum(log, clients)
     assert np.abs(drift_point(clients, 0.05, 4) - optimum(clients)).max() > 1e-2
     weighted = run(VrlSgd(step_size=0.05, local_steps=4, weights="samples"), clients, list(range(5)) * 150)
     close(weighted.x, optimum(clients, [o.share for o in clients]))
@@ -77,10 +74,7 @@ def test_momentum_keeps_the_limit(warm_up: bool) -> None:
     """Heavy-ball steps: the optimum, and delta_i = grad f_i there. (With eta Q as printed it diverges.)"""
     clients = random_quadratics(10, 4, low=1.5)
     log = run(VrlSgd(**MOMENTUM, warm_up=warm_up), clients, [0, 1, 2, 3] * 150)  # type: ignore[arg-type]
-    close(log.x, optimum(clients))
-    assert log.worker
-    for i, client in enumerate(clients):
-        close(log.worker.states[i].delta, client.gradient(optimum(clients)))
+    at_the_optimum(log, clients)
 
 
 @pytest.mark.parametrize("warm_up", [False, True])

@@ -96,13 +96,13 @@ class RowProblem(Problem):
         else:
             first = int((whose < 0).sum())
             self._x_own, self._y_own, whose = self._x_test[first:], self._y_test[first:], whose[order][first:]
-        few = _drawn(config.evaluation_rows, len(whose))
+        few = drawn(config.evaluation_rows, len(whose))
         self._x_own, self._y_own = self._x_own[few], self._y_own[few]
         self._own = np.bincount(whose[few], minlength=self.clients)
         self._ends, self._own_ends = np.cumsum(self.samples), np.cumsum(self._own)
         self._whole: Objective | None = None  # one objective on all rows, where its gradient is asked for
         parts = (self._x, self._y), (self._x_test, self._y_test)
-        self._seen = [(x[few], y[few]) for x, y in parts for few in [_drawn(config.evaluation_rows, len(y))]]
+        self._seen = [(x[few], y[few]) for x, y in parts for few in [drawn(config.evaluation_rows, len(y))]]
         self.d = sum(int(np.prod(shape)) for _, shape in self.layout)
         self.meta = {
             "d": self.d,
@@ -209,7 +209,7 @@ def _held_out(fraction: float | None, owner: np.ndarray, clients: int) -> np.nda
     return held
 
 
-def _drawn(most: int | None, rows: int) -> Any:
+def drawn(most: int | None, rows: int) -> Any:
     """At most so many of the rows, in order; the same ones for all runs."""
     if most is None or rows <= most:
         return slice(None)

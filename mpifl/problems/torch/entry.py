@@ -17,13 +17,13 @@ from torch import nn
 from mpifl.algorithms.base import array
 from mpifl.errors import ConfigError
 from mpifl.problems.base import Hosted, Place, Problem
+from mpifl.problems.models.rows import drawn
 from mpifl.problems.torch.batched import hosted
 from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, measure
 from mpifl.problems.torch.problem import CPU
 from mpifl.problems.torch.returned import Returned, call, examples, try_out, wrong
-from mpifl.streams import stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,9 +73,8 @@ class EntryProblem(Problem):
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         self._shared.look(x)
         (train, _), (test, accuracy) = map(self._mean, self._seen)
-        squares = sum(float((p.detach().double() ** 2).sum()) for p in self._shared.shrinks)
         return {
-            "train_loss": train + self._shared.l2 / 2 * squares,
+            "train_loss": train + self._shared.regulariser(),
             "test_loss": test,
             "test_accuracy": accuracy,
             "client_accuracy_mean": nan,  # no client has test rows of its own
@@ -145,10 +144,12 @@ def _few(most: int | None, parts: list[Examples]) -> list[Examples]:
     sizes = [len(rows) for rows in parts]
     if most is None or sum(sizes) <= most:
         return parts
-    drawn = np.sort(stream(0, "evaluation").choice(sum(sizes), most, replace=False, shuffle=False))
+    rows_drawn = drawn(most, sum(sizes))
     begins = np.cumsum([0, *sizes[:-1]])
     alike: dict[Any, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-    for rows, mine, begin in zip(parts, np.split(drawn, np.searchsorted(drawn, begins[1:])), begins, strict=True):
+    for rows, mine, begin in zip(
+        parts, np.split(rows_drawn, np.searchsorted(rows_drawn, begins[1:])), begins, strict=True
+    ):
         if len(mine):
             alike.setdefault(rows.looks, []).append(rows.take(mine - begin))
     return [Examples(*map(torch.cat, zip(*some, strict=True))) for some in alike.values()]

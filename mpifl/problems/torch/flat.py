@@ -61,9 +61,9 @@ class Flat:
         parts = [*self.weights, *(self.stats if self.averaged else ())]
         return torch.cat([part.detach().reshape(-1) for part in parts])
 
-    def statistics(self) -> Tensor:
-        """A copy of the present running statistics, flat."""
-        return torch.cat([part.reshape(-1) for part in self.stats]) if self.stats else self._scratch.clone()
+    def own_statistics(self) -> Tensor | None:
+        """A copy of the running statistics, for one client; null where there are none, or the vector has them."""
+        return torch.cat([part.reshape(-1) for part in self.stats]) if self.stats and not self.averaged else None
 
     def hold(self, x: Vector, stats: Tensor | None = None) -> None:
         """From now on the module's parameters are views of x (d,), and its running statistics of `stats` or, where that

@@ -108,7 +108,7 @@ class Shared:
         """Holds the model x (d,) to be measured: nothing is drawn, and nothing changes. Where clients keep statistics
         of their own the shared model has none: norms then take those of the rows at hand."""
         flat = self.flat
-        flat.hold(self.here(x), None if flat.averaged or not flat.stats else flat.statistics())
+        flat.hold(self.here(x), flat.own_statistics())
         flat.module.eval()
         for part in flat.module.modules() if not flat.averaged else ():
             if isinstance(part, nn.modules.batchnorm._BatchNorm):
@@ -122,6 +122,10 @@ class Shared:
         """The mean loss of some rows, without the regulariser; exact: in the model's dtype throughout."""
         with nullcontext() if exact else self.precision():
             return self.loss(self.flat.module(x), y)
+
+    def regulariser(self) -> float:
+        """nu/2 ||w||^2 of the model that is held."""
+        return self.l2 / 2 * sum(float((p.detach().double() ** 2).sum()) for p in self.shrinks)
 
     def add_regulariser(self) -> None:
         """Adds nu w to the gradients."""
@@ -140,8 +144,7 @@ class TorchObjective(Batches):
     ) -> None:  # fmt: skip
         super().__init__(config, meta, i, seed)
         self.shared, self.rows, self.own = shared, rows, own
-        flat = shared.flat
-        self.stats = None if flat.averaged or not flat.stats else flat.statistics()  # the client's own
+        self.stats = shared.flat.own_statistics()
 
     def begin(self, round: int) -> None:
         """What the module draws in this contact, for dropout say, belongs to (seed, client, round)."""
@@ -155,15 +158,13 @@ class TorchObjective(Batches):
         if self.shared.meeting:
             self.shared.meeting.ask(self, y, batches, step)
             return
-        flat, shared = self.shared.flat, self.shared
+        flat = self.shared.flat
         flat.hold(y, self.stats) if self.stats is not None else flat.hold_in_place(y)
         flat.module.train()
         for p in flat.weights:
             p.grad = None
         for rows in batches:
-            for value, share in self._values(rows):
-                (value if share == 1 else value * share).backward()
-            shared.add_regulariser()
+            self._backward(rows)
             with torch.no_grad():
                 for p in flat.weights:
                     if p.grad is not None:
@@ -185,10 +186,14 @@ class TorchObjective(Batches):
 
     def _gradient(self, rows: Any, exact: bool = False) -> Tensor:
         result = self.shared.flat.new_gradient()
+        self._backward(rows, exact)
+        return result
+
+    def _backward(self, rows: Any, exact: bool = False) -> None:
+        """Adds the gradient of a batch, regulariser included, to those of the parameters."""
         for value, share in self._values(rows, exact):
             (value if share == 1 else value * share).backward()
         self.shared.add_regulariser()
-        return result
 
     def settle(self, y: Vector) -> None:
         """Writes the running statistics that the last gradient's pass left into y."""
@@ -209,8 +214,7 @@ class TorchObjective(Batches):
     def loss(self, x: Vector, rows: Any = None) -> float:
         self._look(x)
         mean = sum(float(value) * share for value, share in self._values(rows))
-        squares = sum(float((p.double() ** 2).sum()) for p in self.shared.shrinks)
-        return mean + self.shared.l2 / 2 * squares
+        return mean + self.shared.regulariser()
 
     def fisher(self, x: Vector) -> Vector:
         self._look(x)
