@@ -19,6 +19,11 @@ export OMPI_ALLOW_RUN_AS_ROOT = 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
 endif
 
+# Where the MPI can go on without ranks that die, it is asked to; and where mpirun ends the ranks, they get the time to
+# save the run.
+ULFM = $(shell $(MPIRUN) --with-ft ulfm --version > /dev/null 2>&1 && echo --with-ft ulfm)
+export PRTE_MCA_odls_base_sigkill_timeout ?= 60
+
 PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGE = pyproject.toml constraints.txt
 
@@ -26,7 +31,7 @@ PACKAGE = pyproject.toml constraints.txt
 
 run: .venv/.run
 	.venv/bin/python -m compileall -q mpifl  # once, and not by every rank at the same time
-	$(MPIRUN) -n $(RANKS) .venv/bin/python run_mpi.py $(JOB) overwrite=true $(ARGS)
+	$(MPIRUN) $(ULFM) -n $(RANKS) .venv/bin/python run_mpi.py $(JOB) overwrite=true $(ARGS)
 
 test: .venv/.dev
 	.venv/bin/ruff check

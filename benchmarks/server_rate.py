@@ -24,8 +24,9 @@ from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.links.client import ClientEnd
 from mpifl.links.clocks import RealClock
-from mpifl.links.mpi import DATA, FRAME, MPI, ServerEnd
+from mpifl.links.mpi import DATA, FRAME, MPI
 from mpifl.links.schedule import Plan
+from mpifl.links.server import ServerEnd
 from mpifl.links.wire import Frames
 from mpifl.serve import serve
 from mpifl.work import work

@@ -45,7 +45,7 @@ def _lead(words: list[str], default_job: Path | None, comm: Any) -> int:
     try:
         work = _prepare(words, default_job)
         if work:
-            return launch.lead(work.job, comm, work.replay)
+            return launch.lead(work.job, comm, work.replay, saved=work.saved)
         sys.stdout.flush()
     except ConfigError as error:
         code = 2
@@ -62,7 +62,8 @@ class Work(NamedTuple):
     """What the ranks are to do together."""
 
     job: Any
-    replay: Any = None
+    replay: Any = None  # the run whose order of events is to be repeated
+    saved: Any = None  # the checkpoint to go on from
 
 
 def _prepare(words: list[str], default_job: Path | None) -> Work | None:
@@ -117,6 +118,15 @@ def _replay(args: argparse.Namespace) -> Work:
     return Work(config.replayed(run.config, output, overrides, facts[-1].get("threads")), run)
 
 
+def _resume(args: argparse.Namespace) -> Work:
+    from mpifl.resume import resumed
+
+    if len(args.words) != 1:
+        raise ConfigError("resume", " ".join(args.words) or "''", "one RUN.h5")
+    job, saved = resumed(Path(args.words[0]))
+    return Work(job, saved=saved)
+
+
 def _show(args: argparse.Namespace) -> None:
     if len(args.words) != 1:
         raise ConfigError("show", " ".join(args.words) or "''", "one RUN.h5")
@@ -152,6 +162,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "run": Command(_run, "JOB.yaml [key=value ...]", "run a job, under mpirun or in one process"),
     "check": Command(_check, "JOB.yaml [key=value ...]", "validate a job and print it with everything filled in"),
+    "resume": Command(_resume, "RUN.h5", "go on from a run's last complete checkpoint, on any number of ranks"),
     "replay": Command(_replay, "RUN.h5 [output=FILE.h5]", "run again in the recorded order of arrivals, bit for bit"),
     "show": Command(
         _show,

@@ -14,6 +14,7 @@ from typing import Any
 from mpifl import algorithms, problems
 from mpifl.algorithms.base import Algorithm
 from mpifl.errors import ConfigError, at_least, choice, inside
+from mpifl.faults import Faults
 from mpifl.links.delays import DELAYS, Delay, NoDelay
 from mpifl.problems import ProblemConfig
 from mpifl.schema import Family, Reader, dump, table
@@ -73,14 +74,16 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Checkpoints are not in this version."""
+    """How often the run is saved while it goes on; a signal has it saved in any case."""
 
     every: float | None = None
-    """null"""
+    """seconds of the run's clock; null: not by time"""
+    updates: int | None = None
+    """updates that the server has consumed; null: not by updates"""
 
     def __post_init__(self) -> None:
-        if self.every is not None:
-            raise ConfigError("every", self.every, "null: this version writes no checkpoints")
+        at_least("every", self.every, 0, strict=True)
+        at_least("updates", self.updates, 1)
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,8 @@ class Job:
     """how often the model is evaluated"""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """how often the run is saved"""
+    faults: Faults = field(default_factory=Faults)
+    """what becomes of clients that fail"""
     overwrite: bool = False
     """replace the output where it exists"""
 

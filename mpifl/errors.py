@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import traceback
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+LARGEST = 1_000_000_000  # clients, or entries of a vector: two such sizes multiplied are still a number of bytes
 
 
 class ConfigError(ValueError):
@@ -60,13 +65,28 @@ def number(field: str, value: Any, low: float, strict: bool = False) -> None:
     at_least(field, value, low, strict)
 
 
-def whole(field: str, value: Any, low: int, optional: bool = False) -> None:
-    """Raises ConfigError unless `value` is a whole number >= low, or None where that is allowed."""
+def whole(field: str, value: Any, low: int, optional: bool = False, high: int = 2**63 - 1) -> None:
+    """Raises ConfigError unless `value` is a whole number from low to high, or None where that is allowed."""
     if optional and value is None:
         return
+    null = " or null" if optional else ""
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ConfigError(field, value, f"a whole number of at least {low}{' or null' if optional else ''}")
+        raise ConfigError(field, value, f"a whole number of at least {low}{null}")
+    if value > high:
+        raise ConfigError(field, value, f"a whole number of at most {high}{null}")
 
 
 def _bound(low: float, strict: bool) -> str:
     return f"{'above' if strict else 'of at least'} {low:g}"
+
+
+def described(rank: int, error: BaseException) -> str:
+    """What a client raised, where: several lines."""
+    where = f"raised on rank {rank} on {socket.gethostname()} (process {os.getpid()}):\n"
+    return where + "".join(traceback.format_exception(error)).rstrip()
+
+
+def brief(text: str) -> str:
+    """Of several lines, as `described` writes them, the first and the last in one."""
+    lines = text.splitlines() or [""]
+    return " ".join(dict.fromkeys([lines[0], lines[-1]]))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mpifl.records import RunWriter
 
 QUEUE = 4  # models that may wait to be measured
+Asked = tuple[float, int, int, Vector, np.ndarray | None]  # time (s), updates, version, model (d,), accuracies (n,)
 
 
 class Evaluator:
@@ -35,15 +36,17 @@ class Evaluator:
         gradient: bool = False,
         penalty: Callable[[Vector], float] = lambda x: 0.0,
         first: np.ndarray | float = nan,
+        best: float = nan,
     ) -> None:
         """gradient: whether its norm is measured as well; penalty(x): added to the training loss;
-        first (n,): what stands for the personal accuracy of a client that has told none yet."""
+        first (n,): what stands for the personal accuracy of a client that has told none yet; best: BMTA so far."""
         self._problem, self._record = problem, record
-        self._gradient, self._penalty, self._first, self._best = gradient, penalty, first, nan
+        self._gradient, self._penalty, self._first, self.best = gradient, penalty, first, best
         self._deterministic, self._accuracy = deterministic, accuracy
         self._pool = ThreadPoolExecutor(1, "evaluate")
-        self._pending: deque[Future[None]] = deque()
-        self._passed_over: tuple[float, int, int, Vector, np.ndarray | None] | None = None
+        self._pending: deque[tuple[Future[None], Asked]] = deque()
+        self._submitted = 0
+        self._passed_over: Asked | None = None
         self.reached = False
         self.latest: dict[str, float] = {}
 
@@ -52,19 +55,29 @@ class Evaluator:
 
         personal (n,): the clients' accuracies under their own models, NaN where a client has told none yet.
         """
-        while self._pending and self._pending[0].done():
-            self._pending.popleft().result()
+        while self._pending and self._pending[0][0].done():
+            self._pending.popleft()[0].result()
         if len(self._pending) >= QUEUE:
             if not self._deterministic:
                 self._passed_over = (time, updates, version, x, personal)
                 self._record.event(time, "evaluation-skipped", -1, f"{QUEUE} models were still waiting")
                 return self.reached
-            self._pending.popleft().result()
+            self._pending.popleft()[0].result()
         self._passed_over = None
-        self._pending.append(self._pool.submit(self._measure, time, updates, version, x, personal))
+        self.submit((time, updates, version, x, personal))
         if self._deterministic and self._accuracy is not None:
-            self._pending.pop().result()
+            self._pending.pop()[0].result()
         return self.reached
+
+    def submit(self, asked: Asked) -> None:
+        """Queues a model, however many wait."""
+        self._pending.append((self._pool.submit(self._measure, *asked), asked))
+        self._submitted += 1
+
+    def pending(self) -> tuple[int, list[Asked]]:
+        """How many models have been measured, and those that wait for it."""
+        waiting = [asked for future, asked in self._pending if not future.done()]
+        return self._submitted - len(waiting), waiting
 
     def _measure(self, time: float, updates: int, version: int, x: Vector, personal: np.ndarray | None) -> None:
         metrics = self._problem.evaluate(x)
@@ -84,16 +97,16 @@ class Evaluator:
         if not len(known):
             return {}
         mean, quartiles = float(known.mean()), np.percentile(known, [25, 50, 75]).tolist()
-        self._best = max(mean, mean if isnan(self._best) else self._best)
+        self.best = max(mean, mean if isnan(self.best) else self.best)
         names = ("mean", "q25", "median", "q75", "best")
-        return {f"personal_accuracy_{k}": v for k, v in zip(names, [mean, *quartiles, self._best], strict=True)}
+        return {f"personal_accuracy_{k}": v for k, v in zip(names, [mean, *quartiles, self.best], strict=True)}
 
     def close(self) -> None:
         """Finishes what is queued; the run's last model is always measured."""
         if self._passed_over:
-            self._pending.append(self._pool.submit(self._measure, *self._passed_over))
+            self.submit(self._passed_over)
         try:
-            for future in self._pending:
+            for future, _ in self._pending:
                 future.result()
         finally:
             self._pool.shutdown()

@@ -7,10 +7,12 @@ or an exit code. Rank 0 alone decides, and alone prints.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,30 +122,37 @@ def places(words: list[dict[str, Any]]) -> list[Place]:
     return result
 
 
+def packed(text: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The buffers that `part` and then `array` take in, in order."""
+    raw = json.dumps(text).encode()
+    return [np.array([len(raw)], np.int64), np.frombuffer(raw, np.uint8), *arrays]
+
+
 def send_parts(comm: MPI.Comm, texts: list[dict[str, Any]], arrays: list[list[np.ndarray]] | None = None) -> None:
     """Sends rank r + 1 its text r and its arrays r."""
     from mpifl.links.mpi import SETUP, wait
 
     requests = []
     for r, text in enumerate(texts):
-        raw = json.dumps(text).encode()
-        requests.append(comm.Isend(np.array([len(raw)], np.int64), r + 1, SETUP))
-        requests.append(comm.Isend(np.frombuffer(raw, np.uint8), r + 1, SETUP))
-        requests += [comm.Isend(a, r + 1, SETUP) for a in (arrays[r] if arrays else ())]
+        requests += [comm.Isend(a, r + 1, SETUP) for a in packed(text, arrays[r] if arrays else ())]
     wait(*requests)
 
 
-def deal(comm: MPI.Comm, job: dict[str, Any], problem: Problem, x0: np.ndarray) -> list[dict[str, Any]]:
+def deal(
+    comm: MPI.Comm, job: dict[str, Any], problem: Problem, x0: np.ndarray, saved: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Hands every client to its rank, and waits until all have built theirs; the facts that they tell.
+
+    saved: the checkpoint from which they go on: what `saving.restore` wants, and out, the clients that were at work.
 
     Raises ConfigError for the first rank that cannot; the verdict is then still to be given, with `dismiss`.
     """
     n, places_ = problem.clients, places(ranks(comm))
-    common = {"job": job, "meta": problem.meta, "n": n, "d": x0.size, "dtype": x0.dtype.str}
+    common = {"job": job, "meta": problem.meta, "n": n, "d": x0.size, "dtype": x0.dtype.str, "saved": saved}
     texts, arrays = [], []
     for r in range(comm.size - 1):
         mine = [(i, problem.shard(i)) for i in range(r, n, comm.size - 1)]
-        specs = [(i, [(a.shape, a.dtype.str) for a in shard]) for i, shard in mine]
+        specs = [(i, specified(shard)) for i, shard in mine]
         texts.append({**common, "place": places_[r + 1], "clients": specs})
         arrays.append([x0, *(a for _, shard in mine for a in shard)])
     send_parts(comm, texts, arrays)
@@ -154,9 +163,18 @@ def deal(comm: MPI.Comm, job: dict[str, Any], problem: Problem, x0: np.ndarray) 
     return [word["facts"] for word in words]
 
 
+def specified(arrays: Sequence[np.ndarray]) -> list[Any]:
+    """Shapes and dtypes, as `array` takes them."""
+    return [(a.shape, a.dtype.str) for a in arrays]
+
+
 def go(comm: MPI.Comm) -> None:
-    """The verdict: the run begins."""
-    send_parts(comm, [{}] * (comm.size - 1))
+    """The verdict: the run begins. From now on it goes on without those that die."""
+    from mpifl.links.mpi import MPI, SETUP, wait
+
+    for r in range(1, comm.size):
+        with contextlib.suppress(MPI.Exception):
+            wait(*(comm.Isend(a, r, SETUP) for a in packed({}, [])))
 
 
 def dismiss(comm: MPI.Comm | None, code: int) -> None:

@@ -17,7 +17,7 @@ class Progress:
 
     def __init__(self, record: Any, stop: Any, evaluator: Evaluator) -> None:
         self._record, self._evaluator = record, evaluator
-        self.time, self._count, self._staleness = 0.0, 0, 0
+        self.time, self.count, self._staleness = 0.0, 0, 0
         self._bar: Any = None
         self._begin = self._next = time.perf_counter()
         self._stop = stop
@@ -31,7 +31,7 @@ class Progress:
     def update(self, at: float, client: int, version: int, staleness: int, *row: Any) -> None:
         self._record.update(at, client, version, staleness, *row)
         self.time = at
-        self._count += 1
+        self.count += 1
         if self._bar is not None:
             self._staleness += staleness
             self._show()
@@ -39,14 +39,20 @@ class Progress:
     def aggregation(self, at: float, updates: int) -> None:
         self._record.aggregation(at, updates)
 
+    def event(self, *row: Any) -> None:
+        self._record.event(*row)
+
+    def state(self, client: int, state: str) -> None:
+        self._record.state(client, state)
+
     def _show(self) -> None:
         now = time.perf_counter()
         if now < self._next:
             return
         self._next, bar, latest = now + PERIOD, self._bar, self._evaluator.latest
-        bar.n = self.time if self._stop.time else self._count
+        bar.n = self.time if self._stop.time else self.count
         bar.set_postfix_str(
-            f"{self._count / (now - self._begin):,.0f} updates/s, staleness {self._staleness / self._count:.1f}, "
+            f"{self.count / (now - self._begin):,.0f} updates/s, staleness {self._staleness / self.count:.1f}, "
             f"loss {latest.get('train_loss', nan):.3f}, accuracy {latest.get('test_accuracy', nan):.3f}",
             refresh=False,
         )
@@ -54,8 +60,8 @@ class Progress:
 
     def summary(self) -> str:
         """The run in one line."""
-        rate = f" ({self._count / self.time:,.0f} a second)" if self.time else ""
-        parts = [f"{self._count:,} updates in {self.time:.4g} s{rate}"]
+        rate = f" ({self.count / self.time:,.0f} a second)" if self.time else ""
+        parts = [f"{self.count:,} updates in {self.time:.4g} s{rate}"]
         latest = self._evaluator.latest
         for key, text in (("train_loss", "train loss {:.4f}"), ("test_accuracy", "test accuracy {:.2%}")):
             if not isnan(latest.get(key, nan)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
@@ -109,7 +110,16 @@ class Scripted:
     def __post_init__(self) -> None:
         self._order = iter(self.order)
 
+    waiting = False
+
+    @property
+    def working(self) -> bool:
+        return bool(self.out)
+
     def start(self) -> None: ...
+
+    def forget(self, i: int) -> None:
+        self.out.remove(i)
 
     def now(self) -> float:
         return self.time
@@ -165,6 +175,8 @@ class Log:
     updates: list[tuple] = field(default_factory=list)  # as `RunWriter.update` takes them
     aggregations: list[tuple] = field(default_factory=list)  # time, updates
     evaluations: list[tuple] = field(default_factory=list)  # time, updates, version
+    events: list[tuple] = field(default_factory=list)  # time, kind, client, text, updates, version
+    states: dict[int, str] = field(default_factory=dict)  # of the clients that are not live
     evaluated: list[np.ndarray] = field(default_factory=list)
     models: list[np.ndarray] = field(default_factory=list)  # the model after each aggregation
     trail: list[np.ndarray] = field(default_factory=list)  # the model after each receipt and each aggregation
@@ -186,6 +198,12 @@ class Log:
 
     def update(self, *row) -> None:  # type: ignore[no-untyped-def]
         self.updates.append(row)
+
+    def event(self, *row) -> None:  # type: ignore[no-untyped-def]
+        self.events.append(row)
+
+    def state(self, client: int, state: str) -> None:
+        self.states[client] = state
 
     def aggregation(self, *row) -> None:  # type: ignore[no-untyped-def]
         self.aggregations.append(row)
@@ -213,8 +231,9 @@ class Watched(InProcess):
         self._bases[i] = message.vectors[0].copy()
         super().send(i, message, delay)
 
-    def take(self, i: int) -> Update:
-        return self._passes(i, super().take(i))
+    def take(self, i: int, timeout: float = inf) -> Update | None:
+        update = super().take(i)
+        return update and self._passes(i, update)
 
     def any(self, timeout: float) -> tuple[int, Update] | None:
         got = super().any(timeout)

@@ -10,7 +10,7 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.errors import ConfigError
 
 # What algorithms are made of.
-SHARED = {"base", "indicators", "local", "participation", "proximal", "rounds", "schedules", "splitting"}
+SHARED = {"base", "indicators", "local", "participation", "proximal", "robust", "rounds", "schedules", "splitting"}
 
 
 def names() -> list[str]:

@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector, copied
+from mpifl.algorithms.base import Message, Objective, State, Update, Vector, copied
 from mpifl.algorithms.local import settle
-from mpifl.algorithms.rounds import Sampled
+from mpifl.algorithms.rounds import Averaged
 from mpifl.errors import ConfigError, choice
 
 
 @dataclass(frozen=True)
-class APFL(Sampled):
+class APFL(Averaged):
     """v_i <- v_i - eta alpha_i g_i(v-bar), v-bar = alpha_i v_i + (1 - alpha_i) w_i; w as in FedAvg"""
 
     mixing: float = 0.5
@@ -35,17 +35,8 @@ class APFL(Sampled):
             raise ConfigError("mixing", self.mixing, "a number from 0 to 1")
         choice("adapt", self.adapt, ("never", "step", "round"))
 
-    def init_server(self, x0: Vector, clients: Clients) -> State:
-        return State(x=x0.copy(), sum=0 * x0, samples=clients.samples)
-
     def message(self, server: State, i: int) -> Message:
         return Message((server.x,))
-
-    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.sum += server.weights[i] * update.vectors[0]
-
-    def aggregate(self, server: State) -> None:
-        server.x, server.sum = server.sum, 0 * server.sum
 
     def init_client(self, x0: Vector, i: int) -> State:
         return State(v=copied(x0), w=x0, alpha=self.mixing)

@@ -2,7 +2,8 @@
 
 A rule knows vectors and nothing else: no MPI, no clock, no files. `State` holds all it remembers, server or client, as
 arrays and numbers, so that it can be saved. A vector handed out in a `Message` or an `Update` is never changed in place
-afterwards: it may still be on its way.
+afterwards: it may still be on its way. Nor does a client rule change a vector of its state in place: it binds a new one
+to the name, so that State(**vars(state)) is the state as it was before.
 
 The server's vectors are NumPy arrays. A client's are what its rank computes with, NumPy arrays or torch tensors, and a
 client rule keeps to what both understand: `+ - * / @`, in-place forms, `abs`, `.clip`, and below `copied`, `array`,
@@ -47,14 +48,17 @@ class State(SimpleNamespace):
     """
 
     def save(self) -> dict[str, np.ndarray]:
-        """Arrays alone, by name. Raises TypeError for what is neither an array, a number, nor a dict of them."""
+        """Arrays alone, by name, views where that can be: copy or write them before a rule runs again.
+
+        Raises TypeError for what is neither an array, a number, nor a dict of them.
+        """
         saved: dict[str, np.ndarray] = {}
         for name, value in vars(self).items():
             if isinstance(value, dict):
                 saved[f"{name}.keys"] = np.array(list(value), np.int64)
                 saved[f"{name}.values"] = np.array([_plain(v) for v in value.values()])
             elif isinstance(value := _plain(value), (np.ndarray, bool, int, float)):
-                saved[name] = np.array(value)
+                saved[name] = np.asarray(value)
             else:
                 raise TypeError(f"state {name} is a {type(value).__name__}, not an array, a number or a dict of them")
         return saved
@@ -106,6 +110,7 @@ class Update(NamedTuple):
     exchange: float = nan  # s, what the message's and the update's ways took; likewise
     busy: float = nan  # s that its rank was at work for it: computing, and testing the client's own model
     accuracy: float = nan  # 0 to 1, of the client's personal model on its own test rows; nan: there is none
+    refused: str = ""  # why the client's loop did not let out what the rule returned
 
 
 class Objective(Protocol):
@@ -164,6 +169,9 @@ class Algorithm:
     vectors_down: ClassVar[int] = 1  # most (d,) vectors in one message
     replies: ClassVar[tuple[str, ...]] = ("before", "after", "deferred")  # reply policies that make sense
     personal_models: ClassVar[bool] = False  # whether every client has a model of its own
+    # Of each vector of an update, the vector of the client's state whose increment it is ("": of none): the server's
+    # state counts on the sum of these increments.
+    telescopes: ClassVar[tuple[str, ...]] = ()
 
     # -- policies: asynchronous unless a subclass says otherwise -------------------------------------------------------
     def rounds(self, clients: Clients, seed: int) -> Cohort | None:
@@ -206,6 +214,16 @@ class Algorithm:
     def begin(self, server: State, members: list[int]) -> None:
         """A synchronous round starts with these clients (one drawn twice is there twice)."""
 
+    def drop(self, server: State, i: int) -> None:
+        """Client i, a member of the present round whose answer has not come, will not answer: the round's means go
+        over the other members, whether these have answered or will.
+
+        At least one member of a round has answered when it is aggregated; where all are dropped, it begins again.
+        """
+
+    def readmit(self, server: State, i: int) -> None:
+        """Client i goes on from an earlier state: what it was sent since then it has not; its next message tells it."""
+
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         """Takes in client i's update; its vectors are the loop's buffers and are not kept."""
         raise NotImplementedError
@@ -234,6 +252,11 @@ class Algorithm:
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         """One contact: what client i sends back for `message`; changes `client`."""
         raise NotImplementedError
+
+    def rehosted(self, client: State) -> None:
+        """Puts an earlier state of a client in line with its vectors named in `telescopes`, which were set to what the
+        server has consumed: the value of that time, less the update if it was never consumed, plus all consumed since.
+        """
 
     def personal(self, client: State) -> Vector:
         """The client's own model, (d,), of a method with `personal_models`."""

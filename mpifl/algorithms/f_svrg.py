@@ -13,31 +13,32 @@ from dataclasses import dataclass, field, replace
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
 from mpifl.algorithms.local import Solver, Svrg
 from mpifl.algorithms.participation import Cohort
-from mpifl.algorithms.rounds import Sampled
-
-GRADIENT, SOLVE = 1, 2  # phases: what the clients send
+from mpifl.algorithms.rounds import GRADIENT, SOLVE, Phased
 
 
 @dataclass(frozen=True)
-class FSVRG(Sampled):
+class FSVRG(Phased):
     """g = mean grad f_k(x); every client: y <- y - eta (g_k(y; xi) - g_k(x; xi) + g) from y = x; x <- mean y"""
 
     solver: Solver = field(default=Svrg(), init=False)
 
     vectors_up = 1  # in each phase
-    vectors_down = 1
+    vectors_down = 2  # one in each phase, but for who is new in the second
 
     # -- server --------------------------------------------------------------------------------------------------------
     def rounds(self, clients: Clients, seed: int) -> Cohort:
         return replace(super().rounds(clients, seed), repeat=2)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        return State(x=x0.copy(), g=0 * x0, sum=0 * x0, samples=clients.samples, phase=GRADIENT)
+        return State(x=x0.copy(), g=0 * x0, sum=0 * x0, samples=clients.samples, phase=GRADIENT, had={})
 
     def message(self, server: State, i: int) -> Message:
-        return Message((server.x if server.phase == GRADIENT else server.g,), (server.phase,))
+        if server.phase == GRADIENT:
+            return Message((server.x,), (server.phase,))
+        return Message((server.g,) if i in server.had else (server.x, server.g), (server.phase,))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        super().receive(server, i, update, staleness)
         server.sum += server.weights[i] * update.vectors[0]
 
     def aggregate(self, server: State) -> None:
@@ -45,16 +46,17 @@ class FSVRG(Sampled):
         if server.phase == GRADIENT:
             server.g, server.phase = mean, SOLVE
         else:
-            server.x, server.phase = mean, GRADIENT
+            server.x, server.phase, server.had = mean, GRADIENT, {}
 
     # -- client --------------------------------------------------------------------------------------------------------
     def init_client(self, x0: Vector, i: int) -> State:
         return State(x=x0)
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        (v,), (phase,) = message.vectors, message.numbers
+        vectors, (phase,) = message.vectors, message.numbers
+        if phase == GRADIENT or len(vectors) == 2:
+            client.x = vectors[0]
         if phase == GRADIENT:
-            client.x = v
-            return Update((objective.gradient(v),), 0)
-        y, steps, _ = self.solve(objective, client.x, message.round, start=(client.x, v))
+            return Update((objective.gradient(client.x),), 0)
+        y, steps, _ = self.solve(objective, client.x, message.round, start=(client.x, vectors[-1]))
         return Update((y,), steps)

@@ -9,25 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.rounds import Sampled
+from mpifl.algorithms.base import Message, Objective, State, Update
+from mpifl.algorithms.rounds import Averaged
 
 
 @dataclass(frozen=True)
-class FedAvg(Sampled):
+class FedAvg(Averaged):
     """x <- sum over the round's members of a_i x_i"""
-
-    def init_server(self, x0: Vector, clients: Clients) -> State:
-        return State(x=x0.copy(), sum=0 * x0, samples=clients.samples)
 
     def message(self, server: State, i: int) -> Message:
         return Message((server.x,))
-
-    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.sum += server.weights[i] * update.vectors[0]
-
-    def aggregate(self, server: State) -> None:
-        server.x, server.sum = server.sum, 0 * server.sum
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         x_i, steps, _ = self.solve(objective, message.vectors[0], message.round)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
 from mpifl.algorithms.local import Local
 from mpifl.algorithms.participation import Trigger
+from mpifl.algorithms.robust import Aggregation, Mean, combined
 from mpifl.errors import at_least, choice
 
 
@@ -27,31 +28,42 @@ class FedBuff(Local):
     """when the server aggregates (every: K)"""
     reply: str = "after"
     """a sender is answered before or after the aggregation that it triggers, or deferred to the next one"""
+    aggregation: Aggregation = Mean()
+    """what the buffer becomes: mean; robust to bad clients: median, trimmed-mean, clip, krum (wants trigger.every)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("server_step", self.server_step, 0, strict=True)
         choice("staleness", self.staleness, ("none", "inverse-sqrt"))
 
+    def validate(self, clients: int) -> None:
+        super().validate(clients)
+        self.aggregation.check(self.trigger.every)
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        return State(x=x0.copy(), buffer=0 * x0, count=0)
+        return State(x=x0.copy(), buffer=0 * x0, count=0, held={})
 
     def message(self, server: State, i: int) -> Message:
         return Message((server.x,))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        if self.staleness == "none":
-            server.buffer += update.vectors[0]
+        (v,) = update.vectors
+        weighted = v if self.staleness == "none" else (1 + staleness) ** -0.5 * v
+        if self.aggregation.whole:
+            server.held[server.count] = weighted.copy()
         else:
-            server.buffer += (1 + staleness) ** -0.5 * update.vectors[0]
+            server.buffer += weighted
         server.count += 1
 
     def aggregate(self, server: State) -> None:
         eta_g = self.step_size if self.server_step is None else self.server_step
-        if server.count:
+        if server.count and self.aggregation.whole:
+            alike = dict.fromkeys(server.held, 1 / server.count)
+            server.x = server.x - eta_g * combined(self.aggregation, server.held, alike, 0 * server.x)
+        elif server.count:
             server.x = server.x - (eta_g / server.count) * server.buffer
         server.buffer[:] = 0
-        server.count = 0
+        server.count, server.held = 0, {}
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         (base,) = message.vectors

@@ -15,14 +15,12 @@ from dataclasses import dataclass, replace
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
 from mpifl.algorithms.participation import Cohort
-from mpifl.algorithms.rounds import Sampled
+from mpifl.algorithms.rounds import BOTH, GRADIENT, SOLVE, Phased
 from mpifl.errors import ConfigError, at_least, choice
-
-GRADIENT, SOLVE, BOTH = 1, 2, 3  # phases: what the clients send
 
 
 @dataclass(frozen=True)
-class FedDANE(Sampled):
+class FedDANE(Phased):
     """w <- mean of w_k, each about argmin_v F_k(v) + gamma_t <g_t - grad F_k(w), v - w> + mu/2 ||v - w||^2"""
 
     mu: float = 0.0
@@ -38,6 +36,7 @@ class FedDANE(Sampled):
 
     vectors_up = 2  # plain: one in each phase
     vectors_down = 2
+    sums = ("x_sum", "g_sum")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,6 +67,7 @@ class FedDANE(Sampled):
         return Message(vectors, (server.phase, gamma))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        super().receive(server, i, update, staleness)
         if server.phase != GRADIENT:
             server.x_sum += server.weights[i] * update.vectors[0]
         if server.phase != SOLVE:
@@ -77,23 +77,22 @@ class FedDANE(Sampled):
         if server.phase != SOLVE:
             server.g, server.g_sum = server.g_sum, 0 * server.g_sum
         if server.phase != GRADIENT:
-            server.x, server.x_sum, server.t = server.x_sum, 0 * server.x_sum, server.t + 1
-        server.had = server.weights if server.phase == GRADIENT else {}  # who has w, and grad F_k(w)
+            server.x, server.x_sum, server.t, server.had = server.x_sum, 0 * server.x_sum, server.t + 1, {}
         server.phase = {GRADIENT: SOLVE, SOLVE: GRADIENT, BOTH: BOTH}[server.phase]
 
     # -- client --------------------------------------------------------------------------------------------------------
     def init_client(self, x0: Vector, i: int) -> State:
-        return State(w=x0, g=0 * x0)
+        return State(w=x0, g=0 * x0, known=False)  # whether g is a gradient
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        (phase, gamma), vectors, last = message.numbers, message.vectors, client.g
+        (phase, gamma), vectors, last, known = message.numbers, message.vectors, client.g, client.known
         if phase == GRADIENT or len(vectors) == 2:
-            client.w, client.g = vectors[0], objective.gradient(vectors[0])
+            client.w, client.g, client.known = vectors[0], objective.gradient(vectors[0]), True
         if phase == GRADIENT:
             return Update((client.g,), 0)
         if self.variant != "pipelined-memory":
             last = client.g
-        elif message.round == 0:
+        elif not known:
             gamma = 0.0  # there is none to remember
         shift = gamma * (vectors[-1] - last)
         w_k, steps, _ = self.solve(objective, client.w, message.round, shift=shift, weight=self.mu, centre=client.w)

@@ -14,6 +14,7 @@ Departures from the printed text:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from mpifl.algorithms.base import Clients, State
@@ -26,8 +27,8 @@ from mpifl.errors import choice
 class AllFirst(Cohort):
     """Every client in the first round, cohorts from then on."""
 
-    def sample(self, round: int) -> list[int]:
-        return super().sample(round) if round else list(range(self.clients))
+    def sample(self, round: int, lost: Collection[int] = frozenset()) -> list[int]:
+        return super().sample(round, lost) if round else [i for i in range(self.clients) if i not in lost]
 
 
 @dataclass(frozen=True)
@@ -47,3 +48,6 @@ class FedDR(Splitting, Sampled):
 
     def begin(self, server: State, members: list[int]) -> None:
         """Nothing: a member's increment weighs p_i, whoever else is there, and once even if it was drawn twice."""
+
+    def drop(self, server: State, i: int) -> None:
+        """Nothing: xtilde keeps the client's last xhat_i."""

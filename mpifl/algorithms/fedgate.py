@@ -3,9 +3,8 @@
 Haddadpour, Kamani, Mokhtari, Mahdavi, "Federated Learning with Compression: Unified Analysis and Sharp Guarantees",
 AISTATS 2021, arXiv 2007.01154: FedGATE, and with `levels` FedCOMGATE.
 The paper sends Dbar back beside the model; here a client finds it as (old - new server model)/gamma when the next
-message comes, and updates delta_i then. Its D is this D_i over eta. All clients must take the same step and the same
-number of steps, or the delta_i would not sum to 0: there are no `step_weights` and `local_epochs`. With momentum
-eta Q is what `Local.reach` says.
+message comes, and updates delta_i then. Its D is this D_i over eta. There are no `step_weights` and `local_epochs`, see
+`Tracking`. With momentum eta Q is what `Local.reach` says.
 FedCOMGATE: the quantiser is unbiased, with levels spaced evenly up to the largest entry; delta_i is updated by what the
 client sent, which keeps the sum at 0 (the released code takes the unquantised D_i). Values are not packed: `bytes` are
 those of whole numbers.
@@ -13,26 +12,26 @@ those of whole numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector, array, like
-from mpifl.algorithms.rounds import Synchronous
+from mpifl.algorithms.rounds import Tracking
 from mpifl.errors import at_least
 from mpifl.streams import stream
 
 
 @dataclass(frozen=True)
-class FedGate(Synchronous):
+class FedGate(Tracking):
     """w <- w - eta (g_i(w) - delta_i);  x <- x - gamma Dbar;  delta_i <- delta_i + (D_i - Dbar)/(eta Q)"""
 
     server_step: float = 1.0
     """server step gamma"""
     levels: int | None = None
     """levels on each side of 0 to which D_i is quantised, at random and without bias (FedCOMGATE); null: exact"""
-    step_weights: str = field(default="one", init=False)
-    local_epochs: int | None = field(default=None, init=False)
+
+    sums = ("D",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,10 +39,10 @@ class FedGate(Synchronous):
         at_least("levels", self.levels, 1)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        return State(x=x0.copy(), D=0 * x0, samples=clients.samples, seed=clients.seed)
+        return State(x=x0.copy(), D=0 * x0, samples=clients.samples, seed=clients.seed, start=0, restart=0)
 
     def message(self, server: State, i: int) -> Message:
-        return Message((server.x,), (float(server.seed),))
+        return Message((server.x,), (float(server.seed), server.start))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         server.D += server.weights[i] * update.vectors[0]
@@ -53,12 +52,12 @@ class FedGate(Synchronous):
         server.D[:] = 0
 
     def init_client(self, x0: Vector, i: int) -> State:
-        return State(i=i, x=x0, D=0 * x0, delta=0 * x0)
+        return State(i=i, x=x0, D=0 * x0, delta=0 * x0, start=0)
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        (x,), (seed,) = message.vectors, message.numbers
+        (x,), (seed, start) = message.vectors, message.numbers
         Dbar = (client.x - x) / self.server_step
-        client.delta = client.delta + (client.D - Dbar) / self.reach(objective, self.local_steps)
+        self.track(client, start, (client.D - Dbar) / self.reach(objective, self.local_steps))
         w, steps, _ = self.solve(objective, x, message.round, shift=-client.delta)
         client.x, client.D = x, x - w
         if self.levels is not None:

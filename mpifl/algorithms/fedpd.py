@@ -10,6 +10,8 @@ Printed otherwise, and wrong there: the mean is of x_{0,i}^+, not of the x_{0,i}
 linearises f_i around its present point x^q and uses client i's own Lagrangian, dual and start.
 The closed form of Oracle II is run as what it is, a step eta gamma/(eta + gamma) along the gradient of L_i, with any
 solver. Its limit gamma -> infinity, `step_size` = `eta`, is the released MATLAB code's x_{0,i} - eta (g + lambda_i).
+A client that goes on from an older x_i and lambda_i does no harm: lambda_i is a memory of one round alone, and the mean
+of all is right again after two.
 Oracle I takes Q steps, or fewer where `gd` meets eps_1. `weights: samples` solves min sum (s_i/S) f_i.
 """
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.rounds import Sampled
+from mpifl.algorithms.rounds import Averaged
 from mpifl.errors import ConfigError, at_least
 from mpifl.streams import stream
 
 
 @dataclass(frozen=True)
-class FedProx(Sampled):
+class FedProx(Averaged):
     """x <- sum over the round's members of a_i x_i, x_i near argmin_w f_i(w) + mu/2 ||w - x||^2"""
 
     mu: float = 0.1
@@ -36,7 +36,7 @@ class FedProx(Sampled):
             raise ConfigError("local_epochs", self.local_epochs, "at least 2 epochs with drop_percent: some run fewer")
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        return State(x=x0.copy(), sum=0 * x0, samples=clients.samples, seed=clients.seed, round=0)
+        return State(**vars(super().init_server(x0, clients)), seed=clients.seed, round=0)
 
     def begin(self, server: State, members: list[int]) -> None:
         super().begin(server, members)
@@ -49,12 +49,6 @@ class FedProx(Sampled):
 
     def message(self, server: State, i: int) -> Message:
         return Message((server.x,), (server.epochs[i],) if self.drop_percent else ())
-
-    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.sum += server.weights[i] * update.vectors[0]
-
-    def aggregate(self, server: State) -> None:
-        server.x, server.sum = server.sum, 0 * server.sum
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         (x,) = message.vectors

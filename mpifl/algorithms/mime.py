@@ -15,14 +15,12 @@ from dataclasses import dataclass, field, replace
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
 from mpifl.algorithms.local import Sgd, Solver, Svrg
 from mpifl.algorithms.participation import Cohort
-from mpifl.algorithms.rounds import Sampled
+from mpifl.algorithms.rounds import BOTH, GRADIENT, SOLVE, Phased
 from mpifl.errors import ConfigError
-
-GRADIENT, SOLVE, BOTH = 1, 2, 3  # phases: what the clients send
 
 
 @dataclass(frozen=True)
-class Mime(Sampled):
+class Mime(Phased):
     """y <- y - eta U(g_k(y; xi) - g_k(x; xi) + c, s) from y = x, s frozen; x <- mean y, s <- V(c, s)"""
 
     solver: Solver = field(default=Sgd(), init=False)
@@ -32,7 +30,8 @@ class Mime(Sampled):
     """MimeLite: y <- y - eta U(g_k(y; xi), s), one phase"""
 
     vectors_up = 2  # lite alone; else one in each phase
-    vectors_down = 2
+    vectors_down = 3  # c and s; and x for who is new in the second phase
+    sums = ("x_sum", "c_sum")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,14 +44,18 @@ class Mime(Sampled):
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         phase = BOTH if self.lite else GRADIENT
-        return State(x=x0.copy(), c=0 * x0, s=0 * x0, x_sum=0 * x0, c_sum=0 * x0, samples=clients.samples, phase=phase)
+        return State(
+            x=x0.copy(), c=0 * x0, s=0 * x0, x_sum=0 * x0, c_sum=0 * x0, samples=clients.samples, phase=phase, had={}
+        )
 
     def message(self, server: State, i: int) -> Message:
-        first = server.c if server.phase == SOLVE else server.x
-        alone = server.phase == GRADIENT or not self.momentum
-        return Message((first,) if alone else (first, server.s), (server.phase,))
+        x = () if server.phase == SOLVE and i in server.had else (server.x,)
+        c = (server.c,) if server.phase == SOLVE else ()
+        s = (server.s,) if server.phase != GRADIENT and self.momentum else ()
+        return Message((*x, *c, *s), (server.phase,))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        super().receive(server, i, update, staleness)
         if server.phase != GRADIENT:
             server.x_sum += server.weights[i] * update.vectors[0]
         if server.phase != SOLVE:
@@ -64,6 +67,7 @@ class Mime(Sampled):
         if server.phase != GRADIENT:
             server.x, server.x_sum = server.x_sum, 0 * server.x_sum
             server.s = (1 - self.momentum) * server.c + self.momentum * server.s
+            server.had = {}
         server.phase = {GRADIENT: SOLVE, SOLVE: GRADIENT, BOTH: BOTH}[server.phase]
 
     # -- client --------------------------------------------------------------------------------------------------------
@@ -71,17 +75,18 @@ class Mime(Sampled):
         return State(x=x0)
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        (v, *s), (phase,), beta = message.vectors, message.numbers, self.momentum
-        if phase != SOLVE:
-            client.x = v
+        vectors, (phase,), beta = [*message.vectors], message.numbers, self.momentum
+        s = vectors.pop() if phase != GRADIENT and beta else None
+        if phase != SOLVE or len(vectors) == 2:
+            client.x = vectors.pop(0)
         gradient = () if phase == SOLVE else (objective.gradient(client.x),)
         if phase == GRADIENT:
             return Update(gradient, 0)
         y, steps, _ = self.solve(
             objective, client.x, message.round,
             step=(1 - beta) * self.step(objective),  # eta U(g, s) = eta (1 - beta) (g + beta/(1 - beta) s)
-            shift=beta / (1 - beta) * s[0] if s else None,
+            shift=None if s is None else beta / (1 - beta) * s,
             solver=self.solver if self.lite else Svrg(),
-            start=None if self.lite else (client.x, v),
+            start=None if self.lite else (client.x, *vectors),
         )  # fmt: skip
         return Update((y, *gradient), steps)

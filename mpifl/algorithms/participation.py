@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,10 +62,27 @@ class Cohort:
     probabilities: np.ndarray | None = None  # (n,) None: uniform without replacement; else with replacement
     repeat: int = 1  # consecutive rounds with the same members
 
-    def sample(self, round: int) -> list[int]:
-        """The members of a round, ascending; a client drawn twice (with replacement) is there twice."""
-        if self.size == self.clients and self.probabilities is None:
-            return list(range(self.clients))
+    def sample(self, round: int, lost: Collection[int] = frozenset()) -> list[int]:
+        """The members of a round, ascending; a client drawn twice (with replacement) is there twice.
+
+        Those lost are not among them: others are drawn in their places, as long as there are so many. Who is drawn
+        anyway stays, so that rounds which repeat a draw have the same members but for the lost.
+        """
+        living = np.setdiff1d(np.arange(self.clients), list(lost))
+        size = min(self.size, living.size)
+        if size == living.size and self.probabilities is None:
+            return living.tolist()
         rng = stream(self.seed, "cohort", round=round // self.repeat)
         replace = self.probabilities is not None
-        return sorted(rng.choice(self.clients, self.size, replace=replace, p=self.probabilities).tolist())
+        drawn = rng.choice(self.clients, self.size, replace=replace, p=self.probabilities)
+        there = drawn[np.isin(drawn, living)]
+        if there.size < size:
+            there = np.append(there, self._more(rng, np.setdiff1d(living, there), living, size - there.size))
+        return sorted(there[:size].tolist())
+
+    def _more(self, rng: np.random.Generator, rest: np.ndarray, living: np.ndarray, count: int) -> np.ndarray:
+        """So many in the places of lost ones: from the rest, or with replacement from all the living."""
+        if self.probabilities is None:
+            return rng.permutation(rest)[:count]
+        p = self.probabilities[living]
+        return rng.choice(living, count, p=p / p.sum())

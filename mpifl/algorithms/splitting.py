@@ -80,6 +80,8 @@ class Splitting(Local):
     """how well the local prox is solved, by gd, whatever local_steps is: absolute or relative; null: local_steps or
     local_epochs"""
 
+    telescopes = ("xhat",)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.alpha <= 2:
@@ -116,6 +118,10 @@ class Splitting(Local):
         increment = new - client.xhat
         client.y, client.x, client.xhat = y, x, new
         return Update((increment,), steps)
+
+    def rehosted(self, client: State) -> None:
+        """xhat_i = 2 x_i - y_i again, with the old x_i: y_i - x_i is the step x_i - xhat_i that xtilde counts on."""
+        client.y = 2 * client.x - client.xhat
 
     def _prox(self, objective: Objective, y: Vector, old: Vector, message: Message) -> Solved:
         """x_i ~ prox_{eta f_i}(y), from the old x_i."""

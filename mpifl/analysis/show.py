@@ -69,7 +69,8 @@ def summary(run: Run) -> str:
     attrs, updates, clients = run.attrs, run.updates, run.clients
     seconds = float(updates.time.iloc[-1]) if len(updates) else 0.0
     rate = f", {len(updates) / seconds:.6g} a second" if seconds > 0 else ""
-    hosts = Counter(json.loads(attrs.get("hosts") or "[]"))
+    hosts = attrs.get("hosts") or "[]"
+    hosts = Counter(json.loads(hosts) if isinstance(hosts, str) else hosts)
     facts = {
         "file": str(run.path),
         "status": condition(run),
@@ -135,7 +136,7 @@ def events(frame: pd.DataFrame) -> str:
     if frame.empty:
         return ""
     lines = [f"events ({len(frame)})"]
-    for when, kind, client, text in frame.iloc[-EVENTS:].to_numpy():
+    for when, kind, client, text in frame[["time", "kind", "client", "text"]].iloc[-EVENTS:].to_numpy():
         whose = f" client {client}" if client >= 0 else ""
         lines.append(f"{when:10.4g} s  {kind}{whose}  {text}".rstrip())
     return "\n".join(lines)

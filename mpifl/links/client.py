@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
-import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -15,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update
+from mpifl.errors import described
 from mpifl.links import wire
 from mpifl.links.memory import HOST, Arrival, Departure, Memory
 from mpifl.links.mpi import DATA, FRAME, MPI, TEXT, post, wait
@@ -35,9 +33,10 @@ class Coming(NamedTuple):
 class Leaving(NamedTuple):
     """An update that is not sent yet."""
 
-    slot: int  # of its client on this rank
+    client: int
     frame: list[np.ndarray]
     vectors: Departure
+    text: bytes = b""  # why the update was refused
 
 
 class ClientEnd:
@@ -59,21 +58,35 @@ class ClientEnd:
         self._sending: deque[tuple[list[MPI.Request], Leaving]] = deque()
         self._ended = False  # whether the last message has come
         self.code = 0
+        self.signals: list[int] = []  # that this rank hears; each is told to the server, once
+        self._told = 0
+        self.marked: Callable[[int], None] = lambda number: None  # called between two jobs: a checkpoint is to be made
+        self.hosting: Callable[[int], None] = lambda i: None  # likewise: one more client, described in what follows
+        self.idle: Callable[[], None] = lambda: None  # called now and then while nothing comes
 
     # -- messages ------------------------------------------------------------------------------------------------------
     def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
         group: list[tuple[int, Message, float]] = []
-        while (came := self._next(wait=not group)) is None or came.head[0] == wire.WORK:
-            if came:
+        while True:
+            came = self._next(wait=not group)
+            if came and came.head[0] == wire.WORK:
                 wait(*came.requests)
                 came.vectors.load()
                 group.append(wire.to_message(came.head, came.vectors.get()))
-            if came is None or len(group) == most:
+                if len(group) < most:
+                    continue
+            if came and came.head[0] == wire.STOP:
+                self.code, self._ended = int(came.head[1]), True
+            if group:
                 yield group
                 group = []
-        self.code, self._ended = int(came.head[1]), True
-        if group:
-            yield group
+            if self._ended:
+                break
+            if came and came.head[0] == wire.MARK:
+                self.marked(int(came.head[1]))
+            elif came and came.head[0] == wire.HOST:
+                self._mine += 1
+                self.hosting(int(came.head[1]))
         self._goodbye()
 
     def _next(self, wait: bool) -> Coming | None:
@@ -81,13 +94,15 @@ class ClientEnd:
         ahead, self._ahead = self._ahead, None
         if ahead or not (head := self._receive(wait)):
             return ahead
+        if head[0] != wire.WORK:
+            return Coming(head, Arrival(()), [])
         i, count, frames = int(head[1]), int(head[2]), self._frames
         self._came[i] = time.perf_counter()
         if frames.inline:
             vectors = [self._memory.inside(v) for v in frames.body(self._frame, count)]
             return Coming(head, Arrival(vectors), [])
         room = self._memory.arrival(count, frames.d, frames.dtype)
-        return Coming(head, room, [self._comm.Irecv(b, 0, DATA + i // self._workers) for b in room.buffers])
+        return Coming(head, room, [self._comm.Irecv(b, 0, DATA + i) for b in room.buffers])
 
     def _receive(self, wait: bool) -> list[float] | None:
         """The head of the next frame, sending held updates as they fall due; None where none is there to `wait` for.
@@ -101,6 +116,7 @@ class ClientEnd:
         while not self._request.Test():
             if not wait:
                 return None
+            self._report()
             if self._held or self._leaving or self._sending:
                 self._flush(time.perf_counter())
             if not self._held:
@@ -114,6 +130,7 @@ class ClientEnd:
 
     def progress(self) -> None:
         """Called while clients compute: sends what is due and ready, and takes in one message, which then waits."""
+        self._report()
         self._flush(time.perf_counter())
         if self._ended:  # a receive that is posted now would not be answered
             return
@@ -124,11 +141,14 @@ class ClientEnd:
     # -- updates -------------------------------------------------------------------------------------------------------
     def reply(self, i: int, update: Update, delay: float) -> None:
         head, vectors, frames = wire.update_head(i, update), update.vectors, self._frames
-        if frames.inline:
+        text = update.refused.encode()
+        if text:
+            frame, out = frames.pack((wire.REFUSED, i, len(text), *head[3:])), Departure(())
+        elif frames.inline:
             frame, out = frames.pack(head, tuple(map(self._memory.outside, vectors))), Departure(())
         else:
             frame, out = frames.pack(head), self._memory.departure(vectors, frames.d, frames.dtype)
-        leaving = Leaving(i // self._workers, frame, out)
+        leaving = Leaving(i, frame, out, text)
         if delay > 0:
             heappush(self._held, (self._came[i] + delay, i, leaving))
         else:
@@ -142,7 +162,10 @@ class ClientEnd:
         while self._leaving and self._leaving[0].vectors.ready():
             leaving = self._leaving.popleft()
             buffers = [*leaving.frame, *leaving.vectors.buffers]
-            self._sending.append((post(self._comm, buffers, 0, leaving.slot), leaving))
+            requests = post(self._comm, buffers, 0, leaving.client)
+            if leaving.text:
+                requests.append(self._comm.Isend(leaving.text, 0, TEXT))
+            self._sending.append((requests, leaving))
             self._look()
         self._look()
 
@@ -163,10 +186,36 @@ class ClientEnd:
         bye = post(self._comm, self._frames.pack((wire.BYE,)), 0)
         wait(*(r for requests, _ in self._sending for r in requests), *bye)
 
+    def resume(self, i: int, update: Update, held: float) -> None:
+        """Client i's update was under way when the run was saved, and held back for so long still (s)."""
+        self._came[i] = time.perf_counter()
+        self.reply(i, update, held)
+
+    def holding(self) -> dict[int, float]:
+        """How long updates are held back still (s), by client."""
+        now = time.perf_counter()
+        return {i: max(0.0, due - now) for due, i, _ in self._held}
+
+    # -- words ---------------------------------------------------------------------------------------------------------
+    def say(self, *head: float, text: str = "") -> None:
+        """Tells the server something, with the length of the text that follows as its last number."""
+        raw = text.encode()
+        requests = post(self._comm, self._frames.pack((*head, len(raw))), 0)
+        wait(*requests, *([self._comm.Isend(raw, 0, TEXT)] if raw else ()))
+
+    def _report(self) -> None:
+        """Tells of signals, and whatever else is to be told while nothing comes."""
+        while self._told < len(self.signals):
+            self._told += 1
+            self.say(wire.SIGNAL, self.signals[self._told - 1])
+        self.idle()
+
+    def failed(self, i: int, text: str) -> None:
+        """Tells the server what client i raised."""
+        self.say(wire.RAISED, i, text=text)
+
     def fail(self, error: BaseException) -> None:
-        """Tells the server of an error, with rank, host and traceback, and waits for the end of the run."""
-        where = f"rank {self._comm.rank} on {socket.gethostname()} (process {os.getpid()}):\n"
-        text = (where + "".join(traceback.format_exception(error))).encode()
-        wait(*post(self._comm, self._frames.pack((wire.ERROR, len(text))), 0), self._comm.Isend(text, 0, TEXT))
+        """Tells the server that this rank cannot go on, and waits for the end of the run."""
+        self.failed(-1, described(self._comm.rank, error))
         for _ in self.messages(1):  # taken in and dropped
             pass

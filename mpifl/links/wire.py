@@ -12,7 +12,11 @@ from mpifl.algorithms.base import Message, Update
 
 HEAD = 16  # numbers in a frame's head; a message's or an update's own, at most 6, come last
 INLINE = 1 << 16  # bytes of vectors up to which they travel in the frame
-WORK, UPDATE, STOP, BYE, ERROR = range(1, 6)
+WORK, UPDATE, STOP, BYE = range(1, 5)
+MARK, SAVED = 5, 6  # a checkpoint's number; a rank's part of it: number, bytes, checksum, length of an error's text
+REFUSED, RAISED = 7, 8  # as UPDATE, with the length of the text that follows in place of vectors; client, length
+TEXTS = {REFUSED: 2, RAISED: 2, SAVED: 4}  # where in their heads the length of the text that follows is
+SIGNAL, HOST = 9, 10  # a signal's number, heard by a client rank; more clients for a rank, in the messages that follow
 
 
 class Frames:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mpifl.errors import ConfigError, choice, number, whole
+from mpifl.errors import LARGEST, ConfigError, choice, number, whole
 from mpifl.problems.base import Data, Model, Partition
 from mpifl.problems.models.logistic import Logistic
 from mpifl.problems.models.network import Network
@@ -94,7 +94,7 @@ class ProblemConfig:
         if self.test_split is not None and not 0 < self.test_split < 1:
             raise ConfigError("test_split", self.test_split, "a fraction above 0 and below 1, or null")
         whole("batch_size", self.batch_size, 1, optional=True)
-        whole("clients", self.clients, 1, optional=True)
+        whole("clients", self.clients, 1, optional=True, high=LARGEST)
         whole("evaluation_rows", self.evaluation_rows, 1, optional=True)
         uses_torch = self.entry is not None or isinstance(self.model, Network)
         if uses_torch and self.torch is None:

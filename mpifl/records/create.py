@@ -9,7 +9,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,9 @@ import numpy as np
 from h5py import h5f, h5p
 
 from mpifl.errors import ConfigError
-from mpifl.records.schema import CLIENTS, LATER, ROWS, SCHEMA, TABLES
+from mpifl.records.checkpoint import folder_of, sets
+from mpifl.records.disk import words
+from mpifl.records.schema import CLIENTS, LATER, ROWS, SCHEMA, TABLES, text
 
 MAX_ATTRIBUTES = 1024  # kept in the object header itself, where one can be changed while others read
 
@@ -53,11 +54,20 @@ def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Raises ConfigError if `path` is a directory, or exists and must stay."""
+    """Raises ConfigError if `path` is a directory, or exists and must stay, or has checkpoints that must stay."""
     if path.is_dir():
         raise ConfigError("output", path, "a file name; this is a directory")
     if not overwrite and os.path.lexists(path):
         raise ConfigError("output", path, "a new file; this one exists (overwrite=true replaces it)")
+    folder = folder_of(path)
+    try:
+        found = sets(folder)
+    except OSError as error:
+        raise ConfigError("output", path, f"a folder {folder.name} that can be read ({words(error)})") from error
+    if found and not overwrite:
+        raise ConfigError(
+            "output", path, f"{folder.name} holds checkpoints of another run (overwrite=true replaces them)"
+        )
 
 
 def place(temporary: Path, path: Path, overwrite: bool) -> None:
@@ -107,11 +117,17 @@ def lay_out(
     file: h5py.File,
     attrs: Mapping[str, Any],
     clients: Mapping[str, Any],
-    x0: np.ndarray,
+    x: np.ndarray,
     layout: Sequence[tuple[str, tuple[int, ...]]],
+    version: int = 0,
+    states: Sequence[str] | None = None,
 ) -> None:
-    """Creates every attribute and dataset of the run file, and goes over to single-writer-multiple-reader mode."""
-    for name, value in {"schema": SCHEMA, "started": now(), **attrs}.items():
+    """Creates every attribute and dataset of the run file, and goes over to single-writer-multiple-reader mode.
+
+    x       (d,) the model of `version`
+    states  of the n clients; None: all live
+    """
+    for name, value in {"schema": SCHEMA, "started": now(), "id": secrets.token_hex(8), **attrs}.items():
         if name not in LATER:
             file.attrs[name] = "" if value is None else value
     for name, kind in LATER.items():
@@ -127,14 +143,14 @@ def lay_out(
         "rate": np.full(n, np.nan) if rates is None else rates,
         "rank": clients["rank"],
         "updates": np.zeros(n),
-        "state": [b"live"] * n,
+        "state": [text(state, 16) for state in states or ["live"] * n],
     }
     for name, values in first_values.items():
         dtype = h5_type(CLIENTS[name])
         file.create_dataset(f"clients/{name}", data=np.array(values, dtype), dtype=dtype)
-    model = file.create_dataset("model/x", data=x0)
+    model = file.create_dataset("model/x", data=x)
     model.attrs["layout"] = json.dumps([[name, list(shape)] for name, shape in layout])
-    model.attrs["version"] = np.int64(0)
+    model.attrs["version"] = np.int64(version)
     file.swmr_mode = True
     file.flush()
 
@@ -142,23 +158,3 @@ def lay_out(
 def h5_type(dtype: str) -> Any:
     """The HDF5 type of a column: UTF-8 for strings."""
     return h5py.string_dtype("utf-8", int(dtype[1:])) if dtype.startswith("S") else np.dtype(dtype)
-
-
-def settle(path: Path) -> None:
-    """Gives a closed run file the attributes that changed in place as ordinary strings, by a copy that replaces it.
-
-    Fixed-length text reads as bytes in h5py; whoever opens a finished file by hand expects text. Where there is no room
-    for a copy the file stays as it is.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        shutil.copyfile(path, temporary)
-        with h5py.File(temporary, "r+", libver="latest", locking="best-effort") as file:
-            for name, kind in LATER.items():
-                if kind != "f8":
-                    file.attrs[name] = bytes(file.attrs[name]).decode()
-        with temporary.open("rb") as raw:
-            os.fsync(raw.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 TRIES = 20  # opening a file while it is written may fall between two writes that belong together
 PAUSE = 0.05  # s
 ATTEMPTS = 25  # 2**25 ns in all
+BROKEN = (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError)  # what damage leads to in h5py
 
 
 def open_run(path: str | Path) -> Run:
@@ -57,7 +59,7 @@ class Run:
                 self._file, self.open_ended = _open(self.path)
                 self._read()
                 return
-            except (OSError, RuntimeError, KeyError, ValueError) as error:
+            except BROKEN as error:
                 self.close()
                 if isinstance(error, ConfigError):
                     raise
@@ -85,7 +87,7 @@ class Run:
 
     def _whole(self) -> None:
         """Raises ConfigError where rows lie beyond the end of the file, which HDF5 reads as zeros in an open file."""
-        size = os.path.getsize(self.path)
+        size = os.fstat(self._open_file.id.get_vfd_handle()).st_size  # of this file: a resumed run replaces it
         for table, rows in self._rows.items():
             for dataset in self._open_file[table].values() if rows else ():
                 start = (rows - 1) // dataset.chunks[0] * dataset.chunks[0]
@@ -98,12 +100,20 @@ class Run:
         return str(self.attrs["status"])
 
     @property
+    def id(self) -> str:
+        """Of the run, kept when it is resumed; "" in files of older versions."""
+        return str(self.attrs.get("id", ""))
+
+    @property
     def config(self) -> dict[str, Any]:
         """The resolved configuration."""
         if self._config is None:
             import yaml
 
-            self._config = yaml.safe_load(self.attrs.get("config") or "{}") or {}
+            try:
+                self._config = dict(yaml.safe_load(self.attrs.get("config") or "{}") or {})
+            except (yaml.YAMLError, *BROKEN) as error:
+                raise _bad(self.path, f"a run file with a configuration ({error})") from error
         return self._config
 
     @property
@@ -123,7 +133,7 @@ class Run:
 
     @property
     def events(self) -> DataFrame:
-        """time kind client text; client -1: of no client."""
+        """time kind client text updates version; client -1: of no client; updates, version -1: not known."""
         return self._table("events")
 
     @property
@@ -135,9 +145,13 @@ class Run:
 
     @property
     def model(self) -> np.ndarray:
-        """(d,) the final model; x0 while the run goes on. Raises ConfigError if it was only half written."""
-        model = self._open_file["model/x"]
-        x: np.ndarray = model[()]
+        """(d,) the final model; while the run goes on, the one that it began or was resumed with.
+
+        Raises ConfigError if it was only half written.
+        """
+        file = self._open_file
+        with _readable(self.path):
+            x: np.ndarray = file["model/x"][()]
         if self.model_version < 0:
             raise _bad(self.path, "a whole model; this run was stopped while it wrote its own")
         return x
@@ -145,12 +159,17 @@ class Run:
     @property
     def model_version(self) -> int:
         """Of `model`: 0 for x0, -1 while it is being written."""
-        return int(self._open_file["model/x"].attrs["version"])
+        file = self._open_file
+        with _readable(self.path):
+            return int(file["model/x"].attrs["version"])
 
     @property
     def layout(self) -> list[tuple[str, tuple[int, ...]]]:
         """Names and shapes of the parts of the model."""
-        return [(name, tuple(shape)) for name, shape in json.loads(self._open_file["model/x"].attrs["layout"])]
+        file = self._open_file
+        with _readable(self.path):
+            parts = json.loads(file["model/x"].attrs["layout"])
+            return [(name, tuple(shape)) for name, shape in parts]
 
     @property
     def age(self) -> float:
@@ -173,13 +192,26 @@ class Run:
 
         data = {}
         for name in columns:
-            if name not in self._open_file[table]:  # a column that an older version did not write
-                data[name] = np.full(rows or 0, np.nan)
-                continue
-            values = self._open_file[table][name][:rows]
+            values = self.rows(table, name, 0, rows)
             strings = values.dtype.kind in "SO"
             data[name] = np.array([_plain(v) for v in values], dtype=object) if strings else values
-        return DataFrame(data)
+        with _readable(self.path):  # columns of different lengths
+            return DataFrame(data)
+
+    def rows(self, table: str, column: str, start: int, stop: int | None) -> np.ndarray:
+        """Part of a column, text as bytes. A column that an older version did not write is NaN, of events -1."""
+        file = self._open_file
+        with _readable(self.path):
+            group = file[table]
+            if column not in group:
+                missing: float = -1 if table == "events" else np.nan
+                return np.full((stop or 0) - start, missing)
+            values: np.ndarray = group[column][start:stop]
+            return values
+
+    def count(self, table: str) -> int:
+        """Rows of a table."""
+        return self._rows[table]
 
     def close(self) -> None:
         """Closes the file; frames already read stay."""
@@ -200,6 +232,15 @@ class Run:
 
 def _bad(path: Path, expected: str) -> ConfigError:
     return ConfigError("run file", path, expected)
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Damage that is met in the block, as ConfigError."""
+    try:
+        yield
+    except BROKEN as error:
+        raise _bad(path, f"a readable run file ({error})") from error
 
 
 def _open(path: Path) -> tuple[h5py.File, bool]:

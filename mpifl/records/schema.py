@@ -39,7 +39,14 @@ TABLES: dict[str, dict[str, str]] = {
         "client_accuracy_mean": "f8",  # over the clients, the global model on own test rows
         "gradient_norm": "f8",  # Euclidean, of the training loss without a method's penalty; NaN where not asked for
     },
-    "events": {"time": "f8", "kind": "S32", "client": "i4", "text": "S512"},  # client -1: none
+    "events": {
+        "time": "f8",
+        "kind": "S32",
+        "client": "i4",  # -1: none
+        "text": "S512",
+        "updates": "i8",  # consumed before it; -1 where that is not known, as in files of older versions
+        "version": "i8",  # aggregations before it; likewise
+    },
 }
 ROWS = {"updates": 4096, "aggregations": 4096, "evaluations": 256, "events": 16}  # rows a chunk
 

@@ -19,7 +19,11 @@ import h5py
 import numpy as np
 
 from mpifl.errors import RunFailed
-from mpifl.records.create import lay_out, new_file, now, reason, settle
+from mpifl.records.checkpoint import folder_of, remove
+from mpifl.records.create import lay_out, new_file, now, reason
+from mpifl.records.disk import sync_folder
+from mpifl.records.finish import in_place, let_go, replace_model, settle
+from mpifl.records.resume import continued
 from mpifl.records.schema import LATER, STATUSES, TABLES, text
 
 METRICS = dict.fromkeys(list(TABLES["evaluations"])[3:], nan)
@@ -30,13 +34,18 @@ BLOCK = 1024  # rows turned into arrays before the loop may have the interpreter
 class RunWriter:
     """The run file at `path`, with status "running" until `close`.
 
-    attrs    root attributes (see DESIGN: name, algorithm, config, ...); `schema` and `started` are added
+    attrs    root attributes (see DESIGN: name, algorithm, config, ...); `schema`, `started`, `id` are added
     clients  samples (n,), rank (n,), and rate (n,) where clients have one
     x0       (d,) first model, stored until the final one replaces it
     layout   names and shapes of the parts of x
 
-    Raises ConfigError("output", ...) if the file cannot be made, or exists and `overwrite` is false.
+    Raises ConfigError("output", ...) if the file cannot be made, or it or checkpoints beside it are there already and
+    `overwrite` is false. With `overwrite` they are removed.
+
+    id       of the run, the same after it was resumed
     """
+
+    id: str
 
     def __init__(
         self,
@@ -51,13 +60,51 @@ class RunWriter:
         self.path = Path(path)
         with new_file(self.path, overwrite) as file:
             lay_out(file, attrs, clients, np.asarray(x0), layout)
+        with contextlib.suppress(OSError):  # what stays is of another run, and never taken for one of this
+            remove(folder_of(self.path))
+        self._begin(file)
+
+    @classmethod
+    def resumed(
+        cls,
+        path: str | Path,
+        *,
+        attrs: Mapping[str, Any],
+        clients: Mapping[str, Any],
+        counts: Mapping[str, int],
+        states: Sequence[str],
+        x: np.ndarray,
+        version: int,
+        layout: Sequence[tuple[str, tuple[int, ...]]],
+    ) -> RunWriter:
+        """Goes on with the run at `path`, in whatever state its file is, from a checkpoint: later rows are undone.
+
+        attrs    of the process that goes on; `started` and `id` stay those of the old file
+        counts   rows of each table at the checkpoint
+        states   (n,) of the clients
+        x        (d,) the model of `version`
+
+        A new file replaces the old one in one step. Raises ConfigError("run file", ...) if the old one cannot be read
+        or has fewer rows, ConfigError("output", ...) if the new one cannot be written; the old one then stays.
+        """
+        writer = cls.__new__(cls)
+        writer.path = Path(path)
+        kept: dict[str, Any] = {"counts": counts, "states": states, "version": version, "x": np.asarray(x)}
+        writer._begin(continued(writer.path, attrs=attrs, clients=clients, layout=layout, **kept))
+        return writer
+
+    def _begin(self, file: h5py.File) -> None:
+        """Takes over a file that holds nothing beyond its rows; starts the thread."""
+        self.id = str(file.attrs["id"])
         self._file: h5py.File = file
         self._descriptor: int = file.id.get_vfd_handle()
         self._columns = {table: [file[table][name] for name in columns] for table, columns in TABLES.items()}
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in TABLES}  # not written yet
         self._updates = self._rows["updates"]  # the loop calls `update` tens of thousands of times a second
-        self._written = dict.fromkeys(TABLES, 0)
-        self._counts = np.zeros(len(clients["samples"]), np.int64)
+        self._written = {table: len(columns[0]) for table, columns in self._columns.items()}
+        self._taken = dict(self._written)  # rows that the thread took over, so far
+        self._taking = threading.Lock()  # of the step between the two; never held while the file is touched
+        self._counts: np.ndarray = file["clients/updates"][...]
         self._states: list[tuple[int, str]] = []
         self._attrs: dict[str, float] = {}
         self._error: Exception | None = None
@@ -98,9 +145,14 @@ class RunWriter:
             raise KeyError(*unknown)
         self._rows["evaluations"].append((time, updates, version, *({**METRICS, **metrics}).values()))
 
-    def event(self, time: float, kind: str, client: int = -1, text: str = "") -> None:
-        """Something worth telling; client -1: of no client. `kind` is cut to 32 bytes, `text` to 512."""
-        self._rows["events"].append((time, kind, client, text))
+    def event(
+        self, time: float, kind: str, client: int = -1, text: str = "", updates: int = -1, version: int = -1
+    ) -> None:
+        """Something worth telling; client -1: of no client. `kind` is cut to 32 bytes, `text` to 512.
+
+        updates, version  consumed, and aggregations, before it; -1: not known
+        """
+        self._rows["events"].append((time, kind, client, text, updates, version))
 
     def state(self, client: int, state: str) -> None:
         """Client `client` is now "live", "lost", ... (16 bytes)."""
@@ -117,10 +169,23 @@ class RunWriter:
         if self._error is not None:
             raise RunFailed(f"writing {self.path} failed: {reason(self._error)}") from self._error
 
+    def counts(self) -> dict[str, int]:
+        """Rows handed in so far, by table, those of the file that was resumed among them."""
+        with self._taking:
+            return {table: self._taken[table] + len(rows) for table, rows in self._rows.items()}
+
     # -- the file ------------------------------------------------------------------------------------------------------
     def flush(self) -> None:
         """Writes all rows handed in so far; returns when readers see them. Raises RunFailed."""
         self._try(self._write)
+        self.check()
+
+    def durable(self, counts: Mapping[str, int]) -> None:
+        """Returns when so many rows of each table are on the disk, whatever happens to this machine. Raises RunFailed.
+
+        May be called from a thread of its own: it waits for the disk.
+        """
+        self._try(lambda: self._sync(counts))
         self.check()
 
     def close(self, status: str, x: np.ndarray | None = None, version: int | None = None) -> None:
@@ -169,9 +234,21 @@ class RunWriter:
         with contextlib.suppress(OSError):
             os.utime(self._descriptor)
 
+    def _sync(self, counts: Mapping[str, int]) -> None:
+        if not self._file:  # closed, and on the disk since
+            return
+        self._write()
+        if any(self._written[table] < count for table, count in counts.items()):
+            raise ValueError(f"{counts} rows were not handed in")
+        os.fsync(self._descriptor)
+        in_place(self.path, self._descriptor)
+        sync_folder(self.path.parent)
+
     def _append(self, table: str, count: int) -> None:
         rows = self._rows[table][:count]
-        del self._rows[table][:count]  # the loop only ever appends, so no row falls between the two lines
+        with self._taking:
+            del self._rows[table][:count]  # the loop only ever appends, so no row falls between this and the line above
+            self._taken[table] += count
         start, stop = self._written[table], self._written[table] + count
         datasets = self._columns[table]
         columns = [np.empty(count, dataset.dtype) for dataset in datasets]
@@ -193,15 +270,8 @@ class RunWriter:
     def _finish(self, status: str, x: np.ndarray | None, version: int | None) -> None:
         self._write()
         if x is not None:
-            model = self._file["model/x"]
-            if np.shape(x) != model.shape:
-                raise ValueError(f"a model of shape {np.shape(x)} where {model.shape} was promised")
-            for step in (-1, self._written["aggregations"] if version is None else version):
-                model.attrs.modify("version", np.int64(step))  # -1: being written, not to be used
-                self._file.flush()
-                if step == -1:
-                    model[...] = np.asarray(x)
-                    self._file.flush()
+            replace_model(self._file, x, self._written["aggregations"] if version is None else version)
+        in_place(self.path, self._descriptor)
         self._set("finished", now())
         self._set("status", status)
         self._file.flush()
@@ -219,12 +289,7 @@ class RunWriter:
             self._set("finished", now())
             self._set("status", "failed")
             self._file.flush()
-        with contextlib.suppress(Exception):
-            if self._file:  # closing what could not be written would mark it as whole: let HDF5 close something else
-                substitute = os.memfd_create("abandoned")
-                os.dup2(substitute, self._descriptor)
-                os.close(substitute)
-            self._file.close()
+        let_go(self._file, self._descriptor)
 
     def _set(self, name: str, value: float | str) -> None:
         """Changes an attribute in place: its type and so its place in the file stay."""

@@ -202,6 +202,21 @@ on(
     1e-11,
 )
 
+# Robust means: those that leave nobody out have the limit of the mean. Of the gradients a_i (x - c_i) half are not
+# below 0, and half not above, where x is the median of the c_i.
+MIDDLE = {"T5": list(np.median(C["T5"], axis=0)), "T6": list(np.median(C["T6"], axis=0))}
+for rule in ("median", {"name": "trimmed-mean", "trim": 0.34}):
+    for name, more in (
+        ("fedavg", {}),
+        ("fedprox", {"mu": 0.0}),
+        ("fedbuff", {"trigger": {"every": 3}, "reply": "deferred"}),
+    ):
+        section = {"name": name, "step_size": 0.1, "aggregation": rule, **more}
+        on("T5 T6", section, MIDDLE.get, 900, 1e-11, note=rule if isinstance(rule, str) else "trimmed-mean")
+for rule in ({"name": "krum", "bad": 0, "keep": 3}, {"name": "clip", "norm": 10.0}):
+    section = {"name": "fedavg", "step_size": 0.1, "local_steps": 8, "aggregation": rule}
+    on("T6", section, lambda p: drift(p, 0.1, 8), 300, note=str(rule["name"]))
+
 # Asynchronous, and biased to fast clients: by the number of contacts, to first order in the step.
 FAST = {"T3": [1 / 4], "T4": [4 / 7]}
 for name, more in (

@@ -17,6 +17,7 @@ from mpifl.algorithms.splitting import Absolute, Relative
 from mpifl.config import job_from_dict, job_to_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_proximal import minimised
+from tests.algorithms.world import World
 from tests.loops import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 
 X0 = np.array([1.0, -2.0, 0.5])
@@ -352,15 +353,15 @@ def test_certificate_of_smooth_nonconvex_losses() -> None:
 
 
 def test_accuracy_ends_at_its_step_limit() -> None:
-    """A contact takes at_most steps; none where the model is no number any more."""
+    """A contact takes at_most steps; none where the model is no number any more (its answer the loop would refuse)."""
     clients = quadratics([4.0], [1.0])
     for accuracy in (Absolute(M=1e-9, at_most=7), Relative(theta=1e-9, at_most=7)):
         algorithm = FedDR(step_size=1e-6, solver=Gd(), accuracy=accuracy)
-        assert run(algorithm, clients, [0], x0=3.0).consumed[0][1].local_steps == 7
-        assert run(algorithm, clients, [0], x0=np.nan).consumed[0][1].local_steps == 0
+        for x0, steps in ((3.0, 7), (np.nan, 0)):
+            assert World(algorithm, clients, np.array([x0])).contact(0).local_steps == steps
     with np.errstate(over="ignore"):
-        log = run(FedDR(step_size=100.0, solver=Gd(), accuracy=Absolute()), clients, [0, 0], x0=3.0)
-    assert log.consumed[0][1].local_steps < 100  # it diverges: the end is where squares overflow
+        update = World(FedDR(step_size=100.0, solver=Gd(), accuracy=Absolute()), clients, np.array([3.0])).contact(0)
+    assert update.local_steps < 100  # it diverges: the end is where squares overflow
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

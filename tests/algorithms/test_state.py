@@ -14,6 +14,7 @@ from mpifl.algorithms import find, names
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.algorithms.indicators import Equal
 from mpifl.algorithms.local import Gd, Sarah, Sgd, Svrg
+from mpifl.algorithms.robust import Clip, Krum, Median, TrimmedMean
 from mpifl.links.clocks import VirtualClock
 from mpifl.links.delays import Speed
 from mpifl.links.inprocess import InProcess
@@ -29,7 +30,7 @@ UPDATES = 45  # nine full rounds
 
 # What changes what an algorithm remembers, beside its defaults.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "apfl": [{"adapt": "round"}, {"adapt": "step"}],
+    "apfl": [{"adapt": "round"}, {"adapt": "step"}, {"aggregation": TrimmedMean(trim=0.2)}],
     "area": [{"output": "average"}, {"reply": "after"}, {"first_contact": "zero"}],
     "async-comm-sgd": [{"draw": "fixed", "gap": [1, 2, 3, 4, 5]}],
     "async-fedavg": [{"rule": "server-memory"}, {"rule": "mix-over-n"}],
@@ -37,13 +38,13 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "asypfl": [{"mode": "synchronous", "indicators": Equal()}, {"local_epochs": 2}],
     "f-svrg": [{"cohort": 2}],
     "fedamp": [{"attention": "cosine"}],
-    "fedavg": [{"cohort": 2, "sampling": "samples", "weights": "samples"}],
-    "fedbuff": [{"staleness": "inverse-sqrt", "server_step": None}],
+    "fedavg": [{"cohort": 2, "sampling": "samples", "weights": "samples"}, {"cohort": 3, "aggregation": Median()}],
+    "fedbuff": [{"staleness": "inverse-sqrt", "server_step": None}, {"aggregation": Krum(keep=2)}],
     "feddane": [{"variant": "pipelined"}, {"cohort": 2, "decay": 0.9}],
     "feddr": [{"cohort": 2}],
     "fedgate": [{"levels": 3, "server_step": 0.5}],
     "fedpd": [{"skip": 0.5}, {"skip": 0.5, "refresh": 2, "solver": Sarah()}],
-    "fedprox": [{"drop_percent": 0.5, "local_epochs": 3, "cohort": 3}],
+    "fedprox": [{"drop_percent": 0.5, "local_epochs": 3, "cohort": 3}, {"aggregation": Clip(norm=0.01)}],
     "mime": [{"momentum": 0.9}, {"momentum": 0.9, "lite": True, "cohort": 2}],
     "scaffold": [{"option": "I"}, {"cohort": 2, "weights": "samples"}],
     "vrl-sgd": [{"warm_up": True}],
@@ -94,6 +95,40 @@ def written(state: State) -> State:
     return State.load(dict(np.load(file)))
 
 
+class Frozen:
+    """An algorithm whose clients' vectors, and all that is sent, cannot be changed in place; each client's answer is
+    computed twice, the second time from a snapshot of its state."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm, self.contacts = algorithm, 0
+        self.wrong: list[object] = []  # a link may keep a client's error to itself
+
+    def __getattr__(self, rule: str) -> Any:
+        return getattr(self._algorithm, rule)
+
+    def train(self, client: State, message: Message, objective: Any) -> Update:
+        freeze(*vars(client).values(), *message.vectors)
+        before = State(**vars(client))
+        try:
+            update = self._algorithm.train(client, message, objective)
+            freeze(*update.vectors)
+            again = self._algorithm.train(before, message, objective)
+        except ValueError as error:
+            self.wrong.append(error)
+            raise
+        self.contacts += 1
+        if not (same(client, before) and all(map(same, update.vectors, again.vectors))):
+            self.wrong.append(message)
+        return update
+
+
+def freeze(*values: object) -> None:
+    """Makes the arrays among the values read-only."""
+    for value in values:
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+
+
 class Forgetful(Worker):
     """Clients whose states are saved and loaded anew before each contact."""
 
@@ -113,10 +148,10 @@ def clients(dtype: str) -> tuple[np.ndarray, dict[int, Any]]:
 class Outcome:
     """How a run went: the model after each event, and all states at its end."""
 
-    def __init__(self, algorithm: Algorithm, dtype: str = "float64", forget: bool = False) -> None:
+    def __init__(self, algorithm: Algorithm, dtype: str = "float64", forget: bool = False, rules: Any = None) -> None:
         x0, objectives = clients(dtype)
         kind = Forgetful if forget else Worker
-        rules: Any = Anew(algorithm) if forget else algorithm
+        rules = rules or (Anew(algorithm) if forget else algorithm)
         worker = kind(rules, x0, objectives)
         people = Clients(np.array([1, 2, 3, 4, 5]), seed=3)
         self.models: list[np.ndarray] = []
@@ -189,6 +224,17 @@ def test_states_are_all_there_is(case: str) -> None:
     the algorithm built anew for every call: bit for bit the run without all this."""
     one, other = plain(case), Outcome(build(case), forget=True)
     assert len(one.models) == len(other.models) > UPDATES
+    assert all(same(a, b) for a, b in zip(one.models, other.models, strict=True))
+    assert all(same(a, b) for a, b in zip(one.states(), other.states(), strict=True))
+
+
+@every_case
+def test_vectors_are_never_changed_in_place(case: str) -> None:
+    """A client's state before a contact is kept by keeping its vectors, and goes on from there as if nothing had been;
+    what was sent may still be read: all of it can be read-only, and the run is bit for bit the same."""
+    one, rules = plain(case), Frozen(build(case))
+    other = Outcome(build(case), rules=rules)
+    assert rules.contacts >= UPDATES and not rules.wrong
     assert all(same(a, b) for a, b in zip(one.models, other.models, strict=True))
     assert all(same(a, b) for a, b in zip(one.states(), other.states(), strict=True))
 

@@ -18,7 +18,9 @@ QUICKSTART = ROOT / "jobs" / "quickstart.yaml"
 WRONG = [
     ("", "command='': one of run, check"),
     ("shwo", "command=shwo: .*did you mean show"),
-    ("resume x.h5", "command=resume: one of"),
+    ("resume", "resume='': one RUN.h5"),
+    ("resume a.h5 b.h5", "resume=a.h5 b.h5: one RUN.h5"),
+    ("resume x.h5", "run file=x.h5: a file that can be read"),
     ("--frobnicate", "command=--frobnicate: one of"),
     ("run", "run='': a JOB.yaml first"),
     ("run seed=3", "run=seed=3: a JOB.yaml first"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ def events(plan: Plan, reply: bool = True) -> list[tuple]:
     """The plan's events with three clients, each sent a new message after its update."""
 
     class Nothing:
-        def take(self, i: int) -> Update:
+        def take(self, i: int, timeout: float = inf) -> Update:
             return Update((), 1)
 
     found = []

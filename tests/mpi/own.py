@@ -29,7 +29,7 @@ class Failing(Area):
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         update = super().train(client, message, objective)
-        if client.i != 1 or message.round != 3:
+        if client.i != 1 or message.round < 3 or (message.round > 3 and self.at != "always nan"):
             return update
         self._raise("train")
         (m,) = update.vectors
@@ -38,6 +38,10 @@ class Failing(Area):
             "shorter": (m[:-1],),
             "wider": (m.astype(np.float64),),
             "two": (m, m),
+            "nan": (m * np.float32("nan"),),
+            "always nan": (m * np.float32("nan"),),
+            "infinite": (np.where(np.arange(m.size) == 7, np.float32("inf"), m),),
+            "large": (m + np.float32(1e7),),
         }
         return update._replace(vectors=wrong.get(self.at, update.vectors))
 

@@ -1,4 +1,4 @@
-"""What goes wrong in mid-run ends the run at once: exit code 3, one traceback, a file that says so, no process left."""
+"""What goes wrong in mid-run: a client's error costs the client, the server's the run; all is told once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mpifl import open_run
 from tests.mpi.conftest import RUN, Start, write
+from tests.mpi.files import differing
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
@@ -22,45 +24,120 @@ def failing(tmp_path: Path) -> Any:
     """Writes the job that goes wrong in a rule; its own module lies beside it, where the command is given."""
     shutil.copy(Path(__file__).with_name("own.py"), tmp_path / "own_rules.py")
 
-    def job(at: str, clock: dict[str, Any] = REAL, dim: int = 20) -> Path:
+    def job(at: str, clock: dict[str, Any] = REAL, dim: int = 20, stop: Any = None, **more: Any) -> Path:
         algorithm = {"name": "own_rules:Failing", "at": at, "step_size": 0.05, "trigger": {"every": 3}}
         problem = {"clients": 6, "model": {"name": "quadratic", "dim": dim}}
-        more = {"seed": 1, "clock": clock, "stop": {"time": 120}, "evaluate": {"updates": 10}, "output": "f.h5"}
-        return write(tmp_path, "failing", {"problem": problem, "algorithm": algorithm, **more})
+        rest = {"seed": 1, "clock": clock, "evaluate": {"updates": 10}, "output": "f.h5", **more}
+        return write(
+            tmp_path, "failing", {"problem": problem, "algorithm": algorithm, "stop": stop or {"time": 120}, **rest}
+        )
 
     return job
 
 
 @pytest.mark.parametrize(
+    ("ranks", "clock", "dim"),
+    [pytest.param(4, REAL, 20, marks=pytest.mark.smoke), (4, VIRTUAL, 20000), (3, VIRTUAL, 20), (0, REAL, 20)],
+)
+def test_a_client_raises(run: Start, failing: Any, tmp_path: Path, ranks: int, clock: dict[str, Any], dim: int) -> None:
+    """It is lost, the others go on, and a replay loses it at the same place."""
+    done = run(ranks, *RUN, failing("train", clock, dim, {"updates": 120}))
+    where = 1 + 1 % (ranks - 1) if ranks else 0
+    says = f"raised on rank {where} on {socket.gethostname()} (process "
+    assert done.code == 0, str(done)
+    assert done.err.count("Traceback") == 1 and f"mpifl: client 1 {says}" in done.err, str(done)
+    assert "\nRuntimeError: the rule train broke\n" in done.err, str(done)
+    with open_run(tmp_path / "f.h5") as file:
+        assert file.status == "completed" and len(file.updates) == 120
+        assert file.clients.state.tolist() == ["live", "lost", *["live"] * 4]
+        assert file.clients.updates[1] == 3  # its rounds 0, 1, 2
+        lost = file.events[file.events.kind == "lost"]
+        assert lost.client.tolist() == [1]
+        (text,) = lost.text
+        assert text.startswith(says) and text.endswith("RuntimeError: the rule train broke")
+    again = run(3 if ranks == 4 else 0, "-m", "mpifl", "replay", "f.h5")
+    assert again.code == 0, str(again)
+    assert not differing(tmp_path / "f.h5", tmp_path / "f-replay.h5", but=("events",))
+
+
+@pytest.mark.parametrize("ranks", [3, 0])
+def test_a_loss_that_fails_the_run(run: Start, failing: Any, tmp_path: Path, ranks: int) -> None:
+    done = run(ranks, *RUN, failing("train", faults={"lost": "stop"}))
+    assert done.code == 3 and done.err.count("Traceback") == 1, str(done)
+    assert "mpifl: the run failed: client 1 was lost: raised on rank " in done.err, str(done)
+    with open_run(tmp_path / "f.h5") as file:
+        assert file.status == "failed" and file.attrs["wall_seconds"] < 20
+        (text,) = file.events.text[file.events.kind == "failed"]
+        assert text.endswith("RuntimeError: the rule train broke")
+
+
+def test_a_client_raises_before_the_run(run: Start, failing: Any, tmp_path: Path) -> None:
+    done = run(4, *RUN, failing("init_client"))
+    assert done.code == 3 and done.err.count("Traceback") == 1, str(done)
+    assert f"rank 2 on {socket.gethostname()}:\n" in done.err and "RuntimeError: the rule init_client" in done.err
+    assert not (tmp_path / "f.h5").exists()
+
+
+@pytest.mark.parametrize(
     ("at", "clock", "dim", "says"),
     [
-        pytest.param("train", REAL, 20, "RuntimeError: the rule train broke", marks=pytest.mark.smoke),
-        ("train", VIRTUAL, 20000, "RuntimeError: the rule train broke"),
-        ("init_client", REAL, 20, "RuntimeError: the rule init_client broke"),
-        ("longer", REAL, 20, "ValueError: client 1 sends float32 of shape (21,), not float32 of shape (20,)"),
-        (
-            "shorter",
-            VIRTUAL,
-            20000,
-            "ValueError: client 1 sends float32 of shape (19999,), not float32 of shape (20000,)",
-        ),
-        ("wider", REAL, 20000, "ValueError: client 1 sends float64 of shape (20000,), not float32 of shape (20000,)"),
-        ("two", REAL, 20, "ValueError: client 1 sends 2 vectors, more than vectors_up"),
+        ("longer", REAL, 20, "client 1 sends float32 of shape (21,), not float32 of shape (20,)"),
+        ("shorter", VIRTUAL, 20000, "client 1 sends float32 of shape (19999,), not float32 of shape (20000,)"),
+        ("wider", REAL, 20000, "client 1 sends float64 of shape (20000,), not float32 of shape (20000,)"),
+        ("two", REAL, 20, "client 1 sends 2 vectors, more than vectors_up"),
+        ("nan", VIRTUAL, 20, "the update is not finite"),
+        ("infinite", REAL, 20000, "the update is not finite"),
+        ("large", VIRTUAL, 20, "the update's norm"),
     ],
 )
-def test_a_client_raises(
+def test_an_update_is_refused(
     run: Start, failing: Any, tmp_path: Path, at: str, clock: dict[str, Any], dim: int, says: str
 ) -> None:
-    done = run(4, *RUN, failing(at, clock, dim))
-    assert done.code == 3, str(done)
-    assert done.err.count("Traceback") == 1, str(done)
-    assert f"mpifl: the run failed: rank 2 on {socket.gethostname()} (process " in done.err, str(done)  # client 1's
-    assert f"\n{says}\n" in done.err, str(done)
+    """Once: the client is as it was before, gets a fresh message, and goes on."""
+    done = run(4, *RUN, failing(at, clock, dim, {"updates": 120}, faults={"norm": 1e6}))
+    assert done.code == 0 and not done.err, str(done)
     with open_run(tmp_path / "f.h5") as file:
-        assert file.status == "failed"
-        (text,) = file.events.text[file.events.kind == "failed"]
-        assert text.startswith(f"rank 2 on {socket.gethostname()}") and text.endswith(says)
-        assert file.attrs["wall_seconds"] < 20
+        assert file.status == "completed" and len(file.updates) == 120
+        assert file.clients.state.tolist() == ["live"] * 6
+        assert file.events.kind.tolist()[:1] == ["refused"] and file.events.client[0] == 1
+        assert file.events.text[0].startswith(says)
+        assert np.isfinite(file.model).all() and file.clients.updates[1] > 5
+    again = run(0, "-m", "mpifl", "replay", "f.h5")
+    assert again.code == 0, str(again)
+    assert not differing(tmp_path / "f.h5", tmp_path / "f-replay.h5", but=("events",))
+
+
+@pytest.mark.parametrize("ranks", [3, 0])
+def test_a_client_is_set_aside(run: Start, failing: Any, tmp_path: Path, ranks: int) -> None:
+    """After so many refusals in a row."""
+    done = run(ranks, *RUN, failing("always nan", VIRTUAL, 20, {"updates": 120}, faults={"refusals": 4}))
+    assert done.code == 0 and not done.err, str(done)
+    with open_run(tmp_path / "f.h5") as file:
+        assert file.clients.state[1] == "aside" and file.clients.updates[1] == 3
+        told = file.events[file.events.client == 1]
+        assert told.kind.tolist() == ["refused"] * 4 + ["aside"]
+        assert told.text.iloc[-1] == "4 updates refused in a row: the update is not finite"
+
+
+def test_nobody_is_left(run: Start, tmp_path: Path) -> None:
+    """A run that diverges ends when all updates have become infinite."""
+    algorithm = {"name": "fedavg", "step_size": 1e30}
+    problem = {"clients": 4, "model": {"name": "quadratic", "dim": 5}}
+    job = {
+        "seed": 1,
+        "problem": problem,
+        "algorithm": algorithm,
+        "clock": VIRTUAL,
+        "stop": {"time": 1e4},
+        "output": "f.h5",
+    }
+    done = run(3, *RUN, write(tmp_path, "diverges", job))
+    assert done.code == 3 and "Traceback" not in done.err, str(done)
+    assert (
+        "all clients are lost; the last, client 0: 3 updates refused in a row: the update is not finite" in done.err
+    ), str(done)
+    with open_run(tmp_path / "f.h5") as file:
+        assert file.status == "failed" and set(file.clients.state) == {"aside"}
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tests.mpi.files import differing
 
 NEW = {
     "updates": ["bytes_down", "compute", "exchange"],
+    "events": ["updates", "version"],
     "evaluations": [
         "personal_accuracy_q25", "personal_accuracy_median", "personal_accuracy_q75", "personal_accuracy_best",
         "client_accuracy_mean", "gradient_norm",
@@ -44,20 +45,22 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             for name in names:
                 del file[table][name]
         made = yaml.safe_load(file.attrs["config"])
-        del made["problem"]["test_split"], made["evaluate"]["gradient"]
+        del file.attrs["id"], made["problem"]["test_split"], made["evaluate"]["gradient"]
         file.attrs["config"] = yaml.safe_dump(made)
     return folder / "new.h5", old
 
 
 def test_an_old_file_is_read(files: tuple[Path, Path]) -> None:
-    """What is not there is NaN in every row; all else is as it was."""
+    """What is not there is NaN in every row, of events -1; all else is as it was."""
     with open_run(files[0]) as new, open_run(files[1]) as old:
         for table, names in NEW.items():
             one, other = getattr(new, table), getattr(old, table)
             assert list(one) == list(other) == list(TABLES[table]) and len(one) == len(other) > 0
-            assert other[names].isna().all(axis=None)
+            assert (other[names] == -1 if table == "events" else other[names].isna()).all(axis=None)
             assert one.drop(columns=names).equals(other.drop(columns=names))
-        assert np.array_equal(old.model, new.model) and old.status == "completed"
+        assert (
+            np.array_equal(old.model, new.model) and old.status == "completed" and (old.id, bool(new.id)) == ("", True)
+        )
 
 
 def test_an_old_file_is_shown(files: tuple[Path, Path]) -> None:

@@ -51,7 +51,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     w.update(1.0, 2, 1, 0, 1, 16, 0.5, 24, 0.25, 0.125)
     w.aggregation(0.75, 2)
     w.evaluation(0.0, 0, 0, train_loss=2.25, test_accuracy=0.125)
-    w.event(0.875, "lost", 1, "rank 1 left")
+    w.event(0.75, "note")
+    w.event(0.875, "lost", 1, "rank 1 left", 2, 1)
     w.state(1, "lost")
     w.set_attr("server_cpu_share", 0.5)
     w.close("completed", np.array([4, 3, 2, 1]))
@@ -72,7 +73,11 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert run.evaluations.iloc[0, :4].tolist() == [0.0, 0, 0, 2.25]
         assert run.evaluations.test_accuracy.tolist() == [0.125]
         assert run.evaluations[["test_loss", "personal_accuracy_mean"]].isna().all(axis=None)
-        assert run.events.to_numpy().tolist() == [[0.875, "lost", 1, "rank 1 left"]]
+        assert run.events.to_numpy().tolist() == [
+            [0.75, "note", -1, "", -1, -1],
+            [0.875, "lost", 1, "rank 1 left", 2, 1],
+        ]
+        assert len(run.id) == 16 and int(run.id, 16) and run.id == w.id == run.attrs["id"]
         assert run.clients.updates.tolist() == [0, 1, 2] and run.clients.state.tolist() == ["live", "lost", "live"]
         assert run.clients.rate.tolist() == [10, 20, 30] and run.clients.samples.tolist() == [5, 6, 7]
         assert run.model.tolist() == [4, 3, 2, 1] and run.model.dtype == np.float32 and run.model_version == 1

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from mpifl.errors import choice, whole
+from mpifl.errors import LARGEST, choice, whole
 from mpifl.problems.base import Data, Rows
 from mpifl.streams import stream
 
@@ -34,7 +34,7 @@ class FedPDSynthetic(Data):
 
     def __post_init__(self) -> None:
         choice("kind", self.kind, ("weak", "strong", "strong-code"))
-        whole("dim", self.dim, 2)
+        whole("dim", self.dim, 2, high=LARGEST)
         whole("samples", self.samples, 1)
         whole("seed", self.seed, 0)
 

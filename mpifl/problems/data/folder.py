@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Rows
 
 Part = tuple[np.ndarray, np.ndarray]
+CLASSES = 1_000_000  # at most: a model has weights for each
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,15 @@ def located(path: str, root: Path, file: bool = False) -> Path:
 
 def read_arrays(file: Path) -> dict[str, np.ndarray]:
     """All arrays of one client's file."""
-    from zipfile import BadZipFile  # here, as every rank imports this module and only rank 0 reads
-
     try:
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as content:
                 return dict(content)
-        import h5py
+        import h5py  # here, as every rank imports this module and only rank 0 reads
 
         with h5py.File(file) as content:
-            return {name: item[()] for name, item in content.items() if isinstance(item, h5py.Dataset)}
-    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+            return {name: np.asarray(item[()]) for name, item in content.items() if isinstance(item, h5py.Dataset)}
+    except Exception as error:  # a damaged file raises nearly anything
         raise ConfigError("data file", file, f"an undamaged file: {str(error).lower()}") from error
 
 
@@ -79,6 +77,8 @@ def _pair(arrays: dict[str, np.ndarray], x_name: str, y_name: str, file: Path) -
         raise ConfigError("data file", file, f"{x_name} of shape (rows, features): it has {x.dtype} {x.shape}")
     if y.shape != x.shape[:1] or y.dtype.kind not in "biu":
         raise ConfigError("data file", file, f"{y_name} of {len(x)} whole numbers: it has {y.dtype} {y.shape}")
+    if y.max(initial=0) >= CLASSES:
+        raise ConfigError("data file", file, f"{y_name} below {CLASSES}: it has {y.max()}")
     return x, y.astype(np.int64)
 
 

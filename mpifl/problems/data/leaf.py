@@ -13,7 +13,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError, whole
 from mpifl.problems.base import Data, Rows
-from mpifl.problems.data.folder import Part, gather, located
+from mpifl.problems.data.folder import CLASSES, Part, gather, located
 from mpifl.problems.data.users import drawn
 
 T = TypeVar("T")
@@ -116,8 +116,11 @@ def vectors(x: Any, y: Any) -> Part:
 def labels(y: Any, rows: int, classes: int | None = None) -> np.ndarray:
     """(rows,) int64; ValueError unless y are so many whole numbers, of 0 .. classes - 1 where `classes` is given."""
     given = np.array(y)
-    if given.shape != (rows,) or given.dtype.kind not in "biuf" or (given % 1 != 0).any():
+    whole = given.shape == (rows,) and given.dtype.kind in "biuf" and np.isfinite(given).all()
+    if not whole or (given % 1 != 0).any():
         raise ValueError(f"a whole label for each of {rows} rows")
     if classes is not None and (given.min() < 0 or given.max() >= classes):
         raise ValueError(f"labels 0 to {classes - 1}")
+    if np.abs(given.astype(float)).max(initial=0) >= CLASSES:
+        raise ValueError(f"labels below {CLASSES}")
     return given.astype(np.int64)

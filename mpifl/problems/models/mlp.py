@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.errors import whole
+from mpifl.errors import LARGEST, whole
 from mpifl.problems.base import Init, Layout, Problem
 from mpifl.problems.inits import Uniform
 from mpifl.problems.models.rows import RowModel, RowObjective, RowProblem
@@ -32,7 +32,7 @@ class Mlp(RowModel):
     """Units of the hidden layer."""
 
     def __post_init__(self) -> None:
-        whole("hidden", self.hidden, 1)
+        whole("hidden", self.hidden, 1, high=LARGEST)
 
     def layout(self, features: int, classes: int) -> Layout:
         m = self.hidden

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.errors import ConfigError, number, whole
+from mpifl.errors import LARGEST, ConfigError, number, whole
 from mpifl.problems.base import Data, Init, Model, Problem
 from mpifl.problems.data.nothing import Nothing
 from mpifl.problems.inits import Zero
@@ -39,7 +39,7 @@ class Quadratic(Model):
     """Law of the initial model's entries."""
 
     def __post_init__(self) -> None:
-        whole("dim", self.dim, 1)
+        whole("dim", self.dim, 1, high=LARGEST)
         number("condition", self.condition, 1)
         whole("seed", self.seed, 0)
         number("sigma", self.sigma, 0)

@@ -217,12 +217,20 @@ def drawn(most: int | None, rows: int) -> Any:
 
 
 def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -> np.ndarray:
-    """x[order] / divisor as `dtype`, a piece at a time: the raw rows may be all that memory has room for."""
+    """x[order] / divisor as `dtype`, a piece at a time: the raw rows may be all that memory has room for.
+
+    Raises ConfigError where a number is too large for `dtype`.
+    """
     if dtype.kind == "i":
         return x[order]
     result = np.empty((len(order), x.shape[1]), dtype)
-    for k in range(0, len(order), CHUNK):
-        np.divide(x[order[k : k + CHUNK]], divisor, out=result[k : k + CHUNK], dtype=dtype, casting="unsafe")
+    try:
+        with np.errstate(over="raise"):
+            for k in range(0, len(order), CHUNK):
+                np.divide(x[order[k : k + CHUNK]], divisor, out=result[k : k + CHUNK], dtype=dtype, casting="unsafe")
+    except FloatingPointError:
+        wide = f"one that holds the data: they have numbers beyond {np.finfo(dtype).max:.3g}"
+        raise ConfigError("problem.dtype", dtype, wide) from None
     return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from math import nan
@@ -194,6 +194,15 @@ class TorchObjective(Batches):
         for value, share in self._values(rows, exact):
             (value if share == 1 else value * share).backward()
         self.shared.add_regulariser()
+
+    def save(self) -> dict[str, Vector]:
+        """A copy of what it remembers from one contact to the next: running statistics of its own."""
+        return {} if self.stats is None else {"stats": self.stats.clone()}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Takes over what `save` told, as tensors or arrays."""
+        if self.stats is not None:
+            self.stats.copy_(torch.as_tensor(saved["stats"]))
 
     def settle(self, y: Vector) -> None:
         """Writes the running statistics that the last gradient's pass left into y."""

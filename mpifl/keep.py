@@ -1,0 +1,180 @@
+"""The server's side of checkpoints: cuts through a run that goes on, and what moving a client to another rank takes.
+
+A cut lies between two events. The server saves its state there and sends every rank a mark, which travels with the
+messages, so that a rank meets it when it has worked off what it was sent before. It then saves each client's state and
+last update. Whose update the server still has to consume, the server knows: nothing that is under way is missed, and
+nobody waits. A checkpoint is valid once every part of it is durable, and so are the run file's rows up to the cut.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mpifl.algorithms.base import Algorithm, Vector
+from mpifl.links.schedule import Plan
+from mpifl.links.waiting import Backoff
+from mpifl.records.checkpoint import Part, commit, folder_of
+
+if TYPE_CHECKING:
+    from mpifl.evaluate import Evaluator
+    from mpifl.records import RunWriter
+    from mpifl.serve import Loop
+
+
+class Ranks(Protocol):
+    """What is asked of the ranks with clients."""
+
+    living: set[int]
+    rank_of: list[int]  # of each client
+    parts: list[Any]  # what ranks have told: rank, number, bytes, crc, error of a part that is durable, or failed
+
+    def mark(self, number: int) -> None: ...
+
+    def look(self) -> None:
+        """Takes in what has arrived, without waiting."""
+
+    def host(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
+        """Moves client i to another rank; where to, or "" where there is none."""
+
+
+class Keeper:
+    """Takes the checkpoints of a run and, where clients are to be rehosted, adds up what is consumed of each."""
+
+    def __init__(
+        self, writer: RunWriter, evaluator: Evaluator, ranks: Ranks, schedule: Plan, algorithm: Algorithm,
+        facts: Callable[[], Mapping[str, Any]], rehost: bool, base: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """facts: what more a checkpoint is to say. base: `cut` of the checkpoint that the run resumed from, if any."""
+        self.folder = folder_of(writer.path)
+        self._writer, self._evaluator, self._ranks, self._schedule = writer, evaluator, ranks, schedule
+        self._facts, self._part = facts, Part(self.folder, 0)
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._names = [k for k, name in enumerate(algorithm.telescopes) if name] if rehost else []
+        self._sums: dict[int, list[np.ndarray]] = {}  # consumed of each client since the last complete checkpoint
+        self._since: dict[int, list[np.ndarray]] = {}  # and since the one under way
+        self._base = base
+        self._number = base["number"] if base else 0
+        self._evaluations = base["evaluations"] if base else 0  # rows of the file that were there before
+        self._parts: dict[int, tuple[int, int]] = {}
+        self._awaited: set[int] = set()
+        self._cut: dict[str, Any] = {}
+        self._began, self._took = 0.0, 0.0  # perf_counter; s that the loop was kept from its work
+        self._committing: Future[None] | None = None
+        self.busy = False
+        self.complete = 0  # number of the last complete checkpoint that this run has taken
+
+    # -- cuts ----------------------------------------------------------------------------------------------------------
+    def cut(self, time_: float, loop: Loop) -> None:
+        if self.busy:
+            self._tell(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written", loop)
+            return
+        self._began = time.perf_counter()
+        self._number += 1
+        counts, (measured, models) = self._writer.counts(), self._evaluator.pending()
+        counts["evaluations"] = self._evaluations + measured
+        arrays = {f"server.{name}": value for name, value in loop.server.save().items()}
+        for k, (*_, x, personal) in enumerate(models):
+            arrays |= {f"model.{k}": x} | ({} if personal is None else {f"personal.{k}": personal})
+        self._cut = {
+            "number": self._number, "where": list(self._ranks.rank_of), "out": list(loop.out),
+            "evaluations": counts["evaluations"],
+        }  # fmt: skip
+        now = {
+            "run": self._writer.id, "time": time_, "counts": counts, "loop": loop.saved(),
+            "schedule": self._schedule.save(), "cut": self._cut, "models": [m[:3] for m in models],
+            **self._facts(),
+        }  # fmt: skip
+        self._manifest = deepcopy(now)  # written when the loop has gone on
+        self._part.save(self._number, arrays)
+        self._parts, self._awaited = {}, {0, *self._needed(loop)}
+        self._ranks.mark(self._number)
+        self.busy, self._took = True, time.perf_counter() - self._began
+
+    def poll(self, time_: float, loop: Loop) -> None:
+        self._ranks.look()
+        told = [(0, part) for part in self._part.done()] + [(part.rank, part) for part in self._ranks.parts]
+        self._ranks.parts.clear()
+        for rank, part in told:
+            if part.number != self._number or not self.busy:
+                continue
+            if part.error:
+                self._abandon(time_, f"rank {rank}: {part.error}", loop)
+                return
+            self._parts[rank] = part.bytes, part.crc
+        if self._committing is None:
+            if missing := self._awaited - {0} - self._needed(loop):
+                self._abandon(time_, f"rank {min(missing)} was lost", loop)
+            elif self._awaited <= self._parts.keys():
+                self._committing = self._pool.submit(self._commit, self._number, self._manifest, dict(self._parts))
+        elif self._committing.done():
+            committing, self._committing = self._committing, None
+            if error := committing.exception():
+                self._abandon(time_, str(error), loop)
+                return
+            self.busy, self.complete = False, self._number
+            self._base, self._sums, self._since = self._cut, self._since, {}
+            size, seconds = sum(n for n, _ in self._parts.values()), time.perf_counter() - self._began
+            text = f"{self._number}: {len(self._parts)} parts, {size / 1e6:.3g} MB, {seconds:.3g} s"
+            self._tell(time_, "checkpoint", text, loop)
+
+    def _needed(self, loop: Loop) -> set[int]:
+        """The ranks that have clients to be saved."""
+        lost = loop.losses.lost
+        return self._ranks.living & {rank for i, rank in enumerate(self._ranks.rank_of) if i not in lost}
+
+    def _commit(self, number: int, manifest: Mapping[str, Any], parts: Mapping[int, tuple[int, int]]) -> None:
+        self._writer.durable(manifest["counts"])
+        commit(self.folder, number, manifest, parts)
+
+    def _abandon(self, time_: float, why: str, loop: Loop) -> None:
+        self.busy, self._committing = False, None
+        for i, sums in self._since.items():
+            self._add(self._sums, i, sums)
+        self._since = {}
+        text = f"checkpoint {self._number} could not be completed: {why}"
+        print(f"mpifl: {text}", file=sys.stderr, flush=True)
+        self._tell(time_, "checkpoint-failed", text, loop)
+
+    def _tell(self, time_: float, kind: str, text: str, loop: Loop) -> None:
+        self._writer.event(time_, kind, -1, text, loop.updates, loop.version)
+
+    def finish(self, time_: float, loop: Loop) -> None:
+        """Waits for the checkpoint that was begun."""
+        backoff = Backoff()
+        while self.busy:
+            self.poll(time_, loop)
+            backoff.sleep()
+
+    def close(self) -> None:
+        self._part.close()
+        self._pool.shutdown()
+
+    # -- clients that move ---------------------------------------------------------------------------------------------
+    def consumed(self, i: int, vectors: tuple[Vector, ...]) -> None:
+        if self._names:
+            self._add(self._since if self.busy else self._sums, i, [vectors[k] for k in self._names])
+
+    @staticmethod
+    def _add(sums: dict[int, list[np.ndarray]], i: int, vectors: Sequence[np.ndarray]) -> None:
+        if i in sums:
+            for total, v in zip(sums[i], vectors, strict=True):
+                total += v
+        else:
+            sums[i] = [v.copy() for v in vectors]
+
+    def rehost(self, i: int, time_: float, loop: Loop) -> str:
+        """Has another rank host client i, from the last complete checkpoint; where, or "" where there is none."""
+        if self.busy:  # it would have this client where it was
+            self._abandon(time_, f"client {i} moves", loop)
+        saved = None
+        if self._base:
+            saved = {"folder": str(self.folder.absolute()), "number": self._base["number"]}
+            saved |= {"where": [(i, self._base["where"][i])], "pending": i in self._base["out"]}
+        return self._ranks.host(i, saved, self._sums.get(i, []))

@@ -1,0 +1,299 @@
+"""The server's end of the MPI link, on rank 0; bounded memory.
+
+Client i of n lives on rank 1 + i mod (R-1), until it is moved. An update comes as a frame (see `wire`), for which one
+persistent receive a rank is posted; vectors too large for it are fetched into a pool of reused buffers, so they wait at
+the sender until a buffer is free. Large messages leave by Isend straight from the model's array, which lives until its
+sends are complete.
+
+Where the MPI tells of ranks that die (ULFM) the link goes on with the others: a failed call says no more than that
+somebody is dead, so the dead are looked up, what is under way to or from them is forgotten, and their clients are lost.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from math import inf
+
+import numpy as np
+
+from mpifl.algorithms.base import Message, Update
+from mpifl.errors import RunFailed
+from mpifl.links import wire
+from mpifl.links.mpi import DATA, FRAME, MPI, SETUP, TEXT, Outgoing, Part, dead, post, tags, wait
+from mpifl.links.waiting import Backoff
+from mpifl.links.wire import Frames
+
+POOL_BYTES = 256 << 20  # most memory in the receive buffers
+POOL_MOST = 32
+UNSEEN = 64  # sends of small frames, which are copies, that may go without a look at whether they are done
+STUCK = 5.0  # s that the end of the run waits for ranks whose clients were given up
+
+
+class ServerEnd:
+    """The server's end: a link for n clients on the other ranks of `comm`; at most `vectors` vectors a message."""
+
+    def __init__(self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int) -> None:
+        tags(comm, clients)
+        self._comm, self._workers = comm, comm.size - 1
+        self._frames = frames = Frames(d, dtype, vectors)
+        self._arriving = [frames.empty() for _ in range(self._workers)]
+        self._posts = [comm.Recv_init(f, r, FRAME) for r, f in enumerate(self._arriving, 1)]
+        self.rank_of = [1 + i % self._workers for i in range(clients)]
+        self.living = set(range(1, comm.size))  # ranks that take part in the run
+        size = vectors * d * dtype.itemsize
+        most = 0 if frames.inline else max(2, min(POOL_MOST, clients, POOL_BYTES // size))
+        self._buffers = [np.empty((vectors, d), dtype) for _ in range(most)]
+        self._free = list(range(most))
+        # The frames' receives, then those of slot s, vector v at self._workers + s * vectors + v.
+        self._requests: list[MPI.Request] = [*self._posts, *[MPI.REQUEST_NULL] * (most * vectors)]
+        self._announced: dict[tuple[int, int], list[float]] = {}  # (client, rank) -> head of an update, in order
+        self._fetching: dict[int, tuple[int, int, list[float], int]] = {}  # slot -> client, rank, head, vectors to come
+        self._coming: set[int] = set()  # which of the requests behind the frames' are under way
+        self._rounds: dict[int, int] = {}  # client -> round of its last message
+        self._ready: dict[int, Update] = {}  # complete updates, in order of completion
+        self._slots: dict[int, int] = {}  # and their slots, by client
+        self._outgoing = Outgoing(self._bury)
+        self._graves: list[object] = []  # buffers that a dead rank's messages may still touch
+        self._gone: set[int] = set()  # ranks that have said goodbye
+        self._failed: dict[int, str] = {}  # clients that were lost, and why, until `lost` tells
+        self._missed: list[tuple[int, str]] = []
+        self._silent: set[int] = set()  # ranks of clients that were given up
+        self.parts: list[Part] = []  # of checkpoints, as ranks tell of them
+        self.signals: list[int] = []  # that client ranks have heard
+        self.stuck: set[int] = set()  # ranks that did not say goodbye
+        for rank in range(1, comm.size):
+            self._listen(rank)
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+    def expect(self, i: int, round: int) -> None:
+        """Client i was sent the message of this round before: its update comes of itself."""
+        self._rounds[i] = round
+
+    def send(self, i: int, message: Message, delay: float) -> None:
+        buffers = self._frames.pack(wire.message_head(i, message, delay), message.vectors)
+        self._rounds[i] = message.round
+        self._post(buffers, self.rank_of[i], i)
+        if not self._frames.inline or len(self._outgoing) >= UNSEEN:
+            self._outgoing.look()
+
+    def _post(self, buffers: list[np.ndarray], rank: int, client: int = 0) -> None:
+        if rank in self.living:
+            self._outgoing.add(lambda: post(self._comm, buffers, rank, client), buffers, rank)
+
+    def mark(self, number: int) -> None:
+        """Has every rank write its part of a checkpoint, when it has worked off what it was sent before."""
+        for rank in sorted(self.living):
+            self._post(self._frames.pack((wire.MARK, number)), rank)
+
+    def move(self, i: int, rank: int, words: list[np.ndarray]) -> None:
+        """Has a rank host client i, of which `words` say all it needs (`mpifl.muster`)."""
+        self._failed.pop(i, None)
+        self.rank_of[i] = rank
+        self._post(self._frames.pack((wire.HOST, i)), rank)
+        self._outgoing.add(lambda: [self._comm.Isend(w, rank, SETUP) for w in words], words, rank)
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+    def _fetch(self, key: tuple[int, int]) -> None:
+        """Starts the receives of an announced update into a free buffer."""
+        (i, rank), head, vectors = key, self._announced.pop(key), self._frames.vectors
+        slot = self._free.pop()
+        self._fetching[slot] = i, rank, head, int(head[2])
+        try:
+            for v, k in enumerate(range(self._workers + slot * vectors, self._workers + slot * vectors + int(head[2]))):
+                self._requests[k] = self._comm.Irecv(self._buffers[slot][v], rank, DATA + i)
+                self._coming.add(k)
+        except MPI.Exception as error:
+            self._bury(error)
+
+    def _progress(self, fetch: bool) -> bool:
+        """Takes in what has arrived, without waiting; whether anything had. Raises RunFailed for a rank's error."""
+        while fetch and self._announced and self._free:
+            self._fetch(next(iter(self._announced)))
+        try:
+            done = MPI.Request.Testsome(self._requests) or ()
+        except MPI.Exception as error:
+            self._bury(error)
+            done = self._done()
+        self._coming.difference_update(done)
+        for k in done:
+            if k < self._workers:
+                self._frame(k + 1)
+            else:
+                self._vector((k - self._workers) // self._frames.vectors)
+        return bool(done)
+
+    def _listen(self, rank: int) -> None:
+        """Waits for a rank's next frame."""
+        try:
+            if rank in self.living:
+                self._posts[rank - 1].Start()
+        except MPI.Exception as error:
+            self._bury(error)
+
+    def _frame(self, rank: int) -> None:
+        if rank not in self.living:  # it died just now
+            return
+        head = self._frames.head(self._arriving[rank - 1])
+        kind, i = int(head[0]), int(head[1])
+        text = self._text(rank, int(head[wire.TEXTS[kind]])) if kind in wire.TEXTS else ""
+        here = kind in (wire.UPDATE, wire.REFUSED, wire.RAISED) and self.rank_of[i] == rank
+        if kind == wire.UPDATE and not self._frames.inline:
+            self._announced[i, rank] = head
+        elif kind == wire.UPDATE and here:
+            vectors = self._frames.body(self._arriving[rank - 1], int(head[2]))
+            self._ready[i] = wire.to_update(head, vectors, self._rounds[i])
+        elif kind == wire.REFUSED and here:
+            self._ready[i] = wire.to_update(head, (), self._rounds[i])._replace(refused=text)
+        elif kind == wire.RAISED and i < 0:
+            raise RunFailed(text)
+        elif kind == wire.RAISED and here:
+            self._failed[i] = text
+        elif kind == wire.SAVED:
+            self.parts.append(Part(rank, i, int(head[2]), int(head[3]), text))
+        elif kind == wire.SIGNAL:
+            self.signals.append(i)
+        elif kind == wire.BYE:
+            self._gone.add(rank)
+            return  # nothing follows
+        self._listen(rank)
+
+    def _text(self, rank: int, length: int) -> str:
+        """The text that follows a frame; what there is of it, where the rank dies."""
+        text = bytearray(length)
+        if length:
+            try:
+                wait(self._comm.Irecv(text, rank, TEXT))
+            except MPI.Exception as error:
+                self._bury(error)
+        return text.decode("utf-8", "replace")
+
+    def _vector(self, slot: int) -> None:
+        if slot not in self._fetching:  # its sender died just now
+            return
+        i, rank, head, missing = self._fetching[slot]
+        if missing > 1:
+            self._fetching[slot] = i, rank, head, missing - 1
+            return
+        del self._fetching[slot]
+        if self.rank_of[i] != rank:  # it was given up, and lives elsewhere
+            self._free.append(slot)
+            return
+        self._ready[i] = wire.to_update(head, tuple(self._buffers[slot][: int(head[2])]), self._rounds[i])
+        self._slots[i] = slot
+
+    def any(self, timeout: float) -> tuple[int, Update] | None:
+        end = time.perf_counter() + timeout
+        backoff = Backoff()
+        while not self._ready:
+            if self._progress(fetch=True):
+                backoff.reset()
+            elif (left := end - time.perf_counter()) <= 0:
+                break
+            else:
+                backoff.sleep(left)
+        for i in [i for i in self._failed if i not in self._ready]:
+            self._miss(i)
+        i = next(iter(self._ready), -1)
+        return (i, self._ready.pop(i)) if i >= 0 else None
+
+    def take(self, i: int, timeout: float = inf) -> Update | None:
+        end = time.perf_counter() + timeout
+        backoff = Backoff()
+        while i not in self._ready:
+            if i in self._failed:
+                self._miss(i)
+                return None
+            if (key := (i, self.rank_of[i])) in self._announced and self._free:
+                self._fetch(key)
+            if self._progress(fetch=False):
+                backoff.reset()
+            elif (left := end - time.perf_counter()) <= 0:
+                return None
+            else:
+                backoff.sleep(left)
+        return self._ready.pop(i)
+
+    def release(self, i: int) -> None:
+        if i in self._slots:
+            self._free.append(self._slots.pop(i))
+
+    # -- what goes wrong -----------------------------------------------------------------------------------------------
+    def _bury(self, error: MPI.Exception) -> None:
+        """Forgets what has to do with ranks that have died. Raises the error where nobody has."""
+        died, vectors = (dead(self._comm) & self.living) - self._gone, self._frames.vectors
+        if not died and error.Get_error_class() != MPI.ERR_PROC_FAILED:  # else it is of a rank that is buried already
+            raise error
+        self.living -= died
+        for rank in died:
+            self._requests[rank - 1] = MPI.REQUEST_NULL
+        for key in [key for key in self._announced if key[1] in died]:
+            del self._announced[key]
+        for i in [i for i, rank in enumerate(self.rank_of) if rank in died and i not in self._failed]:
+            self._failed[i] = f"rank {self.rank_of[i]} died"
+        for slot in [slot for slot, (_, rank, *_) in self._fetching.items() if rank in died]:
+            del self._fetching[slot]
+            for k in range(self._workers + slot * vectors, self._workers + (slot + 1) * vectors):
+                self._requests[k] = MPI.REQUEST_NULL
+                self._coming.discard(k)
+            self._graves.append(self._buffers[slot])
+            self._buffers[slot] = np.empty_like(self._buffers[slot])
+            self._free.append(slot)
+        self._outgoing.bury(died)
+
+    def _done(self) -> list[int]:
+        """Which requests are over, looked at one by one: a call for all of them that fails does not say."""
+        found = []
+        for k in [*(rank - 1 for rank in self.living - self._gone), *self._coming]:
+            try:
+                if self._requests[k].Test():
+                    found.append(k)
+            except MPI.Exception:  # of a rank that died just now: the next call for all finds it
+                continue
+        return found
+
+    def _miss(self, i: int) -> None:
+        self._missed.append((i, self._failed.pop(i)))
+
+    def lost(self) -> list[tuple[int, str]]:
+        missed, self._missed = self._missed, []
+        return missed
+
+    def give_up(self, i: int) -> None:
+        self._silent.add(self.rank_of[i])
+        self.rank_of[i] = 0  # of no rank: what it still sends is dropped
+        self._failed.pop(i, None)
+
+    def look(self) -> None:
+        """Takes in what has arrived, without waiting."""
+        self._progress(fetch=True)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+    def finish(self, code: int) -> int:
+        stop = self._frames.pack((wire.STOP, code))
+        for rank in sorted(self.living):
+            self._post(stop, rank)
+        for i in [i for i in self._slots if i not in self._ready]:  # in use when the run broke off
+            self.release(i)
+        dropped, backoff, patience = 0, Backoff(), inf
+        while self.living - self._gone or self._fetching or self._ready or self._announced:
+            try:
+                if self._progress(fetch=True):
+                    backoff.reset()
+                else:
+                    backoff.sleep()
+            except RunFailed as error:
+                print(error, file=sys.stderr)
+            for i in list(self._ready):
+                del self._ready[i]
+                self.release(i)
+                dropped += 1
+            if not self.living - self._gone - self._silent:  # only those are missing that may never come
+                patience = min(patience, time.perf_counter() + STUCK)
+            if time.perf_counter() > patience:
+                self.stuck = self.living - self._gone
+                return dropped
+        self._outgoing.drain()
+        for rank in self.living:
+            self._posts[rank - 1].Free()
+        return dropped

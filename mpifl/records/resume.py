@@ -1,0 +1,95 @@
+"""The run file of a run that resumes: the rows up to the checkpoint, in a new file that takes the old one's place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.records.create import lay_out, new_file
+from mpifl.records.disk import sync_folder
+from mpifl.records.reader import Run, open_run
+from mpifl.records.schema import TABLES
+
+BLOCK = 1 << 16  # rows copied at once
+
+
+def continued(
+    path: Path,
+    *,
+    attrs: Mapping[str, Any],
+    clients: Mapping[str, Any],
+    x: np.ndarray,
+    layout: Sequence[tuple[str, tuple[int, ...]]],
+    counts: Mapping[str, int],
+    states: Sequence[str],
+    version: int,
+) -> h5py.File:
+    """The open file that replaced `path` in one step, durably; arguments as those of `RunWriter.resumed`.
+
+    Raises ConfigError("run file", ...) for an old file that cannot be read or has too few rows, ConfigError("output",
+    ...) where the new one cannot be written. The old one then stays as it was.
+    """
+    with open_run(path) as old, new_file(path, overwrite=True) as file:
+        _enough(old, counts, len(states))
+        kept = {name: old.attrs[name] for name in ("started", "id") if old.attrs.get(name)}
+        lay_out(file, {**attrs, **kept}, clients, x, layout, version, states)
+        for table in TABLES:
+            _copy(old, file, table, counts[table])
+        file["clients/updates"][...] = _recounted(path, file, len(states))
+        file.flush()
+        os.fsync(file.id.get_vfd_handle())
+    with contextlib.suppress(OSError):  # tidying, and what `durable` will do again
+        _sweep(path)
+        sync_folder(path.parent)
+    return file
+
+
+def _enough(old: Run, counts: Mapping[str, int], n: int) -> None:
+    for table in TABLES:
+        if old.count(table) < counts[table]:
+            found = f"this one has {old.count(table)}"
+            raise ConfigError("run file", old.path, f"at least {counts[table]} {table}, as at the checkpoint; {found}")
+    if len(old.clients) != n:
+        raise ConfigError("run file", old.path, f"one of {n} clients; this one has {len(old.clients)}")
+
+
+def _copy(old: Run, file: h5py.File, table: str, count: int) -> None:
+    for name in TABLES[table]:
+        column = file[table][name]
+        for first in range(0, count, BLOCK):
+            stop = min(first + BLOCK, count)
+            values = old.rows(table, name, first, stop)
+            if column.dtype.kind == "i" and values.dtype.kind == "f":  # NaN: an older version had no such column
+                values = np.zeros(len(values), column.dtype)
+            if values.dtype.kind != column.dtype.kind:
+                raise ConfigError("run file", old.path, f"a run file; in this one {table}/{name} is {values.dtype}")
+            column.resize((stop,))
+            column[first:stop] = values
+
+
+def _recounted(path: Path, file: h5py.File, n: int) -> np.ndarray:
+    """(n,) updates of each client."""
+    sums = np.zeros(n, np.int64)
+    column = file["updates/client"]
+    for first in range(0, len(column), BLOCK):
+        clients = column[first : first + BLOCK]
+        if clients.min() < 0 or clients.max() >= n:
+            raise ConfigError("run file", path, f"one of clients 0 to {n - 1}; this one has updates of others")
+        sums += np.bincount(clients, minlength=n)
+    return sums
+
+
+def _sweep(path: Path) -> None:
+    """Removes what runs that were killed at the same work left behind."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
+    for other in path.parent.iterdir():
+        if name.fullmatch(other.name):
+            other.unlink()

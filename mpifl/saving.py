@@ -1,0 +1,56 @@
+"""The clients' side of checkpoints: a rank writes its part, and reads the states of clients that it is to host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mpifl.algorithms.base import Update
+from mpifl.records.checkpoint import Part, Written, open_set
+from mpifl.work import Worker
+
+
+class Saver:
+    """Writes the parts of one rank: what its clients hold, at a mark between two jobs."""
+
+    def __init__(self, folder: Path, rank: int, worker: Worker, holding: Callable[[], Mapping[int, float]]) -> None:
+        """holding: how long updates are held back still (s), by client."""
+        self._part, self._worker, self._holding = Part(folder, rank), worker, holding
+        self.busy = False  # a part is being made durable
+
+    def save(self, number: int) -> None:
+        """Writes the part of checkpoint `number`; `done` tells when it is durable, or why it is not."""
+        self._part.save(number, self._worker.saved(self._holding()))
+        self.busy = True
+
+    def done(self) -> list[Written]:
+        """Parts that have become durable, or failed; never waits."""
+        if not self.busy:
+            return []
+        written = self._part.done()
+        self.busy = not written
+        return written
+
+    def close(self) -> None:
+        self._part.close()
+
+
+def restore(worker: Worker, saved: Mapping[str, Any], clients: Iterable[int]) -> dict[int, tuple[Update | None, float]]:
+    """Puts clients into the state in which a checkpoint has them; their last updates, and how long those are to be held
+    back (s). Raises ConfigError where the checkpoint cannot be read.
+
+    saved  folder, number, and where: (client, the rank whose part has it)
+    """
+    checkpoint, clients = open_set(Path(saved["folder"]), saved["number"]), list(clients)
+    everywhere = dict(saved["where"])
+    where = {i: everywhere[i] for i in clients}
+    found = {}
+    for rank in set(where.values()):
+        part = checkpoint.part(rank)
+        names: dict[int, list[str]] = {i: [] for i in clients}
+        for name in part.names():
+            names.get(int(name.partition(".")[0]), []).append(name)
+        for i in (i for i in clients if where[i] == rank):
+            found[i] = worker.restore(i, {name.partition(".")[2]: part[name] for name in names[i]})
+    return found

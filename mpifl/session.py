@@ -1,0 +1,162 @@
+"""A run on rank 0, from the moment when all ranks are ready to its end: the loop, what watches it, what is written."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mpifl.algorithms.base import Clients, State
+from mpifl.errors import RunFailed
+from mpifl.evaluate import Evaluator
+from mpifl.keep import Keeper, Ranks
+from mpifl.links.clocks import Link
+from mpifl.links.schedule import Plan, Record
+from mpifl.progress import Progress
+from mpifl.serve import Loop
+from mpifl.signals import Heard, code_of
+
+if TYPE_CHECKING:
+    from mpifl.config import Job
+    from mpifl.problems import Problem
+    from mpifl.records import RunWriter
+    from mpifl.records.checkpoint import Checkpoint
+
+
+class Ends(Ranks, Link, Protocol):
+    """The server's end of a link, and the ranks behind it."""
+
+    signals: list[int]  # that other ranks have heard
+    stuck: set[int]  # ranks that did not end
+
+    def expect(self, i: int, round: int) -> None:
+        """Client i's update comes of itself: it was sent the message of this round before the run was resumed."""
+
+
+class Session:
+    """One run. Raises nothing that it has not recorded."""
+
+    def __init__(
+        self, job: Job, problem: Problem, server: State, clients: Clients, link: Ends, schedule: Plan | Record,
+        writer: RunWriter, saved: Checkpoint | None,
+    ) -> None:  # fmt: skip
+        self._job, self._link, self._writer, self._schedule = job, link, writer, schedule
+        self.stuck = False  # ranks have not ended
+        self._heard = Heard()
+        plan = schedule if isinstance(schedule, Plan) else None
+        facts: Mapping[str, Any] = saved.facts if saved else {}
+        self._earlier = float(facts.get("wall_seconds", 0.0))  # of the run, before it was resumed
+        self.evaluator = Evaluator(
+            problem, writer, deterministic=schedule.deterministic,
+            accuracy=job.stop.accuracy if plan else None,  # a record ends where it ends
+            gradient=job.evaluate.gradient, penalty=job.algorithm.penalty,
+            first=problem.client_accuracies(problem.initial(job.seed)), best=facts.get("best", np.nan),
+        )  # fmt: skip
+        self.record = Progress(writer, job.stop, self.evaluator)
+        self.keeper = None
+        if plan:
+            self.keeper = Keeper(
+                writer, self.evaluator, link, plan, job.algorithm, self._facts, job.faults.lost == "rehost",
+                facts.get("cut"),
+            )  # fmt: skip
+        self.loop = Loop(
+            job.algorithm, server, clients, link, schedule, self.record, self.evaluator, job.seed, job.faults,
+            self.keeper,
+        )  # fmt: skip
+        if saved:
+            self._resume(saved)
+
+    def _facts(self) -> dict[str, Any]:
+        return {"wall_seconds": self._earlier + time.perf_counter() - self._begin, "best": self.evaluator.best}
+
+    def _resume(self, saved: Checkpoint) -> None:
+        self.loop.load(saved.facts["loop"])
+        self.record.time, self.record.count = saved.facts["time"], self.loop.updates
+        for i in self.loop.out:
+            self._link.expect(i, self.loop.rounds[i] - 1)
+        part = saved.part(0)
+        for k, asked in enumerate(saved.facts["models"]):
+            told = f"personal.{k}" in part.names()
+            personal = part[f"personal.{k}"] if told else None
+            self.evaluator.submit((*asked, part[f"model.{k}"], personal))
+        text = "; ".join([f"from checkpoint {saved.number}", *saved.facts.get("passed", ())])
+        at, loop = saved.facts["time"], self.loop
+        self._writer.event(at, "resumed", -1, text, loop.updates, loop.version)
+
+    # -- the run -------------------------------------------------------------------------------------------------------
+    def run(self) -> int:
+        """Runs it to its end; the exit code."""
+        writer = self._writer
+        version: int | None = 0 if not self.loop.begun else self.loop.version
+        status, code, x = "failed", 3, self.loop.server.x  # a run that fails keeps its first model
+        self._begin, cpu = time.perf_counter(), time.process_time()
+        if not self._earlier:
+            writer.set_attr("began", time.time())
+        try:
+            if isinstance(self._schedule, Plan):
+                self._schedule.clock.start()
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.loop.run(self._stopped, self._interrupted)
+            x = self._job.algorithm.model(self.loop.server)
+            version = None
+            status, code = ("interrupted", code_of(self._heard.numbers[0])) if self._heard.numbers else ("completed", 0)
+        except RunFailed as error:
+            print(f"mpifl: the run failed: {error}", file=sys.stderr)
+            lines = str(error).splitlines()  # of a rank's traceback: where, and what
+            writer.event(self.record.time, "failed", -1, " ".join(dict.fromkeys([lines[0], lines[-1]])))
+        except Exception as error:
+            writer.event(self.record.time, "failed", -1, f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            self._end(status, code, x, version, cpu)
+        print(f"{self._job.output}: {status}, {self.record.summary()}{self._goes_on(status)}", flush=True)
+        return code
+
+    def _end(self, status: str, code: int, x: Any, version: int | None, cpu: float) -> None:
+        writer, at = self._writer, self.record.time
+        wall, cpu = time.perf_counter() - self._begin, time.process_time() - cpu
+        writer.set_attr("wall_seconds", self._earlier + wall)
+        writer.set_attr("server_cpu_share", cpu / wall)
+        writer.set_attr("peak_rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        self.record.close()
+        unexpected = sys.exc_info()[0] is not None  # ends all ranks at once
+        if status == "interrupted":  # a launcher may leave us half a second: the file first
+            name = signal.Signals(self._heard.numbers[0]).name
+            writer.event(at, "interrupted", -1, f"by {name}; updates under way are not applied")
+            self._close(status, x, version)
+        if self.keeper:
+            if not unexpected and self._heard.numbers:
+                self.keeper.finish(at, self.loop)
+            self.keeper.close()
+        dropped = 0 if unexpected else self._link.finish(code)
+        self.stuck = bool(self._link.stuck)
+        if status != "interrupted":
+            if dropped:
+                writer.event(at, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
+            self._close(status, x, version)
+        self._heard.forget()
+
+    def _close(self, status: str, x: Any, version: int | None) -> None:
+        self.evaluator.close()
+        self._writer.close(status, x, version)
+
+    def _goes_on(self, status: str) -> str:
+        if status == "completed" or not self.keeper or not self.keeper.complete:
+            return ""
+        return f"; saved, mpifl resume {self._job.output} goes on"
+
+    def _interrupted(self) -> bool:
+        """Whether a signal ends the run."""
+        if self._link.signals and not self._heard.numbers:
+            self._heard.numbers.append(self._link.signals[0])
+        return bool(self._heard.numbers)
+
+    def _stopped(self) -> bool:
+        """Whether a target ends the run now. Raises RunFailed where rows could not be written."""
+        self._writer.check()
+        return self.evaluator.reached

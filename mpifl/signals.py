@@ -1,0 +1,31 @@
+"""The signals that end a run, cleanly at first."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # USR1: what SLURM is asked to send ahead of a time limit
+
+
+def code_of(number: int) -> int:
+    """The exit code of a run that a signal has ended: 130 or 143."""
+    return 130 if number == signal.SIGINT else 143
+
+
+class Heard:
+    """The signals that this process has heard from now on; a second one ends it at once."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self._before = {s: signal.signal(s, self._catch) for s in SIGNALS}
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        self.numbers.append(number)
+        for s in SIGNALS:
+            signal.signal(s, signal.SIG_DFL)
+
+    def forget(self) -> None:
+        """Signals are again what they were."""
+        for s, handler in self._before.items():
+            signal.signal(s, handler)

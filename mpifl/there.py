@@ -1,0 +1,41 @@
+"""The clients on the other ranks of an MPI job, as the server sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifl import muster
+from mpifl.ends import vectors
+from mpifl.links.server import ServerEnd
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from mpifl.config import Job
+    from mpifl.problems import Problem
+
+
+class There(ServerEnd):
+    """The server's end of the link to ranks that have their clients ready."""
+
+    def __init__(self, comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> None:
+        """Lets them begin."""
+        muster.go(comm)
+        super().__init__(comm, problem.clients, x0.size, x0.dtype, vectors(job.algorithm))
+        self._problem = problem
+
+    def host(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
+        """Moves client i to the living rank that has the fewest; where to, or "" where there is none.
+
+        saved     where its state is (`mpifl.saving.restore`), and pending: whether its last update was not consumed
+        consumed  sums of what was consumed of it since, of each vector that telescopes
+        """
+        if not self.living:
+            return ""
+        rank = min(sorted(self.living), key=self.rank_of.count)
+        shard = self._problem.shard(i)
+        text = {"shard": muster.specified(shard), "consumed": muster.specified(consumed), "saved": saved}
+        self.move(i, rank, muster.packed(text, [*shard, *consumed]))
+        return f"to rank {rank}"

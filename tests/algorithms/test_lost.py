@@ -1,0 +1,267 @@
+"""Lost clients: whom a round is drawn from, what it is without those that drop out of it, where a run ends then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Clients
+from mpifl.algorithms.feddr import FedDR
+from mpifl.algorithms.fedgate import FedGate
+from mpifl.algorithms.fedpd import FedPD
+from mpifl.algorithms.local import Gd
+from mpifl.algorithms.participation import Cohort
+from mpifl.algorithms.proximal import L2Squared
+from mpifl.algorithms.scaffold import Scaffold
+from mpifl.algorithms.splitting import Absolute
+from mpifl.algorithms.vrl_sgd import VrlSgd
+from tests.algorithms import test_state
+from tests.algorithms.test_state import CASES, N, build
+from tests.algorithms.world import World
+from tests.loops import Quadratic, close, optimum, random_quadratics
+
+
+# -- whom a round is drawn from ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("p", [None, np.array([1, 2, 3, 4, 5, 6]) / 21], ids=["uniform", "given"])
+def test_members_are_living(p: np.ndarray | None) -> None:
+    """As many as before where so many live, drawn as if there had never been others; who was drawn stays."""
+    cohort, lost = Cohort(3, 6, 1, p), {0, 4}
+    draws = [cohort.sample(r, lost) for r in range(3000)]
+    assert all(len(m) == 3 and m == sorted(m) and not lost & {*m} for m in draws)
+    if p is None:
+        assert all(len({*m}) == 3 for m in draws)
+    counts = Counter(i for m in draws for i in m)
+    q = np.ones(4) / 4 if p is None else p[[1, 2, 3, 5]] / p[[1, 2, 3, 5]].sum()
+    assert np.abs(np.array([counts[i] for i in (1, 2, 3, 5)]) / 9000 - q).max() < 5 * (0.25 / 9000) ** 0.5
+    for r, members in enumerate(draws):
+        kept = Counter(cohort.sample(r))
+        assert cohort.sample(r, []) == cohort.sample(r)
+        assert all(Counter(members)[i] >= kept[i] for i in kept.keys() - lost)
+    fewer = [cohort.sample(r, {0, 1, 2, 4}) for r in range(50)]
+    assert all(len(m) == 2 and {*m} <= {3, 5} for m in fewer) and (p is not None or fewer == [[3, 5]] * 50)
+
+
+def test_pairs_of_uniform_members_are_equally_likely() -> None:
+    draws = Counter(tuple(Cohort(2, 6, 2).sample(r, {1, 5})) for r in range(6000))
+    assert len(draws) == 6 and max(abs(k - 1000) for k in draws.values()) < 5 * (1000 * 5 / 6) ** 0.5
+
+
+def test_two_phases_keep_their_members() -> None:
+    """A client lost between two rounds of one draw is replaced; nobody else is."""
+    for r in range(0, 40, 2):
+        cohort = Cohort(4, 10, 3, repeat=2)
+        first = cohort.sample(r)
+        second = cohort.sample(r + 1, {first[0]})
+        assert {*first[1:]} < {*second} and len(second) == 4
+
+
+def test_all_first_without_the_lost() -> None:
+    cohort = FedDR(init="mean", cohort=2).rounds(Clients(np.ones(4, int)), 0)
+    assert cohort.sample(0, {2}) == [0, 1, 3] and cohort.sample(0) == [0, 1, 2, 3]
+    assert len(cohort.sample(1, {2})) == 2
+
+
+# -- a member drops out ------------------------------------------------------------------------------------------------
+ROUNDS = [
+    case
+    for case in CASES
+    if build(case).rounds(Clients(np.ones(N, int)), 0) and "drop_percent" not in case  # drawn among a round's members
+]
+PHASED = ("feddane", "inexact-dane", "f-svrg", "mime")
+MEMBERS, LOST = [0, 1, 2, 2, 4], 1  # one drawn twice, one not at all
+
+
+def world(case: str) -> World:
+    x0, objectives = test_state.clients("float64")
+    return World(build(case), list(objectives.values()), x0, samples=[1, 2, 3, 4, 5])
+
+
+def vectors(here: World) -> dict[str, Any]:
+    return {k: v for k, v in vars(here.server).items() if isinstance(v, np.ndarray)}
+
+
+@pytest.mark.parametrize("after", [0, 2, 3], ids=["before", "between", "after"])
+@pytest.mark.parametrize("case", ROUNDS)
+def test_a_round_is_that_of_the_members_who_answered(case: str, after: int) -> None:
+    """Some rounds of all, one of a few of whom one drops out before, between or after the others' answers: the server
+    is where it would be had the round been begun without it, to rounding; so it is after one more of all the others."""
+    full = [0, 1, 2, 3, 4]
+    for first in (2, 3):  # of two phases, in the first or in the second
+        one, other = world(case), world(case)
+        for here, members in ((one, MEMBERS), (other, [i for i in MEMBERS if i != LOST])):
+            for _ in range(first):
+                here.round(full)
+            here.round(members, *((LOST, after) if here is one else ()))
+        compare(one, other)
+        for here in (one, other):
+            here.round([0, 2, 3, 4])
+        compare(one, other)
+
+
+def compare(one: World, other: World) -> None:
+    for name, v in vectors(one).items():
+        close(v, vectors(other)[name], 2e-14)
+    assert one.server.x.any()
+
+
+def test_the_last_member_that_drops_out_leaves_nothing() -> None:
+    """Nobody has answered; the round begins again with others."""
+    one, other = world("fedavg-local_steps=3"), world("fedavg-local_steps=3")
+    one.algorithm.begin(one.server, [0, 3])
+    for i in (0, 3):
+        one.algorithm.drop(one.server, i)
+    assert one.server.weights == {}
+    for here in (one, other):
+        here.round([1, 2])
+    compare(one, other)
+
+
+def test_weights_by_samples_of_the_others() -> None:
+    """FedAvg, s = 1 .. 5, members 0, 1, 2, 2, 4 without 1: (1 x_0 + 2*3 x_2 + 5 x_4)/12."""
+    here = world("fedavg-cohort=2,sampling=samples,weights=samples")
+    here.algorithm.begin(here.server, MEMBERS)
+    y = {i: here.contact(i).vectors[0] for i in (0, 1, 2, 4)}
+    here.take(2)
+    here.algorithm.drop(here.server, LOST)
+    here.take(0), here.take(4)
+    here.aggregate()
+    close(here.server.x, (1 * y[0] + 6 * y[2] + 5 * y[4]) / 12, 1e-15)
+
+
+def test_SCAFFOLD_adds_no_control_variate_of_who_drops_out() -> None:
+    """x <- x + mean over the others of dy; c <- c + (1/n) sum over the others of dc: c stays the mean of the c_i that
+    the server knows."""
+    here = World(Scaffold(step_size=0.1, local_steps=3), random_quadratics(0, 4), np.zeros(3))
+    here.round(range(4))
+    x, c = here.server.x, here.server.c
+    here.algorithm.begin(here.server, [0, 1, 2])
+    dy, dc = zip(*(here.contact(i).vectors for i in (0, 1, 2)), strict=True)
+    here.take(0)
+    here.algorithm.drop(here.server, 1)
+    here.take(2)
+    here.aggregate()
+    close(here.server.x, x + (dy[0] + dy[2]) / 2, 1e-15)
+    close(here.server.c, c + (dc[0] + dc[2]) / 4, 1e-15)
+    close(here.server.c, np.mean([here.seen[i].c for i in range(4)], axis=0), 1e-15)
+
+
+def test_FEDDR_keeps_the_last_point_of_who_drops_out() -> None:
+    """xtilde <- xtilde + sum over the others of p_i (new xhat_i - xhat_i)."""
+    here = World(FedDR(step_size=0.1, local_steps=3), random_quadratics(0, 3), np.zeros(3))
+    here.round(range(3))
+    before = here.server.xtilde.copy()
+    here.algorithm.begin(here.server, [0, 1, 2])
+    sent = [here.contact(i).vectors[0] for i in range(3)]
+    here.algorithm.drop(here.server, 1)
+    here.take(0), here.take(2)
+    here.aggregate()
+    close(here.server.xtilde, before + (sent[0] + sent[2]) / 3, 1e-15)
+
+
+def test_the_second_phase_does_not_count_on_who_was_lost_in_the_first() -> None:
+    """Who dropped out of the phase of gradients is sent the model with their mean, should it ever be a member again."""
+    for name in PHASED:
+        here = world(f"{name}-local_steps=3")
+        here.round([0, 1, 2], lost=1)
+        here.algorithm.begin(here.server, [0, 1, 2])
+        sent = {i: here.message(i).vectors for i in range(3)}
+        assert [len(v) for v in sent.values()] == [1, 2, 1], name
+        assert np.array_equal(sent[1][0], here.server.x) and np.array_equal(sent[1][1], sent[0][0])
+
+
+# -- where a run ends without those that are lost ----------------------------------------------------------------------
+STEP, LEFT, GONE = 0.1, [0, 2, 3], [1, 4]
+CLIENTS = random_quadratics(3, 5)
+EYE = np.eye(3)
+
+
+def frozen(algorithm: Any, rounds: int, before: int, clients: list[Quadratic] = CLIENTS) -> World:
+    """So many rounds of all clients, then of those that are left."""
+    here = World(algorithm, clients, np.ones(3))
+    for r in range(rounds):
+        if algorithm.rounds(here.clients, 0):
+            here.round(range(5) if r < before else LEFT)
+            continue
+        for i in range(5) if r < before else LEFT:
+            here.contact(i)
+            here.take(i)
+            here.aggregate()
+    return here
+
+
+@pytest.mark.parametrize("M", [1, 3])
+def test_LOST_1(M: int) -> None:
+    """AREA: (n I - sum_left (I - alpha A_i)^M) x = sum_left (I - (I - alpha A_i)^M) c_i + sum_lost y_i; for M = 1
+    x is the minimiser of sum_left f_i + sum_lost ||x - y_i||^2/(2 alpha), and not of sum_left f_i."""
+    here = frozen(Area(step_size=STEP, step_weights="one", local_steps=M), 900, 7)
+    y = sum(here.states[i].y for i in GONE)
+    powers = {i: np.linalg.matrix_power(EYE - STEP * CLIENTS[i].matrix, M) for i in LEFT}
+    left = 5 * EYE - sum(powers.values())
+    close(here.server.x, np.linalg.solve(left, sum((EYE - powers[i]) @ CLIENTS[i].c for i in LEFT) + y), 1e-11)
+    if M == 1:
+        close(sum(CLIENTS[i].gradient(here.server.x) for i in LEFT) + (2 * here.server.x - y) / STEP, 0, 1e-10)
+    assert np.abs(here.server.x - optimum([CLIENTS[i] for i in LEFT])).max() > 0.01
+
+
+def test_LOST_2() -> None:
+    """FedDR: the minimiser of sum_left p_i f_i + sum_lost p_i ||x - xhat_i||^2/(2 eta) + g."""
+    eta, tau = 0.7, 0.3
+    exact = {"solver": Gd(), "accuracy": Absolute(M=1e-26)}
+    algorithm = FedDR(eta=eta, step_size=0.2, alpha=1.0, weights="samples", regulariser=L2Squared(tau=tau), **exact)
+    here = frozen(algorithm, 300, 4)
+    p, x = here.clients.shares, here.server.x
+    pull = sum(p[i] * (x - here.states[i].xhat) / eta for i in GONE)
+    close(sum(p[i] * CLIENTS[i].gradient(x) for i in LEFT) + pull + 2 * tau * x, 0, 1e-11)
+    assert np.abs(pull).max() > 1e-3
+
+
+@pytest.mark.parametrize("algorithm", [Scaffold, FedGate, VrlSgd], ids=lambda a: a.__name__)
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+def test_LOST_3(algorithm: type, weights: str) -> None:
+    """SCAFFOLD, FedGATE, VRL-SGD: the minimiser of sum_left p_i f_i + <sum_lost p_i c_i, x>, the gradients of those
+    lost staying at c_i, the mean one of their last contact (delta_i brought up to date with that contact)."""
+    here = frozen(algorithm(step_size=0.05, local_steps=4, weights=weights), 700, 4)
+    p = np.array([o.samples for o in CLIENTS]) if weights == "samples" else np.ones(5)
+    at_loss = frozen(algorithm(step_size=0.05, local_steps=4, weights=weights), 4, 4)
+    if algorithm is Scaffold:
+        last = {i: here.states[i].c for i in GONE}
+    else:
+        for i in range(5):
+            at_loss.contact(i)  # which brings delta_i up to date
+        last = {i: at_loss.states[i].delta for i in GONE}
+        close(sum(p[i] * s.delta for i, s in at_loss.states.items()), 0)
+    held = sum(p[i] * last[i] for i in GONE)
+    close(sum(p[i] * CLIENTS[i].gradient(here.server.x) for i in LEFT) + held, 0, 1e-10)
+    assert np.abs(here.server.x - optimum(CLIENTS, p)).max() > 1e-4
+    assert np.abs(held).max() > 1e-2
+
+
+def test_LOST_4() -> None:
+    """FedPD forgets: after one round the duals of those left have the mean (xbar - old xbar)/eta again, and the limit
+    is the minimiser of sum_left f_i."""
+    exact = FedPD(eta=0.3, solver=Gd(), step_size=0.2, local_steps=400, accuracy=1e-30)
+    xbar = []
+    for rounds in (6, 7, 400):
+        here = frozen(exact, rounds, 4)
+        xbar.append(np.mean([here.states[i].x for i in LEFT], axis=0))
+        lam = np.mean([here.states[i].lam for i in LEFT], axis=0)
+        if rounds == 7:
+            close(lam, (xbar[1] - xbar[0]) / 0.3)
+    close(here.server.x, optimum([CLIENTS[i] for i in LEFT]), 1e-11)
+
+
+def test_LOST_5() -> None:
+    """The later the nearer: AREA's frozen y_i of an already converged run are those of the optimum of all clients,
+    which then stays."""
+    here = frozen(Area(step_size=STEP, step_weights="one"), 900, 600)
+    close(here.server.x, optimum(CLIENTS), 1e-10)
+    distances = []
+    for before in (0, 20, 100):
+        distances.append(np.abs(frozen(Area(step_size=STEP, step_weights="one"), 900, before).server.x
+                                - optimum(CLIENTS)).max())  # fmt: skip
+    assert all(a > 2 * b for a, b in pairwise(distances))

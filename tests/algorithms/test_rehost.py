@@ -1,0 +1,294 @@
+"""A client goes on from an earlier state: what puts it in line with what the server has of it, and what is restored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms import find, names
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Algorithm, State
+from mpifl.algorithms.feddane import FedDANE
+from mpifl.algorithms.fedgate import FedGate
+from mpifl.algorithms.fedpd import FedPD
+from mpifl.algorithms.local import Gd
+from mpifl.algorithms.splitting import Absolute
+from mpifl.algorithms.vrl_sgd import VrlSgd
+from tests.algorithms.world import World, snapshot
+from tests.loops import close, optimum, random_quadratics
+
+CLIENTS = random_quadratics(8, 4)
+VICTIM = 1
+EXACT: dict[str, Any] = {"solver": Gd(), "accuracy": Absolute(M=1e-26), "alpha": 1.0, "eta": 0.4, "step_size": 0.2}
+TELESCOPES: dict[str, dict[str, Any]] = {
+    "area": {"step_size": 0.2, "step_weights": "one"},
+    "async-feddr": {**EXACT, "alpha": 0.5},
+    "feddr": EXACT,
+    "fedsplit": {k: v for k, v in EXACT.items() if k != "alpha"},
+    "scaffold": {"step_size": 0.1, "local_steps": 3},
+}
+
+
+def make(name: str, **more: Any) -> Algorithm:
+    return find(name)(**TELESCOPES[name], **more)  # type: ignore[no-any-return]
+
+
+def contact(here: World, i: int) -> None:
+    """One contact and its consequences: of a method with rounds, a round of one."""
+    if here.algorithm.rounds(here.clients, 0):
+        here.round([i])
+    else:
+        here.contact(i)
+        here.take(i)
+        here.aggregate()
+
+
+def corrected(here: World, kept: State, pending: Any, sums: list[Any]) -> State:
+    """The rule: the checkpoint's value, less the update that had not been consumed then, plus all consumed since."""
+    state = snapshot(kept)
+    for k, name in enumerate(here.algorithm.telescopes):
+        if name:
+            less = 0 if pending is None else pending.vectors[k]
+            setattr(state, name, getattr(kept, name) - less + sum(v[k] for v in sums))
+    here.algorithm.rehosted(state)
+    return state
+
+
+def holds(here: World) -> None:
+    """The method's invariant between the server and the clients as the server knows them."""
+    states, s, n = here.seen.values(), here.server, len(here.seen)
+    if isinstance(here.algorithm, Area):
+        close(s.x + s.u / n, np.mean([c.y for c in states], axis=0))
+    elif here.algorithm.telescopes == ("xhat",):
+        close(s.xtilde, np.mean([c.xhat for c in states], axis=0))
+        for c in states:
+            close(c.xhat, 2 * c.x - c.y)
+    else:
+        close(s.c, np.mean([c.c for c in states], axis=0))
+
+
+@pytest.mark.parametrize(
+    ("fate", "since"), [("consumed", 0), ("consumed", 3), ("never consumed", 0), ("none", 0), ("none", 3)]
+)
+@pytest.mark.parametrize("name", TELESCOPES)
+def test_telescopes(name: str, fate: str, since: int) -> None:
+    """A checkpoint of a client whose update is under way (or not), more of its updates consumed, its death while the
+    next one is under way: the telescoping vectors come out as they were with the last update consumed, the invariant
+    holds, and the run ends at the optimum of all clients, where the state of the checkpoint alone misses it."""
+    here, rng = World(make(name), CLIENTS, np.ones(3)), np.random.default_rng(1)
+    rounds = here.algorithm.rounds(here.clients, 0)
+    for i in rng.permutation([0, 0, 1, 1, 2, 3, 3]).tolist():
+        contact(here, i)
+    pending = None
+    if rounds and fate != "none":
+        here.algorithm.begin(here.server, [VICTIM, 2])
+    if fate != "none":
+        pending = here.contact(VICTIM)
+    kept, sums = snapshot(here.states[VICTIM]), []
+    if fate == "consumed":
+        if rounds:
+            here.contact(2)
+            here.take(2)
+        sums.append(here.take(VICTIM).vectors)
+        here.aggregate()
+    for _ in range(since):
+        contact(here, 0)
+        if rounds:
+            here.algorithm.begin(here.server, [VICTIM])
+        here.contact(VICTIM)
+        sums.append(here.take(VICTIM).vectors)
+        here.aggregate()
+    if fate != "never consumed":
+        if rounds:
+            here.algorithm.begin(here.server, [VICTIM, 2])
+        here.contact(VICTIM)  # never arrives
+    here.ways.clear()
+    state = corrected(here, kept, pending, sums)
+    for name_ in filter(None, here.algorithm.telescopes):
+        close(getattr(state, name_), getattr(here.seen[VICTIM], name_))
+    old = snapshot(kept)
+    here.states[VICTIM] = here.seen[VICTIM] = state
+    holds(here)
+    here.algorithm.readmit(here.server, VICTIM)
+    if rounds:  # the round goes on with a fresh message
+        if fate == "none" or since:
+            here.contact(2)
+        if 2 in here.ways:
+            here.take(2)
+        here.contact(VICTIM)
+        here.take(VICTIM)
+        here.aggregate()
+    else:
+        contact(here, VICTIM)
+    holds(here)
+    finish(here)
+    close(here.server.x, optimum(CLIENTS), 1e-9)
+    if since:  # the state of the checkpoint, as it is, does not do
+        here.states[VICTIM] = old
+        finish(here)
+        assert np.abs(here.server.x - optimum(CLIENTS)).max() > 1e-4
+
+
+def finish(here: World) -> None:
+    for k in range(1200):
+        if here.algorithm.rounds(here.clients, 0):
+            here.round(range(4))
+        else:
+            contact(here, k % 4)
+
+
+@pytest.mark.parametrize("name", TELESCOPES)
+def test_a_first_state_will_do(name: str) -> None:
+    """Without any checkpoint: the first state plus all that was consumed."""
+    here = World(make(name), CLIENTS, np.ones(3))
+    kept, sums = snapshot(here.states[VICTIM]), []
+    for i in (0, 1, 1, 3, 1, 2):
+        if i == VICTIM:
+            if here.algorithm.rounds(here.clients, 0):
+                here.algorithm.begin(here.server, [i])
+            here.contact(i)
+            sums.append(here.take(i).vectors)
+            here.aggregate()
+        else:
+            contact(here, i)
+    here.states[VICTIM] = here.seen[VICTIM] = corrected(here, kept, None, sums)
+    holds(here)
+    finish(here)
+    close(here.server.x, optimum(CLIENTS), 1e-9)
+
+
+def test_who_telescopes() -> None:
+    assert {name for name in names() if find(name).telescopes} == TELESCOPES.keys()
+    for name in TELESCOPES:
+        assert len(find(name).telescopes) == find(name).vectors_up
+
+
+# -- corrections that sum to 0 -----------------------------------------------------------------------------------------
+def delta_sum(here: World, n: int = 4) -> np.ndarray:
+    """sum delta_i as the next round's messages make it."""
+    here.algorithm.begin(here.server, list(range(n)))
+    for i in range(n):
+        here.contact(i)
+    found = sum(here.states[i].delta for i in range(n))
+    for i in range(n):
+        here.take(i)
+    here.aggregate()
+    return found  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("age", [1, 5])
+@pytest.mark.parametrize(
+    "algorithm",
+    [FedGate(step_size=0.05, local_steps=4, server_step=0.7), VrlSgd(step_size=0.05, local_steps=4),
+     VrlSgd(step_size=0.05, local_steps=4, warm_up=True)],
+    ids=["fedgate", "vrl-sgd", "vrl-sgd-w"],
+)  # fmt: skip
+def test_delta_starts_again(algorithm: Algorithm, age: int) -> None:
+    """A client of an older state in the middle of a round: from the next round on the sum of the delta_i is 0 again,
+    and the limit is the optimum of all clients. Without `readmit` the sum stays off, and so does the limit."""
+    for told in (True, False):
+        here, kept = World(algorithm, CLIENTS, np.ones(3)), []
+        for _ in range(9):
+            kept.append(snapshot(here.states[VICTIM]))
+            close(delta_sum(here), 0)
+        here.algorithm.begin(here.server, list(range(4)))
+        for i in (0, 1, 2):
+            here.contact(i)
+        here.take(0)
+        here.states[VICTIM] = kept[-age]
+        if told:
+            here.algorithm.readmit(here.server, VICTIM)
+        here.contact(VICTIM)
+        here.contact(3)
+        for i in (2, VICTIM, 3):
+            here.take(i)
+        here.aggregate()
+        sums = [delta_sum(here) for _ in range(600)]
+        away = np.abs(here.server.x - optimum(CLIENTS)).max()
+        if told:
+            close(sums, 0)
+            assert here.server.start == 1 and away < 1e-11
+        else:
+            assert np.abs(sums[-1]).max() > 1e-4 < away
+
+
+def test_a_second_restart_reaches_states_from_before_the_first() -> None:
+    here = World(FedGate(step_size=0.05, local_steps=4), CLIENTS, np.ones(3))
+    kept = snapshot(here.states[VICTIM])
+    for _ in range(2):
+        for _ in range(4):
+            delta_sum(here)
+        here.states[VICTIM] = kept
+        here.algorithm.readmit(here.server, VICTIM)
+        delta_sum(here)
+    close([delta_sum(here) for _ in range(5)], 0)
+    assert here.server.start == 2
+
+
+# -- phases, and methods that need nothing -----------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["feddane", "inexact-dane", "f-svrg", "mime"])
+def test_readmitted_between_two_phases(name: str) -> None:
+    """It is sent x beside the mean gradient: with its first state it then answers as it would have, bit for bit."""
+    more = {"momentum": 0.5} if name == "mime" else {}
+    one, other = (World(find(name)(step_size=0.1, local_steps=3, **more), CLIENTS, np.ones(3)) for _ in range(2))
+    for here in (one, other):
+        for _ in range(5):  # the next phase is of solutions
+            here.round(range(4))
+        here.algorithm.begin(here.server, [0, 1, 2, 3])
+    expected = one.contact(VICTIM)
+    other.states[VICTIM] = other.algorithm.init_client(np.ones(3), VICTIM)
+    other.algorithm.readmit(other.server, VICTIM)
+    assert np.array_equal(other.contact(VICTIM).vectors[0], expected.vectors[0])
+    assert len(other.message(VICTIM).vectors) == len(other.message(0).vectors) + 1
+    assert len(other.message(VICTIM).vectors) <= other.algorithm.vectors_down
+
+
+@pytest.mark.parametrize("name", ["feddane", "inexact-dane", "f-svrg", "mime"])
+def test_readmitted_after_its_gradient(name: str) -> None:
+    """Its answer of the first phase stays in the mean; what it was sent then it has no more."""
+    here = World(find(name)(step_size=0.1, local_steps=3), CLIENTS, np.ones(3))
+    here.algorithm.begin(here.server, [0, 1, 2, 3])
+    for i in (VICTIM, 0):
+        here.contact(i)
+        here.take(i)
+    here.states[VICTIM] = here.algorithm.init_client(np.zeros(3), VICTIM)
+    here.algorithm.readmit(here.server, VICTIM)
+    for i in (2, 3):
+        here.contact(i)
+        here.take(i)
+    here.aggregate()
+    here.algorithm.begin(here.server, [0, 1, 2, 3])
+    assert [len(here.message(i).vectors) for i in range(4)] == [1, 2, 1, 1]
+
+
+def test_pipelined_memory_of_a_first_state() -> None:
+    """A client that has no gradient to remember takes no correction, whenever that is."""
+    here = World(FedDANE(step_size=0.1, local_steps=3, variant="pipelined-memory", mu=0.5), CLIENTS, np.ones(3))
+    for _ in range(4):
+        here.round(range(4))
+    here.states[VICTIM] = here.algorithm.init_client(np.ones(3), VICTIM)
+    update = here.contact(VICTIM)
+    y = x = here.server.x
+    for _ in range(3):
+        y = y - 0.1 * (CLIENTS[VICTIM].gradient(y) + 0.5 * (y - x))
+    close(update.vectors[0], y)
+
+
+def test_FEDPD_forgets_an_older_dual() -> None:
+    """mean lambda = (xbar - old xbar)/eta holds again after the second round, and the limit is the optimum of all."""
+    here = World(FedPD(eta=0.3, solver=Gd(), step_size=0.2, local_steps=400, accuracy=1e-30), CLIENTS, np.ones(3))
+    kept = snapshot(here.states[VICTIM])
+    for _ in range(6):
+        here.round(range(4))
+    here.states[VICTIM] = kept
+    xbar, off = np.mean([s.x for s in here.states.values()], axis=0), []
+    for _ in range(3):
+        here.round(range(4))
+        old, xbar = xbar, np.mean([s.x for s in here.states.values()], axis=0)
+        off.append(np.abs(np.mean([s.lam for s in here.states.values()], axis=0) - (xbar - old) / 0.3).max())
+    assert off[0] > 1e-3 and max(off[1:]) < 1e-12
+    for _ in range(400):
+        here.round(range(4))
+    close(here.server.x, optimum(CLIENTS), 1e-11)

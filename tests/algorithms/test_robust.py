@@ -1,0 +1,277 @@
+"""Robust aggregation: the rules' numbers, bad clients, lost members, and where a rule may stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mpifl import config, listing
+from mpifl.algorithms import find
+from mpifl.algorithms.base import State
+from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.algorithms.participation import Trigger
+from mpifl.algorithms.robust import Aggregation, Clip, Krum, Mean, Median, TrimmedMean, combined
+from mpifl.errors import ConfigError
+from tests.algorithms.test_state import same, written
+from tests.algorithms.world import World
+from tests.loops import Quadratic, close, drift_point, quadratics, random_quadratics, run
+
+ROBUST: list[Aggregation] = [Median(), TrimmedMean(trim=0.3), Clip(norm=0.5), Krum(bad=2), Krum(bad=2, keep=3)]
+ids = [f"{rule.name}-{getattr(rule, 'keep', 1)}" for rule in ROBUST]
+every_rule = pytest.mark.parametrize("rule", ROBUST, ids=ids)
+RNG = np.random.default_rng(0)
+
+
+def of(rule: Aggregation, v: Any, weights: Any = None, base: Any = None) -> np.ndarray:
+    v = np.array(v, float)
+    v = v[:, None] if v.ndim == 1 else v
+    shares = np.full(len(v), 1 / len(v)) if weights is None else np.array(weights, float)
+    base = np.zeros(v.shape[1]) if base is None else base
+    return np.asarray(combined(rule, dict(enumerate(v)), dict(enumerate(shares)), base))
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 7, 10, 11])
+def test_coordinates(m: int) -> None:
+    """numpy's median and scipy's trimmed mean, for even and odd numbers of vectors."""
+    v = RNG.standard_normal((m, 5))
+    assert np.array_equal(of(Median(), v), np.median(v, axis=0))
+    for trim in (0.0, 0.1, 0.25, 0.3, 0.49):
+        close(of(TrimmedMean(trim=trim), v), stats.trim_mean(v, trim, axis=0), 1e-15)
+    close(of(Mean(), v), v.mean(0), 1e-15)
+
+
+def test_trimmed_by_hand() -> None:
+    assert of(TrimmedMean(trim=0.2), [5, -100, 1, 2, 1000]) == (5 + 1 + 2) / 3
+    assert of(TrimmedMean(trim=0.19), [5, -100, 1, 2, 1000]) == 908 / 5  # 0.95 of a value: none
+    hundred = np.arange(100.0) ** 2
+    close(of(TrimmedMean(trim=0.29), hundred), hundred[29:71].mean())  # 0.29 * 100 is 28.999999999999996
+    assert of(TrimmedMean(trim=0.5 - 1e-12), [1, 2, 3, 90]) == 2.5  # something is always left
+
+
+def test_clipped_by_hand() -> None:
+    """base + sum a_i (v_i - base) min(1, C/||v_i - base||): (3, 4) has the length 5, (0, 1) stays, base itself too."""
+    base = np.array([1.0, -1.0])
+    v = base + np.array([[3.0, 4.0], [0.0, 1.0], [0.0, 0.0]])
+    close(of(Clip(norm=2.5), v, [0.5, 0.3, 0.2], base), base + np.array([0.75, 1.3]), 1e-15)
+    close(of(Clip(norm=5.0), v, [0.5, 0.3, 0.2], base), base + np.array([1.5, 2.3]), 1e-15)
+
+
+def test_krum_by_hand() -> None:
+    """0, 1, 2, 4, 10, f = 1: squared distances to the two nearest others are 1 + 4, 1 + 1, 1 + 4, 4 + 9, 36 + 64."""
+    v = np.array([0.0, 1.0, 2.0, 4.0, 10.0])
+    close(Krum(bad=1).scores(v[:, None]), [5, 2, 5, 13, 100], 1e-15)
+    assert of(Krum(bad=1), v) == 1
+    assert of(Krum(bad=1, keep=2), v) == 0.5  # of equal scores the lower number
+    assert of(Krum(bad=1, keep=3), v) == 1
+    close(of(Krum(bad=1, keep=2), v, [0.3, 0.1, 0.2, 0.2, 0.2]), 0.25, 1e-15)  # 0.3 * 0 + 0.1 * 1, over 0.4
+    close(Krum(bad=2).scores(v[:, None]), [1, 1, 1, 4, 36], 1e-15)
+    close(of(Krum(bad=0, keep=5), v), 3.4, 1e-15)
+    assert of(Krum(bad=3), v[:2]) == 0 and of(Krum(bad=3), v[4:]) == 10  # of too few: the nearest other, if there is
+
+
+def test_krum_far_from_the_origin() -> None:
+    """Distances are of differences, in float64: a common part of 1e6 does not drown them."""
+    v = (1e6 + np.array([0.0, 1.0, 2.0, 4.0, 10.0])).astype(np.float32)
+    found = combined(Krum(bad=1), dict(enumerate(v[:, None])), dict.fromkeys(range(5), 0.2), np.zeros(1, np.float32))
+    assert found == np.float32(1e6 + 1) and found.dtype == np.float32
+
+
+@every_rule
+def test_float32_stays(rule: Aggregation) -> None:
+    v = RNG.standard_normal((6, 4)).astype(np.float32)
+    before = v.copy()
+    found = combined(rule, dict(enumerate(v)), dict.fromkeys(range(6), 1 / 6), v[0])
+    assert found.dtype == np.float32 and not np.shares_memory(found, v)
+    assert np.array_equal(v, before)
+    close(found, of(rule, v, base=v[0].astype(float)), 1e-6)
+
+
+@every_rule
+def test_nothing_depends_on_the_order_of_arrivals(rule: Aggregation) -> None:
+    v, w = RNG.standard_normal((7, 4)), RNG.dirichlet(np.ones(7))
+    held = [{i: v[i] for i in RNG.permutation(7).tolist()} for _ in range(5)]
+    found = [combined(rule, h, dict(enumerate(w)), np.zeros(4)) for h in held]
+    assert all(np.array_equal(f, found[0]) for f in found)
+
+
+# -- bad clients -------------------------------------------------------------------------------------------------------
+class Huge(Quadratic):
+    """Sends the model to 1e6."""
+
+    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+        return np.full_like(x, -1e6)
+
+
+class Flipped(Quadratic):
+    """Climbs as steeply as the others descend, ten times as far."""
+
+    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+        return -10 * super().gradient(x)
+
+
+def crowd(kind: type[Quadratic]) -> list[Quadratic]:
+    """Nine clients of near optima, clients 2 and 5 of them bad."""
+    rng = np.random.default_rng(4)
+    c = 1 + 0.1 * rng.standard_normal((9, 3))
+    honest = quadratics([np.ones(3)] * 9, c)
+    bad = quadratics([np.ones(3)] * 9, c, kind=kind)
+    return [bad[i] if i in (2, 5) else honest[i] for i in range(9)]
+
+
+@pytest.mark.parametrize("kind", [Huge, Flipped])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "apfl", "fedbuff"])
+def test_bad_clients(name: str, kind: type[Quadratic]) -> None:
+    """Two of nine send nonsense: with a robust rule the model stays near the honest ones' optima (clipped, within
+    bad/good times the norm), with the mean it does not."""
+    clients = crowd(kind)
+    honest = np.mean([o.c for i, o in enumerate(clients) if i not in (2, 5)], axis=0)
+    more: dict[str, Any] = {"trigger": Trigger(every=9), "reply": "deferred"} if name == "fedbuff" else {}
+    more |= {"mu": 0.0} if name == "fedprox" else {}
+    for rule in [*ROBUST, Mean()]:
+        algorithm = find(name)(step_size=0.2, aggregation=rule, **more)  # type: ignore[call-arg]
+        log = run(algorithm, clients, [*range(9)] * 60)
+        away = np.abs(log.x - honest).max()
+        if isinstance(rule, Mean):
+            assert away > 5, away
+        elif isinstance(rule, Clip):  # 0.2 |x - c| * 7 <= 2 * 0.5 where the pulls balance
+            assert away < 2 * 0.5 / (7 * 0.2) + 0.05
+        else:
+            assert away < 0.15, (rule, away)
+
+
+def test_clipping_bounds_a_round() -> None:
+    """Whatever is sent, a round moves the model by at most C; the mean of honest models within C is the mean."""
+    clients = crowd(Huge)
+    log = run(FedAvg(step_size=0.2, aggregation=Clip(norm=0.5)), clients, [*range(9)] * 20)
+    steps = np.linalg.norm(np.diff([np.zeros(3), *log.models], axis=0), axis=1)
+    assert steps.max() <= 0.5 + 1e-12
+    honest = random_quadratics(7, 4)
+    for method in (FedAvg(step_size=0.1, local_steps=8, aggregation=Clip(norm=1e3)),
+                   FedBuff(step_size=0.1, local_steps=8, aggregation=Clip(norm=1e3), trigger=Trigger(every=4),
+                           reply="deferred")):  # fmt: skip
+        close(run(method, honest, [*range(4)] * 150).x, drift_point(honest, 0.1, 8))
+
+
+# -- in the methods ----------------------------------------------------------------------------------------------------
+@every_rule
+def test_rounds(rule: Aggregation) -> None:
+    """FedAvg: x <- rule of the members' models, weighted as they are, from the round's x; FedBuff: x - eta_g times the
+    rule of the buffer, each update times s(tau), from 0."""
+    clients = random_quadratics(1, 6)
+    s = np.array([o.samples for o in clients])
+    here = World(FedAvg(step_size=0.2, aggregation=rule, weights="samples"), clients, np.ones(3))
+    for _ in range(2):
+        x = here.server.x
+        y = [o.steps(x, 0.2) for o in clients]
+        here.round([3, 1, 5, 0, 4, 2])
+        close(here.server.x, of(rule, y, s / s.sum(), x), 1e-15)
+    assert here.server.held == {} and not here.server.sum.any()
+    buffered = World(FedBuff(step_size=0.2, server_step=0.7, staleness="inverse-sqrt", aggregation=rule), clients,
+                     np.ones(3))  # fmt: skip
+    sent = [buffered.contact(i).vectors[0] for i in (0, 1, 2, 3, 4, 1)]
+    for k, v in enumerate(sent):
+        buffered.algorithm.receive(buffered.server, k, buffered.ways[0]._replace(vectors=(v,)), k)
+    buffered.aggregate()
+    scaled = [v / (1 + k) ** 0.5 for k, v in enumerate(sent)]
+    close(buffered.server.x, 1 - 0.7 * of(rule, scaled), 1e-15)
+    assert buffered.server.held == {} and buffered.server.count == 0
+    before = buffered.server.x
+    buffered.aggregate()  # of nothing, by a clock
+    assert np.array_equal(buffered.server.x, before)
+
+
+@every_rule
+@pytest.mark.parametrize("after", [0, 2, 5])
+def test_a_lost_member(rule: Aggregation, after: int) -> None:
+    """The round is that of the others, with their weights."""
+    clients = random_quadratics(1, 6)
+    one, other = (
+        World(FedAvg(step_size=0.2, aggregation=rule, weights="samples"), clients, np.ones(3)) for _ in range(2)
+    )
+    one.round(range(6), lost=4, after=after)
+    other.round([0, 1, 2, 3, 5])
+    close(one.server.x, other.server.x, 1e-15)
+
+
+@every_rule
+def test_saved_in_the_middle_of_a_round(rule: Aggregation) -> None:
+    clients = random_quadratics(1, 6)
+    for algorithm in (FedAvg(step_size=0.2, aggregation=rule), FedBuff(step_size=0.2, aggregation=rule)):
+        one, other = World(algorithm, clients, np.ones(3)), World(algorithm, clients, np.ones(3))
+        for here in (one, other):
+            here.algorithm.begin(here.server, list(range(6)))
+            for i in range(6):
+                here.contact(i)
+                here.take(i)
+                if here is other:
+                    assert len(here.server.held) == i + 1
+                    here.server = written(State(**vars(here.server)))
+            here.aggregate()
+        assert same(one.server, other.server)
+
+
+def test_a_mean_holds_nothing() -> None:
+    here = World(FedAvg(step_size=0.2), random_quadratics(1, 6), np.ones(3))
+    here.algorithm.begin(here.server, [0, 1])
+    here.contact(0)
+    here.take(0)
+    assert here.server.held == {} and here.server.sum.any()
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+def algorithm_of(**section: Any) -> Any:
+    problem = {"clients": 6, "model": {"name": "quadratic", "dim": 2}}
+    return config.job_from_dict(
+        {"name": "r", "seed": 0, "output": "r.h5", "problem": problem, "algorithm": section, "stop": {"updates": 1}}
+    ).algorithm
+
+
+def test_sections() -> None:
+    """By name alone, or with options; what is dumped reads again."""
+    assert algorithm_of(name="fedavg").aggregation == Mean()
+    assert algorithm_of(name="fedprox", aggregation="median").aggregation == Median()
+    assert algorithm_of(name="fedbuff", aggregation={"name": "clip", "norm": 2}).aggregation == Clip(norm=2.0)
+    rule = {"name": "krum", "bad": 2, "keep": 4}
+    assert algorithm_of(name="apfl", aggregation=rule).aggregation == Krum(bad=2, keep=4)
+    job = config.job_from_dict({
+        "name": "r", "seed": 0, "output": "r.h5", "problem": {"clients": 6, "model": {"name": "quadratic", "dim": 2}},
+        "algorithm": {"name": "fedavg", "aggregation": rule}, "stop": {"updates": 1},
+    })  # fmt: skip
+    assert config.job_from_dict(config.job_to_dict(job)) == job
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ({"aggregation": {"name": "trimmed-mean", "trim": 0.5}}, "algorithm.aggregation.trim"),
+        ({"aggregation": {"name": "trimmed-mean", "trim": -0.1}}, "algorithm.aggregation.trim"),
+        ({"aggregation": "clip"}, "algorithm.aggregation.norm"),
+        ({"aggregation": {"name": "clip", "norm": 0}}, "algorithm.aggregation.norm"),
+        ({"aggregation": {"name": "krum", "bad": -1}}, "algorithm.aggregation.bad"),
+        ({"aggregation": {"name": "krum", "keep": 0}}, "algorithm.aggregation.keep"),
+        ({"aggregation": {"name": "krum", "bad": 4}}, "algorithm.aggregation.bad"),
+        ({"aggregation": {"name": "krum", "bad": 2}, "cohort": 4}, "algorithm.aggregation.bad"),
+        ({"aggregation": {"name": "krum", "bad": 3, "keep": 4}}, "algorithm.aggregation.keep"),
+        ({"aggregation": "krun"}, "algorithm.aggregation.name"),
+        ({"name": "fedbuff", "trigger": {"every": 3}, "aggregation": "krum"}, "algorithm.aggregation.bad"),
+        ({"name": "fedbuff", "trigger": {"period": 3.0}, "aggregation": "krum"}, "algorithm.aggregation.bad"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(section: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        algorithm_of(**{"name": "fedavg", **section})
+    assert caught.value.key == key, caught.value
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedbuff", "apfl"])
+def test_listed(name: str) -> None:
+    text = listing.algorithms(name)
+    for line in ("aggregation ", "aggregation.trim ", "aggregation.norm ", "aggregation.bad ", "aggregation.keep "):
+        assert line in text
+    assert "krum" in text and "2 f + 3" in text
