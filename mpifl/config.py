@@ -237,7 +237,7 @@ def _parsed(name: str, text: str) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or "job"
         raise ConfigError(key, name, f"not valid: {str(error).splitlines()[0]}") from None
-    except (yaml.YAMLError, ValueError, OSError, RecursionError) as error:
+    except Exception as error:  # a wrong !!tag makes YAML's constructors raise nearly anything
         what = "a YAML file of sections" if isinstance(error, OSError) else f"not valid YAML: {error}"
         raise ConfigError("job", name, what) from None
     if not isinstance(values, dict):

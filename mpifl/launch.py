@@ -53,7 +53,9 @@ def guard(comm: MPI.Comm | None, run: Callable[[], int]) -> int:
         return run()
     except (Exception, SystemExit, GeneratorExit) as error:  # sys.exit in a user's code: the others must not wait
         text = f"rank {comm.rank if comm else 0} on {socket.gethostname()}:\n{traceback.format_exc()}"
-        if isinstance(error, RunFailed):
+        if isinstance(error, MemoryError):
+            text = f"mpifl: the run failed: out of memory ({error})\n"
+        elif isinstance(error, RunFailed):
             text = f"mpifl: the run failed: {error}\n"
         elif gone := _died(comm, error):
             text = f"mpifl: the run failed: rank {', '.join(map(str, sorted(gone)))} died\n"
@@ -177,7 +179,11 @@ def _incidents(run: Run) -> list[Incident]:
     if (events.kind == "rehosted").any():
         text = "a run whose clients stayed where they were: clients that were moved went on from an older state"
         raise ConfigError("run file", run.path, text)
-    told = events[events.kind.isin(["refused", "lost"])]
+    told, clients = events[events.kind.isin(["refused", "lost"])], run.updates.client
+    lost = told[(told.kind == "lost") & (told.updates >= 0)]
+    late = any((clients[row.updates :] == row.client).any() for row in lost.itertuples())
+    if late or not told.client.between(0, len(run.clients) - 1).all():
+        raise ConfigError("run file", run.path, "events that agree with the updates: a lost client has none later")
     return [
         Incident(*row) for row in told[["kind", "time", "client", "text", "updates", "version"]].itertuples(index=False)
     ]

@@ -211,6 +211,8 @@ class Record:
             update = self._take(link, client)._replace(compute=compute, exchange=exchange)
             yield Event("update", time, client, update, due)
             yield from pauses(count)
+        if aggregated < len(self._aggregations):
+            raise RunFailed(f"the record contradicts itself: aggregation {aggregated + 1} has no place in it")
 
     def _take(self, link: Link, i: int) -> Update:
         if update := link.take(i):

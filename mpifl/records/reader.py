@@ -17,6 +17,7 @@ from h5py import h5f, h5p
 
 from mpifl.errors import ConfigError
 from mpifl.records.schema import CLIENTS, SCHEMA, TABLES
+from mpifl.records.sound import check
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -25,7 +26,8 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 TRIES = 20  # opening a file while it is written may fall between two writes that belong together
 PAUSE = 0.05  # s
 ATTEMPTS = 25  # 2**25 ns in all
-BROKEN = (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError)  # what damage leads to in h5py
+# What damage leads to in h5py.
+BROKEN = (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, MemoryError)
 
 
 def open_run(path: str | Path) -> Run:
@@ -72,23 +74,21 @@ class Run:
         file = self._open_file
         if "schema" not in file.attrs:
             raise _bad(self.path, "a run file of mpifl; this is another HDF5 file")
-        if file.attrs["schema"] > SCHEMA:
-            newest = f"a run file of schema {SCHEMA} or older; this is schema {file.attrs['schema']}"
-            raise _bad(self.path, f"{newest}, update mpifl")
+        schema = _plain(file.attrs["schema"])
+        if isinstance(schema, int) and schema > SCHEMA:
+            raise _bad(self.path, f"a run file of schema {SCHEMA} or older; this is schema {schema}, update mpifl")
         self.attrs = {name: _plain(value) for name, value in file.attrs.items()}
         self._frames: dict[str, DataFrame] = {}
         self._config: dict[str, Any] | None = None
-        # Tables that refer to others are counted first, so what they refer to is there.
-        self._rows = {}
-        for table in reversed(TABLES):
-            self._rows[table] = min(column.shape[0] for column in file[table].values())
+        self._rows = check(file, self.attrs, closed=not self.open_ended)
         if self.open_ended:
             self._whole()
 
     def _whole(self) -> None:
         """Raises ConfigError where rows lie beyond the end of the file, which HDF5 reads as zeros in an open file."""
         size = os.fstat(self._open_file.id.get_vfd_handle()).st_size  # of this file: a resumed run replaces it
-        for table, rows in self._rows.items():
+        for table in TABLES:
+            rows = self._rows[table]
             for dataset in self._open_file[table].values() if rows else ():
                 start = (rows - 1) // dataset.chunks[0] * dataset.chunks[0]
                 chunk = dataset.id.get_chunk_info_by_coord((start,))

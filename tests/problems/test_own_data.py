@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,9 @@ def test_leaf_again_split(tmp_path: Path) -> None:
         {"u": {"x": [[1, 2]], "y": [0]}, "v": {"x": [[1, 2, 3]], "y": [0]}},
         {"u": {"x": [[1, float("nan")]], "y": [0]}},
         {"u": {"x": [[1, 2]], "y": [-3]}},
+        {"u": {"x": [[1, 2]], "y": [1000000]}},
+        {"u": {"x": [[1, 2]], "y": [1e300]}},
+        {"u": {"x": [[1, 2]], "y": [float("inf")]}},
     ],
 )
 def test_bad_leaf(tmp_path: Path, users: dict[str, Any]) -> None:
@@ -127,6 +132,8 @@ def test_two_signs_are_two_classes(tmp_path: Path) -> None:
         ({"x": np.ones((2, 3)), "y": [0.0, 1.0]}, "2 whole numbers"),
         ({"x": np.ones((2, 3)), "y": [0, 1, 1]}, "2 whole numbers"),
         ({"x": np.ones((2, 3)), "y": [0, -1]}, "0 and above"),
+        ({"x": np.ones((2, 3)), "y": [0, 2**40]}, "y below 1000000"),
+        ({"x": np.ones((2, 3)), "y": np.array([1, 2**64 - 1], np.uint64)}, "y below 1000000"),
         ({"x": np.full((2, 3), np.inf), "y": [0, 1]}, "finite"),
         ({"x": np.ones((2, 3)), "y": [0, 1], "x_test": np.ones((1, 3))}, "an array y_test"),
         ({"x": np.ones((0, 3)), "y": np.zeros(0, int)}, "at least one row"),
@@ -146,6 +153,36 @@ def test_damaged_file(tmp_path: Path, kind: str) -> None:
         (tmp_path / f"a.{kind}").write_bytes(content)
         with pytest.raises(ConfigError, match=f"a.{kind}: an undamaged file"):
             load(ProblemConfig(data=Folder(path=str(tmp_path))))
+
+
+def test_npz_that_claims_more_than_there_is(tmp_path: Path) -> None:
+    """An array of 24 TiB by its header, and a compression that nobody knows."""
+    write(tmp_path / "a.npz", x=np.ones((6, 3)), y=np.arange(6))
+    whole = (tmp_path / "a.npz").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**12, 3)})
+        archive.writestr("x.npy", header.getvalue())
+    with pytest.raises(ConfigError, match=r"a\.npz: an undamaged file"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path))))
+    place = whole.index(b"PK\1\2") + 10  # of the method, in the archive's directory
+    (tmp_path / "a.npz").write_bytes(whole[:place] + b"\x63" + whole[place + 1 :])
+    with pytest.raises(ConfigError, match=r"a\.npz: an undamaged file"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path))))
+
+
+def test_hdf5_with_what_is_no_array(tmp_path: Path) -> None:
+    for x in (h5py.Empty("f8"), "text", h5py.SoftLink("/nowhere")):
+        write(tmp_path / "a.h5", x=x, y=[0, 1])
+        with pytest.raises(ConfigError, match=r"a\.h5: "):
+            load(ProblemConfig(data=Folder(path=str(tmp_path))))
+
+
+def test_numbers_beyond_the_type(tmp_path: Path) -> None:
+    write(tmp_path / "a.npz", x=np.full((2, 3), 1e300), y=[0, 1])
+    with pytest.raises(ConfigError, match=r"dtype=float32: one that holds the data: they have numbers beyond 3\.4e"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path))))
+    assert load(ProblemConfig(data=Folder(path=str(tmp_path)), dtype="float64")).shard(0)[0].max() == 1e300
 
 
 def test_folder_without_files_or_with_a_client_without_rows(tmp_path: Path) -> None:
