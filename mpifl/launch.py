@@ -38,8 +38,12 @@ def communicator() -> MPI.Comm | None:
     """The job's communicator, or None where there is one process. Without a launcher MPI is not even imported."""
     if not any(name in os.environ for name in LAUNCHERS):
         return None
-    # A rank that dies while MPI starts leaves the others waiting inside it, where ULFM has mpirun go on: the default
-    # action of this signal ends them.
+    if os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true"):  # noqa: SIM112 - as Open MPI spells it
+        # Open MPI's MPI_Finalize waits for all ranks, at times for dead ones too (its issue 11404); ours have said
+        # goodbye by then.
+        os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
+    # Where mpirun goes on without the dead, a rank that dies while MPI starts leaves the others waiting inside it: the
+    # default action of this signal ends them.
     signal.alarm(START)
     from mpifl.links.mpi import MPI
 

@@ -92,8 +92,8 @@ class Session:
     def run(self) -> int:
         """Runs it to its end; the exit code."""
         writer = self._writer
-        version: int | None = 0 if not self.loop.begun else self.loop.version
-        status, code, x = "failed", 3, self.loop.server.x  # a run that fails keeps its first model
+        status, code = "failed", 3
+        x: np.ndarray | None = None  # a run that fails keeps the model that it began with
         self._begin, cpu = time.perf_counter(), time.process_time()
         if not self._earlier:
             writer.set_attr("began", time.time())
@@ -103,7 +103,6 @@ class Session:
             with np.errstate(over="ignore", invalid="ignore"):
                 self.loop.run(self._stopped, self._interrupted)
             x = self._job.algorithm.model(self.loop.server)
-            version = None
             status, code = ("interrupted", code_of(self._heard.numbers[0])) if self._heard.numbers else ("completed", 0)
         except RunFailed as error:
             print(f"mpifl: the run failed: {error}", file=sys.stderr)
@@ -113,11 +112,11 @@ class Session:
             writer.event(self.record.time, "failed", -1, f"{type(error).__name__}: {error}")
             raise
         finally:
-            self._end(status, code, x, version, cpu)
+            self._end(status, code, x, cpu)
         print(f"{self._job.output}: {status}, {self.record.summary()}{self._goes_on(status)}", flush=True)
         return code
 
-    def _end(self, status: str, code: int, x: Any, version: int | None, cpu: float) -> None:
+    def _end(self, status: str, code: int, x: np.ndarray | None, cpu: float) -> None:
         writer, at = self._writer, self.record.time
         wall, cpu = time.perf_counter() - self._begin, time.process_time() - cpu
         writer.set_attr("wall_seconds", self._earlier + wall)
@@ -128,7 +127,7 @@ class Session:
         if status == "interrupted":  # a launcher may leave us half a second: the file first
             name = signal.Signals(self._heard.numbers[0]).name
             writer.event(at, "interrupted", -1, f"by {name}; updates under way are not applied")
-            self._close(status, x, version)
+            self._close(status, x)
         if self.keeper:
             if not unexpected and self._heard.numbers:
                 self.keeper.finish(at, self.loop)
@@ -138,12 +137,12 @@ class Session:
         if status != "interrupted":
             if dropped:
                 writer.event(at, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
-            self._close(status, x, version)
+            self._close(status, x)
         self._heard.forget()
 
-    def _close(self, status: str, x: Any, version: int | None) -> None:
+    def _close(self, status: str, x: np.ndarray | None) -> None:
         self.evaluator.close()
-        self._writer.close(status, x, version)
+        self._writer.close(status, x)
 
     def _goes_on(self, status: str) -> str:
         if status == "completed" or not self.keeper or not self.keeper.complete:
