@@ -19,10 +19,8 @@ export OMPI_ALLOW_RUN_AS_ROOT = 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
 endif
 
-# Where the MPI can go on without ranks that die, it is asked to; and where mpirun ends the ranks, they get the time to
-# save the run.
+# Where the MPI can go on without ranks that die, it is asked to.
 ULFM = $(shell $(MPIRUN) --with-ft ulfm --version > /dev/null 2>&1 && echo --with-ft ulfm)
-export PRTE_MCA_odls_base_sigkill_timeout ?= 60
 
 PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGE = pyproject.toml constraints.txt

@@ -39,21 +39,23 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
 def _lead(words: list[str], default_job: Path | None, comm: Any) -> int:
     """Rank 0's part: whatever becomes of the command, the other ranks are let go."""
     from mpifl import launch, muster
+    from mpifl.signals import Stopped, stopping
 
     code = 0
     muster.forget()
     try:
-        work = _prepare(words, default_job)
-        if work:
-            return launch.lead(work.job, comm, work.replay, saved=work.saved)
-        sys.stdout.flush()
+        with stopping():
+            work = _prepare(words, default_job)
+            if work:
+                return launch.lead(work.job, comm, work.replay, saved=work.saved)
+            sys.stdout.flush()
     except ConfigError as error:
         code = 2
         print(f"mpifl: {error}", file=sys.stderr)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        code = 130
+    except Stopped as stopped:
+        code = stopped.code
     muster.dismiss(comm, code)
     return code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,6 +85,6 @@ class Here(InProcess):
         """There is no other rank."""
         return ""
 
-    def finish(self, code: int) -> int:
+    def finish(self, code: int, patience: float = inf) -> int:
         self._saver.close()
-        return super().finish(code)
+        return super().finish(code, patience)

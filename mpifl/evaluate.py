@@ -44,7 +44,8 @@ class Evaluator:
         self._gradient, self._penalty, self._first, self.best = gradient, penalty, first, best
         self._deterministic, self._accuracy = deterministic, accuracy
         self._pool = ThreadPoolExecutor(1, "evaluate")
-        self._pending: deque[tuple[Future[None], Asked]] = deque()
+        self._pending: deque[tuple[Future[float], Asked]] = deque()
+        self._best = best  # BMTA of the models that are no longer pending
         self._submitted = 0
         self._passed_over: Asked | None = None
         self.reached = False
@@ -56,17 +57,17 @@ class Evaluator:
         personal (n,): the clients' accuracies under their own models, NaN where a client has told none yet.
         """
         while self._pending and self._pending[0][0].done():
-            self._pending.popleft()[0].result()
+            self._best = self._pending.popleft()[0].result()
         if len(self._pending) >= QUEUE:
             if not self._deterministic:
                 self._passed_over = (time, updates, version, x, personal)
                 self._record.event(time, "evaluation-skipped", -1, f"{QUEUE} models were still waiting")
                 return self.reached
-            self._pending.popleft()[0].result()
+            self._best = self._pending.popleft()[0].result()
         self._passed_over = None
         self.submit((time, updates, version, x, personal))
         if self._deterministic and self._accuracy is not None:
-            self._pending.pop()[0].result()
+            self._best = self._pending.pop()[0].result()
         return self.reached
 
     def submit(self, asked: Asked) -> None:
@@ -74,12 +75,13 @@ class Evaluator:
         self._pending.append((self._pool.submit(self._measure, *asked), asked))
         self._submitted += 1
 
-    def pending(self) -> tuple[int, list[Asked]]:
-        """How many models have been measured, and those that wait for it."""
-        waiting = [asked for future, asked in self._pending if not future.done()]
-        return self._submitted - len(waiting), waiting
+    def pending(self) -> tuple[int, float, list[Asked]]:
+        """How many models have been measured, their BMTA, and the models that wait. Raises what measuring raised."""
+        while self._pending and self._pending[0][0].done():
+            self._best = self._pending.popleft()[0].result()
+        return self._submitted - len(self._pending), self._best, [asked for _, asked in self._pending]
 
-    def _measure(self, time: float, updates: int, version: int, x: Vector, personal: np.ndarray | None) -> None:
+    def _measure(self, time: float, updates: int, version: int, x: Vector, personal: np.ndarray | None) -> float:
         metrics = self._problem.evaluate(x)
         metrics["train_loss"] += self._penalty(x)
         if self._gradient:
@@ -90,6 +92,7 @@ class Evaluator:
         self._record.evaluation(time, updates, version, **metrics)
         if self._accuracy is not None and metrics.get("test_accuracy", 0.0) >= self._accuracy:
             self.reached = True
+        return self.best
 
     def _spread(self, accuracies: np.ndarray) -> dict[str, float]:
         """Mean, quartiles, and the best mean so far (BMTA), over the clients that have test rows."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -13,8 +16,9 @@ from mpifl import muster
 from mpifl.config import Job, job_from_dict
 from mpifl.ends import resume, vectors
 from mpifl.errors import ConfigError, described
+from mpifl.launch import survives
 from mpifl.links.client import ClientEnd
-from mpifl.links.mpi import MPI, dead
+from mpifl.links.mpi import MPI, STUCK, dead
 from mpifl.links.wire import SAVED
 from mpifl.problems import Place, host
 from mpifl.records.checkpoint import folder_of
@@ -35,12 +39,12 @@ def follow(comm: MPI.Comm) -> int:
 
 
 def _follow(comm: MPI.Comm) -> int:
-    muster.say(comm, muster.myself())
-    part = muster.part(comm)
-    if "code" in part:
-        return int(part["code"])
     heard = Heard()  # what this rank hears the server is told
     try:
+        muster.say(comm, muster.myself())
+        part = muster.part(comm)
+        if "code" in part:
+            return int(part["code"])
         x0 = muster.array(comm, part["d"], part["dtype"])
         shards = {i: [muster.array(comm, *a) for a in arrays] for i, arrays in part["clients"]}
         try:
@@ -83,9 +87,24 @@ class Client:
         try:
             if self._part["saved"]:
                 resume(self._worker, self._end, self._part["saved"])
-            work(self._worker, self._end)
+            work(self._worker, self._end, self._patient if survives() else nullcontext)
         finally:
             self._saver.close()
+
+    @contextmanager
+    def _patient(self) -> Iterator[None]:
+        """Ends this rank where its clients compute for so long that they are given up; the others go on without it.
+
+        The default action of the signal does that, whatever holds the interpreter.
+        """
+        if not (patience := self._job.faults.patience):
+            yield
+            return
+        signal.setitimer(signal.ITIMER_REAL, patience + STUCK)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _tell(self) -> None:
         for written in self._saver.done():
@@ -106,4 +125,6 @@ class Client:
                 pending = update if asked["saved"]["pending"] else None
             self._worker.correct(i, consumed, pending)
         except Exception as error:
-            self._end.failed(i, described(self._comm.rank, error))
+            text = described(self._comm.rank, error)
+            self._worker.reject(i, text)
+            self._end.failed(i, text)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -77,7 +78,7 @@ class Keeper:
             return
         self._began = time.perf_counter()
         self._number += 1
-        counts, (measured, models) = self._writer.counts(), self._evaluator.pending()
+        counts, (measured, best, models) = self._writer.counts(), self._evaluator.pending()
         counts["evaluations"] = self._evaluations + measured
         arrays = {f"server.{name}": value for name, value in loop.server.save().items()}
         for k, (*_, x, personal) in enumerate(models):
@@ -89,7 +90,7 @@ class Keeper:
         now = {
             "run": self._writer.id, "time": time_, "counts": counts, "loop": loop.saved(),
             "schedule": self._schedule.save(), "cut": self._cut, "models": [m[:3] for m in models],
-            **self._facts(),
+            "best": best, **self._facts(),
         }  # fmt: skip
         self._manifest = deepcopy(now)  # written when the loop has gone on
         self._part.save(self._number, arrays)
@@ -146,10 +147,13 @@ class Keeper:
         self._writer.event(time_, kind, -1, text, loop.updates, loop.version)
 
     def finish(self, time_: float, loop: Loop) -> None:
-        """Waits for the checkpoint that was begun."""
-        backoff = Backoff()
+        """Waits for the checkpoint that was begun, as long as a client may take."""
+        backoff, patience = Backoff(), loop.losses.faults.patience or inf
+        end = time.perf_counter() + patience
         while self.busy:
             self.poll(time_, loop)
+            if self.busy and time.perf_counter() > end:
+                self._abandon(time_, f"no answer for {patience:g} s", loop)
             backoff.sleep()
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ def communicator() -> MPI.Comm | None:
     """The job's communicator, or None where there is one process. Without a launcher MPI is not even imported."""
     if not any(name in os.environ for name in LAUNCHERS):
         return None
-    if os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true"):  # noqa: SIM112 - as Open MPI spells it
+    if survives():
         # Open MPI's MPI_Finalize waits for all ranks, at times for dead ones too (its issue 11404); ours have said
         # goodbye by then.
         os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
@@ -65,8 +65,21 @@ def guard(comm: MPI.Comm | None, run: Callable[[], int]) -> int:
             text = f"mpifl: the run failed: rank {', '.join(map(str, sorted(gone)))} died\n"
         print(text, end="", file=sys.stderr, flush=True)  # in one piece: abort is quick
         if comm:
-            comm.Abort(3)
+            end_all(comm, 3)
         return 3
+
+
+def survives() -> bool:
+    """Whether this job's MPI goes on without ranks that die (Open MPI started with ULFM)."""
+    return os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")  # noqa: SIM112 - as Open MPI spells it
+
+
+def end_all(comm: MPI.Comm, code: int) -> None:
+    """Ends all ranks at once, with this exit code as far as the launcher passes it on."""
+    sys.stdout.flush()
+    if survives():  # where MPI_Abort ends the caller alone, unseen by the others; a death they see, and follow
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.Abort(code)
 
 
 def _died(comm: MPI.Comm | None, error: BaseException) -> set[int]:
@@ -144,9 +157,18 @@ def lead(
     session = Session(job, problem, server, clients, link, schedule, writer, saved)
     code = session.run()
     if comm and session.stuck:
-        sys.stdout.flush()
-        comm.Abort(code)  # ranks that have not answered for too long will not end by themselves
+        _leave(comm, session.stuck, code)
     return code
+
+
+def _leave(comm: MPI.Comm, stuck: set[int], code: int) -> None:
+    """Ends ranks that have not answered for too long, which will not end by themselves."""
+    if not survives():
+        end_all(comm, code)
+    words = muster.ranks(comm)
+    for rank in stuck:
+        if words[rank]["host"] == words[0]["host"]:  # on other hosts a rank ends itself, `follow.Client`
+            os.kill(words[rank]["process"], signal.SIGKILL)
 
 
 def _there(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> Ends:

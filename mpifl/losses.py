@@ -45,7 +45,8 @@ class Losses:
         if patience is None or (now := time.perf_counter()) < self._looked + LOOK:
             return
         self._looked = now
-        for i in [i for i, until in loop.out.items() if now - until > patience]:
+        overdue = [i for i, until in loop.out.items() if now - until > patience]
+        for i in [i for i in overdue if not loop.link.answered(i)]:
             loop.link.give_up(i)
             self._miss(at, i, f"gave no answer for {patience:g} s")
 

@@ -35,9 +35,14 @@ def host() -> str:
 
 
 def myself() -> dict[str, Any]:
-    """What a rank says of itself: its host, the cores that it may use as bits, how many of them its host gets."""
+    """What a rank says of itself: host, process, the cores that it may use as bits, how many of them its host gets."""
     cores = os.sched_getaffinity(0)
-    return {"host": host(), "cores": hex(sum(1 << core for core in cores)), "quota": _quota() or len(cores)}
+    return {
+        "host": host(),
+        "process": os.getpid(),
+        "cores": hex(sum(1 << core for core in cores)),
+        "quota": _quota() or len(cores),
+    }
 
 
 def _quota() -> float | None:

@@ -138,7 +138,8 @@ class Loop:
         self.send(unique)
 
     # -- events --------------------------------------------------------------------------------------------------------
-    def run(self, stopped: Callable[[], bool], interrupted: Callable[[], bool]) -> None:
+    def run(self, stopped: Callable[[], bool], interrupted: Callable[[], bool]) -> bool:
+        """Whether the run came to its end, and was not interrupted before."""
         if not self.begun:
             self.begin()
         for event in self.schedule.events(self.link):
@@ -148,7 +149,7 @@ class Loop:
                 self._aggregate(event.time)
             elif event.kind == "evaluate":
                 if self.look(event.time):
-                    break
+                    return True
             elif event.kind == "refused":
                 self.losses.refuse(event)
             elif event.kind == "lost":
@@ -157,17 +158,16 @@ class Loop:
                 self.keeper.cut(event.time, self)
                 if interrupted():
                     self.look(event.time)
-                    break
+                    return False
             self._watch(event.time)
-            if interrupted():
-                if self.keeper:
-                    self.schedule.save_now = True  # the next event
-                    continue
-            elif not stopped():
-                continue
-            if event.kind != "evaluate":
-                self.look(event.time)  # the run's last model
-            break
+            broken = interrupted()
+            if broken and self.keeper:
+                self.schedule.save_now = True  # the next event
+            elif broken or stopped():
+                if event.kind != "evaluate":
+                    self.look(event.time)  # the run's last model
+                return not broken
+        return True
 
     def _watch(self, at: float) -> None:
         """Sees to clients that were lost, and to a checkpoint under way."""

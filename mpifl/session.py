@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -46,7 +47,7 @@ class Session:
         writer: RunWriter, saved: Checkpoint | None,
     ) -> None:  # fmt: skip
         self._job, self._link, self._writer, self._schedule = job, link, writer, schedule
-        self.stuck = False  # ranks have not ended
+        self.stuck: set[int] = set()  # ranks that have not ended
         self._heard = Heard()
         plan = schedule if isinstance(schedule, Plan) else None
         facts: Mapping[str, Any] = saved.facts if saved else {}
@@ -72,7 +73,7 @@ class Session:
             self._resume(saved)
 
     def _facts(self) -> dict[str, Any]:
-        return {"wall_seconds": self._earlier + time.perf_counter() - self._begin, "best": self.evaluator.best}
+        return {"wall_seconds": self._earlier + time.perf_counter() - self._begin}
 
     def _resume(self, saved: Checkpoint) -> None:
         self.loop.load(saved.facts["loop"])
@@ -101,9 +102,9 @@ class Session:
             if isinstance(self._schedule, Plan):
                 self._schedule.clock.start()
             with np.errstate(over="ignore", invalid="ignore"):
-                self.loop.run(self._stopped, self._interrupted)
+                ended = self.loop.run(self._stopped, self._interrupted)
             x = self._job.algorithm.model(self.loop.server)
-            status, code = ("interrupted", code_of(self._heard.numbers[0])) if self._heard.numbers else ("completed", 0)
+            status, code = ("completed", 0) if ended else ("interrupted", code_of(self._heard.numbers[0]))
         except RunFailed as error:
             print(f"mpifl: the run failed: {error}", file=sys.stderr)
             lines = str(error).splitlines()  # of a rank's traceback: where, and what
@@ -132,8 +133,8 @@ class Session:
             if not unexpected and self._heard.numbers:
                 self.keeper.finish(at, self.loop)
             self.keeper.close()
-        dropped = 0 if unexpected else self._link.finish(code)
-        self.stuck = bool(self._link.stuck)
+        dropped = 0 if unexpected else self._link.finish(code, self._job.faults.patience or inf)
+        self.stuck = self._link.stuck
         if status != "interrupted":
             if dropped:
                 writer.event(at, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
@@ -141,8 +142,12 @@ class Session:
         self._heard.forget()
 
     def _close(self, status: str, x: np.ndarray | None) -> None:
-        self.evaluator.close()
-        self._writer.close(status, x)
+        try:
+            self.evaluator.close()
+            self._writer.close(status, x)
+        except RunFailed:
+            if status != "failed":  # else it was said why
+                raise
 
     def _goes_on(self, status: str) -> str:
         if status == "completed" or not self.keeper or not self.keeper.complete:

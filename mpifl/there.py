@@ -25,16 +25,22 @@ class There(ServerEnd):
         muster.go(comm)
         super().__init__(comm, problem.clients, x0.size, x0.dtype, vectors(job.algorithm))
         self._problem = problem
+        self._had: dict[
+            int, set[int]
+        ] = {}  # ranks that a client has left: what they still say of it is told apart by that
 
     def host(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
-        """Moves client i to the living rank that has the fewest; where to, or "" where there is none.
+        """Moves client i to another rank, which answers and never had it, with the fewest clients; where to, or "".
 
         saved     where its state is (`mpifl.saving.restore`), and pending: whether its last update was not consumed
         consumed  sums of what was consumed of it since, of each vector that telescopes
         """
-        if not self.living:
+        had = self._had.setdefault(i, set())
+        had.add(self.rank_of[i])
+        able = sorted(self.living - self.silent - had)
+        if not able:
             return ""
-        rank = min(sorted(self.living), key=self.rank_of.count)
+        rank = min(able, key=self.rank_of.count)
         shard = self._problem.shard(i)
         text = {"shard": muster.specified(shard), "consumed": muster.specified(consumed), "saved": saved}
         self.move(i, rank, muster.packed(text, [*shard, *consumed]))

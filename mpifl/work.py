@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import inf, isfinite, nan, sqrt
 from typing import Any, NamedTuple, Protocol
@@ -54,7 +55,7 @@ class Worker:
         """The answers of several clients, at most `most`, to a message each."""
         if self._together is None or len(messages) == 1 or not self._groups.issuperset(i for i, _ in messages):
             return [self.train(i, message) for i, message in messages]
-        before = [self._snapshot(i) for i, _ in messages]
+        before = [self._snapshot(i) for i, _ in messages]  # `together` takes no client that could not be hosted
         try:
             updates = self._together([partial(self.train, i, message) for i, message in messages])
         except (Exception, SystemExit):  # of one of them, which is found where each computes alone
@@ -69,6 +70,8 @@ class Worker:
     def train(self, i: int, message: Message) -> Update | Failed:
         """Client i's answer to a message. One that is not fit to be sent is refused: it is empty and says why, and the
         client is as it was before; rules never change a state's vectors in place, so that costs nothing."""
+        if i not in self.states:
+            return Failed(self.failed[i])
         self.last.pop(i, None)
         before = self._snapshot(i)
         begin = time.perf_counter()
@@ -156,18 +159,24 @@ class Worker:
             self.failed.pop(i, None)
         self.states |= {i: self._algorithm.init_client(self._x0, i) for i in objectives}
 
+    def reject(self, i: int, text: str) -> None:
+        """Client i could not be hosted: what it is sent it will not answer."""
+        self.states.pop(i, None)
+        self.failed[i] = text
+
     def correct(self, i: int, consumed: Iterable[np.ndarray], pending: Update | None) -> None:
         """Makes client i's state fit what the server has of it: the vectors that grow by what it sends become what they
-        were without the update `pending` and with the sums `consumed`, one for each of them."""
-        state, sums = self.states[i], iter(consumed)
+        were without the update `pending` and with the sums `consumed`, one for each of them; none: nothing was."""
+        state, sums = self.states[i], list(consumed)
         for k, name in enumerate(self._algorithm.telescopes):
             if name:
-                total = like(self._x0, next(sums))
+                total = like(self._x0, sums.pop(0)) if sums else 0 * self._x0
                 if pending and len(pending.vectors) > k:
                     total = total - pending.vectors[k]
                 setattr(state, name, getattr(state, name) + total)
         self._algorithm.rehosted(state)
         self.last.pop(i, None)
+        self.failed.pop(i, None)
 
 
 class ClientEnd(Protocol):
@@ -186,11 +195,12 @@ class ClientEnd(Protocol):
         """To be called while clients compute, if their device leaves the time: moves messages on, without waiting."""
 
 
-def work(worker: Worker, end: ClientEnd) -> None:
-    """Serves a rank's clients until the server ends the run."""
+def work(worker: Worker, end: ClientEnd, patient: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    """Serves a rank's clients until the server ends the run; `patient` is around all that clients compute."""
     worker.meanwhile = end.progress
     for group in end.messages(worker.most):
-        updates = worker.train_all([(i, message) for i, message, _ in group])
+        with patient():
+            updates = worker.train_all([(i, message) for i, message, _ in group])
         for (i, _, delay), update in zip(group, updates):
             if isinstance(update, Failed):
                 end.failed(i, update.text)

@@ -37,11 +37,15 @@ class Link(Protocol):
     def lost(self) -> list[tuple[int, str]]:
         """Clients that were found to be lost since the last call, and why; one that is taken from, once it is asked."""
 
+    def answered(self, i: int) -> bool:
+        """Whether client i's update is there, to be consumed when its turn comes; never waits."""
+
     def give_up(self, i: int) -> None:
         """Client i is not waited for any more; an answer that still comes is dropped."""
 
-    def finish(self, code: int) -> int:
-        """Takes in and drops all that is still out, ends the client loops; how many updates were dropped."""
+    def finish(self, code: int, patience: float = inf) -> int:
+        """Takes in and drops all that is still out, ends the client loops; how many updates were dropped. Those that
+        have not ended after `patience` seconds are left to themselves."""
 
 
 class Clock(Protocol):

@@ -104,10 +104,14 @@ class InProcess:
         missed, self._missed = self._missed, []
         return missed
 
+    def answered(self, i: int) -> bool:
+        """A client of this process computes when it is its turn."""
+        return True
+
     def give_up(self, i: int) -> None:
         """Nothing to do: a client of this process always answers."""
 
-    def finish(self, code: int) -> int:
+    def finish(self, code: int, patience: float = inf) -> int:
         dropped = len(self._ready) + len(self._asked)
         for held in (self._asked, self._ready, self._due):
             held.clear()

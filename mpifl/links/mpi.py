@@ -19,6 +19,7 @@ from mpifl.links.waiting import Backoff
 mpi4py.rc.thread_level = "funneled"  # the evaluating and the writing thread never call MPI
 from mpi4py import MPI  # noqa: E402
 
+STUCK = 5.0  # s that ranks whose clients were given up are left to end by themselves
 FRAME, TEXT, SETUP, DATA = 1, 2, 3, 16  # tags; large vectors of client i travel under DATA + i
 
 

@@ -1,12 +1,11 @@
 """The server's end of the MPI link, on rank 0; bounded memory.
 
 Client i of n lives on rank 1 + i mod (R-1), until it is moved. An update comes as a frame (see `wire`), for which one
-persistent receive a rank is posted; vectors too large for it are fetched into a pool of reused buffers, so they wait at
-the sender until a buffer is free. Large messages leave by Isend straight from the model's array, which lives until its
-sends are complete.
+persistent receive a rank is posted; vectors too large for it wait at the sender until one of a pool of reused buffers
+is free. Large messages leave by Isend straight from the model's array, which lives until its sends are complete.
 
-Where the MPI tells of ranks that die (ULFM) the link goes on with the others: a failed call says no more than that
-somebody is dead, so the dead are looked up, what is under way to or from them is forgotten, and their clients are lost.
+Where the MPI tells of deaths (ULFM) the link goes on with the living: a failed call only says that somebody is dead, so
+the dead are looked up, what is under way to or from them is forgotten, and their clients are lost.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ import numpy as np
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
 from mpifl.links import wire
-from mpifl.links.mpi import DATA, FRAME, MPI, SETUP, TEXT, Outgoing, Part, dead, post, tags, wait
+from mpifl.links.mpi import DATA, FRAME, MPI, SETUP, STUCK, TEXT, Outgoing, Part, dead, post, tags, wait
 from mpifl.links.waiting import Backoff
 from mpifl.links.wire import Frames
 
 POOL_BYTES = 256 << 20  # most memory in the receive buffers
 POOL_MOST = 32
 UNSEEN = 64  # sends of small frames, which are copies, that may go without a look at whether they are done
-STUCK = 5.0  # s that the end of the run waits for ranks whose clients were given up
 
 
 class ServerEnd:
@@ -58,7 +56,7 @@ class ServerEnd:
         self._gone: set[int] = set()  # ranks that have said goodbye
         self._failed: dict[int, str] = {}  # clients that were lost, and why, until `lost` tells
         self._missed: list[tuple[int, str]] = []
-        self._silent: set[int] = set()  # ranks of clients that were given up
+        self.silent: set[int] = set()  # ranks of clients that were given up
         self.parts: list[Part] = []  # of checkpoints, as ranks tell of them
         self.signals: list[int] = []  # that client ranks have heard
         self.stuck: set[int] = set()  # ranks that did not say goodbye
@@ -193,7 +191,7 @@ class ServerEnd:
             else:
                 backoff.sleep(left)
         for i in [i for i in self._failed if i not in self._ready]:
-            self._miss(i)
+            self._missed.append((i, self._failed.pop(i)))
         i = next(iter(self._ready), -1)
         return (i, self._ready.pop(i)) if i >= 0 else None
 
@@ -202,7 +200,7 @@ class ServerEnd:
         backoff = Backoff()
         while i not in self._ready:
             if i in self._failed:
-                self._miss(i)
+                self._missed.append((i, self._failed.pop(i)))
                 return None
             if (key := (i, self.rank_of[i])) in self._announced and self._free:
                 self._fetch(key)
@@ -252,30 +250,32 @@ class ServerEnd:
                 continue
         return found
 
-    def _miss(self, i: int) -> None:
-        self._missed.append((i, self._failed.pop(i)))
-
     def lost(self) -> list[tuple[int, str]]:
         missed, self._missed = self._missed, []
         return missed
 
+    def answered(self, i: int) -> bool:
+        self.look()
+        here = i, self.rank_of[i]
+        return i in self._ready or here in self._announced or here in (f[:2] for f in self._fetching.values())
+
     def give_up(self, i: int) -> None:
-        self._silent.add(self.rank_of[i])
+        self.silent.add(self.rank_of[i])
         self.rank_of[i] = 0  # of no rank: what it still sends is dropped
         self._failed.pop(i, None)
 
     def look(self) -> None:
-        """Takes in what has arrived, without waiting."""
-        self._progress(fetch=True)
+        """Takes in what has arrived, without waiting; no large vectors: whose are needed first only `take` knows."""
+        while self._progress(fetch=False):
+            pass
 
     # -- the end -------------------------------------------------------------------------------------------------------
-    def finish(self, code: int) -> int:
-        stop = self._frames.pack((wire.STOP, code))
+    def finish(self, code: int, patience: float = inf) -> int:
         for rank in sorted(self.living):
-            self._post(stop, rank)
+            self._post(self._frames.pack((wire.STOP, code)), rank)
         for i in [i for i in self._slots if i not in self._ready]:  # in use when the run broke off
             self.release(i)
-        dropped, backoff, patience = 0, Backoff(), inf
+        dropped, backoff, end = 0, Backoff(), time.perf_counter() + patience
         while self.living - self._gone or self._fetching or self._ready or self._announced:
             try:
                 if self._progress(fetch=True):
@@ -288,9 +288,9 @@ class ServerEnd:
                 del self._ready[i]
                 self.release(i)
                 dropped += 1
-            if not self.living - self._gone - self._silent:  # only those are missing that may never come
-                patience = min(patience, time.perf_counter() + STUCK)
-            if time.perf_counter() > patience:
+            if not self.living - self._gone - self.silent:  # only those are missing that may never come
+                end = min(end, time.perf_counter() + STUCK)
+            if time.perf_counter() > end:
                 self.stuck = self.living - self._gone
                 return dropped
         self._outgoing.drain()
