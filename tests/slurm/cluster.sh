@@ -42,7 +42,8 @@ SlurmctldPort=$port
 SlurmUser=$user
 SlurmdUser=$user
 AuthType=auth/munge
-AuthInfo=socket=$DIR/munge.socket
+# a job that is requeued waits until its credential has expired: 120 s, unless it is said here
+AuthInfo=socket=$DIR/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation=$DIR/state
 SlurmdSpoolDir=$DIR/%n
