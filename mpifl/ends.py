@@ -81,6 +81,10 @@ class Here(InProcess):
     def look(self) -> None:
         self.parts += [Told(1, *written) for written in self._saver.done()]
 
+    def bereaved(self) -> list[tuple[int, str]]:
+        """There is no other rank."""
+        return []
+
     def host(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
         """There is no other rank."""
         return ""

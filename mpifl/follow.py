@@ -125,6 +125,4 @@ class Client:
                 pending = update if asked["saved"]["pending"] else None
             self._worker.correct(i, consumed, pending)
         except Exception as error:
-            text = described(self._comm.rank, error)
-            self._worker.reject(i, text)
-            self._end.failed(i, text)
+            self._worker.reject(i, described(self._comm.rank, error))  # told when it is sent something

@@ -41,6 +41,9 @@ class Ranks(Protocol):
     def look(self) -> None:
         """Takes in what has arrived, without waiting."""
 
+    def bereaved(self) -> list[tuple[int, str]]:
+        """Clients of ranks that have died, and why they are lost; whatever came of them is dropped."""
+
     def host(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
         """Moves client i to another rank; where to, or "" where there is none."""
 
@@ -76,6 +79,8 @@ class Keeper:
         if self.busy:
             self._tell(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written", loop)
             return
+        for i, why in self._ranks.bereaved():  # else they would be lost when their answers are due: no part has them
+            loop.losses.miss(time_, i, why)
         self._began = time.perf_counter()
         self._number += 1
         counts, (measured, best, models) = self._writer.counts(), self._evaluator.pending()
@@ -110,7 +115,7 @@ class Keeper:
                 return
             self._parts[rank] = part.bytes, part.crc
         if self._committing is None:
-            if missing := self._awaited - {0} - self._needed(loop):
+            if missing := (self._awaited - {0}) - (self._needed(loop) & self._ranks.living):
                 self._abandon(time_, f"rank {min(missing)} was lost", loop)
             elif self._awaited <= self._parts.keys():
                 self._committing = self._pool.submit(self._commit, self._number, self._manifest, dict(self._parts))
@@ -127,8 +132,7 @@ class Keeper:
 
     def _needed(self, loop: Loop) -> set[int]:
         """The ranks that have clients to be saved."""
-        lost = loop.losses.lost
-        return self._ranks.living & {rank for i, rank in enumerate(self._ranks.rank_of) if i not in lost}
+        return {rank for i, rank in enumerate(self._ranks.rank_of) if i not in loop.losses.lost}
 
     def _commit(self, number: int, manifest: Mapping[str, Any], parts: Mapping[int, tuple[int, int]]) -> None:
         self._writer.durable(manifest["counts"])

@@ -41,14 +41,14 @@ class Losses:
         """Sees to the clients that the link has lost, and to those that have not answered for too long."""
         loop, patience = self._loop, self.faults.patience
         for i, why in loop.link.lost():
-            self._miss(at, i, why)
+            self.miss(at, i, why)
         if patience is None or (now := time.perf_counter()) < self._looked + LOOK:
             return
         self._looked = now
         overdue = [i for i, until in loop.out.items() if now - until > patience]
         for i in [i for i in overdue if not loop.link.answered(i)]:
             loop.link.give_up(i)
-            self._miss(at, i, f"gave no answer for {patience:g} s")
+            self.miss(at, i, f"gave no answer for {patience:g} s")
 
     def refuse(self, event: Event) -> None:
         """Answers an update that the client's loop did not let out with a fresh message, or sets the client aside."""
@@ -85,7 +85,7 @@ class Losses:
             else:
                 loop.begin()  # none of the round's members is left
 
-    def _miss(self, at: float, i: int, why: str) -> None:
+    def miss(self, at: float, i: int, why: str) -> None:
         """The policy for a client that cannot answer where it is."""
         if i in self.lost:
             return

@@ -17,19 +17,17 @@ class Saver:
     def __init__(self, folder: Path, rank: int, worker: Worker, holding: Callable[[], Mapping[int, float]]) -> None:
         """holding: how long updates are held back still (s), by client."""
         self._part, self._worker, self._holding = Part(folder, rank), worker, holding
-        self.busy = False  # a part is being made durable
+        self._open = 0  # parts that are being made durable
 
     def save(self, number: int) -> None:
         """Writes the part of checkpoint `number`; `done` tells when it is durable, or why it is not."""
         self._part.save(number, self._worker.saved(self._holding()))
-        self.busy = True
+        self._open += 1
 
     def done(self) -> list[Written]:
         """Parts that have become durable, or failed; never waits."""
-        if not self.busy:
-            return []
-        written = self._part.done()
-        self.busy = not written
+        written = self._part.done() if self._open else []
+        self._open -= len(written)
         return written
 
     def close(self) -> None:

@@ -99,12 +99,15 @@ class Loop:
         """JSON-able; the server's state is apart."""
         known = None if self.accuracies is None else self.accuracies.tolist()
         counts = {name: getattr(self, name) for name in self.COUNTS}
-        return counts | {"out": list(self.out), "accuracies": known, **self.losses.saved()}
+        now = time.perf_counter()
+        out = [(i, max(0.0, until - now)) for i, until in self.out.items()]
+        return counts | {"out": out, "accuracies": known, **self.losses.saved()}
 
     def load(self, saved: dict[str, Any]) -> None:
         for name in self.COUNTS:
             setattr(self, name, saved[name])
-        self.out = dict.fromkeys(saved["out"], time.perf_counter())
+        now = time.perf_counter()
+        self.out = {i: now + left for i, left in saved["out"]}
         self.accuracies = None if saved["accuracies"] is None else np.array(saved["accuracies"], float)
         self.losses.load(saved)
         self.begun = True

@@ -131,7 +131,7 @@ class Session:
             self._close(status, x)
         if self.keeper:
             if not unexpected and self._heard.numbers:
-                self.keeper.finish(at, self.loop)
+                self._save_last(at)
             self.keeper.close()
         dropped = 0 if unexpected else self._link.finish(code, self._job.faults.patience or inf)
         self.stuck = self._link.stuck
@@ -140,6 +140,14 @@ class Session:
                 writer.event(at, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
             self._close(status, x)
         self._heard.forget()
+
+    def _save_last(self, at: float) -> None:
+        """Waits for the checkpoint that a signal asked for."""
+        assert self.keeper
+        try:
+            self.keeper.finish(at, self.loop)
+        except RunFailed as error:
+            print(f"mpifl: the run was not saved at its end: {error}", file=sys.stderr, flush=True)
 
     def _close(self, status: str, x: np.ndarray | None) -> None:
         try:
@@ -157,7 +165,7 @@ class Session:
     def _interrupted(self) -> bool:
         """Whether a signal ends the run."""
         if self._link.signals and not self._heard.numbers:
-            self._heard.numbers.append(self._link.signals[0])
+            self._heard.hear(self._link.signals[0])
         return bool(self._heard.numbers)
 
     def _stopped(self) -> bool:

@@ -72,6 +72,7 @@ class Worker:
         client is as it was before; rules never change a state's vectors in place, so that costs nothing."""
         if i not in self.states:
             return Failed(self.failed[i])
+        self.failed.pop(i, None)
         self.last.pop(i, None)
         before = self._snapshot(i)
         begin = time.perf_counter()
@@ -130,20 +131,23 @@ class Worker:
                 arrays[f"{i}.update"] = np.array([*wire.update_head(i, u), u.round, held.get(i, 0.0)])
                 arrays[f"{i}.refused"] = np.frombuffer(u.refused.encode(), np.uint8)
                 arrays |= {f"{i}.vector.{k}": array(v) for k, v in enumerate(u.vectors)}
-            if i in self.failed:
-                arrays[f"{i}.failed"] = np.frombuffer(self.failed[i].encode(), np.uint8)
+        for i, text in self.failed.items():
+            arrays[f"{i}.failed"] = np.frombuffer(text.encode(), np.uint8)
         return arrays
 
     def restore(self, i: int, saved: Mapping[str, np.ndarray]) -> tuple[Update | None, float]:
         """Puts client i into the state that `saved` wrote down, names without its number; its last update, if it has
         one, and how long that is to be held back (s)."""
+        if "failed" in saved:
+            self.failed[i] = saved["failed"].tobytes().decode()
+        if saved.keys() == {"failed"}:
+            self.states.pop(i, None)
+            return None, 0.0
         state = {name.removeprefix("state."): value for name, value in saved.items() if name.startswith("state.")}
         self.states[i] = State.load(state, self._x0)
         own = {name.removeprefix("own."): value for name, value in saved.items() if name.startswith("own.")}
         if own:
             self._objectives[i].load(own)  # type: ignore[attr-defined]
-        if "failed" in saved:
-            self.failed[i] = saved["failed"].tobytes().decode()
         if "update" not in saved:
             return None, 0.0
         *head, round, held = saved["update"].tolist()

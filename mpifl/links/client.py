@@ -112,6 +112,9 @@ class ClientEnd:
         if not self._posted:
             self._request.Start()
             self._posted = True
+        if wait:  # also where messages are always there
+            self._report()
+            self._flush(time.perf_counter())
         backoff = Backoff()
         while not self._request.Test():
             if not wait:

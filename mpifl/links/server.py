@@ -19,12 +19,11 @@ import numpy as np
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
 from mpifl.links import wire
-from mpifl.links.mpi import DATA, FRAME, MPI, SETUP, STUCK, TEXT, Outgoing, Part, dead, post, tags, wait
+from mpifl.links.fetches import Fetches
+from mpifl.links.mpi import FRAME, MPI, SETUP, STUCK, TEXT, Outgoing, Part, dead, post, tags, wait
 from mpifl.links.waiting import Backoff
 from mpifl.links.wire import Frames
 
-POOL_BYTES = 256 << 20  # most memory in the receive buffers
-POOL_MOST = 32
 UNSEEN = 64  # sends of small frames, which are copies, that may go without a look at whether they are done
 
 
@@ -39,15 +38,9 @@ class ServerEnd:
         self._posts = [comm.Recv_init(f, r, FRAME) for r, f in enumerate(self._arriving, 1)]
         self.rank_of = [1 + i % self._workers for i in range(clients)]
         self.living = set(range(1, comm.size))  # ranks that take part in the run
-        size = vectors * d * dtype.itemsize
-        most = 0 if frames.inline else max(2, min(POOL_MOST, clients, POOL_BYTES // size))
-        self._buffers = [np.empty((vectors, d), dtype) for _ in range(most)]
-        self._free = list(range(most))
-        # The frames' receives, then those of slot s, vector v at self._workers + s * vectors + v.
-        self._requests: list[MPI.Request] = [*self._posts, *[MPI.REQUEST_NULL] * (most * vectors)]
+        self._requests: list[MPI.Request] = [*self._posts]  # the frames' receives, then those of vectors
+        self._fetches = Fetches(comm, frames, clients, self._requests)
         self._announced: dict[tuple[int, int], list[float]] = {}  # (client, rank) -> head of an update, in order
-        self._fetching: dict[int, tuple[int, int, list[float], int]] = {}  # slot -> client, rank, head, vectors to come
-        self._coming: set[int] = set()  # which of the requests behind the frames' are under way
         self._rounds: dict[int, int] = {}  # client -> round of its last message
         self._ready: dict[int, Update] = {}  # complete updates, in order of completion
         self._slots: dict[int, int] = {}  # and their slots, by client
@@ -57,6 +50,7 @@ class ServerEnd:
         self._failed: dict[int, str] = {}  # clients that were lost, and why, until `lost` tells
         self._missed: list[tuple[int, str]] = []
         self.silent: set[int] = set()  # ranks of clients that were given up
+        self._broken = ""  # what made a rank unable to go on, until it is raised
         self.parts: list[Part] = []  # of checkpoints, as ranks tell of them
         self.signals: list[int] = []  # that client ranks have heard
         self.stuck: set[int] = set()  # ranks that did not say goodbye
@@ -94,31 +88,29 @@ class ServerEnd:
     # -- in ------------------------------------------------------------------------------------------------------------
     def _fetch(self, key: tuple[int, int]) -> None:
         """Starts the receives of an announced update into a free buffer."""
-        (i, rank), head, vectors = key, self._announced.pop(key), self._frames.vectors
-        slot = self._free.pop()
-        self._fetching[slot] = i, rank, head, int(head[2])
         try:
-            for v, k in enumerate(range(self._workers + slot * vectors, self._workers + slot * vectors + int(head[2]))):
-                self._requests[k] = self._comm.Irecv(self._buffers[slot][v], rank, DATA + i)
-                self._coming.add(k)
+            self._fetches.start(*key, self._announced.pop(key))
         except MPI.Exception as error:
             self._bury(error)
 
     def _progress(self, fetch: bool) -> bool:
         """Takes in what has arrived, without waiting; whether anything had. Raises RunFailed for a rank's error."""
-        while fetch and self._announced and self._free:
+        while fetch and self._announced and self._fetches.free:
             self._fetch(next(iter(self._announced)))
         try:
             done = MPI.Request.Testsome(self._requests) or ()
         except MPI.Exception as error:
             self._bury(error)
             done = self._done()
-        self._coming.difference_update(done)
+        self._fetches.over(done)
         for k in done:
             if k < self._workers:
                 self._frame(k + 1)
             else:
-                self._vector((k - self._workers) // self._frames.vectors)
+                self._vector(k)
+        if broken := self._broken:
+            self._broken = ""
+            raise RunFailed(broken)
         return bool(done)
 
     def _listen(self, rank: int) -> None:
@@ -144,7 +136,7 @@ class ServerEnd:
         elif kind == wire.REFUSED and here:
             self._ready[i] = wire.to_update(head, (), self._rounds[i])._replace(refused=text)
         elif kind == wire.RAISED and i < 0:
-            raise RunFailed(text)
+            self._broken = text
         elif kind == wire.RAISED and here:
             self._failed[i] = text
         elif kind == wire.SAVED:
@@ -163,21 +155,18 @@ class ServerEnd:
             try:
                 wait(self._comm.Irecv(text, rank, TEXT))
             except MPI.Exception as error:
+                self._graves.append(text)
                 self._bury(error)
         return text.decode("utf-8", "replace")
 
-    def _vector(self, slot: int) -> None:
-        if slot not in self._fetching:  # its sender died just now
+    def _vector(self, k: int) -> None:
+        if not (complete := self._fetches.arrived(k)):
             return
-        i, rank, head, missing = self._fetching[slot]
-        if missing > 1:
-            self._fetching[slot] = i, rank, head, missing - 1
-            return
-        del self._fetching[slot]
+        slot, i, rank, head = complete
         if self.rank_of[i] != rank:  # it was given up, and lives elsewhere
-            self._free.append(slot)
+            self._fetches.free.append(slot)
             return
-        self._ready[i] = wire.to_update(head, tuple(self._buffers[slot][: int(head[2])]), self._rounds[i])
+        self._ready[i] = wire.to_update(head, self._fetches.vectors(slot, int(head[2])), self._rounds[i])
         self._slots[i] = slot
 
     def any(self, timeout: float) -> tuple[int, Update] | None:
@@ -202,7 +191,7 @@ class ServerEnd:
             if i in self._failed:
                 self._missed.append((i, self._failed.pop(i)))
                 return None
-            if (key := (i, self.rank_of[i])) in self._announced and self._free:
+            if (key := (i, self.rank_of[i])) in self._announced and self._fetches.free:
                 self._fetch(key)
             if self._progress(fetch=False):
                 backoff.reset()
@@ -214,12 +203,12 @@ class ServerEnd:
 
     def release(self, i: int) -> None:
         if i in self._slots:
-            self._free.append(self._slots.pop(i))
+            self._fetches.free.append(self._slots.pop(i))
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
     def _bury(self, error: MPI.Exception) -> None:
         """Forgets what has to do with ranks that have died. Raises the error where nobody has."""
-        died, vectors = (dead(self._comm) & self.living) - self._gone, self._frames.vectors
+        died = dead(self._comm) & self.living
         if not died and error.Get_error_class() != MPI.ERR_PROC_FAILED:  # else it is of a rank that is buried already
             raise error
         self.living -= died
@@ -229,20 +218,13 @@ class ServerEnd:
             del self._announced[key]
         for i in [i for i, rank in enumerate(self.rank_of) if rank in died and i not in self._failed]:
             self._failed[i] = f"rank {self.rank_of[i]} died"
-        for slot in [slot for slot, (_, rank, *_) in self._fetching.items() if rank in died]:
-            del self._fetching[slot]
-            for k in range(self._workers + slot * vectors, self._workers + (slot + 1) * vectors):
-                self._requests[k] = MPI.REQUEST_NULL
-                self._coming.discard(k)
-            self._graves.append(self._buffers[slot])
-            self._buffers[slot] = np.empty_like(self._buffers[slot])
-            self._free.append(slot)
+        self._fetches.drop(lambda i, rank: rank in died)
         self._outgoing.bury(died)
 
     def _done(self) -> list[int]:
         """Which requests are over, looked at one by one: a call for all of them that fails does not say."""
         found = []
-        for k in [*(rank - 1 for rank in self.living - self._gone), *self._coming]:
+        for k in [*(rank - 1 for rank in self.living - self._gone), *self._fetches.coming]:
             try:
                 if self._requests[k].Test():
                     found.append(k)
@@ -254,15 +236,24 @@ class ServerEnd:
         missed, self._missed = self._missed, []
         return missed
 
+    def bereaved(self) -> list[tuple[int, str]]:
+        found = [i for i, rank in enumerate(self.rank_of) if rank and rank not in self.living]
+        for i in found:
+            self._failed.pop(i, None)
+            if self._ready.pop(i, None):
+                self.release(i)
+        self._missed = [(i, why) for i, why in self._missed if i not in found]
+        return [(i, f"rank {self.rank_of[i]} died") for i in found]
+
     def answered(self, i: int) -> bool:
         self.look()
-        here = i, self.rank_of[i]
-        return i in self._ready or here in self._announced or here in (f[:2] for f in self._fetching.values())
+        return i in self._ready or (i, self.rank_of[i]) in self._announced
 
     def give_up(self, i: int) -> None:
-        self.silent.add(self.rank_of[i])
-        self.rank_of[i] = 0  # of no rank: what it still sends is dropped
+        rank, self.rank_of[i] = self.rank_of[i], 0  # of no rank: what it still sends is dropped
+        self.silent.add(rank)
         self._failed.pop(i, None)
+        self._fetches.drop(lambda j, r: (j, r) == (i, rank))
 
     def look(self) -> None:
         """Takes in what has arrived, without waiting; no large vectors: whose are needed first only `take` knows."""
@@ -276,10 +267,11 @@ class ServerEnd:
         for i in [i for i in self._slots if i not in self._ready]:  # in use when the run broke off
             self.release(i)
         dropped, backoff, end = 0, Backoff(), time.perf_counter() + patience
-        while self.living - self._gone or self._fetching or self._ready or self._announced:
+        while (missing := self.living - self._gone) or self._fetches.slots or self._ready or self._announced:
             try:
                 if self._progress(fetch=True):
                     backoff.reset()
+                    end = time.perf_counter() + patience
                 else:
                     backoff.sleep()
             except RunFailed as error:
@@ -288,10 +280,11 @@ class ServerEnd:
                 del self._ready[i]
                 self.release(i)
                 dropped += 1
-            if not self.living - self._gone - self.silent:  # only those are missing that may never come
+            if missing and missing <= self.silent:  # who may never come
                 end = min(end, time.perf_counter() + STUCK)
             if time.perf_counter() > end:
-                self.stuck = self.living - self._gone
+                waiting = {rank for _, rank in self._announced} | {rank for _, rank, *_ in self._fetches.slots.values()}
+                self.stuck = missing | waiting
                 return dropped
         self._outgoing.drain()
         for rank in self.living:

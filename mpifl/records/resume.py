@@ -41,6 +41,7 @@ def continued(
         _enough(old, counts, len(states))
         kept = {name: old.attrs[name] for name in ("started", "id") if old.attrs.get(name)}
         lay_out(file, {**attrs, **kept}, clients, x, layout, version, states)
+        file.attrs.modify("began", np.float64(old.attrs.get("began", np.nan)))
         for table in TABLES:
             _copy(old, file, table, counts[table])
         file["clients/updates"][...] = _recounted(path, file, len(states))
