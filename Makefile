@@ -1,6 +1,7 @@
 # make run         the default job on 129 ranks;  make run RANKS=5 JOB=jobs/NAME.yaml ARGS="stop.time=3"
 # make test        everything: ruff, mypy, all tests with Open MPI, the smoke tests with MPICH
 # make test-mpich  all tests that start MPI, with MPICH
+# make faults      the whole fault injection, its table in docs/results/faults.md: hours;  make faults SOAK=10 (minutes)
 # make clean       what these made, results excepted
 #
 # Needs Python 3.11 or later, and nothing else: the two MPIs come with pip, into .venv and .venv-mpich.
@@ -20,12 +21,12 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
 endif
 
 # Where the MPI can go on without ranks that die, it is asked to.
-ULFM = $(shell $(MPIRUN) --with-ft ulfm --version > /dev/null 2>&1 && echo --with-ft ulfm)
+ULFM = $(shell $(dir $(MPIRUN))ompi_info 2> /dev/null | grep -q "Fault Tolerance support: yes" && echo --with-ft ulfm)
 
 PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGE = pyproject.toml constraints.txt
 
-.PHONY: run test test-mpich clean
+.PHONY: run test test-mpich faults clean
 
 run: .venv/.run
 	.venv/bin/python -m compileall -q mpifl  # once, and not by every rank at the same time
@@ -43,6 +44,18 @@ MARK ?= mpi
 test-mpich: .venv/.dev .venv-mpich/.done
 	MPIFL_MPIEXEC=$(abspath .venv-mpich/bin/mpiexec) MPI4PY_LIBMPI=$(abspath .venv-mpich/lib/libmpi.so.12) \
 		.venv/bin/pytest -m "$(MARK)"
+
+# Every part writes its counts into results/faults.
+SOAK ?= 60
+faults: export MPIFL_FAULTS = full
+faults: export MPIFL_FAULTS_OUT = $(abspath results/faults)
+faults: export MPIFL_MPIEXEC = $(MPIRUN)
+faults: .venv/.dev
+	.venv/bin/pytest tests/faults
+	MPIFL_TEST_SLURM=1 .venv/bin/pytest tests/slurm
+	.venv/bin/python -m tests.faults.soak --minutes $(SOAK)
+	.venv/bin/python benchmarks/faults_cost.py
+	.venv/bin/python -m tests.faults.table
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -179,6 +179,9 @@ class Keeper:
 
     def rehost(self, i: int, time_: float, loop: Loop) -> str:
         """Has another rank host client i, from the last complete checkpoint; where, or "" where there is none."""
+        if self._committing:  # the set that is about to be the last one; the base of now may be removed with it
+            self._committing.exception()
+            self.poll(time_, loop)
         if self.busy:  # it would have this client where it was
             self._abandon(time_, f"client {i} moves", loop)
         saved = None

@@ -180,7 +180,7 @@ def consumed(path: Path) -> int:
 
 
 def two_nodes(seconds: float) -> tuple[str | Path, ...]:
-    """What sbatch is given. A contact takes so many seconds; u updates on 7 ranks take at least a seventh of u contacts."""
+    """What sbatch is given; a contact takes so many seconds, and seven go on at a time."""
     return "--nodes=2", "--ntasks-per-node=4", f"--export=ALL,SLOW={seconds}", SCRIPTS / "several-nodes.sbatch"
 
 
@@ -212,9 +212,9 @@ def test_warned_saved_and_started_again(
 def test_time_limit(
     slurm: dict[str, str], slow: Callable[[int], tuple[Path, Path]], tmp_path: Path, counted: Tally
 ) -> None:
-    file, whole = slow(3000)
+    file, whole = slow(1800)
     output, path = tmp_path / "job.out", tmp_path / "run.h5"
-    limit = ("--time=1", "--signal=B:USR1@10")  # SLURM warns 10 to 40 s before the end of the minute; it takes 51 s
+    limit = ("--time=1", "--signal=B:USR1@10")  # SLURM warns 10 to 40 s before the end of the minute
     with counted.run("time limit") as told:
         job = ask(slurm, "sbatch", "--parsable", f"--output={output}", *limit, *two_nodes(0.12), file, f"output={path}")
         assert finished(slurm, job) == ("COMPLETED", "0:0"), output.read_text()

@@ -1,0 +1,65 @@
+"""Runs mpifl commands one after the other in one process, as most of the time that a command takes is its start.
+
+A line of JSON on stdin, {folder, words}, for each; one on stdout, {code, err, seconds}. What the command writes to its
+stdout and stderr, C libraries included, is caught.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from mpifl import cli
+from mpifl.records import reader
+
+MEMORY = 12 << 30  # bytes of address space: what an input claims beyond is refused, not taken from the machine
+
+
+def run(folder: str, words: list[str]) -> int:
+    """The exit code of one command, started in `folder`."""
+    path = list(sys.path)
+    os.chdir(folder)
+    os.environ["MPIFL_CACHE"] = str(Path(folder) / "cache")
+    try:
+        return cli.main(words)
+    except BaseException:  # main itself lets nothing through
+        traceback.print_exc()
+        return -1
+    finally:
+        sys.path[:] = path
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    warnings.simplefilter("always")  # not only once: each command is its own process for a user
+    for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", kind)  # as Python does
+    reader.PAUSE = 0.001  # s; a damaged run file is looked at again and again, lest its writer be at work
+    replies = os.fdopen(os.dup(1), "w")
+    with TemporaryFile() as out, TemporaryFile() as err:
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        for line in sys.stdin:
+            begin = time.monotonic()
+            code = run(**json.loads(line))
+            seconds = time.monotonic() - begin
+            sys.stdout.flush()
+            sys.stderr.flush()
+            err.seek(0)
+            said = err.read().decode("utf-8", "replace")
+            for file in (out, err):
+                file.seek(0)
+                file.truncate()
+            replies.write(json.dumps({"code": code, "err": said[:20000], "seconds": seconds}) + "\n")
+            replies.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Runs that are hurt on purpose: started under mpirun with fault tolerance on, their ranks killed, their files checked.
+
+MPIFL_FAULTS=full asks for the full pass instead of the short one; MPIFL_FAULTS_OUT is the folder that gets what was
+counted, a JSON file for each kind of fault (`tests.faults.table` makes a page of them).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifl import open_run
+from mpifl.cli import main
+from mpifl.errors import ConfigError
+from mpifl.records.checkpoint import folder_of, sets
+from tests.mpi.conftest import RANKS, Command, launched, mpiexec
+
+FULL = os.environ.get("MPIFL_FAULTS") == "full"
+TOLERANT = ["--with-ft", "ulfm"]
+PROBE = "from mpi4py import MPI; MPI.COMM_WORLD.Get_failed()"
+DEADLINE = 60.0  # s for one job, of 2 s by its own clock
+POLL = 0.005  # s
+
+
+def amount(short: int, full: int) -> range:
+    """The seeds of a test: so many in the short pass, so many in the full one."""
+    return range(full if FULL else short)
+
+
+@functools.cache
+def intolerant() -> str:
+    """Why ranks that die take the job with them here; "" where they do not."""
+    launcher = mpiexec()
+    if launcher is None:
+        return "no mpirun"
+    probe = Command([launcher, *TOLERANT, "-n", "1", sys.executable, "-c", PROBE], Path.cwd()).start().end()
+    return "" if probe.code == 0 else "this MPI has no fault tolerance (ULFM)"
+
+
+def needs_tolerance() -> None:
+    if reason := intolerant():
+        pytest.skip(reason)
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def job(folder: Path, ranks: int, *words: str | Path, tolerant: bool = True) -> Iterator[Command]:
+    """`mpifl *words` under way on so many ranks (0: without a launcher); what of it outlives the block is killed."""
+    launcher = launched(ranks)
+    if launcher and tolerant:
+        launcher[1:1] = TOLERANT
+    command = Command([*launcher, sys.executable, "-m", "mpifl", *map(str, words)], folder).start()
+    try:
+        yield command
+    finally:
+        command.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired, ValueError):
+            command.process.communicate(timeout=10)
+
+
+def until(done: Callable[[], Any], command: Command, what: str, patience: float = DEADLINE) -> Any:
+    """Waits until `done` returns something true, and returns that; fails where the job ends or hangs before."""
+    end = time.monotonic() + patience
+    while not (found := done()):
+        if command.process.poll() is not None and not (found := done()):
+            pytest.fail(f"ended before {what}: {command.end()}")
+        if time.monotonic() > end:
+            command.kill()
+            pytest.fail(f"no {what} after {patience} s: {command.end()}")
+        time.sleep(POLL)
+    return found
+
+
+def began(path: Path) -> float | None:
+    """The Unix time at which a run's clock started, once its file says so."""
+    try:
+        with open_run(path) as run:
+            return None if isnan(run.attrs["began"]) else float(run.attrs["began"])
+    except ConfigError:
+        return None
+
+
+def saved(path: Path) -> int:
+    """How many checkpoints a run has completed so far, those before a resume included; 0 where there is none."""
+    return max(sets(folder_of(path)), default=0)
+
+
+def pids(command: Command) -> dict[int, int]:
+    """The process ids of a job's ranks."""
+    found: dict[int, int] = {}
+    for pid, environment in sorted(command.processes().items(), reverse=True):  # a rank's own children come later
+        for key in RANKS:
+            if environment.get(key, "").isdigit():
+                found[int(environment[key])] = pid
+    return found
+
+
+def kill_all(command: Command, draw: random.Random) -> None:
+    """SIGKILL to everything that belongs to a job, its launcher included, in a random order; waits for the end."""
+    victims = list(command.processes())
+    draw.shuffle(victims)
+    for pid in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    command.end()
+
+
+def slain(command: Command, victims: dict[int, int], plan: list[tuple[float, int]]) -> dict[int, float]:
+    """Kills ranks, each at its Unix time; when each was killed. One that is over by then is left out."""
+    killed = {}
+    for when, rank in sorted(plan):
+        time.sleep(max(0.0, when - time.time()))
+        if command.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victims[rank], signal.SIGKILL)
+                killed[rank] = time.time()
+    return killed
+
+
+def mpifl(*words: str | Path) -> int:
+    """The exit code of a command in this process."""
+    return main([str(word) for word in words])
+
+
+# -- what is counted ---------------------------------------------------------------------------------------------------
+class Tally:
+    """Counts what became of runs, by kind; `write` leaves one row a kind for the page."""
+
+    def __init__(self, item: int, name: str) -> None:
+        self._item, self._name = item, name
+        self._outcomes: dict[str, Counter[str]] = {}
+        self._seconds: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def run(self, what: str) -> Iterator[list[str]]:
+        """One run: its outcome is the text that the block leaves in the list, or "failed" where the block raises."""
+        begin, told = time.monotonic(), ["as it should be"]
+        try:
+            yield told
+        except BaseException:
+            told[0] = "failed"
+            raise
+        finally:
+            self._outcomes.setdefault(what, Counter())[told[0]] += 1
+            self._seconds[what] += time.monotonic() - begin
+
+    def write(self) -> None:
+        if place := os.environ.get("MPIFL_FAULTS_OUT"):
+            Path(place).mkdir(parents=True, exist_ok=True)
+            rows = [
+                {"item": self._item, "what": what, "runs": sum(outcomes.values()), "outcomes": dict(outcomes),
+                 "seconds": round(self._seconds[what], 1)}
+                for what, outcomes in sorted(self._outcomes.items())
+            ]  # fmt: skip
+            Path(place, f"{self._name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+@contextlib.contextmanager
+def tally(item: int, name: str) -> Iterator[Tally]:
+    """What a module counts, written at its end."""
+    counted = Tally(item, name)
+    try:
+        yield counted
+    finally:
+        counted.write()

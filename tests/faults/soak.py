@@ -1,0 +1,122 @@
+"""Soak: a real-clock run whose client ranks are killed one after the other, their clients rehosted; rank 0 is watched.
+
+python -m tests.faults.soak [--minutes 60] [--ranks 33] [--clients 64] [--dim 1000] [--folder DIR]
+
+Ranks die at a steady rate until one is left, shortly before the end. Every second rank 0's memory (RSS) and open files
+are read from /proc. It fails unless the run ends well, every client goes on to the end, AREA's sums add up in the last
+checkpoint, and memory and open files stay what they were: their medians in the last quarter against those in the second
+one (the first is the start).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from mpifl import open_run
+from tests.faults.harness import began, intolerant, job, pids, saved, until
+from tests.faults.spy import gap_at_checkpoint
+from tests.mpi.conftest import Command, write
+
+GROWTH = 0.05  # of memory, from the second quarter to the last one
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--ranks", type=int, default=33)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--dim", type=int, default=1000)
+    parser.add_argument("--folder", type=Path)
+    return parser.parse_args()
+
+
+def described(args: argparse.Namespace) -> dict[str, Any]:
+    model = {"name": "quadratic", "dim": args.dim, "sigma": 0.01}
+    return {
+        "problem": {"clients": args.clients, "model": model, "dtype": "float64"},
+        "algorithm": {"name": "area", "step_size": 0.05, "step_weights": "one", "trigger": {"every": 8}},
+        "clock": {"mode": "real", "delay": {"name": "exponential", "rate": 10}},
+        "stop": {"time": 60 * args.minutes}, "evaluate": {"every": 5}, "checkpoint": {"every": 5},
+        "faults": {"lost": "rehost"}, "output": "soak.h5", "seed": 0,
+    }  # fmt: skip
+
+
+def reading(pid: int) -> tuple[float, int]:
+    """Resident memory (MB) and open files of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def watched(command: Command, start: float, seconds: float, deaths: int) -> list[tuple[float, float, int]]:
+    """Kills ranks at a steady rate; (s, MB, files) once a second."""
+    ranks = pids(command)
+    server = ranks.pop(0)
+    draw, rows, killed = random.Random(0), [], 0
+    while command.process.poll() is None and (now := time.time() - start) < seconds - 1:
+        if now > (killed + 1) * 0.95 * seconds / deaths and killed < deaths:
+            rank = draw.choice(sorted(ranks))
+            os.kill(ranks.pop(rank), signal.SIGKILL)
+            killed += 1
+        rows.append((now, *reading(server)))
+        time.sleep(1)
+    return rows
+
+
+def quarters(values: list[Any]) -> tuple[float, float]:
+    """The medians of the second quarter and of the last."""
+    k = len(values) // 4
+    return statistics.median(values[k : 2 * k]), statistics.median(values[3 * k :])
+
+
+def main() -> int:
+    args = parsed()
+    folder = args.folder or Path(tempfile.mkdtemp(prefix="soak-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    if reason := intolerant():
+        print(f"soak: {reason}", file=sys.stderr)
+        return 2
+    path, deaths, seconds = folder / "soak.h5", args.ranks - 2, 60 * args.minutes
+    with job(folder, args.ranks, "run", write(folder, "soak", described(args))) as command:
+        start = until(lambda: began(path), command, "the start")
+        rows = watched(command, start, seconds, deaths)
+        done = command.end(120)
+    (folder / "soak-readings.json").write_text(json.dumps(rows))
+    memory, files = quarters([row[1] for row in rows]), quarters([row[2] for row in rows])
+    with open_run(path) as run:
+        late = set(run.updates[run.updates.time > seconds - 5].client)
+        wrong = [
+            *(["exit code and status"] if (done.code, run.status) != (0, "completed") else []),
+            *(["not every client goes on to the end"] if late != set(run.clients.index) else []),
+            *(["memory grows"] if memory[1] > (1 + GROWTH) * memory[0] else []),
+            *(["open files grow"] if files[1] > files[0] + 2 else []),
+        ]
+        updates, moved = len(run.updates), int((run.events.kind == "rehosted").sum())
+    gap = gap_at_checkpoint(path)
+    wrong += ["the sums do not add up"] if gap > 1e-11 else []
+    row = {
+        "item": 8, "what": f"{args.minutes:g} minutes, {args.ranks} ranks, {args.clients} clients, d = {args.dim}",
+        "runs": 1, "outcomes": {", ".join(wrong) or "as it should be": 1, **({"failed": 1} if wrong else {})},
+        "seconds": round(done.seconds), "ranks killed": deaths, "clients moved": moved, "updates": updates,
+        "checkpoints": saved(path), "MB, second quarter": round(memory[0], 1), "MB, last": round(memory[1], 1),
+        "files, second quarter": files[0], "files, last": files[1], "gap in the sums": f"{gap:.1e}",
+    }  # fmt: skip
+    print(json.dumps(row))
+    if place := os.environ.get("MPIFL_FAULTS_OUT"):
+        Path(place, "soak.json").write_text(json.dumps([row], indent=1) + "\n")
+    if wrong:
+        print(done, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""AREA's conservation law, looked at from outside: x_s + u/n = (1/n) sum_i y_i, less what is still under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import State, Update
+from mpifl.records import open_run
+from mpifl.records.checkpoint import folder_of, newest
+from tests.faults.harness import mpifl
+
+
+class Spy:
+    """The server's state, and the y_i that each consumed update was made of, in whatever this process runs."""
+
+    def __init__(self) -> None:
+        self.server = State()
+        self.consumed: dict[int, np.ndarray] = {}  # client -> y_i of its last update that the server has
+        self._made: dict[tuple[int, int], np.ndarray] = {}  # (client, round) -> y_i after it
+
+    @property
+    def gap(self) -> float:
+        """The largest entry of |x_s + u/n - (1/n) sum_i y_i|."""
+        n = self.server.n
+        y = sum(self.consumed[i] for i in range(n)) / n
+        return float(np.abs(self.server.x + self.server.u / n - y).max())
+
+
+@contextmanager
+def spying() -> Iterator[Spy]:
+    spy = Spy()
+    init_server, init_client = Area.init_server, Area.init_client
+    train, receive = Area.train, Area.receive
+
+    def watched_server(self: Area, *args: Any) -> State:
+        spy.server = init_server(self, *args)
+        return spy.server
+
+    def watched_client(self: Area, x0: np.ndarray, i: int) -> State:
+        spy.consumed[i] = x0
+        client = init_client(self, x0, i)
+        client.i = i
+        return client
+
+    def watched_train(self: Area, client: State, message: Any, objective: Any) -> Update:
+        update = train(self, client, message, objective)
+        spy._made[client.i, message.round] = client.y
+        return update
+
+    def watched_receive(self: Area, server: State, i: int, update: Update, staleness: int) -> None:
+        receive(self, server, i, update, staleness)
+        spy.consumed[i] = spy._made.pop((i, update.round))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Area, "init_server", watched_server)
+        patch.setattr(Area, "init_client", watched_client)
+        patch.setattr(Area, "train", watched_train)
+        patch.setattr(Area, "receive", watched_receive)
+        yield spy
+
+
+def replayed(path: Path) -> Spy:
+    """What a replay of an AREA run in this process, NAME-replay.h5 beside NAME.h5, ends with."""
+    with spying() as spy:
+        assert mpifl("replay", path) == 0
+    return spy
+
+
+def gap_at_checkpoint(path: Path) -> float:
+    """The largest entry of |x_s + u/n - (1/n) sum_i y_i + (1/n) sum of updates under way| in a run's last checkpoint.
+
+    Every client must be hosted: of a lost one no rank saves anything.
+    """
+    with open_run(path) as run:
+        checkpoint, passed = newest(folder_of(path), run.id)
+    assert checkpoint and not passed
+    server, cut = checkpoint.part(0), checkpoint.facts["cut"]
+    x, u, n = server["server.x"], server["server.u"], int(server["server.n"])
+    parts = {rank: checkpoint.part(rank) for rank in checkpoint.ranks}
+    total = np.zeros_like(x)
+    for i, rank in enumerate(cut["where"]):
+        total += parts[rank][f"{i}.state.y"]
+        if i in cut["out"]:
+            total -= parts[rank][f"{i}.vector.0"]
+    return float(np.abs(x + u / n - total / n).max())

@@ -1,0 +1,110 @@
+"""Client ranks die by SIGKILL at random instants; the run ends well, its file is whole, and a replay has the same bits.
+
+The instants are drawn by a seed; before the first message, together, or one after the other until shortly before the
+end. Small vectors travel in a frame, large ones behind it, so that a rank may die in the midst of one.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifl import open_run
+from tests.faults.harness import Tally, amount, began, job, mpifl, needs_tolerance, pids, slain, tally, until
+from tests.mpi.cases import AREA, DIGITS
+from tests.mpi.cases import job as of
+from tests.mpi.conftest import write
+from tests.mpi.files import differing
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
+RANKS = 9
+LENGTH = 2.0  # s of a run
+NOTICE = 1.0  # s in which a death is noticed, on a machine that is busy with other things too
+
+SMALL = {**DIGITS, "clients": 12}  # 1 or 2 clients a rank
+LARGE = {"clients": 8, "model": {"name": "quadratic", "dim": 40000}, "dtype": "float64"}
+EVERY = {"trigger": {"every": 3}}
+METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "area": ({**AREA, **EVERY}, SMALL),
+    "fedbuff": ({"name": "fedbuff", **EVERY, "local_steps": 2}, SMALL),
+    "fedavg": ({"name": "fedavg", "local_steps": 3}, SMALL),
+    "feddr": ({"name": "feddr", "eta": 0.5, "local_steps": 3, "cohort": 5}, SMALL),
+    "feddane": ({"name": "feddane", "mu": 0.1, "local_steps": 3}, SMALL),
+    "area, large": ({**AREA, **EVERY, "reply": "deferred"}, LARGE),
+    "fedbuff, large": ({"name": "fedbuff", **EVERY, "reply": "deferred"}, LARGE),
+    "fedavg, large": ({"name": "fedavg", "cohort": 5}, LARGE),
+    "feddr, large": ({"name": "feddr", "eta": 0.2}, LARGE),
+    "feddane, large": ({"name": "feddane", "cohort": 4, "mu": 0.1}, LARGE),
+}
+REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 50}}
+
+
+@pytest.fixture(scope="module")
+def counted() -> Iterator[Tally]:
+    with tally(1, "kills") as count:
+        yield count
+
+
+def draw_plan(draw: random.Random, ranks: int) -> tuple[str, list[tuple[float, int]]]:
+    """How, and (seconds after the start, rank) of each death of so many client ranks."""
+    victims = draw.sample(range(1, RANKS), ranks)
+    how = draw.choice(["at the start", "together", "one by one", "one by one"])
+    if how == "at the start":
+        return how, [(0.0, rank) for rank in victims]
+    if how == "together":
+        instant = draw.uniform(0, 0.9 * LENGTH)
+        return how, [(instant, rank) for rank in victims]
+    return how, [(draw.uniform(0, 0.95 * LENGTH), rank) for rank in victims]
+
+
+@pytest.mark.parametrize("seed", amount(2, 200))
+def test_killed(seed: int, tmp_path: Path, counted: Tally) -> None:
+    needs_tolerance()
+    draw = random.Random(seed)
+    name = list(METHODS)[3 * seed % len(METHODS)]
+    deaths = 1 + (4 * seed + seed // len(METHODS)) % (RANKS - 2)  # at least one client rank lives
+    how, plan = draw_plan(draw, deaths)
+    algorithm, problem = METHODS[name]
+    more = {"clock": REAL, "stop": {"time": LENGTH}, "evaluate": {"every": 0.5}, "output": "k.h5", "seed": seed}
+    file = write(tmp_path, "k", of(algorithm, problem, **more))
+    path = tmp_path / "k.h5"
+    with counted.run(name) as told, job(tmp_path, RANKS, "run", file) as command:
+        if how == "at the start":  # the file is made, and the ranks are told to begin just now
+            until(path.exists, command, "the run file")
+            start = time.time()
+        else:
+            start = until(lambda: began(path), command, "the start")
+        killed = slain(command, pids(command), [(start + after, rank) for after, rank in plan])
+        done = command.end(40)
+        assert done.code == 0, f"{how} {plan}: {done}"
+        assert "Traceback" not in done.err, str(done)
+        check_file(path, killed, str(done))
+        assert mpifl("replay", path) == 0
+        assert not differing(path, tmp_path / "k-replay.h5", but=("events",))
+        told[0] = "completed, replayed bit for bit"
+
+
+def check_file(path: Path, killed: dict[int, float], told: str) -> None:
+    """The file is whole and says who was lost; `killed` says when (Unix time) each rank was killed."""
+    with open_run(path) as run:
+        assert run.status == "completed" and not run.open_ended, told
+        assert run.model_version == len(run.aggregations)
+        counts = run.updates.client.value_counts().reindex(run.clients.index, fill_value=0)
+        assert (run.clients.updates == counts).all()
+        assert run.updates.time.is_monotonic_increasing and run.evaluations.updates.iloc[-1] == len(run.updates)
+        ranks = run.clients["rank"]
+        lost = set(run.clients.index[run.clients.state == "lost"])
+        end = run.attrs["began"] + LENGTH
+        surely = {rank for rank, when in killed.items() if when < end - NOTICE}
+        assert set(ranks.index[ranks.isin(surely)]) <= lost <= set(ranks.index[ranks.isin(killed)]), told
+        rows = run.events[run.events.kind == "lost"]
+        assert sorted(rows.client) == sorted(lost), told
+        for row in rows.itertuples():
+            assert (run.updates.client.iloc[row.updates :] != row.client).all(), f"an update of a lost client: {told}"
+        living = set(run.clients.index) - lost
+        assert not surely or set(run.updates[run.updates.time > LENGTH - NOTICE / 2].client) & living, told

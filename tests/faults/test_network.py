@@ -1,0 +1,162 @@
+"""Two hosts, and a network between them that delays, reorders and loses, is cut for a while, or for good.
+
+| what | what becomes of the run |
+|---|---|
+| frames 10 to 40 ms late, out of order, 2 % lost | goes on: TCP brings all of it, in order |
+| cut for some seconds | goes on: TCP sends again; what was under way comes late, nothing twice |
+| cut for good | goes on without that host's clients, given up after `faults.patience`, and completes its file |
+| cut for good, and `mpirun` notices | Open MPI cannot go on without a daemon: it ends the job; resume takes over |
+
+`mpirun` notices by the keep-alive of its own connections: after 300 s and 9 probes 20 s apart, unless told otherwise.
+Until then it does not end either, though the run is over; its exit code then says nothing of the run.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifl import open_run
+from tests.faults.harness import FULL, TOLERANT, Tally, amount, began, mpifl, needs_tolerance, saved, tally, until
+from tests.faults.network import HOSTS, Wire, missing, wire
+from tests.faults.spy import replayed
+from tests.mpi.cases import AREA, DIGITS
+from tests.mpi.cases import job as of
+from tests.mpi.conftest import Command, mpiexec, write
+from tests.mpi.files import differing
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(not FULL, reason="two network namespaces: in the full pass, make faults"),
+    pytest.mark.skipif(bool(missing()), reason=f"no two hosts here: {missing()}"),
+]
+RANKS = 3  # a host
+LENGTH = 5.0  # s
+REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
+LARGE = {"clients": 10, "model": {"name": "quadratic", "dim": 20000}, "dtype": "float64"}
+METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "area": ({**AREA, "trigger": {"every": 3}}, LARGE),
+    "feddane": ({"name": "feddane", "mu": 0.1, "local_steps": 2}, DIGITS),
+    "fedbuff": ({"name": "fedbuff", "trigger": {"every": 3}}, DIGITS),
+}
+
+
+@pytest.fixture(scope="module")
+def counted() -> Iterator[Tally]:
+    with tally(6, "network") as count:
+        yield count
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Wire]:
+    with wire(tmp_path) as made:
+        yield made
+
+
+def start(hosts: Wire, folder: Path, file: Path, notices: int = 300) -> Command:
+    """A run on two hosts, fault tolerance on; MPI has nothing but TCP. notices: s until the launcher misses one."""
+    alive = ("time", notices), ("intvl", 1), ("probes", 2)
+    launcher = [
+        str(mpiexec()), *TOLERANT, "--prtemca", "plm_ssh_agent", str(hosts.agent), "--mca", "btl", "tcp,self",
+        "--host", ",".join(f"{name}:{RANKS}" for name in HOSTS), "--map-by", f"ppr:{RANKS}:node:OVERSUBSCRIBE",
+        "--bind-to", "none", "-n", str(2 * RANKS),
+        *(word for key, value in alive for word in ("--prtemca", f"oob_tcp_keepalive_{key}", str(value))),
+    ]  # fmt: skip
+    return Command([*hosts.on_first, *launcher, sys.executable, "-m", "mpifl", "run", str(file)], folder).start()
+
+
+def written(folder: Path, name: str, seed: int, **more: Any) -> Path:
+    every = {"clock": REAL, "stop": {"time": LENGTH}, "evaluate": {"every": 0.5}, "output": "n.h5", "seed": seed}
+    return write(folder, "n", of(*METHODS[name], **every, **more))
+
+
+def check_whole(path: Path, name: str) -> None:
+    """All that is recorded gives the model, bit for bit; for AREA the sums add up."""
+    if name == "area":
+        assert replayed(path).gap < 1e-12
+    else:
+        assert mpifl("replay", path) == 0
+    assert not differing(path, path.with_name("n-replay.h5"), but=("events",))
+
+
+@pytest.mark.parametrize("how", ["cut for a while", *["late, out of order, lost"] * FULL])
+@pytest.mark.parametrize("seed", amount(1, 10))
+def test_goes_on(how: str, seed: int, hosts: Wire, tmp_path: Path, counted: Tally) -> None:
+    needs_tolerance()
+    draw, name, path = random.Random(seed), list(METHODS)[seed % len(METHODS)], tmp_path / "n.h5"
+    with counted.run(f"{how}: {name}") as told:
+        command = start(hosts, tmp_path, written(tmp_path, name, seed))
+        until(lambda: began(path), command, "the start")
+        if how == "cut for a while":
+            time.sleep(draw.uniform(0, 1))
+            hosts.set(loss=1.0)
+            time.sleep(draw.uniform(0.5, 3.0))
+            hosts.set()
+        else:
+            hosts.set(delay=0.01, jitter=0.03, loss=0.02)
+        done = command.end(60)
+        assert done.code == 0 and "Traceback" not in done.err, str(done)
+        with open_run(path) as run:
+            assert run.status == "completed" and set(run.clients.state) == {"live"}, str(done)
+            assert len(set(run.attrs["hosts"].strip("[]").split(", "))) == 2
+            assert set(run.updates[run.updates.time > 0.5 * LENGTH].client) == set(run.clients.index), str(done)
+        check_whole(path, name)
+        told[0] = "went on"
+
+
+def ended(command: Command) -> Command:
+    """Waits for the launcher, and then for the other host's ranks, which have to notice by themselves."""
+    command.process.wait(90)
+    end = time.monotonic() + 30
+    while command.processes() and time.monotonic() < end:
+        time.sleep(0.1)
+    return command.end(10)
+
+
+@pytest.mark.parametrize("seed", amount(0, 6))
+def test_cut_for_good(seed: int, hosts: Wire, tmp_path: Path, counted: Tally) -> None:
+    """The launcher misses its daemon on the other host when the run is long over."""
+    needs_tolerance()
+    draw, name, path = random.Random(seed), list(METHODS)[seed % len(METHODS)], tmp_path / "n.h5"
+    with counted.run(f"cut for good: {name}") as told:
+        command = start(hosts, tmp_path, written(tmp_path, name, seed, faults={"patience": 1.0}), notices=12)
+        until(lambda: began(path), command, "the start")
+        time.sleep(draw.uniform(0, 1))
+        hosts.set(loss=1.0)
+        done = ended(command)
+        with open_run(path) as run:
+            assert run.status == "completed", str(done)
+            far = run.clients["rank"] >= RANKS
+            assert set(run.clients.index[run.clients.state == "lost"]) == set(run.clients.index[far]), str(done)
+            late = run.updates[run.updates.time > 0.7 * LENGTH]
+            assert set(late.client) == set(run.clients.index[~far]), str(done)
+        check_whole(path, name)
+        told[0] = "went on without the other host's clients"
+
+
+@pytest.mark.parametrize("seed", amount(0, 6))
+def test_the_launcher_ends_the_job(seed: int, hosts: Wire, tmp_path: Path, counted: Tally) -> None:
+    """It misses its daemon on the other host while the run goes on, and ends all ranks, whatever they could bear."""
+    needs_tolerance()
+    draw, name, path = random.Random(seed), list(METHODS)[seed % len(METHODS)], tmp_path / "n.h5"
+    with counted.run(f"cut for good, and noticed: {name}") as told:
+        file = written(tmp_path, name, seed, checkpoint={"every": 0.3})
+        command = start(hosts, tmp_path, file, notices=2)
+        until(lambda: saved(path) > 1, command, "checkpoints")
+        time.sleep(draw.uniform(0, 0.5))
+        hosts.set(loss=1.0)
+        done = ended(command)
+        with open_run(path) as run:
+            assert run.status != "completed", str(done)
+        assert mpifl("resume", path) == 0
+        with open_run(path) as run:
+            assert run.status == "completed" and set(run.clients.state) == {"live"}
+        check_whole(path, name)
+        told[0] = "ended, and resumed on one host"

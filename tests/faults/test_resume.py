@@ -1,0 +1,162 @@
+"""The whole job is killed at a random instant, launcher and all, and resumed, some twice, under other numbers of ranks.
+
+Under the virtual clock the file at the end is that of the run that nobody killed, bit for bit. Under the real clock a
+replay of all that the file holds gives its model bit for bit, and AREA's sums add up.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifl import open_run
+from tests.faults.harness import Tally, amount, intolerant, job, kill_all, mpifl, saved, tally, until
+from tests.faults.spy import replayed
+from tests.mpi.cases import AREA, DIGITS, EXPONENTIAL, SPEED
+from tests.mpi.cases import job as of
+from tests.mpi.conftest import Command, write
+from tests.mpi.files import differing
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+NUMBERS = [0, 2, 3, 5, 9]  # of ranks; 0: one process without a launcher
+EVERY = {"trigger": {"every": 3}}
+NOISY = {"clients": 7, "model": {"name": "quadratic", "dim": 12, "sigma": 0.3}}
+LARGE = {"clients": 10, "model": {"name": "quadratic", "dim": 20000}, "dtype": "float64"}
+VIRTUAL: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {  # and updates from one checkpoint to the next
+    "area": ({**AREA, **EVERY, "reply": "deferred"}, DIGITS, 400),
+    "area, large": ({**AREA, **EVERY, "output": "average"}, LARGE, 150),
+    "area, by a period": ({**AREA, "trigger": {"period": 0.05}, "reply": "after"}, NOISY, 600),
+    "fedbuff": ({"name": "fedbuff", **EVERY, "local_steps": 2}, DIGITS, 400),
+    "fedavg": ({"name": "fedavg", "cohort": 4, "local_steps": 3}, DIGITS, 300),
+    "feddr": ({"name": "feddr", "cohort": 5, "eta": 0.5, "local_steps": 3}, DIGITS, 300),
+    "feddane": ({"name": "feddane", "cohort": 4, "mu": 0.1, "local_steps": 3}, DIGITS, 300),
+    "scaffold, large": ({"name": "scaffold", "cohort": 4, "local_steps": 3}, LARGE, 100),
+    "fedpd": ({"name": "fedpd", "skip": 0.5, "eta": 0.5}, NOISY, 600),
+    "asypfl": ({"name": "asypfl", "local_steps": 2}, {**DIGITS, "test_split": 0.2}, 200),
+}
+SETS = 12  # checkpoints of an uninterrupted run
+REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 60}}
+
+
+@pytest.fixture(scope="module")
+def counted() -> Iterator[Tally]:
+    with tally(2, "resume") as count:
+        yield count
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The run files of runs that nobody killed, made in one process when they are asked for."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    class Made(dict[str, Path]):
+        def __missing__(self, name: str) -> Path:
+            path = folder / f"{list(VIRTUAL).index(name)}.h5"
+            assert mpifl("run", write(folder, path.stem, virtual(name)), f"output={path}") == 0
+            self[name] = path
+            return path
+
+    return Made()
+
+
+def virtual(name: str) -> dict[str, Any]:
+    algorithm, problem, every = VIRTUAL[name]
+    clock = SPEED if name == "asypfl" else EXPONENTIAL  # that method asks how long clients compute
+    more = {"clock": clock, "stop": {"updates": every * SETS + 7}, "evaluate": {"updates": 2 * every}}
+    return of(algorithm, problem, **more)
+
+
+def killed(command: Command, path: Path, before: int, draw: random.Random, most: int) -> bool:
+    """Kills a job a moment after it has completed some checkpoints more than `before`; whether it still ran."""
+    wanted = before + draw.randint(1, most)
+    until(lambda: saved(path) >= wanted or command.process.poll() is not None, command, "a checkpoint")
+    time.sleep(draw.uniform(0, 0.1))
+    if command.process.poll() is not None:
+        return False
+    kill_all(command, draw)
+    return True
+
+
+def hurt(folder: Path, draw: random.Random, file: Path, path: Path, *words: str, most: int) -> str:
+    """Runs a job, kills it once or twice, resumes it to its end; what happened."""
+    ranks = draw.sample(NUMBERS, 3)
+    tolerant = not intolerant() and draw.random() < 0.5
+    begin = partial(job, folder, tolerant=tolerant)
+    with begin(ranks[0], "run", file, f"output={path}", *words) as command:
+        if not killed(command, path, 0, draw, most):
+            assert command.end().code == 0, str(command)
+            return "ended before it was killed"
+    times = 1
+    if draw.random() < 0.5:
+        with begin(ranks[1], "resume", path) as command:
+            times += draw.random() < 0.3 and killed_early(command, path, draw)
+            if times == 1:
+                times += killed(command, path, saved(path), draw, max(1, most // 2))
+            if times == 1:
+                assert command.end().code == 0, str(command)
+                return "killed once, and resumed"
+    with begin(ranks[2], "resume", path) as command:
+        done = command.end(120)
+        assert done.code == 0 and "Traceback" not in done.err, f"{ranks}: {done}"
+    return "killed once, and resumed" if times == 1 else "killed twice, and resumed twice"
+
+
+def killed_early(command: Command, path: Path, draw: random.Random) -> bool:
+    """Kills a job that resumes at whatever it does at first: reading, making the new file, handing out clients."""
+    time.sleep(draw.uniform(0.2, 1.5))
+    if command.process.poll() is not None:
+        return False
+    kill_all(command, draw)
+    return True
+
+
+@pytest.mark.parametrize("seed", amount(1, 100))
+def test_virtual_clock(seed: int, whole: dict[str, Path], tmp_path: Path, counted: Tally) -> None:
+    draw = random.Random(seed)
+    name = list(VIRTUAL)[seed % len(VIRTUAL)]
+    path = tmp_path / "v.h5"
+    reference = whole[name]
+    with counted.run(f"virtual clock: {name}") as told:
+        every = f"checkpoint.updates={VIRTUAL[name][2]}"
+        told[0] = hurt(tmp_path, draw, write(tmp_path, "v", virtual(name)), path, every, most=SETS // 2)
+        assert not differing(reference, path, but=("events",))
+        with open_run(path) as run:
+            assert run.status == "completed" and not run.open_ended
+            assert ("resumed" in set(run.events.kind)) == ("resumed" in told[0])
+
+
+@pytest.mark.parametrize("seed", amount(1, 40))
+def test_real_clock(seed: int, tmp_path: Path, counted: Tally) -> None:
+    draw = random.Random(1000 + seed)
+    path = tmp_path / "r.h5"
+    problem = draw.choice([{**NOISY, "dtype": "float64"}, LARGE])
+    reply = draw.choice(["before", "after", "deferred"])
+    more = {"clock": REAL, "stop": {"time": 3.0}, "evaluate": {"every": 0.5}, "seed": seed}
+    file = write(tmp_path, "r", of({**AREA, **EVERY, "reply": reply}, problem, **more))
+    with counted.run(f"real clock: AREA, reply {reply}") as told:
+        told[0] = hurt(tmp_path, draw, file, path, "checkpoint.every=0.2", most=6)
+        spy = replayed(path)
+        assert not differing(path, tmp_path / "r-replay.h5", but=("events",))
+        assert spy.gap < 1e-12
+        with open_run(path) as run:
+            assert run.status == "completed" and run.updates.time.is_monotonic_increasing
+            assert 2.5 < run.updates.time.iloc[-1] < 4.0
+            assert run.updates.time.diff().max() < 0.5, "the time from the kill to the resume does not count"
+            assert set(run.updates.client[run.updates.time > 2.5]) == set(run.clients.index)
+
+
+def test_a_completed_run_is_not_resumed(tmp_path: Path) -> None:
+    file = write(tmp_path, "c", of(AREA, NOISY, stop={"updates": 50}, output="c.h5", checkpoint={"updates": 20}))
+    with job(tmp_path, 0, "run", file) as command:
+        assert command.end().code == 0, str(command)
+    before = (tmp_path / "c.h5").read_bytes()
+    with job(tmp_path, 2, "resume", "c.h5") as command:
+        done = command.end()
+    assert done.code == 2 and done.err.count("\n") == 1 and "Traceback" not in done.err, str(done)
+    assert (tmp_path / "c.h5").read_bytes() == before
