@@ -108,9 +108,9 @@ class Session:
         except RunFailed as error:
             print(f"mpifl: the run failed: {error}", file=sys.stderr)
             lines = str(error).splitlines()  # of a rank's traceback: where, and what
-            writer.event(self.record.time, "failed", -1, " ".join(dict.fromkeys([lines[0], lines[-1]])))
+            writer.event(self._at(), "failed", -1, " ".join(dict.fromkeys([lines[0], lines[-1]])))
         except Exception as error:
-            writer.event(self.record.time, "failed", -1, f"{type(error).__name__}: {error}")
+            writer.event(self._at(), "failed", -1, f"{type(error).__name__}: {error}")
             raise
         finally:
             self._end(status, code, x, cpu)
@@ -118,7 +118,7 @@ class Session:
         return code
 
     def _end(self, status: str, code: int, x: np.ndarray | None, cpu: float) -> None:
-        writer, at = self._writer, self.record.time
+        writer, at = self._writer, self._at()
         wall, cpu = time.perf_counter() - self._begin, time.process_time() - cpu
         writer.set_attr("wall_seconds", self._earlier + wall)
         writer.set_attr("server_cpu_share", cpu / wall)
@@ -140,6 +140,11 @@ class Session:
                 writer.event(at, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
             self._close(status, x)
         self._heard.forget()
+
+    def _at(self) -> float:
+        """The time (s) of what comes after all that was told so far."""
+        now = self._schedule.clock.time if isinstance(self._schedule, Plan) else 0.0
+        return max(self.record.time, now)
 
     def _save_last(self, at: float) -> None:
         """Waits for the checkpoint that a signal asked for."""

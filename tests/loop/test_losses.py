@@ -1,0 +1,235 @@
+"""Clients that are lost while the server goes on: every algorithm, wherever the loss falls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl import open_run
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
+from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.algorithms.feddane import FedDANE
+from mpifl.algorithms.participation import Trigger
+from mpifl.errors import RunFailed
+from mpifl.faults import Faults
+from mpifl.links.clocks import VirtualClock
+from mpifl.links.delays import Speed
+from mpifl.links.inprocess import InProcess
+from mpifl.links.schedule import Incident, Plan, Record
+from mpifl.serve import serve
+from mpifl.work import Worker
+from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
+from tests.loop.test_resume import kept, mpifl, run  # noqa: F401 - a fixture
+from tests.mpi.cases import SMALL, job
+from tests.mpi.conftest import write
+from tests.mpi.files import differing
+
+DEATHS: dict[str, dict[int, tuple[int, ...]]] = {  # updates consumed -> the clients that are lost then
+    "one": {7: (2,)},
+    "at once": {8: (0, 1, 2, 3)},  # whole rounds among them
+    "before any answer": {0: (1, 4)},
+    "one by one": {3: (4,), 4: (0,), 19: (3,), 20: (1,)},
+}
+
+
+# -- runs in memory ----------------------------------------------------------------------------------------------------
+class Dying(InProcess):
+    """Clients die when so many updates have been consumed; what they had under way never comes."""
+
+    def __init__(self, worker: Worker, deaths: Mapping[int, Iterable[int]]) -> None:
+        super().__init__(worker)
+        self._deaths, self._consumed, self.dead = deaths, 0, set[int]()
+        self.sent_late: list[int] = []  # clients that were sent a message after they were told of as lost
+        self._told: set[int] = set()
+        self._die()
+
+    def _die(self) -> None:
+        self.dead |= set(self._deaths.get(self._consumed, ()))
+
+    def send(self, i: int, message: Message, delay: float) -> None:
+        if i in self._told:
+            self.sent_late.append(i)
+        super().send(i, message, delay)
+
+    def take(self, i: int, timeout: float = inf) -> Update | None:
+        if i in self.dead:
+            self._missed.append((i, f"rank {i} died"))
+            self._told.add(i)
+            return None
+        return super().take(i, timeout)
+
+    def release(self, i: int) -> None:
+        self._consumed += 1
+        self._die()
+
+
+class Rows:
+    """A recorder, and what a record of the run is made of."""
+
+    def __init__(self) -> None:
+        self.updates: list[tuple[Any, ...]] = []
+        self.aggregations: list[tuple[float, int]] = []
+        self.evaluations: list[tuple[float, int, int]] = []
+        self.incidents: list[Incident] = []
+        self.states: dict[int, str] = {}
+
+    def update(self, *row: Any) -> None:
+        self.updates.append(row)
+
+    def aggregation(self, *row: Any) -> None:
+        self.aggregations.append(row)
+
+    def event(self, time: float, kind: str, client: int, text: str, updates: int, version: int) -> None:
+        self.incidents.append(Incident(kind, time, client, text, updates, version))
+
+    def state(self, client: int, state: str) -> None:
+        self.states[client] = state
+
+    def record(self, timed: bool) -> Record:
+        updates = [(*row[:2], *row[8:]) for row in self.updates]
+        return Record(updates, self.aggregations, self.evaluations, timed, self.incidents)  # type: ignore[arg-type]
+
+
+class Run:
+    """A run in which clients die, or the repetition of one by its record."""
+
+    def __init__(
+        self, algorithm: Algorithm, deaths: Mapping[int, Iterable[int]], again: Record | None = None,
+        faults: Faults = Faults(), clock: VirtualClock | None = None,  # noqa: B008
+    ) -> None:  # fmt: skip
+        x0, objectives = clients("float64")
+        people = Clients(np.array([1, 2, 3, 4, 5]), seed=3)
+        speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
+        clock = clock or VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
+        self.rows, self.worker = Rows(), Worker(algorithm, x0, objectives)
+        self.link = Dying(self.worker, {} if again else deaths)
+        plan = again or Plan(clock, algorithm.when(), 0, stop_updates=UPDATES, stop_time=60.0, evaluate_updates=7)
+        self.server = algorithm.init_server(x0, people)
+        serve(algorithm, self.server, people, self.link, plan, self.rows, self._look, 0, faults=faults)
+
+    def _look(self, time: float, updates: int, version: int, x: np.ndarray, known: Any) -> bool:
+        self.rows.evaluations.append((time, updates, version))
+        assert np.isfinite(x).all()
+        return False
+
+    def states(self) -> list[State]:
+        return [self.server, *(self.worker.states[i] for i in range(N))]
+
+
+def check(algorithm: Algorithm, deaths: str) -> Run:
+    """The run comes to its end without those who died; by its record it is the same again."""
+    one = Run(algorithm, DEATHS[deaths])
+    assert len(one.rows.updates) == UPDATES and not one.link.sent_late
+    assert set(one.rows.states) == {incident.client for incident in one.rows.incidents} <= one.link.dead
+    for incident in one.rows.incidents:
+        later = one.rows.updates[incident.updates :]
+        assert incident.kind == "lost" and incident.client not in {row[1] for row in later}
+    again = Run(algorithm, {}, one.rows.record(bool((when := algorithm.when()) and when.timed)))
+    assert again.rows.updates == one.rows.updates
+    assert again.rows.aggregations == one.rows.aggregations
+    for i, state in enumerate([again.server, *(again.worker.states[i] for i in range(N))], -1):
+        if i not in one.link.dead:  # what those did last nobody knows
+            assert same(state, one.states()[i + 1]), i
+    return one
+
+
+@pytest.mark.parametrize("deaths", DEATHS)
+@pytest.mark.parametrize("case", [case for case in CASES if "solver" not in case])
+def test_every_algorithm(case: str, deaths: str) -> None:
+    check(build(case), deaths)
+
+
+MORE = {
+    "deferred, few": Area(step_size=0.02, reply="deferred", trigger=Trigger(every=4)),
+    "deferred, coin": FedBuff(step_size=0.02, reply="deferred", trigger=Trigger(bernoulli=0.6)),
+    "deferred, period": Area(step_size=0.02, reply="deferred", trigger=Trigger(period=0.2)),
+    "after": Area(step_size=0.02, reply="after", trigger=Trigger(every=3)),
+    "poisson": FedBuff(step_size=0.02, trigger=Trigger(poisson=9.0)),
+}
+
+
+@pytest.mark.parametrize("deaths", DEATHS)
+@pytest.mark.parametrize("case", MORE)
+def test_triggers_and_replies(case: str, deaths: str) -> None:
+    """Where fewer live than an aggregation waits for, it comes with the last of them."""
+    run = check(MORE[case], deaths)
+    if (case, deaths) == ("deferred, few", "at once"):
+        assert len(run.rows.aggregations) > UPDATES - 12 and run.link.dead == {0, 1, 2, 3}
+
+
+def test_a_whole_round_is_lost() -> None:
+    """The next one is drawn from the living, at the same version."""
+    first = build("feddr-cohort=2").rounds(Clients(np.ones(N, int), seed=3), 0)
+    assert first
+    members = first.sample(0)
+    run = Run(build("feddr-cohort=2"), {0: members})
+    assert {(i.client, i.updates, i.version) for i in run.rows.incidents} == {(i, 0, 0) for i in members}
+    assert not {row[1] for row in run.rows.updates} & {*members} and run.rows.updates[0][2] == 0
+
+
+@pytest.mark.parametrize("variant", ["plain", "pipelined", "pipelined-memory"])
+@pytest.mark.parametrize("at", range(10))
+def test_phases(variant: str, at: int) -> None:
+    """FedDANE loses two of three members wherever they are in the two phases of a round."""
+    algorithm = FedDANE(step_size=0.02, cohort=3, mu=0.1, local_steps=2, variant=variant)
+    cohort = algorithm.rounds(Clients(np.ones(N, int), seed=3), 0)
+    assert cohort
+    run = Run(algorithm, {at: cohort.sample(0)[1:]})
+    assert len(run.rows.updates) == UPDATES and np.isfinite(run.server.x).all()
+
+
+def test_everybody_is_lost() -> None:
+    with pytest.raises(RunFailed, match=r"all clients are lost; the last, client \d: rank \d died"):
+        Run(build("area-reply=after"), {9: range(N)})
+
+
+def test_stop() -> None:
+    with pytest.raises(RunFailed, match="client 2 was lost: rank 2 died"):
+        Run(build("area-reply=after"), {9: [2]}, faults=Faults(lost="stop"))
+
+
+# -- runs of the command, in one process -------------------------------------------------------------------------------
+FAILING = {"name": "tests.mpi.own:Failing", "at": "train", "step_weights": "one", "trigger": {"every": 3}}
+
+
+def failing(**more: Any) -> dict[str, Any]:
+    return job(FAILING, {**SMALL, "dtype": "float64"}, stop={"updates": 90}, **more)
+
+
+@pytest.mark.parametrize("policy", ["freeze", "rehost"])  # in one process there is nowhere to move to
+def test_resumed_with_a_lost_client(tmp_path: Path, kept: list[Path], policy: str) -> None:  # noqa: F811
+    """It stays lost, or is lost again where it was."""
+    whole = run(tmp_path, "whole", failing(checkpoint={"updates": 4}, faults={"lost": policy}))
+    with open_run(whole) as file:
+        (at,) = file.events.updates[file.events.kind == "lost"]
+    assert 4 < at < 60
+    for k in (0, at // 4 - 1, at // 4, len(kept) - 1):  # the middle two just before and after it
+        assert mpifl("resume", kept[k]) == 0
+        assert not differing(whole, kept[k], but=("events",))
+        with open_run(kept[k]) as file:
+            assert file.clients.state.tolist() == ["live", "lost", *["live"] * 5]
+            assert file.events.kind.tolist().count("lost") == 1
+    assert mpifl("replay", kept[0]) == 0
+    assert not differing(whole, kept[0].with_name("whole-replay.h5"), but=("events",))
+
+
+def test_a_run_that_failed_is_resumed(tmp_path: Path, kept: list[Path], capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    """With `stop` a loss fails the run; resumed, it fails there again, and the checkpoint is still there."""
+    file = write(tmp_path, "stop", failing(checkpoint={"updates": 4}, faults={"lost": "stop"}))
+    path = tmp_path / "stop.h5"
+    assert mpifl("run", file, f"output={path}") == 3
+    for _ in range(2):
+        with open_run(path) as done:
+            assert done.status == "failed" and "failed" in set(done.events.kind)
+            count = len(done.updates)
+        capsys.readouterr()
+        assert mpifl("resume", path) == 3
+        assert "client 1 was lost: raised on rank 0" in capsys.readouterr().err
+    with open_run(path) as done:
+        assert len(done.updates) == count and done.events.kind.tolist().count("resumed") == 1

@@ -1,0 +1,289 @@
+"""What a checkpoint keeps of the loop: a run that goes on from any cut ends as if it had never been interrupted."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from math import inf, isnan
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Algorithm, Clients, State, Update
+from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.algorithms.participation import Trigger
+from mpifl.faults import Faults
+from mpifl.links.clocks import RealClock, VirtualClock
+from mpifl.links.delays import Exponential, Fixed, Speed
+from mpifl.links.inprocess import InProcess
+from mpifl.links.schedule import Event, Plan
+from mpifl.serve import Loop, serve
+from mpifl.work import Worker
+from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
+
+EVERY = 11  # updates from one cut to the next: in rounds of 5 each falls elsewhere
+MORE = {
+    "before": Area(step_size=0.02, reply="before", trigger=Trigger(every=2)),
+    "after": Area(step_size=0.02, reply="after", trigger=Trigger(bernoulli=0.4)),
+    "deferred": Area(step_size=0.02, reply="deferred", trigger=Trigger(every=3)),
+    "period": Area(step_size=0.02, trigger=Trigger(period=0.11)),
+    "poisson, deferred": FedBuff(step_size=0.02, reply="deferred", trigger=Trigger(poisson=8.0)),
+}
+
+
+# -- runs in memory, with a cut every few updates ----------------------------------------------------------------------
+class Cuts:
+    """A keeper that writes down in memory, as text and arrays, all that a checkpoint has."""
+
+    busy = False
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.taken: list[tuple[int, dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]] = []
+
+    def cut(self, time: float, loop: Loop) -> None:
+        told = json.dumps({"loop": loop.saved(), "plan": loop.schedule.save()})  # type: ignore[attr-defined]
+        self.taken.append((loop.updates, json.loads(told), arrays(loop.server.save()), arrays(self.worker.saved({}))))
+
+    def poll(self, time: float, loop: Loop) -> None: ...
+
+    def consumed(self, i: int, vectors: tuple[np.ndarray, ...]) -> None: ...
+
+    def rehost(self, i: int, time: float, loop: Loop) -> str:
+        return ""
+
+
+def arrays(saved: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays, through a file."""
+    file = io.BytesIO()
+    np.savez(file, **saved)  # type: ignore[arg-type]
+    file.seek(0)
+    return dict(np.load(file))
+
+
+class Rows:
+    """A recorder that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+
+    def update(self, *row: Any) -> None:
+        self.rows.append(("update", *row))
+
+    def aggregation(self, *row: Any) -> None:
+        self.rows.append(("aggregation", *row))
+
+    def event(self, *row: Any) -> None:
+        self.rows.append(("event", *row))
+
+    def state(self, *row: Any) -> None:
+        self.rows.append(("state", *row))
+
+
+class Run:
+    """A run of an algorithm on noisy quadratics, from its beginning or from a cut of another."""
+
+    def __init__(
+        self, algorithm: Algorithm, dtype: str, every: int = EVERY, saved: Any = None, faults: Faults = Faults()  # noqa: B008
+    ) -> None:  # fmt: skip
+        x0, objectives = clients(dtype)
+        people = Clients(np.array([1, 2, 3, 4, 5]), seed=3)
+        speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
+        clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
+        plan = Plan(
+            clock, algorithm.when(), 0, stop_updates=UPDATES, evaluate_updates=7, evaluate_every=0.3, save_updates=every
+        )
+        self.worker, self.record = Worker(algorithm, x0, objectives, norm=faults.norm), Rows()
+        link, self.cuts = InProcess(self.worker), Cuts(self.worker)
+        self.server = algorithm.init_server(x0, people)
+        told = None
+        if saved:
+            _, facts, server, parts = saved
+            told = facts["loop"]
+            self.server = State.load(server)
+            plan.load(facts["plan"])
+            for i in objectives:
+                mine = {k.removeprefix(f"{i}."): v for k, v in parts.items() if k.startswith(f"{i}.")}
+                update, held = self.worker.restore(i, mine)
+                if i in dict(told["out"]) and update:
+                    link.resume(i, update, held)
+        serve(
+            algorithm, self.server, people, link, plan, self.record, self._look, 0,
+            faults=faults, keeper=self.cuts, saved=told,
+        )  # fmt: skip
+
+    def _look(self, time: float, updates: int, version: int, x: np.ndarray, known: Any) -> bool:
+        self.record.rows.append(
+            ("evaluation", time, updates, version, x.tobytes(), None if known is None else str(known))
+        )
+        return False
+
+    def states(self) -> list[State]:
+        return [self.server, *(self.worker.states[i] for i in range(N))]
+
+
+def check(algorithm: Algorithm, dtype: str = "float64", every: int = EVERY, **more: Any) -> Run:
+    """From every cut of a run the rest is the same, row by row, and so are all states at its end."""
+    whole = Run(algorithm, dtype, every, **more)
+    assert [updates for updates, *_ in whole.cuts.taken] == list(range(every, UPDATES, every))
+    for k, saved in enumerate(whole.cuts.taken):
+        again = Run(algorithm, dtype, every, saved, **more)
+        count = len(again.record.rows)
+        assert repr(again.record.rows) == repr(whole.record.rows[-count:]) and count >= UPDATES - saved[0], k
+        assert all(map(same, again.states(), whole.states())), k
+        assert [t[1] for t in again.cuts.taken] == [t[1] for t in whole.cuts.taken[k + 1 :]]
+    return whole
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_algorithm(case: str) -> None:
+    check(build(case), ["float64", "float32"][list(CASES).index(case) % 2])
+
+
+@pytest.mark.parametrize("case", MORE)
+def test_triggers_and_replies(case: str) -> None:
+    check(MORE[case])
+
+
+def test_updates_that_are_refused() -> None:
+    """Cuts fall where a refusal is under way, where clients have been refused, and where they are set aside."""
+    algorithm = Area(step_size=0.1, step_weights="one", trigger=Trigger(every=2))
+    whole = check(algorithm, every=3, faults=Faults(norm=0.8, refusals=4))
+    kinds = [row[2] for row in whole.record.rows if row[0] == "event"]
+    assert kinds.count("refused") == 9 and kinds.count("aside") == 2
+    assert any("refused" in k and v.size for *_, parts in whole.cuts.taken for k, v in parts.items())
+
+
+def test_the_loop_by_itself() -> None:
+    """What is saved and loaded is saved again: nothing is added, nothing is lost."""
+    algorithm = build("fedamp-attention=cosine")
+    _, facts, server, _ = Run(algorithm, "float64").cuts.taken[-1]
+    plan = Plan(VirtualClock(Fixed().bind(N, 0)), None, 0, stop_updates=9)
+    people = Clients(np.ones(N, int))
+    loop = Loop(
+        algorithm, State.load(server), people, None, plan, Rows(), lambda *_: False, 0, Faults(), None  # type: ignore[arg-type]
+    )  # fmt: skip
+    loop.losses.load({"states": ["live", "lost", "aside", "live", "live"], "refused": [2] * N, "raised": [0, 1] * 3})
+    lost = loop.losses.saved()
+    assert loop.losses.lost == {1, 2}
+    loop.load(facts["loop"] | lost)
+    assert json.dumps(loop.saved()) == json.dumps(facts["loop"] | lost) and loop.begun
+    assert loop.accuracies is not None and loop.accuracies.shape == (N,)
+
+
+# -- plans and clocks --------------------------------------------------------------------------------------------------
+class Answers:
+    """A link whose clients answer at once."""
+
+    def take(self, i: int, timeout: float = inf) -> Update:
+        return Update((), 1)
+
+    def any(self, timeout: float) -> tuple[int, Update] | None:
+        return None
+
+
+def through(plan: Plan, rounds: list[int], limit: int = 200) -> Iterator[tuple[Event, str]]:
+    """The events of a plan, each client asked again after its update; and what the plan saves after each."""
+    for event in plan.events(Answers()):  # type: ignore[arg-type]
+        if event.kind == "update":
+            rounds[event.client] += 1
+            plan.sent(event.client, rounds[event.client])
+        yield event, json.dumps([plan.save(), rounds])
+        limit -= 1
+        assert limit
+
+
+TRIGGERS = {"every": Trigger(every=2), "period": Trigger(period=0.3), "poisson": Trigger(poisson=2.0),
+            "bernoulli": Trigger(bernoulli=0.5), "round": None}  # fmt: skip
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_a_plan(trigger: str) -> None:
+    """From what is saved after any event a new plan makes the events that were to come."""
+
+    def new() -> Plan:
+        clock = VirtualClock(Exponential(rate=2.0, spread=0.5).bind(3, 1))
+        plan = Plan(
+            clock, TRIGGERS[trigger], 1, stop_time=6.0, stop_updates=25, evaluate_every=0.7, evaluate_updates=4,
+            save_every=0.9, save_updates=5,
+        )  # fmt: skip
+        plan.round_size = 3
+        return plan
+
+    plan = new()
+    for i in range(3):
+        plan.sent(i, 0)
+    whole = list(through(plan, [0, 0, 0]))
+    assert {"update", "evaluate", "checkpoint"} <= {event.kind for event, _ in whole}
+    for k, (event, saved) in enumerate(whole[:-1]):
+        if event.kind == "update" and whole[k + 1][0].time == event.time:
+            continue  # an evaluation by updates follows at once: a cut falls before or after the two
+        plan = new()
+        facts, rounds = json.loads(saved)
+        plan.load(facts)
+        rest = list(through(plan, rounds))
+        assert repr(rest) == repr(whole[k + 1 :]), k
+
+
+def test_checkpoints_by_time_and_by_updates() -> None:
+    """By time: at the first event after each multiple, not once for each that was missed."""
+    clock = VirtualClock(Fixed(seconds=[1.0, 3.5]).bind(2, 0))
+    plan = Plan(clock, Trigger(every=1), 0, stop_updates=12, save_every=2.0)
+    for i in range(2):
+        plan.sent(i, 0)
+    assert [e.time for e, _ in through(plan, [0, 0]) if e.kind == "checkpoint"] == [2.0, 4.0, 6.0, 8.0]
+    plan = Plan(VirtualClock(Fixed(seconds=5.0).bind(1, 0)), Trigger(every=1), 0, stop_updates=3, save_every=2.0)
+    plan.sent(0, 0)
+    assert [e.time for e, _ in through(plan, [0]) if e.kind == "checkpoint"] == [5.0, 10.0]
+
+
+def test_the_virtual_clock() -> None:
+    """Ties, and clients that are forgotten, are kept; NaN times too."""
+    clock = VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 1.0]).bind(4, 0))
+    for i in (3, 0, 2, 1):
+        clock.sent(i, 0)
+    clock.forget(3)
+    assert clock.next(Answers(), inf)[0] == 0  # type: ignore[arg-type, index]
+    again = VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 1.0]).bind(4, 0))
+    again.load(json.loads(json.dumps(clock.save())))
+    got = [again.next(Answers(), inf) for _ in range(2)]  # type: ignore[arg-type]
+    assert [i for i, _ in got] == [1, 2] and again.time == 2.0 and not again.working  # type: ignore[misc]
+    assert isnan(got[0][1].compute)  # type: ignore[index]
+
+
+class Late:
+    """A link with one update of client 1, told by whoever asks."""
+
+    def any(self, timeout: float) -> tuple[int, Update]:
+        return 1, Update((), 1, compute=0.25, busy=0.25)
+
+
+@pytest.mark.parametrize("speed", [False, True])
+def test_the_real_clock(speed: bool) -> None:
+    """It goes on from the time of the cut, whatever the wall clock says, and knows when clients were asked."""
+    emulated = Speed(compute=0.5, exchange=0.25)
+    delays = (emulated.bind(3, 0), emulated.parts(3, 0)) if speed else (Fixed(seconds=0.0).bind(3, 0), None)
+    clock = RealClock(*delays)
+    clock.start()
+    clock._origin -= 100.0
+    asked = clock.now()
+    for i in (0, 1):
+        clock.sent(i, 0)
+    saved = json.loads(json.dumps(clock.save()))
+    assert 100 <= asked <= saved["time"] < 101
+    again = RealClock(*delays)
+    again.load(saved)
+    again.start()
+    assert again.working and saved["time"] <= again.now() < saved["time"] + 1
+    again._origin -= 50.0
+    i, update = again.next(Late(), inf)  # type: ignore[arg-type, misc]
+    assert i == 1 and 150 <= again.time < 152
+    if speed:
+        assert (update.compute, update.exchange) == (0.5, 0.25)
+    else:
+        assert update.compute == 0.25 and update.exchange == pytest.approx(again.time - asked - 0.25, abs=0.1)
+    again.forget(0)
+    assert not again.working
