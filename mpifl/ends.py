@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm
 from mpifl.links.inprocess import InProcess
+from mpifl.links.wire import Told
 from mpifl.losses import LIVE
 from mpifl.problems import Place, host
 from mpifl.records.checkpoint import folder_of
@@ -45,16 +46,6 @@ def resume(worker: Worker, end: Any, saved: dict[str, Any]) -> None:
             end.failed(i, worker.failed[i])
         elif i in out and update:
             end.resume(i, update, held)
-
-
-class Told(NamedTuple):
-    """What a rank says of its part of a checkpoint."""
-
-    rank: int
-    number: int
-    bytes: int
-    crc: int
-    error: str
 
 
 class Here(InProcess):

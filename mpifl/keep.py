@@ -21,7 +21,8 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Vector
 from mpifl.links.schedule import Plan
 from mpifl.links.waiting import Backoff
-from mpifl.records.checkpoint import Part, commit, folder_of
+from mpifl.links.wire import Told
+from mpifl.records.checkpoint import Part, commit, discard, folder_of
 
 if TYPE_CHECKING:
     from mpifl.evaluate import Evaluator
@@ -34,7 +35,7 @@ class Ranks(Protocol):
 
     living: set[int]
     rank_of: list[int]  # of each client
-    parts: list[Any]  # what ranks have told: rank, number, bytes, crc, error of a part that is durable, or failed
+    parts: list[Told]  # what ranks have told of theirs
 
     def mark(self, number: int) -> None: ...
 
@@ -105,15 +106,16 @@ class Keeper:
 
     def poll(self, time_: float, loop: Loop) -> None:
         self._ranks.look()
-        told = [(0, part) for part in self._part.done()] + [(part.rank, part) for part in self._ranks.parts]
+        told = [Told(0, *part) for part in self._part.done()] + self._ranks.parts
         self._ranks.parts.clear()
-        for rank, part in told:
+        for part in told:
             if part.number != self._number or not self.busy:
+                self._pool.submit(discard, self.folder, part.number)  # it came too late
                 continue
             if part.error:
-                self._abandon(time_, f"rank {rank}: {part.error}", loop)
+                self._abandon(time_, f"rank {part.rank}: {part.error}", loop)
                 return
-            self._parts[rank] = part.bytes, part.crc
+            self._parts[part.rank] = part.bytes, part.crc
         if self._committing is None:
             if missing := (self._awaited - {0}) - (self._needed(loop) & self._ranks.living):
                 self._abandon(time_, f"rank {min(missing)} was lost", loop)
@@ -143,6 +145,7 @@ class Keeper:
         for i, sums in self._since.items():
             self._add(self._sums, i, sums)
         self._since = {}
+        self._pool.submit(discard, self.folder, self._number)
         text = f"checkpoint {self._number} could not be completed: {why}"
         print(f"mpifl: {text}", file=sys.stderr, flush=True)
         self._tell(time_, "checkpoint-failed", text, loop)
@@ -162,6 +165,7 @@ class Keeper:
 
     def close(self) -> None:
         self._part.close()
+        self._pool.submit(discard, self.folder, self._number)  # where it is not complete
         self._pool.shutdown()
 
     # -- clients that move ---------------------------------------------------------------------------------------------

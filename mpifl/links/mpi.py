@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 import mpi4py
 import numpy as np
@@ -50,16 +49,6 @@ def dead(comm: MPI.Comm) -> set[int]:
         return set(MPI.Group.Translate_ranks(failed, list(range(failed.size)), group))
     except (MPI.Exception, NotImplementedError):
         return set()
-
-
-class Part(NamedTuple):
-    """What a rank says of its part of a checkpoint."""
-
-    rank: int
-    number: int
-    bytes: int
-    crc: int
-    error: str
 
 
 class Outgoing:

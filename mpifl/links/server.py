@@ -20,9 +20,9 @@ from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
 from mpifl.links import wire
 from mpifl.links.fetches import Fetches
-from mpifl.links.mpi import FRAME, MPI, SETUP, STUCK, TEXT, Outgoing, Part, dead, post, tags, wait
+from mpifl.links.mpi import FRAME, MPI, SETUP, STUCK, TEXT, Outgoing, dead, post, tags, wait
 from mpifl.links.waiting import Backoff
-from mpifl.links.wire import Frames
+from mpifl.links.wire import Frames, Told
 
 UNSEEN = 64  # sends of small frames, which are copies, that may go without a look at whether they are done
 
@@ -51,7 +51,7 @@ class ServerEnd:
         self._missed: list[tuple[int, str]] = []
         self.silent: set[int] = set()  # ranks of clients that were given up
         self._broken = ""  # what made a rank unable to go on, until it is raised
-        self.parts: list[Part] = []  # of checkpoints, as ranks tell of them
+        self.parts: list[Told] = []  # of checkpoints, as ranks tell of them
         self.signals: list[int] = []  # that client ranks have heard
         self.stuck: set[int] = set()  # ranks that did not say goodbye
         for rank in range(1, comm.size):
@@ -140,7 +140,7 @@ class ServerEnd:
         elif kind == wire.RAISED and here:
             self._failed[i] = text
         elif kind == wire.SAVED:
-            self.parts.append(Part(rank, i, int(head[2]), int(head[3]), text))
+            self.parts.append(Told(rank, i, int(head[2]), int(head[3]), text))
         elif kind == wire.SIGNAL:
             self.signals.append(i)
         elif kind == wire.BYE:

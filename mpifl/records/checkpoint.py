@@ -26,7 +26,7 @@ from mpifl.records.arrays import BROKEN, Saved, Unusable, dumps, newer, regular
 from mpifl.records.disk import checksum, sync_folder, words, write_durably
 from mpifl.records.part import Part, Written, part_name
 
-__all__ = ["Checkpoint", "Part", "Saved", "Written", "commit", "folder_of", "newest", "open_set", "remove"]
+__all__ = ["Checkpoint", "Part", "Saved", "Written", "commit", "discard", "folder_of", "newest", "open_set", "remove"]
 
 FORMAT = 1
 MANIFEST = re.compile(r"(\d{6,})\.json")
@@ -121,6 +121,14 @@ def commit(folder: Path, number: int, facts: Mapping[str, Any], parts: Mapping[i
         sync_folder(folder.parent)
     with contextlib.suppress(OSError):  # the set is valid; what stays now goes at the next commit
         _tidy(folder, number, facts.get("run"), {part_name(number, rank) for rank in parts})
+
+
+def discard(folder: Path, number: int) -> None:
+    """Removes the parts of set `number`, unless it is valid: what was given up need not fill the disk."""
+    with contextlib.suppress(OSError):  # what stays goes at the next commit
+        if number not in _numbers(folder):
+            for path in folder.glob(f"{number:06d}.rank*"):
+                path.unlink(missing_ok=True)
 
 
 def newest(folder: Path, run: str) -> tuple[Checkpoint | None, list[str]]:

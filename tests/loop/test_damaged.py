@@ -1,0 +1,225 @@
+"""Damaged checkpoints, what `mpifl resume` refuses, and what becomes of runs whose disk gives trouble."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mpifl import open_run
+from mpifl.keep import Keeper
+from mpifl.records.checkpoint import folder_of
+from mpifl.serve import Loop
+from tests.loop.test_resume import EVERY, changed, kept, moved, mpifl, run  # noqa: F401 - a fixture
+from tests.mpi.cases import AREA, CASES, job
+from tests.mpi.conftest import write
+from tests.mpi.files import differing
+
+CASE = {**CASES["area-before"], "checkpoint": {"updates": EVERY}}
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, kept: list[Path]) -> tuple[Path, Path]:  # noqa: F811
+    """The file of a whole run; that of one which was killed when it had two checkpoints."""
+    return run(tmp_path, "whole", CASE), kept[2]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) * 2 // 3] ^= 4
+    path.write_bytes(data)
+
+
+DAMAGE: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "a part is gone": ("rank1", Path.unlink),
+    "the server's part is cut off": ("rank0", truncate),
+    "a bit has changed": ("rank1", flip),
+    "the manifest is cut off": ("json", truncate),
+    "the manifest is changed": ("json", flip),
+    "an empty part": ("rank0", lambda path: os.truncate(path, 0)),
+}
+
+
+def damage(path: Path, number: int, how: str) -> None:
+    suffix, change = DAMAGE[how]
+    change(folder_of(path) / f"{number:06d}.{suffix}")
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_checkpoint(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], how: str) -> None:
+    """The one before is taken; that is told. With that one damaged too nothing is touched."""
+    whole, path = interrupted
+    both = moved(path, path.parent / "both")
+    damage(path, 3, how)
+    capsys.readouterr()
+    assert mpifl("resume", path) == 0
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "checkpoint 3 is damaged" in err and "going on from checkpoint 2" in err, err
+    assert not differing(whole, path, but=("events",))
+    with open_run(path) as file:
+        (text,) = file.events.text[file.events.kind == "resumed"]
+        assert text.startswith("from checkpoint 2; checkpoint 3 is damaged")
+    for number in (2, 3):
+        damage(both, number, how)
+    refused(both, capsys, "checkpoint 3 is damaged", "checkpoint 2 is damaged")
+
+
+def refused(path: Path, capsys: pytest.CaptureFixture[str], *says: str) -> None:
+    """One line, exit code 2, and nothing is changed."""
+
+    def there() -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in path.parent.rglob("*") if p.is_file()}
+
+    before = there()
+    capsys.readouterr()
+    assert mpifl("resume", path) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("mpifl: ") and err.count("\n") == 1 and not out, err
+    assert all(text in err for text in says), err
+    assert there() == before
+
+
+def test_a_completed_run(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    whole, path = interrupted
+    refused(whole, capsys, "completed")
+    assert mpifl("resume", path) == 0
+    refused(path, capsys, "completed")
+
+
+def test_checkpoints_of_another_run(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the same job, in the place of its own."""
+    whole, path = interrupted
+    shutil.rmtree(folder_of(path))
+    refused(path, capsys, "a run with a complete checkpoint")
+    shutil.copytree(folder_of(whole), folder_of(path))
+    other = changed(whole, path.parent / "other", status="interrupted", id="0" * 32)
+    refused(other, capsys, "is of another run")
+
+
+def test_a_newer_schema(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(interrupted[0], interrupted[1].parent / "newer", status="interrupted", schema=2)
+    refused(path, capsys, "schema 2", "update mpifl")
+
+
+def test_a_newer_checkpoint(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Its format is named; the one before, which can be read, will do."""
+    whole, path = interrupted
+    manifest = folder_of(path) / "000003.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 2}))
+    assert mpifl("resume", path) == 0
+    assert "checkpoint 3 is of a newer format" in capsys.readouterr().err
+    assert not differing(whole, path, but=("events",))
+
+
+def test_a_run_that_goes_on(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Its file is touched all the time."""
+    _, path = interrupted
+    os.utime(path)
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.wait(0.2):
+            os.utime(path)
+
+    alive = threading.Thread(target=write)
+    alive.start()
+    try:
+        refused(path, capsys, "a run that has ended; this one is still being written")
+    finally:
+        over.set()
+        alive.join()
+
+
+def test_words_too_many(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    _, path = interrupted
+    for words in ([], [path, path], [path, "stop.updates=9"]):
+        assert mpifl("resume", *words) == 2
+        assert "one RUN.h5" in capsys.readouterr().err
+    assert mpifl("resume", path.with_name("none.h5")) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_file_that_lacks_rows(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """An earlier copy of the run file, before later checkpoints: what the tables lack nothing can bring back."""
+    _, path = interrupted
+    shutil.copy2(path.parent.parent / "kept-0" / path.name, path)
+    refused(path, capsys, "updates, as at the checkpoint")
+
+
+def test_a_replay_is_not_resumed(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    whole, _ = interrupted
+    again = whole.with_name("again.h5")
+    assert mpifl("replay", whole, f"output={again}") == 0
+    folder_of(again).mkdir()
+    refused(changed(again, interrupted[1].parent / "replay", status="interrupted"), capsys, "a replay")
+
+
+# -- disks -------------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 5 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(place)]
+    if os.getuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a disk can only be mounted by root")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk(
+    tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run goes on without the checkpoints that it has no room for, and says so; none leaves its parts behind."""
+    cut = Keeper.cut
+
+    def finished(self: Keeper, time: float, loop: Loop) -> None:
+        cut(self, time, loop)
+        self.finish(time, loop)
+
+    monkeypatch.setattr(Keeper, "cut", finished)
+    large = {"clients": 5, "model": {"name": "quadratic", "dim": 30000}, "dtype": "float64"}  # 240 kB a vector
+    case = job({**AREA, "trigger": {"every": 2}}, large, checkpoint={"updates": 3})
+    whole = run(tmp_path, "whole", {**case, "checkpoint": {}})
+    capsys.readouterr()
+    made = small_disk / "made.h5"
+    assert mpifl("run", write(tmp_path, "made", case), f"output={made}") == 0
+    err = capsys.readouterr().err
+    with open_run(made) as file:
+        told = file.events[file.events.kind == "checkpoint-failed"]
+        assert len(told) > 10 and told.text.str.contains("No space left on device").all(), file.events
+        assert err.splitlines() == [f"mpifl: {text}" for text in told.text]
+        assert file.status == "completed"
+    assert not differing(whole, made, but=("events",))
+    assert {p.name for p in folder_of(made).iterdir()} == {"000001.json", "000001.rank0", "000001.rank1"}
+
+
+def test_a_read_only_folder(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Words, exit code 2, and it goes on once the folder can be written to."""
+    whole, path = interrupted
+    folder = path.parent
+    if os.getuid() == 0:
+        bind = ["mount", "--bind", str(folder), str(folder)]
+        if subprocess.run(bind, capture_output=True).returncode:
+            pytest.skip("a folder can only be mounted by root with the capability")
+        lock = ["mount", "-o", "remount,ro,bind", str(folder)]
+        unlock = ["umount", "-l", str(folder)]
+    else:
+        lock, unlock = ["chmod", "a-w", str(folder)], ["chmod", "u+w", str(folder)]
+    subprocess.run(lock, check=True)
+    try:
+        refused(path, capsys, "output=")
+    finally:
+        subprocess.run(unlock, check=True)
+    assert mpifl("resume", path) == 0
+    assert not differing(whole, path, but=("events",))

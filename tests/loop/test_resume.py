@@ -1,0 +1,164 @@
+"""`mpifl resume` in one process, from checkpoints of every kind of run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+
+from mpifl import open_run
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import State
+from mpifl.cli import main
+from mpifl.keep import Keeper
+from mpifl.records.checkpoint import folder_of, sets
+from mpifl.serve import Loop
+from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
+from tests.mpi.conftest import write
+from tests.mpi.files import differing
+
+EVERY = 13  # updates from one checkpoint to the next
+OTHERS: dict[str, dict[str, Any]] = {  # cases that have other checkpoints
+    "before-any-update": {"every": 1e-3},
+    "area-period": {"every": 0.13},
+    "many-clients": {"updates": 90},
+    "area-poisson": {"updates": 3},
+    "area-accuracy": {"updates": 4},
+    "area-large": {"updates": 33},
+}
+MORE = {
+    "robust-median": job({"name": "fedavg", "cohort": 5, "aggregation": "median"}),
+    "robust-krum": job({"name": "fedbuff", "trigger": {"every": 5}, "aggregation": {"name": "krum", "keep": 2}}),
+    "feddane-odd": job({"name": "feddane", "mu": 0.1}, {**SMALL, "clients": 4}),  # cuts in both phases
+    "refused": job({**AREA, "trigger": {"every": 2}}, faults={"norm": 0.9, "refusals": 3}),
+    "torch-personal": job(
+        {"name": "apfl", "local_steps": 2},
+        {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}, "test_split": 0.2, "dtype": "float64"},
+    ),
+}  # fmt: skip
+ALL: dict[str, dict[str, Any]] = {
+    name: {"checkpoint": OTHERS.get(name, {"updates": EVERY}), **case}
+    for name, case in (CASES | MORE).items()
+    if name != "one-update"  # nothing lies between its messages and its end
+}
+
+
+def mpifl(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+def run(folder: Path, name: str, case: dict[str, Any]) -> Path:
+    """The file of a run that nobody interrupts."""
+    path = folder / f"{name}.h5"
+    assert mpifl("run", write(folder, name, case), f"output={path}") == 0
+    return path
+
+
+def moved(file: Path, to: Path) -> Path:
+    """A copy of a run file and of its checkpoints as they are now, in a folder of its own."""
+    to.mkdir()
+    shutil.copy(file, to)
+    shutil.copytree(folder_of(file), folder_of(to / file.name))
+    os.utime(to / file.name, (1e9, 1e9))  # nobody writes to it
+    return to / file.name
+
+
+def changed(file: Path, to: Path, **attrs: object) -> Path:
+    """A copy with other attributes."""
+    path = moved(file, to)
+    with h5py.File(path, "r+") as opened:
+        opened.attrs.update(attrs)
+    return path
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every checkpoint is completed at once; copies of the run's file and folder as a kill then would leave them."""
+    found: list[Path] = []
+    cut = Keeper.cut
+
+    def copied(self: Keeper, time: float, loop: Loop) -> None:
+        cut(self, time, loop)
+        self.finish(time, loop)
+        assert not self.busy and self.complete == self._number
+        found.append(moved(self._writer.path, tmp_path / f"kept-{len(found)}"))
+
+    monkeypatch.setattr(Keeper, "cut", copied)
+    return found
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_kind_of_run(name: str, tmp_path: Path, kept: list[Path]) -> None:
+    """A run with checkpoints is the one without. So is what is resumed from one of them, and of every third run what is
+    resumed again from one that the resumed run made; from which, is a matter of the case."""
+    whole = run(tmp_path, "whole", {**ALL[name], "checkpoint": {}})
+    made = run(tmp_path, "made", ALL[name])
+    assert not differing(whole, made, but=("events",))
+    count, draw = len(kept), list(ALL).index(name)
+    assert count >= 1 and len(sets(folder_of(made))) == min(2, count)
+    first = kept[draw % max(1, count - 1)]
+    assert mpifl("resume", first) == 0
+    assert not differing(whole, first, but=("events",))
+    if len(kept) > count and draw % 3 == 0:
+        second = kept[count + draw // 2 % (len(kept) - count)]
+        assert mpifl("resume", second) == 0
+        assert not differing(whole, second, but=("events",))
+        with open_run(second) as file:
+            assert file.events.kind.tolist().count("resumed") == 2 and file.status == "completed"
+            assert file.clients.updates.sum() == len(file.updates)
+
+
+def test_every_checkpoint_of_a_run(tmp_path: Path, kept: list[Path]) -> None:
+    case = {**CASES["area-deferred"], "checkpoint": {"updates": 1}, "stop": {"updates": 12}}
+    whole = run(tmp_path, "whole", case)
+    for path in list(kept):
+        assert mpifl("resume", path) == 0
+        assert not differing(whole, path, but=("events",))
+    assert len(kept) == 11 + 10 * 11 // 2
+
+
+def test_checkpoints_beside_the_run(tmp_path: Path) -> None:
+    """Nobody waits for a checkpoint: those that are due while one is being written are passed over, and told of."""
+    case = {**CASES["area-digits"], "stop": {"updates": 600}}
+    whole = run(tmp_path, "whole", case)
+    made = run(tmp_path, "made", {**case, "checkpoint": {"updates": 1}})
+    assert not differing(whole, made, but=("events",))
+    with open_run(made) as file:
+        kinds = file.events.kind.tolist()
+        assert kinds.count("checkpoint") >= 1 and kinds.count("checkpoint-skipped") >= 1
+        assert len(sets(folder_of(made))) >= min(2, kinds.count("checkpoint"))
+
+
+@pytest.mark.parametrize("at", [1, 30, 59, 60])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: int) -> None:
+    """After so many updates: the run is saved and resumed; one that has had its last update is completed."""
+    whole = run(tmp_path, "whole", CASES["area-after"])
+    receive = Area.receive
+
+    def hit(self: Area, server: State, *args: Any) -> None:
+        receive(self, server, *args)
+        counted.append(server)
+        if len(counted) == at:
+            os.kill(os.getpid(), number)
+
+    counted: list[State] = []
+    monkeypatch.setattr(Area, "receive", hit)
+    path = tmp_path / "hit.h5"
+    code = mpifl("run", write(tmp_path, "hit", CASES["area-after"]), f"output={path}")
+    if at < 60:
+        assert code == (130 if number == signal.SIGINT else 143)
+        with open_run(path) as file:
+            assert file.status == "interrupted" and len(file.updates) == at
+            assert file.events.kind.tolist() == ["interrupted"] and number.name in file.events.text[0]
+        assert mpifl("resume", path) == 0
+    else:
+        assert code == 0
+    assert not differing(whole, path, but=("events",))
+    with open_run(path) as file:
+        assert file.status == "completed"

@@ -1,0 +1,159 @@
+"""Clients that raise, or never answer, on real ranks: who goes on where, and how the job ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl import open_run
+from mpifl.records.checkpoint import folder_of, newest
+from tests.faults.harness import FULL, TOLERANT, intolerant
+from tests.faults.spy import gap_at_checkpoint
+from tests.mpi.cases import job
+from tests.mpi.conftest import MPIFL, RUN, Command, Start, launched, write
+from tests.mpi.files import differing
+from tests.mpi.test_resume import until
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not FULL, reason="minutes: in the full pass, make faults"),
+]
+VIRTUAL = {"mode": "virtual", "delay": {"name": "exponential", "rate": 20}}
+REAL = {**VIRTUAL, "mode": "real"}
+SMALL = {"clients": 6, "model": {"name": "quadratic", "dim": 20}, "dtype": "float64"}
+LARGE = {"clients": 6, "model": {"name": "quadratic", "dim": 9000}, "dtype": "float64"}
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Any:
+    """Writes a job of 6 clients whose client 1 gives trouble in its round 3."""
+    shutil.copy(Path(__file__).with_name("faulty.py"), tmp_path / "faulty_rules.py")
+
+    def made(trouble: str, problem: dict[str, Any] = SMALL, times: int = 1, **more: Any) -> Path:
+        algorithm = {"name": "faulty_rules:Faulty", "trouble": trouble, "times": times, "step_weights": "one"}
+        rest = {"stop": {"updates": 200}, "checkpoint": {"updates": 15}, "output": "f.h5", **more}
+        return write(tmp_path, "faulty", job({**algorithm, "trigger": {"every": 3}}, problem, **rest))
+
+    return made
+
+
+def complete(path: Path, states: list[str]) -> Any:
+    """The events of a run that went on to its end, with its clients in these states."""
+    with open_run(path) as run:
+        assert run.status == "completed" and not run.open_ended and len(run.updates) == 200
+        assert run.clients.state.tolist() == states
+        assert np.array_equal(run.clients.updates, np.bincount(run.updates.client, minlength=6))
+        assert np.isfinite(run.model).all() and run.model_version == len(run.aggregations)
+        return run.events
+
+
+def replays(run: Start, folder: Path) -> None:
+    """The run again by its record, with clients that give no trouble."""
+    (folder / "peace").touch()
+    again = run(0, *MPIFL, "replay", "f.h5")
+    assert again.code == 0, str(again)
+    assert not differing(folder / "f.h5", folder / "f-replay.h5", but=("events",))
+
+
+LIVE = ["live"] * 6
+
+
+@pytest.mark.parametrize(
+    ("clock", "problem", "more"),
+    [
+        pytest.param(REAL, SMALL, {}, marks=pytest.mark.smoke),
+        (VIRTUAL, LARGE, {}),
+        (VIRTUAL, SMALL, {"checkpoint": {"updates": 150}}),  # from its first state
+    ],
+)
+def test_a_client_moves(
+    run: Start, faulty: Any, tmp_path: Path, clock: Any, problem: Any, more: dict[str, Any]
+) -> None:
+    """One that raised goes on elsewhere, and what the server has of all clients adds up."""
+    done = run(4, *RUN, faulty("raises", problem, clock=clock, faults={"lost": "rehost"}, **more))
+    assert done.code == 0 and done.err.count("Traceback") == 1, str(done)
+    path = tmp_path / "f.h5"
+    events = complete(path, LIVE)
+    (moved,) = events[events.kind == "rehosted"].itertuples()
+    assert moved.client == 1 and moved.text.startswith("to rank ") and "raised on rank 2" in moved.text
+    with open_run(path) as file:
+        last, _ = newest(folder_of(path), file.id)
+        assert last and last.facts["loop"]["updates"] > moved.updates
+        assert last.facts["cut"]["where"] != [1, 2, 3, 1, 2, 3] or "to rank 2" in moved.text
+        assert (file.updates.client[moved.updates :] == 1).sum() > 5
+    assert gap_at_checkpoint(path) < 1e-12
+
+
+def test_a_client_that_raises_everywhere(run: Start, faulty: Any, tmp_path: Path) -> None:
+    """It is moved no more than so often, and the run goes on without it."""
+    done = run(4, *RUN, faulty("raises", times=1000, clock=VIRTUAL, faults={"lost": "rehost", "refusals": 2}))
+    assert done.code == 0 and done.err.count("Traceback") == 1, str(done)
+    events = complete(tmp_path / "f.h5", ["live", "lost", *LIVE[2:]])
+    assert events.kind[events.client == 1].tolist() == ["rehosted", "rehosted", "lost"]
+
+
+@pytest.mark.parametrize("clock", [REAL, VIRTUAL], ids=["real", "virtual"])
+def test_a_client_that_never_answers(run: Start, faulty: Any, tmp_path: Path, clock: Any) -> None:
+    """It is given up, and so are those that wait for it on its rank; the job ends, with the run's code."""
+    faults = {"patience": 1.0}
+    done = run(4, *RUN, faulty("hangs", clock=clock, faults=faults, checkpoint={"updates": 50}), deadline=40)
+    assert done.code == 0 and "Traceback" not in done.err, str(done)
+    events = complete(tmp_path / "f.h5", ["live", "lost", "live", "live", "lost", "live"])
+    lost = events[events.kind == "lost"]
+    assert set(lost.client) == {1, 4} and set(lost.text) == {"gave no answer for 1 s"}
+    replays(run, tmp_path)
+
+
+@pytest.mark.parametrize("clock", [REAL, VIRTUAL], ids=["real", "virtual"])
+def test_those_who_wait_for_it_move(run: Start, faulty: Any, tmp_path: Path, clock: Any) -> None:
+    """To ranks that answer."""
+    faults = {"patience": 1.0, "lost": "rehost"}
+    done = run(4, *RUN, faulty("hangs", clock=clock, faults=faults), deadline=40)
+    assert done.code == 0 and "Traceback" not in done.err, str(done)
+    events = complete(tmp_path / "f.h5", LIVE)
+    moved = events[events.kind == "rehosted"]
+    assert sorted(moved.client) == [1, 4] and not moved.text.str.startswith("to rank 2").any(), moved.text.tolist()
+    with open_run(tmp_path / "f.h5") as file:
+        assert {1, 4} <= set(file.updates.client[moved.updates.max() :])
+
+
+def test_a_signal_while_a_client_hangs(start: Start, faulty: Any, tmp_path: Path) -> None:
+    """With patience the checkpoint that the signal asks for is given up like the client, and the job ends."""
+    file = faulty("hangs", clock=REAL, faults={"patience": 1.5}, stop={"time": 1000})
+    command = start(4, *RUN, file)
+    until((tmp_path / "trouble").exists, command)
+    os.kill(command.rank(0), signal.SIGTERM)
+    done = command.end(20)
+    assert done.code == 143 and "Traceback" not in done.err, str(done)
+    with open_run(tmp_path / "f.h5") as run:
+        assert run.status == "interrupted"
+
+
+# -- where the MPI tells of deaths -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("policy", ["freeze", "rehost", "stop"])
+def test_a_rank_dies_under_the_virtual_clock(run: Start, tmp_path: Path, faulty: Any, policy: str) -> None:
+    if reason := intolerant():
+        pytest.skip(reason)
+    file = faulty("dies", clock=VIRTUAL, faults={"lost": policy})
+    launcher, *words = launched(4)
+    done = Command([launcher, *TOLERANT, *words, sys.executable, *RUN, str(file)], tmp_path).start().end(40)
+    assert "Traceback" not in done.err, str(done)
+    path = tmp_path / "f.h5"
+    if policy == "stop":
+        assert done.code == 3 and "was lost: rank 2 died" in done.err, str(done)
+        return
+    assert done.code == 0, str(done)
+    events = complete(path, LIVE if policy == "rehost" else ["live", "lost", "live", "live", "lost", "live"])
+    assert set(events.client[events.kind == ("rehosted" if policy == "rehost" else "lost")]) == {1, 4}
+    if policy == "rehost":
+        assert gap_at_checkpoint(path) < 1e-12
+    else:
+        replays(run, tmp_path)

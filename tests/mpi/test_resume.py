@@ -1,0 +1,226 @@
+"""Runs that are ended by a signal or killed, on one number of ranks, and go on under another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl import open_run
+from mpifl.cli import main
+from mpifl.errors import ConfigError
+from mpifl.records.checkpoint import folder_of, newest, sets
+from tests.faults.harness import FULL
+from tests.faults.spy import replayed
+from tests.mpi.cases import AREA, DIGITS, LARGE, job
+from tests.mpi.conftest import MPIFL, Command, Start, in_one_job, write
+from tests.mpi.files import attribute, differing
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not FULL, reason="minutes: in the full pass, make faults"),
+]
+PERIOD = {"trigger": {"period": 0.05}, "reply": "deferred"}
+LONG = {"stop": {"updates": 12000}, "evaluate": {"updates": 3000}}
+JOBS: dict[str, dict[str, Any]] = {
+    "area": job({**AREA, "trigger": {"every": 3}, "output": "average"}, **LONG),
+    "period": job({**AREA, **PERIOD}, **LONG),
+    "large": job({**AREA, "trigger": {"every": 4}}, LARGE, stop={"updates": 1500}, checkpoint={"updates": 50}),
+    "feddane": job({"name": "feddane", "cohort": 4, "mu": 0.1, "local_steps": 2}, **LONG),
+    "personal": job(
+        {"name": "apfl", "cohort": 4, "adapt": "round"}, {**DIGITS, "test_split": 0.2}, stop={"updates": 4000}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The file of a run that nobody ended, made in one process when it is asked for."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    def made(name: str) -> Path:
+        path = folder / f"{name}.h5"
+        if not path.exists():
+            assert main(["run", str(write(folder, name, JOBS[name])), f"output={path}"]) == 0
+        return path
+
+    return made
+
+
+def rows(path: Path, table: str = "updates") -> int:
+    """How many a run's file has so far."""
+    try:
+        with open_run(path) as file:
+            return len(getattr(file, table))
+    except ConfigError:
+        return 0  # not there yet
+
+
+def until(done: Callable[[], object], command: Command, patience: float = 40.0) -> None:
+    end = time.monotonic() + patience
+    while not done():
+        if command.process.poll() is not None or time.monotonic() > end:
+            command.kill()
+            pytest.fail(f"it never came to it: {command.end()}")
+        time.sleep(0.02)
+
+
+def resumed(start: Start, ranks: int, path: Path, deadline: float = 60.0) -> Command:
+    done = start(ranks, *MPIFL, "resume", path).end(deadline)
+    assert done.code == 0 and "Traceback" not in done.err, str(done)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "to", "number", "again"),
+    [
+        pytest.param("area", 3, "rank 0", signal.SIGTERM, 0, marks=pytest.mark.smoke),
+        ("period", 3, "rank 2", signal.SIGUSR1, 4),
+        ("large", 4, "rank 1", signal.SIGINT, 3),
+        ("feddane", 0, "itself", signal.SIGINT, 5),
+        ("personal", 2, "itself", signal.SIGUSR1, 3),  # mpirun passes it on to every rank
+    ],
+)
+def test_a_signal(
+    start: Start, whole: Callable[[str], Path], tmp_path: Path, name: str, ranks: int, to: str, number: signal.Signals,
+    again: int,
+) -> None:  # fmt: skip
+    """It saves the run, which ends with the code of the signal; what is resumed is the run that nobody ended."""
+    path = tmp_path / "s.h5"
+    command = start(ranks, *MPIFL, "run", write(tmp_path, "s", JOBS[name]), f"output={path}")
+    until(lambda: rows(path), command)
+    os.kill(command.process.pid if to == "itself" else command.rank(int(to[-1])), number)
+    done = command.end(20)
+    assert done.code == (130 if number == signal.SIGINT else 143) and "Traceback" not in done.err, str(done)
+    assert f"saved, mpifl resume {path} goes on" in done.out, str(done)
+    with open_run(path) as file:
+        assert (
+            file.status == "interrupted" and not file.open_ended and len(file.updates) < JOBS[name]["stop"]["updates"]
+        )
+        assert file.events.kind.iloc[-1] == "interrupted" and number.name in file.events.text.iloc[-1]
+        count = len(file.updates)
+    resumed(start, again, path)
+    assert not differing(whole(name), path, but=("events",))
+    assert attribute(path, "status") == "completed" and attribute(path, "ranks") == max(1, again)
+    with open_run(path) as file:
+        (at,) = file.events.updates[file.events.kind == "resumed"]
+        assert at == count or (at < count and "checkpoint" in JOBS[name]), "what was consumed is not done again"
+
+
+def test_the_launcher_is_told_to_end(start: Start, whole: Callable[[str], Path], tmp_path: Path) -> None:
+    """It leaves its ranks little time: the run goes on from a checkpoint in any case, the last one or that before."""
+    path = tmp_path / "l.h5"
+    file = write(tmp_path, "l", {**JOBS["area"], "checkpoint": {"updates": 1000}})
+    command = start(3, *MPIFL, "run", file, f"output={path}")
+    until(lambda: sets(folder_of(path)), command)
+    command.process.send_signal(signal.SIGTERM)
+    done = command.end(20)
+    assert done.code in (1, 143) and "Traceback" not in done.err, str(done)
+    resumed(start, 2, path)
+    assert not differing(whole("area"), path, but=("events",))
+
+
+TROUBLE = {"name": "faulty_rules:Faulty", "step_weights": "one", "trigger": {"every": 3}}
+
+
+def test_a_second_signal_ends_at_once(start: Start, tmp_path: Path) -> None:
+    """A client that computes for ever keeps the run from being saved; whoever asks twice need not wait for it."""
+    (tmp_path / "faulty_rules.py").write_text(Path(__file__).with_name("faulty.py").read_text())
+    path = tmp_path / "s.h5"
+    file = write(tmp_path, "s", job({**TROUBLE, "trouble": "hangs"}, clock={"mode": "real"}, stop={"time": 1000}))
+    command = start(3, *MPIFL, "run", file, f"output={path}")
+    until((tmp_path / "trouble").exists, command)
+    rank = command.rank(0)
+    os.kill(rank, signal.SIGTERM)
+    until(lambda: path.exists() and attribute_or(path) == "interrupted", command)
+    time.sleep(0.3)
+    assert command.process.poll() is None
+    os.kill(rank, signal.SIGTERM)
+    done = command.end(15)
+    assert done.code not in (0, 2) and "Traceback" not in done.err, str(done)
+    with open_run(path) as run:
+        assert run.status == "interrupted" and run.clients.updates.sum() == len(run.updates)
+
+
+def attribute_or(path: Path) -> str:
+    try:
+        with open_run(path) as run:
+            return str(run.status)
+    except ConfigError:
+        return ""
+
+
+# -- the real clock ----------------------------------------------------------------------------------------------------
+REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 60}}
+
+
+def test_real_clock(start: Start, tmp_path: Path) -> None:
+    """Killed with all its ranks, twice, it goes on: time and rows as if nothing had been, no update lost or doubled."""
+    path = tmp_path / "r.h5"
+    problem = {"clients": 8, "model": {"name": "quadratic", "dim": 40, "sigma": 0.2}, "dtype": "float64"}
+    more = {"clock": REAL, "stop": {"time": 3.0}, "evaluate": {"every": 0.25}, "checkpoint": {"every": 0.2}}
+    file = write(tmp_path, "r", job({**AREA, "trigger": {"every": 3}, "reply": "deferred"}, problem, **more))
+    command = start(4, *MPIFL, "run", file, f"output={path}")
+    wall, last = 0.0, 0
+    for ranks in (0, 3, 2):
+        until(lambda: max(sets(folder_of(path)), default=0) >= last + 3, command)  # noqa: B023 - called at once
+        command.kill()
+        command.end()
+        with open_run(path) as run:
+            assert run.status == "running" and run.open_ended
+            found, passed = newest(folder_of(path), run.id)
+        assert found and not passed and wall < found.facts["wall_seconds"] < 3
+        wall, last = found.facts["wall_seconds"], found.number
+        command = start(ranks, *MPIFL, "resume", path)
+    done = command.end()
+    assert done.code == 0, str(done)
+    spy = replayed(path)
+    assert not differing(path, tmp_path / "r-replay.h5", but=("events",))
+    assert spy.gap < 1e-12
+    with open_run(path) as run:
+        assert run.status == "completed" and not run.open_ended
+        for table in (run.updates, run.aggregations, run.evaluations, run.events):
+            assert table.time.is_monotonic_increasing
+        assert np.array_equal(run.clients.updates, np.bincount(run.updates.client, minlength=8))
+        assert run.updates.time.iloc[-1] == pytest.approx(3, abs=0.5) and run.updates.time.diff().max() < 0.5
+        assert run.evaluations.time.tolist()[:13] == [0.25 * k for k in range(13)], "each once"
+        assert wall + 0.2 < run.attrs["wall_seconds"] < 4.5
+        resumptions = run.events[run.events.kind == "resumed"]
+        assert len(resumptions) == 3 and resumptions.updates.is_monotonic_increasing
+        assert (run.attrs["began"] > 0) and run.attrs["ranks"] == 2
+
+
+# -- jobs with torch ---------------------------------------------------------------------------------------------------
+NET = {**DIGITS, "clients": 3, "model": {"name": "resnet", "norm": "batch"}, "torch": {"buffers": "local"}}
+TORCH: dict[str, dict[str, Any]] = {
+    "statistics": job({"name": "faulty_rules:InterruptedFedAvg", "local_steps": 2}, NET, stop={"updates": 6}),
+    "personal": job(
+        {"name": "faulty_rules:InterruptedAPFL", "local_steps": 2},
+        {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}, "test_split": 0.2, "dtype": "float64"},
+    ),
+}
+TORCH_DEADLINE = 130.0  # s, on a crowded machine
+
+
+@pytest.mark.timeout(280)
+def test_torch(tmp_path: Path) -> None:
+    """Tensors, float64, statistics of the clients' own: saved on some ranks, and resumed from on others."""
+    (tmp_path / "faulty_rules.py").write_text(Path(__file__).with_name("faulty.py").read_text())
+    files = {name: str(write(tmp_path, name, case)) for name, case in TORCH.items()}
+    whole = [["run", file, f"output=whole-{name}.h5"] for name, file in files.items()]
+    halves = [["run", file, f"output={name}.h5", "algorithm.at=1"] for name, file in files.items()]
+    replies = in_one_job(tmp_path, 3, whole + halves, TORCH_DEADLINE)
+    assert [set(reply.codes) for reply in replies] == [{0}, {0}, {143}, {143}], replies
+    for reply in in_one_job(tmp_path, 2, [["resume", f"{name}.h5"] for name in TORCH], TORCH_DEADLINE):
+        assert set(reply.codes) == {0} and not reply.err, reply
+    for name in TORCH:
+        assert not differing(tmp_path / f"whole-{name}.h5", tmp_path / f"{name}.h5", but=("events",))
+        with open_run(tmp_path / f"{name}.h5") as file:
+            assert "resumed" in set(file.events.kind)
