@@ -28,7 +28,7 @@ from mpifl.links.mpi import DATA, FRAME, MPI
 from mpifl.links.schedule import Plan
 from mpifl.links.server import ServerEnd
 from mpifl.links.wire import Frames
-from mpifl.serve import serve
+from mpifl.serve import Loop
 from mpifl.work import work
 
 
@@ -79,7 +79,7 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
     plan.clock.start()
     begin = time.perf_counter()
     clients = Clients(np.ones(n, int))
-    serve(algorithm, algorithm.init_server(x0, clients), clients, link, plan, Rows(), lambda *a: False, 0)
+    Loop(algorithm, algorithm.init_server(x0, clients), clients, link, plan, Rows(), lambda *a: False, 0).run()
     seconds = time.perf_counter() - begin
     link.finish(0)
     return updates / seconds

@@ -76,7 +76,7 @@ class Here(InProcess):
         """There is no other rank."""
         return []
 
-    def host(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
+    def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
         """There is no other rank."""
         return ""
 

@@ -45,7 +45,7 @@ class Ranks(Protocol):
     def bereaved(self) -> list[tuple[int, str]]:
         """Clients of ranks that have died, and why they are lost; whatever came of them is dropped."""
 
-    def host(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
+    def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
         """Moves client i to another rank; where to, or "" where there is none."""
 
 
@@ -159,7 +159,7 @@ class Keeper:
         end = time.perf_counter() + patience
         while self.busy:
             self.poll(time_, loop)
-            if self.busy and time.perf_counter() > end:
+            if self.busy and not self._committing and time.perf_counter() > end:
                 self._abandon(time_, f"no answer for {patience:g} s", loop)
             backoff.sleep()
 
@@ -192,4 +192,4 @@ class Keeper:
         if self._base:
             saved = {"folder": str(self.folder.absolute()), "number": self._base["number"]}
             saved |= {"where": [(i, self._base["where"][i])], "pending": i in self._base["out"]}
-        return self._ranks.host(i, saved, self._sums.get(i, []))
+        return self._ranks.rehost(i, saved, self._sums.get(i, []))

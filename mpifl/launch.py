@@ -122,6 +122,10 @@ def lead(
     with inside("clock.delay"):
         rates = job.clock.delay.rates(n, job.seed)
         delays = job.clock.delay.bind(n, job.seed), job.clock.delay.parts(n, job.seed)
+    if comm:
+        from mpifl.links.mpi import tags
+
+        tags(comm, n)
     clients = Clients(problem.samples, rates, job.seed)
     with inside("algorithm"):
         job.algorithm.validate(n)  # data that come by client say only now how many there are

@@ -17,7 +17,7 @@ class Progress:
 
     def __init__(self, record: Any, stop: Any, evaluator: Evaluator) -> None:
         self._record, self._evaluator = record, evaluator
-        self.time, self.count, self._staleness = 0.0, 0, 0
+        self.time, self.count, self._earlier, self._staleness = 0.0, 0, 0, 0
         self._bar: Any = None
         self._begin = self._next = time.perf_counter()
         self._stop = stop
@@ -27,6 +27,10 @@ class Progress:
             bar = "{desc} {percentage:3.0f}%|{bar}| {n:.3g}/{total:.3g} {unit} [{elapsed}<{remaining}{postfix}]"
             total, unit = (stop.time, "s") if stop.time else (stop.updates, "updates")
             self._bar = tqdm(total=total, unit=unit, bar_format=bar if total else None, leave=True)
+
+    def resume(self, time: float, updates: int) -> None:
+        """The run goes on from here."""
+        self.time, self.count, self._earlier = time, updates, updates
 
     def update(self, at: float, client: int, version: int, staleness: int, *row: Any) -> None:
         self._record.update(at, client, version, staleness, *row)
@@ -51,8 +55,9 @@ class Progress:
             return
         self._next, bar, latest = now + PERIOD, self._bar, self._evaluator.latest
         bar.n = self.time if self._stop.time else self.count
+        count = self.count - self._earlier
         bar.set_postfix_str(
-            f"{self.count / (now - self._begin):,.0f} updates/s, staleness {self._staleness / self.count:.1f}, "
+            f"{count / (now - self._begin):,.0f} updates/s, staleness {self._staleness / count:.1f}, "
             f"loss {latest.get('train_loss', nan):.3f}, accuracy {latest.get('test_accuracy', nan):.3f}",
             refresh=False,
         )

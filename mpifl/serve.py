@@ -71,11 +71,15 @@ Evaluate = Callable[[float, int, int, Vector, np.ndarray | None], bool]
 
 
 class Loop:
-    """The server of a run between two events; `saved` and `load` are what a checkpoint keeps of it."""
+    """The server of a run, from its state at the first message to the last event; changes `server`.
+
+    Each update is consumed exactly once. `evaluate` is called at every evaluation and says whether the run is to end.
+    `saved` and `load` are what a checkpoint keeps: with what an earlier run saved, the loop goes on from there.
+    """
 
     def __init__(
         self, algorithm: Algorithm, server: State, clients: Clients, link: Link, schedule: Schedule, record: Recorder,
-        evaluate: Evaluate, seed: int, faults: Faults, keeper: Keeper | None,
+        evaluate: Evaluate, seed: int, faults: Faults = Faults(), keeper: Keeper | None = None,  # noqa: B008 - frozen
     ) -> None:  # fmt: skip
         self.algorithm, self.server, self.schedule, self.link = algorithm, server, schedule, link
         self.record, self.keeper, self._evaluate = record, keeper, evaluate
@@ -88,7 +92,7 @@ class Loop:
         self.down = [0] * clients.n  # bytes of the last one
         self.out: dict[int, float] = {}  # client that has not answered -> until when (perf_counter) it need not
         self.waiting: list[int] = []  # clients to be answered at the next aggregation
-        self.begun = False
+        self._resumed = False
         personal = algorithm.personal_models
         self.accuracies = np.full(clients.n, np.nan) if personal else None  # as the clients last told
 
@@ -110,7 +114,7 @@ class Loop:
         self.out = {i: now + left for i, left in saved["out"]}
         self.accuracies = None if saved["accuracies"] is None else np.array(saved["accuracies"], float)
         self.losses.load(saved)
-        self.begun = True
+        self._resumed = True
 
     # -- messages ------------------------------------------------------------------------------------------------------
     def send(self, members: list[int]) -> None:
@@ -141,9 +145,13 @@ class Loop:
         self.send(unique)
 
     # -- events --------------------------------------------------------------------------------------------------------
-    def run(self, stopped: Callable[[], bool], interrupted: Callable[[], bool]) -> bool:
-        """Whether the run came to its end, and was not interrupted before."""
-        if not self.begun:
+    def run(self, stopped: Callable[[], bool] = lambda: False, interrupted: Callable[[], bool] = lambda: False) -> bool:
+        """Whether the run came to its end, and was not interrupted before.
+
+        Both are asked after every event; one that is interrupted is saved if there is a keeper. Raises RunFailed where
+        nobody is left to go on with, or the link does.
+        """
+        if not self._resumed:
             self.begin()
         for event in self.schedule.events(self.link):
             if event.kind == "update":
@@ -216,36 +224,6 @@ class Loop:
         elif self._answers == "deferred":
             waiting, self.waiting = self.waiting, []
             self.send(waiting)
-
-
-def serve(
-    algorithm: Algorithm,
-    server: State,
-    clients: Clients,
-    link: Link,
-    schedule: Schedule,
-    record: Recorder,
-    evaluate: Evaluate,
-    seed: int,
-    stopped: Callable[[], bool] = lambda: False,
-    *,
-    faults: Faults = Faults(),  # noqa: B008 - frozen
-    keeper: Keeper | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
-    saved: dict[str, Any] | None = None,
-) -> State:
-    """Runs the server, from its state at the first message to the last event; changes `server`, and returns it.
-
-    Each update is consumed exactly once. `evaluate` is called at every evaluation and says whether the run is to end;
-    `stopped` is asked after every event, and so is `interrupted`, after which the run is saved if there is a keeper.
-    With what `Loop.saved` said of an earlier run it goes on from there. Raises RunFailed where nobody is left to go on
-    with, or the link does.
-    """
-    loop = Loop(algorithm, server, clients, link, schedule, record, evaluate, seed, faults, keeper)
-    if saved:
-        loop.load(saved)
-    loop.run(stopped, interrupted)
-    return server
 
 
 def size(vectors: tuple[Vector, ...]) -> int:

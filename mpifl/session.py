@@ -77,7 +77,7 @@ class Session:
 
     def _resume(self, saved: Checkpoint) -> None:
         self.loop.load(saved.facts["loop"])
-        self.record.time, self.record.count = saved.facts["time"], self.loop.updates
+        self.record.resume(saved.facts["time"], self.loop.updates)
         for i in self.loop.out:
             self._link.expect(i, self.loop.rounds[i] - 1)
         part = saved.part(0)

@@ -25,11 +25,10 @@ class There(ServerEnd):
         muster.go(comm)
         super().__init__(comm, problem.clients, x0.size, x0.dtype, vectors(job.algorithm))
         self._problem = problem
-        self._had: dict[
-            int, set[int]
-        ] = {}  # ranks that a client has left: what they still say of it is told apart by that
+        # Ranks that a client has left, by client: what they still say of it is told apart by the rank it comes from.
+        self._had: dict[int, set[int]] = {}
 
-    def host(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
+    def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
         """Moves client i to another rank, which answers and never had it, with the fewest clients; where to, or "".
 
         saved     where its state is (`mpifl.saving.restore`), and pending: whether its last update was not consumed

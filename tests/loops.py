@@ -11,7 +11,7 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.links.inprocess import InProcess
 from mpifl.links.schedule import Plan, Record
-from mpifl.serve import serve
+from mpifl.serve import Loop
 from mpifl.work import Worker
 
 EXACT = 1e-12  # the tolerance of what holds exactly, but for rounding
@@ -304,7 +304,7 @@ def run(
     for name, hook in hooks.items():
         object.__setattr__(algorithm, name, hook)
     try:
-        serve(algorithm, log.server, clients, link, schedule, log, evaluate, seed, stopped)
+        Loop(algorithm, log.server, clients, link, schedule, log, evaluate, seed).run(stopped)
     finally:
         for name in hooks:
             object.__delattr__(algorithm, name)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import mpi4py
 import numpy as np
 
-from mpifl.errors import RunFailed
+from mpifl.errors import ConfigError
 from mpifl.links.waiting import Backoff
 
 mpi4py.rc.thread_level = "funneled"  # the evaluating and the writing thread never call MPI
@@ -36,9 +36,10 @@ def post(comm: MPI.Comm, buffers: list[np.ndarray], rank: int, client: int = 0) 
 
 
 def tags(comm: MPI.Comm, clients: int) -> None:
-    """Raises RunFailed where so many clients cannot be told apart."""
-    if DATA + clients > (comm.Get_attr(MPI.TAG_UB) or 32767):
-        raise RunFailed("more clients than this MPI has message tags")
+    """Raises ConfigError where so many clients cannot be told apart."""
+    most = (comm.Get_attr(MPI.TAG_UB) or 32767) - DATA
+    if clients > most:
+        raise ConfigError("problem.clients", clients, f"at most {most} clients: this MPI has no more message tags")
 
 
 def dead(comm: MPI.Comm) -> set[int]:

@@ -20,7 +20,7 @@ from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
 from mpifl.links import wire
 from mpifl.links.fetches import Fetches
-from mpifl.links.mpi import FRAME, MPI, SETUP, STUCK, TEXT, Outgoing, dead, post, tags, wait
+from mpifl.links.mpi import FRAME, MPI, SETUP, STUCK, TEXT, Outgoing, dead, post, wait
 from mpifl.links.waiting import Backoff
 from mpifl.links.wire import Frames, Told
 
@@ -31,7 +31,6 @@ class ServerEnd:
     """The server's end: a link for n clients on the other ranks of `comm`; at most `vectors` vectors a message."""
 
     def __init__(self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int) -> None:
-        tags(comm, clients)
         self._comm, self._workers = comm, comm.size - 1
         self._frames = frames = Frames(d, dtype, vectors)
         self._arriving = [frames.empty() for _ in range(self._workers)]

@@ -1,9 +1,9 @@
-"""A file of named arrays and facts: a part of a checkpoint.
+"""A file of named arrays: a part of a checkpoint.
 
     8 bytes        magic
     4 bytes        format number
     8 bytes        length of the index
-    index          JSON: {"facts": {...}, "arrays": [[name, type, shape], ...]}
+    index          JSON: [[name, type, shape], ...]
     arrays         in the order of the index, little-endian, C order, each from the next multiple of 64 bytes
 
 Offsets follow from types and shapes, and so does the length of the file: nothing in it can point anywhere else.
@@ -51,11 +51,10 @@ def _number(value: Any) -> Any:
     raise TypeError(f"{value!r} is no JSON")
 
 
-def write(file: BinaryIO, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+def write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes straight from the arrays' memory. OSError; TypeError for what cannot be stored."""
     values = {name: np.asarray(array) for name, array in arrays.items()}
-    entries = [[name, _type(name, value).str, value.shape] for name, value in values.items()]
-    index = dumps({"facts": dict(facts), "arrays": entries})
+    index = dumps([[name, _type(name, value).str, value.shape] for name, value in values.items()])
     file.write(HEAD.pack(MAGIC, FORMAT, len(index)))
     file.write(index)
     position = HEAD.size + len(index)
@@ -84,11 +83,9 @@ class Saved:
     """One rank's part of a checkpoint. Its index is read at once, an array when it is asked for.
 
     path    of the file
-    facts   as they were saved: what JSON can hold
     """
 
     path: Path
-    facts: dict[str, Any]
 
     def __init__(self, path: Path) -> None:
         """Raises Unusable."""
@@ -97,7 +94,7 @@ class Saved:
             regular(path)
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                self.facts, self._arrays = _index(path.name, file, size)
+                self._arrays = _index(path.name, file, size)
         except OSError as error:
             raise Unusable(f"cannot be read: {path.name}: {words(error)}") from error
 
@@ -133,8 +130,8 @@ def regular(path: Path) -> int:
     return found.st_size
 
 
-def _index(name: str, file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Facts, and (type, shape, offset) by name; everything checked. OSError, Unusable."""
+def _index(name: str, file: BinaryIO, size: int) -> dict[str, Any]:
+    """(type, shape, offset) by name; everything checked. OSError, Unusable."""
     head = file.read(HEAD.size)
     if len(head) < HEAD.size or not head.startswith(MAGIC):
         raise Unusable(f"is damaged: {name} is not a part of a checkpoint")
@@ -146,18 +143,18 @@ def _index(name: str, file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[s
     try:
         index = json.loads(file.read(length))
         arrays: dict[str, Any] = {}
-        facts, position = index["facts"], HEAD.size + length
-        for key, kind, shape in index["arrays"]:
+        position = HEAD.size + length
+        for key, kind, shape in index:
             _check(key, kind, shape, arrays)
             position += -position % ALIGN
             arrays[key] = TYPES[kind], tuple(shape), position
             position += prod(shape) * TYPES[kind].itemsize
             np.broadcast_to(TYPES[kind].type(), shape)  # ValueError for a shape that no array can have
-        if not isinstance(facts, dict) or not isinstance(index["arrays"], list) or position != size:
+        if not isinstance(index, list) or position != size:
             raise ValueError
     except BROKEN as error:
         raise Unusable(f"is damaged: {name} has a broken index") from error
-    return facts, arrays
+    return arrays
 
 
 def _check(key: Any, kind: Any, shape: Any, arrays: dict[str, Any]) -> None:

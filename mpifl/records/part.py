@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from queue import Queue
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -51,12 +51,11 @@ class Part:
         self._closing = False
         self._thread: threading.Thread | None = None  # a rank that never saves has none
 
-    def save(self, number: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any] = {}) -> None:
+    def save(self, number: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes the part of checkpoint `number`; the arrays may change when this returns.
 
-        arrays  numbers or truth values, of any shape, byte order and strides
-        facts   what JSON can hold, by strings; floats come back exactly
-        TypeError for anything else. What the disk refuses is told by `done`.
+        arrays  numbers or truth values, of any shape, byte order and strides; TypeError for anything else
+        What the disk refuses is told by `done`.
         """
         if self._closing:
             raise ValueError("saved after close")
@@ -68,7 +67,7 @@ class Part:
         try:
             self._folder.mkdir(exist_ok=True)  # not what it is in: a file system that vanished is not made anew
             file = temporary.open("x+b")
-            format.write(file, arrays, facts)
+            format.write(file, arrays)
             file.flush()
             self._queue.put(_Job(number, file, temporary, ""))
         except OSError as error:
@@ -84,11 +83,6 @@ class Part:
             finished, self._finished = self._finished, []
         return finished
 
-    def wait(self) -> list[Written]:
-        """The same, after waiting for all."""
-        self._queue.join()
-        return self.done()
-
     def close(self) -> None:
         """Ends the thread; what it has not begun to make durable is given up. A second call does nothing."""
         self._closing = True
@@ -101,8 +95,6 @@ class Part:
             written = self._finish(job)
             with self._lock:
                 self._finished.append(written)
-            self._queue.task_done()
-        self._queue.task_done()
 
     def _finish(self, job: _Job) -> Written:
         if job.file is None:

@@ -21,7 +21,7 @@ from mpifl.links.inprocess import InProcess
 from mpifl.links.schedule import Plan
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models.quadratic import Quadratic
-from mpifl.serve import serve
+from mpifl.serve import Loop
 from mpifl.work import Worker
 from tests.loops import close
 
@@ -168,7 +168,7 @@ class Outcome:
             return False
 
         plan = Plan(clock, algorithm.when(), 0, stop_updates=UPDATES)
-        serve(rules, self.server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0, stopped)
+        Loop(rules, self.server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0).run(stopped)
         self.clients = [worker.states[i] for i in range(N)]
 
     def states(self) -> list[State]:

@@ -22,7 +22,7 @@ from mpifl.links.clocks import VirtualClock
 from mpifl.links.delays import Speed
 from mpifl.links.inprocess import InProcess
 from mpifl.links.schedule import Incident, Plan, Record
-from mpifl.serve import serve
+from mpifl.serve import Loop
 from mpifl.work import Worker
 from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
 from tests.loop.test_resume import kept, mpifl, run  # noqa: F401 - a fixture
@@ -111,7 +111,7 @@ class Run:
         self.link = Dying(self.worker, {} if again else deaths)
         plan = again or Plan(clock, algorithm.when(), 0, stop_updates=UPDATES, stop_time=60.0, evaluate_updates=7)
         self.server = algorithm.init_server(x0, people)
-        serve(algorithm, self.server, people, self.link, plan, self.rows, self._look, 0, faults=faults)
+        Loop(algorithm, self.server, people, self.link, plan, self.rows, self._look, 0, faults).run()
 
     def _look(self, time: float, updates: int, version: int, x: np.ndarray, known: Any) -> bool:
         self.rows.evaluations.append((time, updates, version))

@@ -20,7 +20,7 @@ from mpifl.links.clocks import RealClock, VirtualClock
 from mpifl.links.delays import Exponential, Fixed, Speed
 from mpifl.links.inprocess import InProcess
 from mpifl.links.schedule import Event, Plan
-from mpifl.serve import Loop, serve
+from mpifl.serve import Loop
 from mpifl.work import Worker
 from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
 
@@ -99,21 +99,19 @@ class Run:
         self.worker, self.record = Worker(algorithm, x0, objectives, norm=faults.norm), Rows()
         link, self.cuts = InProcess(self.worker), Cuts(self.worker)
         self.server = algorithm.init_server(x0, people)
-        told = None
         if saved:
             _, facts, server, parts = saved
-            told = facts["loop"]
             self.server = State.load(server)
             plan.load(facts["plan"])
             for i in objectives:
                 mine = {k.removeprefix(f"{i}."): v for k, v in parts.items() if k.startswith(f"{i}.")}
                 update, held = self.worker.restore(i, mine)
-                if i in dict(told["out"]) and update:
+                if i in dict(facts["loop"]["out"]) and update:
                     link.resume(i, update, held)
-        serve(
-            algorithm, self.server, people, link, plan, self.record, self._look, 0,
-            faults=faults, keeper=self.cuts, saved=told,
-        )  # fmt: skip
+        loop = Loop(algorithm, self.server, people, link, plan, self.record, self._look, 0, faults, self.cuts)
+        if saved:
+            loop.load(facts["loop"])
+        loop.run()
 
     def _look(self, time: float, updates: int, version: int, x: np.ndarray, known: Any) -> bool:
         self.record.rows.append(
@@ -164,13 +162,13 @@ def test_the_loop_by_itself() -> None:
     plan = Plan(VirtualClock(Fixed().bind(N, 0)), None, 0, stop_updates=9)
     people = Clients(np.ones(N, int))
     loop = Loop(
-        algorithm, State.load(server), people, None, plan, Rows(), lambda *_: False, 0, Faults(), None  # type: ignore[arg-type]
+        algorithm, State.load(server), people, None, plan, Rows(), lambda *_: False, 0  # type: ignore[arg-type]
     )  # fmt: skip
     loop.losses.load({"states": ["live", "lost", "aside", "live", "live"], "refused": [2] * N, "raised": [0, 1] * 3})
     lost = loop.losses.saved()
     assert loop.losses.lost == {1, 2}
     loop.load(facts["loop"] | lost)
-    assert json.dumps(loop.saved()) == json.dumps(facts["loop"] | lost) and loop.begun
+    assert json.dumps(loop.saved()) == json.dumps(facts["loop"] | lost)
     assert loop.accuracies is not None and loop.accuracies.shape == (N,)
 
 

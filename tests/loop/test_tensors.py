@@ -26,7 +26,7 @@ from mpifl.problems.config import Torch
 from mpifl.problems.models.networks import TorchMlp
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Shared
-from mpifl.serve import serve
+from mpifl.serve import Loop
 from mpifl.work import Worker
 from tests.algorithms.test_state import UPDATES, N, Silent, build, clients, every_case, plain
 from tests.loops import close
@@ -109,7 +109,8 @@ def run(worker: Worker, algorithm: Algorithm, x0: np.ndarray) -> tuple[list[np.n
     speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
     clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
     plan = Plan(clock, algorithm.when(), 0, stop_updates=UPDATES)
-    serve(algorithm, server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0, stopped)  # type: ignore[arg-type]
+    loop = Loop(algorithm, server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0)  # type: ignore[arg-type]
+    loop.run(stopped)
     return models, server
 
 

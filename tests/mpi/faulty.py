@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mpifl.algorithms.apfl import APFL
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Algorithm, Message, Objective, State, Update, Vector
 from mpifl.algorithms.fedavg import FedAvg
 
 
@@ -40,32 +40,25 @@ class Faulty(Area):
         return super().train(client, message, objective)
 
 
-def interrupt(server: State, at: int) -> None:
-    """A signal at the aggregation of that number, once a run: the count is saved with the server."""
-    server.aggregations = getattr(server, "aggregations", 0) + 1
-    if server.aggregations == at:
-        os.kill(os.getpid(), signal.SIGUSR1)
-
-
 @dataclass(frozen=True)
-class InterruptedFedAvg(FedAvg):
-    """FedAvg whose server sends itself a signal."""
+class Interrupted(Algorithm):
+    """A method whose server sends itself a signal, once a run: the count is saved with the server."""
 
     at: int = 0
-    """after so many aggregations; 0: never"""
+    """at which aggregation; 0: never"""
 
     def aggregate(self, server: State) -> None:
         super().aggregate(server)
-        interrupt(server, self.at)
+        server.aggregations = getattr(server, "aggregations", 0) + 1
+        if server.aggregations == self.at:
+            os.kill(os.getpid(), signal.SIGUSR1)
 
 
 @dataclass(frozen=True)
-class InterruptedAPFL(APFL):
-    """APFL whose server sends itself a signal."""
+class InterruptedFedAvg(Interrupted, FedAvg):
+    """FedAvg that is interrupted."""
 
-    at: int = 0
-    """after so many aggregations; 0: never"""
 
-    def aggregate(self, server: State) -> None:
-        super().aggregate(server)
-        interrupt(server, self.at)
+@dataclass(frozen=True)
+class InterruptedAPFL(Interrupted, APFL):
+    """APFL that is interrupted."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -168,3 +170,21 @@ def test_overwrite(run: Start, tmp_path: Path) -> None:
     assert done.code == 0 and not done.err and (tmp_path / "results/good.h5").read_bytes() != first, str(done)
     done = run(2, *RUN, "stop={updates: 20}", "output=q.h5", "problem.clients=4")
     assert done.code == 0 and not done.err and (tmp_path / "q.h5").exists(), str(done)
+
+
+TAGS = """
+from types import SimpleNamespace
+from mpifl.errors import ConfigError
+from mpifl.links.mpi import DATA, tags
+comm = SimpleNamespace(Get_attr=lambda key: 32767)  # the least that MPI promises
+tags(comm, 32767 - DATA)
+try:
+    tags(comm, 32767 - DATA + 1)
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_more_clients_than_message_tags() -> None:
+    done = subprocess.run([sys.executable, "-c", TAGS], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("problem.clients=32752: at most 32751 clients"), done

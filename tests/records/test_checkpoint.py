@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from mpifl.errors import ConfigError
-from mpifl.records.checkpoint import Part, Written, commit, folder_of, newest, open_set, remove
-from tests.records.sets import check, save
+from mpifl.records.checkpoint import Checkpoint, Part, Written, commit, folder_of, newest, open_set, remove
+from tests.records.sets import check, facts, finished, save
 
 ROOT = Path(__file__).parents[2]
 TYPES = [np.dtype(t) for t in ("?", "i1", "u1", "<i2", ">i4", "<i8", ">u8", "<f2", "<f4", ">f4", "<f8", ">f8", "<c16")]
@@ -29,17 +29,17 @@ def names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-def through(folder: Path, arrays: dict[str, Any], facts: dict[str, Any] | None = None) -> Any:
-    """The same part, saved and read."""
+def through(folder: Path, arrays: dict[str, Any], told: dict[str, Any] | None = None) -> Checkpoint:
+    """The arrays as a part, and what the manifest is to tell, saved and read."""
     part = Part(folder, 0)
-    part.save(1, arrays, facts or {})
-    (written,) = part.wait()
+    part.save(1, arrays)
+    (written,) = finished(part)
     part.close()
     assert written == Written(1, (folder / "000001.rank0").stat().st_size, written.crc, "")
-    commit(folder, 1, {"run": "run"}, {0: (written.bytes, written.crc)})
+    commit(folder, 1, (told or {}) | {"run": "run"}, {0: (written.bytes, written.crc)})
     checkpoint, passed = newest(folder, "run")
     assert checkpoint is not None and not passed and checkpoint.ranks == [0]
-    return checkpoint.part(0)
+    return checkpoint
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -56,7 +56,7 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path, dtype: np.dtype[Any]) ->
         "empty": base[:, :0],
         "ünï/code\n": base[2],
     }
-    saved = through(tmp_path / "a.ckpt", arrays)
+    saved = through(tmp_path / "a.ckpt", arrays).part(0)
     assert saved.names() == list(arrays) and "plain" in saved and "other" not in saved
     for name, array in arrays.items():
         found = saved[name]
@@ -82,32 +82,35 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path, dtype: np.dtype[Any]) ->
     ),
 )
 def test_bits_come_back(
-    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, np.ndarray], facts: dict[str, Any]
+    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, np.ndarray], told: dict[str, Any]
 ) -> None:
     """NaNs with their payload and negative zeros as well; facts to the last bit of a float."""
-    saved = through(tmp_path_factory.mktemp("bits") / "a.ckpt", arrays, facts)
+    folder = tmp_path_factory.mktemp("bits") / "a.ckpt"
+    checkpoint = through(folder, arrays, told)
+    saved = checkpoint.part(0)
     assert saved.names() == list(arrays)
     for name, array in arrays.items():
         assert saved[name].tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
-    assert repr(saved.facts) == repr(facts)
+    assert repr(checkpoint.facts) == repr(open_set(folder, 1).facts) == repr(told | {"run": "run"})
 
 
 def test_numbers_of_numpy_are_facts_and_objects_are_not(tmp_path: Path) -> None:
     folder = tmp_path / "a.ckpt"
     found = through(folder, {}, {"k": np.int64(3), "t": np.float64(0.1), "b": np.bool_(True), "f": np.float32(0.1)})
-    assert found.facts == {"k": 3, "t": 0.1, "b": True, "f": float(np.float32(0.1))}
-    part = Part(folder, 1)
+    told = {"k": 3, "t": 0.1, "b": True, "f": float(np.float32(0.1)), "run": "run"}
+    assert found.facts == open_set(folder, 1).facts == told
     with pytest.raises(TypeError, match="no JSON"):
-        part.save(2, {}, {"rule": object()})
+        commit(folder, 2, {"run": "run", "rule": object()}, {})
+    part = Part(folder, 1)
     for bad in (np.array(["a"]), np.array([None]), np.zeros(2, "M8[s]"), np.zeros(2, np.longdouble)):
         with pytest.raises(TypeError, match="x: an array of"):
             part.save(2, {"x": bad})
-    assert part.wait() == [] and names(folder) == ["000001.json", "000001.rank0"]
-    part.close()
+    part.close()  # tells of everything that was begun
     with pytest.raises(ValueError, match="keys"):
         commit(folder, 2, {"run": "run", "clients": {1: "a", "1": "b"}}, {})
+    assert part.done() == [] and names(folder) == ["000001.json", "000001.rank0"]
     with pytest.raises(ConfigError, match="a part with x in it"):
-        found["x"]
+        found.part(0)["x"]
 
 
 def test_the_last_two_complete_sets_are_kept(tmp_path: Path) -> None:
@@ -167,7 +170,7 @@ def test_sets_of_another_run_are_passed_over(tmp_path: Path) -> None:
     save(tmp_path, 7, run="mine", size=10)
     part = Part(tmp_path, 0)
     part.save(9, {"x": np.zeros(3)})
-    (written,) = part.wait()
+    (written,) = finished(part)
     part.close()
     commit(tmp_path, 9, {}, {0: (written.bytes, written.crc)})
     save(tmp_path, 8, run="mine", size=10)
@@ -187,7 +190,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         commit(tmp_path, 4, {"run": "run"}, {0: (10, 10)})
     part = Part(tmp_path, 0)
     part.save(4, {})
-    (written,) = part.wait()
+    (written,) = finished(part)
     part.close()
     with pytest.raises(OSError, match="does not have its"):
         commit(tmp_path, 4, {"run": "run"}, {0: (written.bytes + 1, written.crc)})
@@ -209,7 +212,7 @@ def test_the_folder_stands_beside_the_run_file() -> None:
 def test_the_manifest_is_json(tmp_path: Path) -> None:
     save(tmp_path, 12, size=10)
     found = json.loads((tmp_path / "000012.json").read_text())
-    assert found["format"] == 1 and found["number"] == 12 and found["facts"] == {"run": "run", "updates": 120}
+    assert found["format"] == 1 and found["number"] == 12 and repr(found["facts"]) == repr(facts(12))
     assert {*found["parts"]} == {"0", "1"} and found["parts"]["1"][0] == (tmp_path / "000012.rank1").stat().st_size
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from mpifl.errors import ConfigError
 from mpifl.records.arrays import HEAD, MAGIC, Saved, Unusable
 from mpifl.records.checkpoint import Checkpoint, Part, commit, newest, open_set
-from tests.records.sets import check, save
+from tests.records.sets import check, facts, finished, save
 
 FILES = ("000002.rank0", "000002.rank1", "000002.json")
 
@@ -134,7 +134,7 @@ def test_a_newer_version(folder: Path) -> None:
 def forge(folder: Path, part: bytes) -> None:
     """`part` as the one of rank 0 in checkpoint 2, with a manifest that agrees."""
     (folder / "000002.rank0").write_bytes(part)
-    commit(folder, 2, {"run": "run", "updates": 20}, {0: (len(part), zlib.crc32(part))})
+    commit(folder, 2, facts(2), {0: (len(part), zlib.crc32(part))})
 
 
 def packed(index: bytes, data: bytes = b"", version: int = 1, length: int | None = None) -> bytes:
@@ -150,22 +150,23 @@ def read(folder: Path) -> Any:
             open_set(folder, 2).part(0)
         return passed[0]
     part = open_set(folder, 2).part(0)
-    return part.facts, {name: part[name] for name in part.names()}
+    return {name: part[name] for name in part.names()}
 
 
-def index(arrays: Any, facts: Any = None) -> bytes:
-    return json.dumps({"facts": {} if facts is None else facts, "arrays": arrays}).encode()
+def index(content: Any) -> bytes:
+    return json.dumps(content).encode()
 
 
 BAD = [
-    b"", b"{}", b"[]", b"null", b"1", b"\xff", b"{" * 100_000, b"[" * 100_000, b"9" * 5000,
-    b'{"facts":{},"arrays":' + b"[" * 50_000,
-    index(3), index(None), index({}), index([3]), index([["x"]]), index([["x", "<f8", [1], 0]]), index([], facts=[1]),
+    b"", b"{}", b'""', b"null", b"1", b"\xff", b"[", b"[],", b"[] []", b"{" * 100_000, b"[" * 100_000, b"9" * 5000,
+    b'[["x","<f8",' + b"[" * 50_000,
+    index({"arrays": []}), index({"x": ["<f8", [0]]}), index("abc"), index([3]), index([[]]), index(["x", "<f8", [0]]),
+    index([["x"]]), index([["x", "<f8", [1], 0]]), index([None]), index([{"x": 0, "<f8": 0, "y": []}]),
     index([["x", "<f8", [1]]]), index([["x", "<f8", [2**63]]]), index([["x", "<f8", [2**200]]]),
     index([["x", "<f8", [-1]]]),
     index([["x", "<f8", [0, 2**62, 2**62]]]), index([["x", "<f8", [0, 2**70]]]), index([["x", "<f8", [0] * 70]]),
-    index([["x", "<f8", [True]]]), index([["x", "<f8", [1.0]]]), index([["x", "<f8", "12"]]),
-    index([["x", "<f8", None]]),
+    index([["x", "<f8", [True]]]), index([["x", "<f8", [False]]]), index([["x", "<f8", [1.0]]]),
+    index([["x", "<f8", "12"]]), index([["x", "<f8", None]]),
     index([["x", "|O", [0]]]), index([["x", "O", [0]]]), index([["x", "<f8,<f8", [0]]]), index([["x", ["<f8"], [0]]]),
     index([["x", "<f8", [0]], ["x", "<f8", [0]]]), index([[1, "<f8", [0]]]), index([["x", "|S8", [0]]]),
     index([["x", None, []]]),
@@ -174,8 +175,10 @@ BAD = [
 
 @pytest.mark.parametrize("content", BAD, ids=range(len(BAD)))
 def test_an_index_that_makes_no_sense(folder: Path, content: bytes) -> None:
-    forge(folder, packed(content))
-    assert "000002.rank0 has a broken index" in read(folder)
+    """Whether or not the file ends where arrays begin, so that the length is right for arrays without elements."""
+    for data in (b"", bytes(-(HEAD.size + len(content)) % 64)):
+        forge(folder, packed(content, data))
+        assert "000002.rank0 has a broken index" in read(folder)
 
 
 def test_a_head_that_makes_no_sense(folder: Path) -> None:
@@ -188,7 +191,9 @@ def test_a_head_that_makes_no_sense(folder: Path) -> None:
     assert "broken index" in read(folder)
     good = index([["x", "|u1", [1]]])
     forge(folder, packed(good, bytes(-(HEAD.size + len(good)) % 64) + b"\7"))
-    assert read(folder)[1]["x"].tolist() == [7]
+    assert read(folder)["x"].tolist() == [7]
+    forge(folder, packed(b"[]"))
+    assert read(folder) == {}
 
 
 @settings(max_examples=300, deadline=None)
@@ -208,7 +213,7 @@ def test_mutated_parts_with_right_checksums(tmp_path_factory: pytest.TempPathFac
     forge(folder, bytes(part))
     found = read(folder)
     if not isinstance(found, str):
-        assert sum(array.nbytes for array in found[1].values()) <= len(part)
+        assert sum(array.nbytes for array in found.values()) <= len(part)
 
 
 def resealed(content: Any) -> bytes:
@@ -283,5 +288,5 @@ def test_errors_are_the_ones_that_are_promised(folder: Path) -> None:
         Checkpoint(folder, 2).check()
     part = Part(folder, 0)
     part.save(3, {"x": np.zeros(2)})
-    assert [w.error for w in part.wait()] == [""]
+    assert [w.error for w in finished(part)] == [""]
     part.close()

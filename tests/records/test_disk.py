@@ -17,7 +17,7 @@ from mpifl.records import open_run
 from mpifl.records import part as part_module
 from mpifl.records import writer as writer_module
 from mpifl.records.checkpoint import Part, commit, newest
-from tests.records.sets import check, save
+from tests.records.sets import check, finished, save
 from tests.records.test_writer import writer
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def test_a_full_disk_fails_the_checkpoint_and_keeps_the_one_before(disk: Mount) 
     for part in parts:
         part.save(2, {"x": np.ones(200_000)})
         part.save(3, {"x": np.ones(10)})
-        failed, small = part.wait()
+        failed, small = finished(part, 2)
         assert failed == (2, 0, 0, "No space left on device") and not small.error
         part.close()
     assert not [name for name in os.listdir(folder) if name.startswith(".")]
@@ -94,7 +94,7 @@ def test_a_disk_that_becomes_read_only(disk: Mount) -> None:
         pytest.skip("this file system cannot be made read-only")
     part = Part(folder, 0)
     part.save(2, {})
-    assert part.wait() == [(2, 0, 0, "Read-only file system")]
+    assert finished(part) == [(2, 0, 0, "Read-only file system")]
     part.close()
     with pytest.raises(OSError, match="Read-only"):
         commit(folder, 2, {"run": "run"}, {})
@@ -110,7 +110,7 @@ def test_a_folder_that_vanishes(tmp_path: Path) -> None:
     part, w = Part(tmp_path / "disk" / "a.ckpt", 0), writer(tmp_path / "disk" / "run.h5")
     (tmp_path / "disk").rename(tmp_path / "gone")
     part.save(1, {})
-    assert part.wait() == [(1, 0, 0, "No such file or directory")]
+    assert finished(part) == [(1, 0, 0, "No such file or directory")]
     part.close()
     w.update(0, 0, 0, 0, 1, 0, 0)
     with pytest.raises(RunFailed, match=r"run\.h5 failed: No such file or directory"):
@@ -138,7 +138,7 @@ def test_a_folder_of_checkpoints_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "run.ckpt").write_text("precious")
     part = Part(tmp_path / "run.ckpt", 0)
     part.save(1, {})
-    assert part.wait() == [(1, 0, 0, "File exists")]
+    assert finished(part) == [(1, 0, 0, "File exists")]
     part.close()
     for overwrite in (False, True):
         with pytest.raises(ConfigError, match=r"output=.*a folder run\.ckpt .*Not a directory"):
@@ -150,11 +150,12 @@ LIMITED = """
 import sys, numpy as np
 from pathlib import Path
 from mpifl.records.checkpoint import Part
+from tests.records.sets import finished
 part = Part(Path(sys.argv[1]), 0)
 part.save(1, {"x": np.ones(100_000)})
 part.save(2, {"x": np.ones(100_000)[::2]})
 part.save(3, {"x": np.ones(100)})
-print(*((w.number, w.error) for w in part.wait()))
+print(*((w.number, w.error) for w in finished(part, 3)))
 """
 
 
@@ -177,9 +178,9 @@ def test_what_fails_when_it_is_made_durable_is_told(tmp_path: Path, monkeypatch:
         with monkeypatch.context() as patch:
             patch.setattr(part_module.os, name, broken)
             part.save(1, {"x": np.ones(10)})
-            assert part.wait() == [(1, 0, 0, "Input/output error")] and os.listdir(tmp_path / "a.ckpt") == []
+            assert finished(part) == [(1, 0, 0, "Input/output error")] and os.listdir(tmp_path / "a.ckpt") == []
     part.save(1, {})
-    assert not part.wait()[0].error
+    assert not finished(part)[0].error
     part.close()
     with monkeypatch.context() as patch:
         patch.setattr(writer_module.os, "fsync", broken)
