@@ -16,10 +16,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import isnan
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,8 +31,6 @@ from tests.mpi.conftest import RANKS, Command, launched, mpiexec
 FULL = os.environ.get("MPIFL_FAULTS") == "full"
 TOLERANT = ["--with-ft", "ulfm"]
 PROBE = "from mpi4py import MPI; MPI.COMM_WORLD.Get_failed()"
-DEADLINE = 60.0  # s for one job, of 2 s by its own clock
-POLL = 0.005  # s
 
 
 def amount(short: int, full: int) -> range:
@@ -70,19 +67,6 @@ def job(folder: Path, ranks: int, *words: str | Path, tolerant: bool = True) -> 
         command.kill()
         with contextlib.suppress(subprocess.TimeoutExpired, ValueError):
             command.process.communicate(timeout=10)
-
-
-def until(done: Callable[[], Any], command: Command, what: str, patience: float = DEADLINE) -> Any:
-    """Waits until `done` returns something true, and returns that; fails where the job ends or hangs before."""
-    end = time.monotonic() + patience
-    while not (found := done()):
-        if command.process.poll() is not None and not (found := done()):
-            pytest.fail(f"ended before {what}: {command.end()}")
-        if time.monotonic() > end:
-            command.kill()
-            pytest.fail(f"no {what} after {patience} s: {command.end()}")
-        time.sleep(POLL)
-    return found
 
 
 def began(path: Path) -> float | None:

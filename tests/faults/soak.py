@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from mpifl import open_run
-from tests.faults.harness import began, intolerant, job, pids, saved, until
+from tests.faults.harness import began, intolerant, job, pids, saved
 from tests.faults.spy import gap_at_checkpoint
-from tests.mpi.conftest import Command, write
+from tests.mpi.conftest import Command, until, write
 
 GROWTH = 0.05  # of memory, from the second quarter to the last one
 

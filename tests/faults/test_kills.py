@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import Tally, amount, began, job, mpifl, needs_tolerance, pids, slain, tally, until
+from tests.faults.harness import Tally, amount, began, job, mpifl, needs_tolerance, pids, slain, tally
 from tests.mpi.cases import AREA, DIGITS
 from tests.mpi.cases import job as of
-from tests.mpi.conftest import write
+from tests.mpi.conftest import until, write
 from tests.mpi.files import differing
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]

@@ -23,12 +23,12 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import FULL, TOLERANT, Tally, amount, began, mpifl, needs_tolerance, saved, tally, until
+from tests.faults.harness import FULL, TOLERANT, Tally, amount, began, mpifl, needs_tolerance, saved, tally
 from tests.faults.network import HOSTS, Wire, missing, wire
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, DIGITS
 from tests.mpi.cases import job as of
-from tests.mpi.conftest import Command, mpiexec, write
+from tests.mpi.conftest import Command, mpiexec, until, write
 from tests.mpi.files import differing
 
 pytestmark = [

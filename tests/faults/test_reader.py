@@ -18,8 +18,8 @@ import pytest
 
 from mpifl.records import open_run
 from mpifl.records.schema import TABLES
-from tests.faults.harness import FULL, Tally, job, tally, until
-from tests.mpi.conftest import write
+from tests.faults.harness import FULL, Tally, job, tally
+from tests.mpi.conftest import until, write
 
 RUNS, OPENS = (27, 40) if FULL else (3, 20)
 PAUSE = 0.06  # s from one open to the next, in the mean; rows come twice a second

@@ -18,17 +18,15 @@ import numpy as np
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import Tally, amount, began, job, mpifl, needs_tolerance, pids, saved, slain, tally, until
+from tests.faults.harness import Tally, amount, began, job, mpifl, needs_tolerance, pids, saved, slain, tally
 from tests.faults.spy import gap_at_checkpoint, replayed
-from tests.mpi.conftest import write
+from tests.mpi.conftest import until, write
 from tests.mpi.files import differing
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
 RANKS, CLIENTS, DIM = 9, 12, 4
 STEP = 0.2
-UPDATES = (
-    3000  # of a run: at 80 a second and client, 3 s and more; some 25 times what the distance takes to fall to 1/e
-)
+UPDATES = 3000  # of a run, 3 s and more: some 25 times what the distance to the limit takes to fall to 1/e
 DEATHS = 2.0  # s from the start in which ranks die
 LAW = np.random.default_rng(7)
 CURVATURES, OPTIMA = LAW.uniform(1, 4, (CLIENTS, DIM)), LAW.standard_normal((CLIENTS, DIM))

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import Tally, amount, intolerant, job, kill_all, mpifl, saved, tally, until
+from tests.faults.harness import Tally, amount, intolerant, job, kill_all, mpifl, saved, tally
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, DIGITS, EXPONENTIAL, SPEED
 from tests.mpi.cases import job as of
-from tests.mpi.conftest import Command, write
+from tests.mpi.conftest import Command, until, write
 from tests.mpi.files import differing
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
@@ -75,9 +75,9 @@ def virtual(name: str) -> dict[str, Any]:
 def killed(command: Command, path: Path, before: int, draw: random.Random, most: int) -> bool:
     """Kills a job a moment after it has completed some checkpoints more than `before`; whether it still ran."""
     wanted = before + draw.randint(1, most)
-    until(lambda: saved(path) >= wanted or command.process.poll() is not None, command, "a checkpoint")
+    until(lambda: saved(path) >= wanted or command.over(), command, "a checkpoint")
     time.sleep(draw.uniform(0, 0.1))
-    if command.process.poll() is not None:
+    if command.over():
         return False
     kill_all(command, draw)
     return True
@@ -110,7 +110,7 @@ def hurt(folder: Path, draw: random.Random, file: Path, path: Path, *words: str,
 def killed_early(command: Command, path: Path, draw: random.Random) -> bool:
     """Kills a job that resumes at whatever it does at first: reading, making the new file, handing out clients."""
     time.sleep(draw.uniform(0.2, 1.5))
-    if command.process.poll() is not None:
+    if command.over():
         return False
     kill_all(command, draw)
     return True

@@ -72,14 +72,12 @@ class Command:
     def end(self, deadline: float = DEADLINE) -> Command:
         """Waits for the end; fails past the deadline, and where a process outlives the launcher by more than 5 s."""
         try:
-            self.out, self.err = self.process.communicate(timeout=deadline)
+            if self._begun_again(deadline):
+                return self.end(deadline)
         except subprocess.TimeoutExpired:
             self.kill()
             self.out, self.err = self.process.communicate()
             pytest.fail(f"no end after {deadline} s: {self}")
-        if UNABLE in self.err and not self._again:  # the launcher could not start: nothing of ours has run
-            self._again = True
-            return self.start().end(deadline)
         self.seconds, self.code = time.monotonic() - self._begin, self.process.returncode
         patience = time.monotonic() + 5
         while self.processes() and time.monotonic() < patience:
@@ -88,6 +86,23 @@ class Command:
         self.kill()
         assert not left, f"processes left behind: {left}\n{self}"
         return self
+
+    def over(self) -> bool:
+        """Whether it has ended."""
+        if self.process.poll() is None:
+            return False
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that outlives it writes on
+            return not self._begun_again(0.1)
+        return True
+
+    def _begun_again(self, deadline: float) -> bool:
+        """Waits for the end; whether it was started once more: its launcher failed, nothing of ours has run."""
+        self.out, self.err = self.process.communicate(timeout=deadline)
+        if self._again or UNABLE not in self.err:
+            return False
+        self._again = True
+        self.start()
+        return True
 
     def processes(self) -> dict[int, dict[str, str]]:
         """The environments of those of its processes that are alive, by process id."""
@@ -115,6 +130,19 @@ class Command:
 
     def __str__(self) -> str:
         return f"{' '.join(self.words)}\nexit code {self.code}\n-- stdout\n{self.out}\n-- stderr\n{self.err}"
+
+
+def until(done: Callable[[], Any], command: Command, what: str, patience: float = DEADLINE) -> Any:
+    """Waits until `done` returns something true, and returns that; fails where the command ends or hangs before."""
+    end = time.monotonic() + patience
+    while not (found := done()):
+        if command.over() and not (found := done()):
+            pytest.fail(f"ended before {what}: {command.end()}")
+        if time.monotonic() > end:
+            command.kill()
+            pytest.fail(f"no {what} after {patience} s: {command.end()}")
+        time.sleep(0.005)
+    return found
 
 
 Start = Callable[..., Command]

@@ -17,9 +17,8 @@ from mpifl.records.checkpoint import folder_of, newest
 from tests.faults.harness import FULL, TOLERANT, intolerant
 from tests.faults.spy import gap_at_checkpoint
 from tests.mpi.cases import job
-from tests.mpi.conftest import MPIFL, RUN, Command, Start, launched, write
+from tests.mpi.conftest import MPIFL, RUN, Command, Start, launched, until, write
 from tests.mpi.files import differing
-from tests.mpi.test_resume import until
 
 pytestmark = [
     pytest.mark.mpi,
@@ -129,7 +128,7 @@ def test_a_signal_while_a_client_hangs(start: Start, faulty: Any, tmp_path: Path
     """With patience the checkpoint that the signal asks for is given up like the client, and the job ends."""
     file = faulty("hangs", clock=REAL, faults={"patience": 1.5}, stop={"time": 1000})
     command = start(4, *RUN, file)
-    until((tmp_path / "trouble").exists, command)
+    until((tmp_path / "trouble").exists, command, "trouble")
     os.kill(command.rank(0), signal.SIGTERM)
     done = command.end(20)
     assert done.code == 143 and "Traceback" not in done.err, str(done)

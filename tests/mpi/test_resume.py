@@ -19,7 +19,7 @@ from mpifl.records.checkpoint import folder_of, newest, sets
 from tests.faults.harness import FULL
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, DIGITS, LARGE, job
-from tests.mpi.conftest import MPIFL, Command, Start, in_one_job, write
+from tests.mpi.conftest import MPIFL, Command, Start, in_one_job, until, write
 from tests.mpi.files import attribute, differing
 
 pytestmark = [
@@ -63,15 +63,6 @@ def rows(path: Path, table: str = "updates") -> int:
         return 0  # not there yet
 
 
-def until(done: Callable[[], object], command: Command, patience: float = 40.0) -> None:
-    end = time.monotonic() + patience
-    while not done():
-        if command.process.poll() is not None or time.monotonic() > end:
-            command.kill()
-            pytest.fail(f"it never came to it: {command.end()}")
-        time.sleep(0.02)
-
-
 def resumed(start: Start, ranks: int, path: Path, deadline: float = 60.0) -> Command:
     done = start(ranks, *MPIFL, "resume", path).end(deadline)
     assert done.code == 0 and "Traceback" not in done.err, str(done)
@@ -95,7 +86,7 @@ def test_a_signal(
     """It saves the run, which ends with the code of the signal; what is resumed is the run that nobody ended."""
     path = tmp_path / "s.h5"
     command = start(ranks, *MPIFL, "run", write(tmp_path, "s", JOBS[name]), f"output={path}")
-    until(lambda: rows(path), command)
+    until(lambda: rows(path), command, "updates")
     os.kill(command.process.pid if to == "itself" else command.rank(int(to[-1])), number)
     done = command.end(20)
     assert done.code == (130 if number == signal.SIGINT else 143) and "Traceback" not in done.err, str(done)
@@ -119,7 +110,7 @@ def test_the_launcher_is_told_to_end(start: Start, whole: Callable[[str], Path],
     path = tmp_path / "l.h5"
     file = write(tmp_path, "l", {**JOBS["area"], "checkpoint": {"updates": 1000}})
     command = start(3, *MPIFL, "run", file, f"output={path}")
-    until(lambda: sets(folder_of(path)), command)
+    until(lambda: sets(folder_of(path)), command, "a checkpoint")
     command.process.send_signal(signal.SIGTERM)
     done = command.end(20)
     assert done.code in (1, 143) and "Traceback" not in done.err, str(done)
@@ -136,10 +127,10 @@ def test_a_second_signal_ends_at_once(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "s.h5"
     file = write(tmp_path, "s", job({**TROUBLE, "trouble": "hangs"}, clock={"mode": "real"}, stop={"time": 1000}))
     command = start(3, *MPIFL, "run", file, f"output={path}")
-    until((tmp_path / "trouble").exists, command)
+    until((tmp_path / "trouble").exists, command, "trouble")
     rank = command.rank(0)
     os.kill(rank, signal.SIGTERM)
-    until(lambda: path.exists() and attribute_or(path) == "interrupted", command)
+    until(lambda: path.exists() and attribute_or(path) == "interrupted", command, "the end of the file")
     time.sleep(0.3)
     assert command.process.poll() is None
     os.kill(rank, signal.SIGTERM)
@@ -170,7 +161,7 @@ def test_real_clock(start: Start, tmp_path: Path) -> None:
     command = start(4, *MPIFL, "run", file, f"output={path}")
     wall, last = 0.0, 0
     for ranks in (0, 3, 2):
-        until(lambda: max(sets(folder_of(path)), default=0) >= last + 3, command)  # noqa: B023 - called at once
+        until(lambda: max(sets(folder_of(path)), default=0) >= last + 3, command, "checkpoints")  # noqa: B023 - called at once
         command.kill()
         command.end()
         with open_run(path) as run:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from mpifl import open_run
 from mpifl.errors import ConfigError
-from tests.mpi.conftest import RUN, Command, Start, write
+from tests.mpi.conftest import RUN, Start, until, write
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 JOB = {
@@ -27,19 +26,13 @@ SLOW = {"mode": "real", "delay": {"name": "fixed", "seconds": 1000}}
 VIRTUAL = {"mode": "virtual", "delay": {"name": "exponential", "rate": 20}}
 
 
-def when_running(command: Command, path: Path, updates: int) -> None:
-    """Waits until the run's file says that so many updates have been consumed."""
-    patience = time.monotonic() + 40
-    while time.monotonic() < patience and command.process.poll() is None:
-        try:
-            with open_run(path) as file:
-                if file.attrs["began"] > 0 and len(file.updates) >= updates:
-                    return
-        except ConfigError:
-            pass  # not there yet
-        time.sleep(0.05)
-    command.kill()
-    pytest.fail(f"no updates: {command.end()}")
+def running(path: Path, updates: int) -> bool:
+    """Whether the run's file says that so many updates have been consumed."""
+    try:
+        with open_run(path) as file:
+            return bool(file.attrs["began"] > 0 and len(file.updates) >= updates)
+    except ConfigError:
+        return False  # not there yet
 
 
 @pytest.mark.parametrize(
@@ -58,7 +51,7 @@ def when_running(command: Command, path: Path, updates: int) -> None:
 def test_interrupted(start: Start, tmp_path: Path, to: str, number: signal.Signals, ranks: int, clock: dict) -> None:  # type: ignore[type-arg]
     path = tmp_path / "s.h5"
     command = start(ranks, *RUN, write(tmp_path, "signal", {**JOB, "clock": clock}))
-    when_running(command, path, 0 if clock is SLOW else 1)
+    until(lambda: running(path, 0 if clock is SLOW else 1), command, "updates")
     os.kill(command.rank(0) if ranks and to == "rank 0" else command.process.pid, number)
     done = command.end(20)
     with open_run(path) as file:
@@ -80,7 +73,7 @@ def test_interrupted(start: Start, tmp_path: Path, to: str, number: signal.Signa
 def test_a_rank_is_killed(start: Start, tmp_path: Path) -> None:
     """The launcher ends the others; what was written stays readable."""
     command = start(4, *RUN, write(tmp_path, "killed", {**JOB, "clock": REAL}))
-    when_running(command, tmp_path / "s.h5", 20)
+    until(lambda: running(tmp_path / "s.h5", 20), command, "updates")
     os.kill(command.rank(2), signal.SIGKILL)
     done = command.end(20)
     assert done.code not in (0, 2) and "Traceback" not in done.err, str(done)
