@@ -72,15 +72,28 @@ def virtual(name: str) -> dict[str, Any]:
     return of(algorithm, problem, **more)
 
 
-def killed(command: Command, path: Path, before: int, draw: random.Random, most: int) -> bool:
-    """Kills a job a moment after it has completed some checkpoints more than `before`; whether it still ran."""
+def killed(command: Command, path: Path, draw: random.Random) -> bool:
+    """Kills a job; whether that, and not its end, is what ended the run."""
+    if command.over():
+        assert command.end().code == 0, str(command)
+        return False
+    kill_all(command, draw)
+    with open_run(path) as run:
+        return run.status != "completed"
+
+
+def killed_late(command: Command, path: Path, before: int, draw: random.Random, most: int) -> bool:
+    """A moment after it has completed some checkpoints more than `before`."""
     wanted = before + draw.randint(1, most)
     until(lambda: saved(path) >= wanted or command.over(), command, "a checkpoint")
     time.sleep(draw.uniform(0, 0.1))
-    if command.over():
-        return False
-    kill_all(command, draw)
-    return True
+    return killed(command, path, draw)
+
+
+def killed_early(command: Command, path: Path, draw: random.Random) -> bool:
+    """At whatever a job does at first that resumes: reading, making the new file, handing out clients."""
+    time.sleep(draw.uniform(0.2, 1.5))
+    return killed(command, path, draw)
 
 
 def hurt(folder: Path, draw: random.Random, file: Path, path: Path, *words: str, most: int) -> str:
@@ -89,31 +102,21 @@ def hurt(folder: Path, draw: random.Random, file: Path, path: Path, *words: str,
     tolerant = not intolerant() and draw.random() < 0.5
     begin = partial(job, folder, tolerant=tolerant)
     with begin(ranks[0], "run", file, f"output={path}", *words) as command:
-        if not killed(command, path, 0, draw, most):
-            assert command.end().code == 0, str(command)
+        if not killed_late(command, path, 0, draw, most):
             return "ended before it was killed"
-    times = 1
-    if draw.random() < 0.5:
+    again = draw.random() < 0.5
+    if again:
         with begin(ranks[1], "resume", path) as command:
-            times += draw.random() < 0.3 and killed_early(command, path, draw)
-            if times == 1:
-                times += killed(command, path, saved(path), draw, max(1, most // 2))
-            if times == 1:
-                assert command.end().code == 0, str(command)
-                return "killed once, and resumed"
+            if draw.random() < 0.3:
+                again = killed_early(command, path, draw)
+            else:
+                again = killed_late(command, path, saved(path), draw, max(1, most // 2))
+        if not again:
+            return "killed once, and resumed"
     with begin(ranks[2], "resume", path) as command:
         done = command.end(120)
         assert done.code == 0 and "Traceback" not in done.err, f"{ranks}: {done}"
-    return "killed once, and resumed" if times == 1 else "killed twice, and resumed twice"
-
-
-def killed_early(command: Command, path: Path, draw: random.Random) -> bool:
-    """Kills a job that resumes at whatever it does at first: reading, making the new file, handing out clients."""
-    time.sleep(draw.uniform(0.2, 1.5))
-    if command.over():
-        return False
-    kill_all(command, draw)
-    return True
+    return "killed twice, and resumed twice" if again else "killed once, and resumed"
 
 
 @pytest.mark.parametrize("seed", amount(1, 100))
