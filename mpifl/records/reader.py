@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,17 @@ class Run:
         self._rows = check(file, self.attrs, closed=not self.open_ended)
         if self.open_ended:
             self._whole()
+            self._rows["updates"] = self._complete()
+
+    def _complete(self) -> int:
+        """Rows of updates whose versions are all there: an aggregation is written after the updates that it is made of.
+
+        Version and staleness add up to the version at which an update was consumed, which never falls.
+        """
+        group = self._open_file["updates"]
+        version, staleness = group["version"], group["staleness"]
+        rows, made = range(self._rows["updates"]), self._rows["aggregations"]
+        return bisect_right(rows, made, key=lambda row: int(version[row]) + int(staleness[row]))
 
     def _whole(self) -> None:
         """Raises ConfigError where rows lie beyond the end of the file, which HDF5 reads as zeros in an open file."""

@@ -1,7 +1,8 @@
 """Writes the run file argv[1] as fast as a test wants, until it is told to close (a line on stdin) or is killed.
 
-Row k of /updates is (k / 1000, k mod 7, k, k mod 3, 1, 8 k, k / 2); after every 10 rows an aggregation, after every
-100 an evaluation, after every 1000 an event that says how many there were.
+Row k of /updates is (k / 1000, k mod 7, 3 (k div 30), k div 10 mod 3, 1, 8 k, k / 2): version and staleness add up to
+k div 10. After every 10 rows there is an aggregation, after every 100 an evaluation, after every 1000 an event that says
+how many there were.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def main(path: str, period: float) -> None:
     k = 0
     while not select.select([sys.stdin], [], [], 0)[0]:
         for _ in range(100):
-            writer.update(k / 1000, k % 7, k, k % 3, 1, 8 * k, k / 2)
+            writer.update(k / 1000, k % 7, k // 30 * 3, k // 10 % 3, 1, 8 * k, k / 2)
             k += 1
             if k % 10 == 0:
                 writer.aggregation(k / 1000, 10)

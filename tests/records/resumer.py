@@ -36,7 +36,7 @@ def main(path: Path) -> None:
             layout=[("w", (10, 100))],
         )
         for k in range(first, first + 1700):
-            writer.update(k / 1000, k % 7, k, k % 3, 1, 8 * k, k / 2)
+            writer.update(k / 1000, k % 7, k // 30 * 3, k // 10 % 3, 1, 8 * k, k / 2)
             if k % 10 == 9:
                 writer.aggregation((k + 1) / 1000, 10)
             if k % 100 == 99:
