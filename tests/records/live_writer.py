@@ -1,8 +1,8 @@
 """Writes the run file argv[1] as fast as a test wants, until it is told to close (a line on stdin) or is killed.
 
 Row k of /updates is (k / 1000, k mod 7, 3 (k div 30), k div 10 mod 3, 1, 8 k, k / 2): version and staleness add up to
-k div 10. After every 10 rows there is an aggregation, after every 100 an evaluation, after every 1000 an event that says
-how many there were.
+k div 10. After every 10 rows there is an aggregation, after every 100 an evaluation, after every 1000 an event that
+says how many there were.
 """
 
 from __future__ import annotations
