@@ -81,6 +81,7 @@ class Client:
         self._comm, self._job, self._part, self._worker, self._end = comm, job, part, worker, end
         self._saver = Saver(folder_of(Path(job.output)), comm.rank, worker, end.holding)
         end.marked, end.idle, end.hosting = self._saver.save, self._tell, self._host
+        end.ending = self._saver.close  # no part appears after the goodbye
 
     def work(self) -> None:
         """To the end of the run."""

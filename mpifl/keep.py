@@ -112,10 +112,11 @@ class Keeper:
             if part.number != self._number or not self.busy:
                 self._pool.submit(discard, self.folder, part.number)  # it came too late
                 continue
-            if part.error:
+            if part.error and part.rank in self._awaited:
                 self._abandon(time_, f"rank {part.rank}: {part.error}", loop)
                 return
-            self._parts[part.rank] = part.bytes, part.crc
+            if not part.error:
+                self._parts[part.rank] = part.bytes, part.crc
         if self._committing is None:
             if missing := (self._awaited - {0}) - (self._needed(loop) & self._ranks.living):
                 self._abandon(time_, f"rank {min(missing)} was lost", loop)

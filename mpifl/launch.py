@@ -115,6 +115,7 @@ def lead(
     from mpifl.records import RunWriter
     from mpifl.records.create import refuse_existing
     from mpifl.session import Session
+    from mpifl.signals import Heard
 
     problem = problem or load(job.problem)
     x0 = problem.initial(job.seed)
@@ -157,8 +158,9 @@ def lead(
         writer = RunWriter.resumed(job.output, **file, **rows, **model)
     else:
         writer = RunWriter(job.output, **file, x0=x0, overwrite=job.overwrite)
+    heard = Heard()  # before the ranks begin: from then on a signal ends the run as a run
     link: Ends = here if comm is None else _there(comm, job, problem, x0)
-    session = Session(job, problem, server, clients, link, schedule, writer, saved)
+    session = Session(job, problem, server, clients, link, schedule, writer, saved, heard)
     code = session.run()
     if comm and session.stuck:
         _leave(comm, session.stuck, code)

@@ -24,17 +24,17 @@ class Losses:
         self._loop, self.faults, self._n = loop, faults, n
         self.states = [LIVE] * n
         self.refused = [0] * n  # updates of each client that were refused in a row
-        self.raised = [0] * n  # times that each client's code raised
+        self.missed = [0] * n  # times in a row that each client could not answer where it was
         self.lost: set[int] = set()  # clients that are not live
         self._told: set[str] = set()  # last lines of tracebacks that were printed
         self._looked = 0.0  # perf_counter
 
     def saved(self) -> dict[str, Any]:
         """JSON-able."""
-        return {"states": self.states, "refused": self.refused, "raised": self.raised}
+        return {"states": self.states, "refused": self.refused, "missed": self.missed}
 
     def load(self, saved: dict[str, Any]) -> None:
-        self.states, self.refused, self.raised = saved["states"], saved["refused"], saved["raised"]
+        self.states, self.refused, self.missed = saved["states"], saved["refused"], saved["missed"]
         self.lost = {i for i, state in enumerate(self.states) if state != LIVE}
 
     def watch(self, at: float) -> None:
@@ -45,10 +45,17 @@ class Losses:
         if patience is None or (now := time.perf_counter()) < self._looked + LOOK:
             return
         self._looked = now
-        overdue = [i for i, until in loop.out.items() if now - until > patience]
-        for i in [i for i in overdue if not loop.link.answered(i)]:
-            loop.link.give_up(i)
-            self.miss(at, i, f"gave no answer for {patience:g} s")
+        for i in list(loop.out):
+            waited = now - loop.out.get(i, now)
+            if waited > patience / 2 and loop.link.answered(i):
+                loop.out[i] = now  # the server takes it in when it is due; that may take as long again
+            elif waited > patience:
+                loop.link.give_up(i)
+                self.miss(at, i, f"gave no answer for {patience:g} s")
+
+    def answered(self, i: int) -> None:
+        """Client i's update was consumed."""
+        self.refused[i] = self.missed[i] = 0
 
     def refuse(self, event: Event) -> None:
         """Answers an update that the client's loop did not let out with a fresh message, or sets the client aside."""
@@ -95,8 +102,8 @@ class Losses:
         why = brief(why)
         if self.faults.lost == "stop":
             raise RunFailed(f"client {i} was lost: {why}")
-        self.raised[i] += why.startswith("raised")
-        if self.faults.lost == "freeze" or self.raised[i] > self.faults.refusals or not self._rehosted(at, i, why):
+        self.missed[i] += 1
+        if self.faults.lost == "freeze" or self.missed[i] > self.faults.refusals or not self._rehosted(at, i, why):
             self.lose(at, i, why)
 
     def _rehosted(self, at: float, i: int, why: str) -> bool:

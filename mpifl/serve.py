@@ -197,7 +197,7 @@ class Loop:
         up = size(update.vectors)
         self.link.release(i)
         self.updates += 1
-        self.losses.refused[i] = 0
+        self.losses.answered(i)
         del self.out[i]
         u = update
         self.record.update(

@@ -44,11 +44,11 @@ class Session:
 
     def __init__(
         self, job: Job, problem: Problem, server: State, clients: Clients, link: Ends, schedule: Plan | Record,
-        writer: RunWriter, saved: Checkpoint | None,
+        writer: RunWriter, saved: Checkpoint | None, heard: Heard,
     ) -> None:  # fmt: skip
         self._job, self._link, self._writer, self._schedule = job, link, writer, schedule
         self.stuck: set[int] = set()  # ranks that have not ended
-        self._heard = Heard()
+        self._heard = heard
         plan = schedule if isinstance(schedule, Plan) else None
         facts: Mapping[str, Any] = saved.facts if saved else {}
         self._earlier = float(facts.get("wall_seconds", 0.0))  # of the run, before it was resumed
@@ -113,33 +113,37 @@ class Session:
             writer.event(self._at(), "failed", -1, f"{type(error).__name__}: {error}")
             raise
         finally:
-            self._end(status, code, x, cpu)
+            whole = self._end(status, code, x, cpu)
+        if not whole:
+            status, code = "failed", 3
         print(f"{self._job.output}: {status}, {self.record.summary()}{self._goes_on(status)}", flush=True)
         return code
 
-    def _end(self, status: str, code: int, x: np.ndarray | None, cpu: float) -> None:
+    def _end(self, status: str, code: int, x: np.ndarray | None, cpu: float) -> bool:
+        """Whether the file has all that it should."""
         writer, at = self._writer, self._at()
         wall, cpu = time.perf_counter() - self._begin, time.process_time() - cpu
         writer.set_attr("wall_seconds", self._earlier + wall)
         writer.set_attr("server_cpu_share", cpu / wall)
         writer.set_attr("peak_rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         self.record.close()
-        unexpected = sys.exc_info()[0] is not None  # ends all ranks at once
+        unexpected, whole = sys.exc_info()[0] is not None, True  # an unexpected error ends all ranks at once
         if status == "interrupted":  # a launcher may leave us half a second: the file first
             name = signal.Signals(self._heard.numbers[0]).name
             writer.event(at, "interrupted", -1, f"by {name}; updates under way are not applied")
-            self._close(status, x)
-        if self.keeper:
-            if not unexpected and self._heard.numbers:
-                self._save_last(at)
-            self.keeper.close()
+            whole = self._close(status, x)
+        if self.keeper and not unexpected and self._heard.numbers:
+            self._save_last(at)
         dropped = 0 if unexpected else self._link.finish(code, self._job.faults.patience or inf)
         self.stuck = self._link.stuck
+        if self.keeper:
+            self.keeper.close()
         if status != "interrupted":
             if dropped:
                 writer.event(at, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
-            self._close(status, x)
+            whole = self._close(status, x)
         self._heard.forget()
+        return whole
 
     def _at(self) -> float:
         """The time (s) of what comes after all that was told so far."""
@@ -154,13 +158,16 @@ class Session:
         except RunFailed as error:
             print(f"mpifl: the run was not saved at its end: {error}", file=sys.stderr, flush=True)
 
-    def _close(self, status: str, x: np.ndarray | None) -> None:
+    def _close(self, status: str, x: np.ndarray | None) -> bool:
+        """Whether all was written; the ranks end as they would."""
         try:
             self.evaluator.close()
             self._writer.close(status, x)
-        except RunFailed:
+        except RunFailed as error:
             if status != "failed":  # else it was said why
-                raise
+                print(f"mpifl: the run failed: {error}", file=sys.stderr, flush=True)
+            return False
+        return True
 
     def _goes_on(self, status: str) -> str:
         if status == "completed" or not self.keeper or not self.keeper.complete:
@@ -169,8 +176,8 @@ class Session:
 
     def _interrupted(self) -> bool:
         """Whether a signal ends the run."""
-        if self._link.signals and not self._heard.numbers:
-            self._heard.hear(self._link.signals[0])
+        if self._link.signals and not self._heard.numbers:  # our own may still come, and is not a second one
+            self._heard.numbers.append(self._link.signals[0])
         return bool(self._heard.numbers)
 
     def _stopped(self) -> bool:

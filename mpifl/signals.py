@@ -46,10 +46,6 @@ class Heard:
         self._before = {s: signal.signal(s, self._catch) for s in SIGNALS}
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
-        self.hear(number)
-
-    def hear(self, number: int) -> None:
-        """As if this process had been sent the signal."""
         self.numbers.append(number)
         for s in SIGNALS:
             signal.signal(s, signal.SIG_DFL)

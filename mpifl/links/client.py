@@ -63,6 +63,7 @@ class ClientEnd:
         self.marked: Callable[[int], None] = lambda number: None  # called between two jobs: a checkpoint is to be made
         self.hosting: Callable[[int], None] = lambda i: None  # likewise: one more client, described in what follows
         self.idle: Callable[[], None] = lambda: None  # called now and then while nothing comes
+        self.ending: Callable[[], None] = lambda: None  # called before the server hears goodbye
 
     # -- messages ------------------------------------------------------------------------------------------------------
     def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
@@ -87,6 +88,7 @@ class ClientEnd:
             elif came and came.head[0] == wire.HOST:
                 self._mine += 1
                 self.hosting(int(came.head[1]))
+        self.ending()
         self._goodbye()
 
     def _next(self, wait: bool) -> Coming | None:

@@ -101,7 +101,7 @@ class Plan:
     def _save_due(self) -> bool:
         due = self.save_now or self._updates - self._saved >= self._save_updates
         if self._save_every < inf and self.clock.now() >= (self._saves + 1) * self._save_every:
-            due, self._saves = True, int(self.clock.now() / self._save_every)
+            due, self._saves = True, max(self._saves + 1, int(self.clock.now() / self._save_every))
         if due:
             self.save_now, self._saved = False, self._updates
         return due

@@ -246,7 +246,7 @@ class ServerEnd:
 
     def answered(self, i: int) -> bool:
         self.look()
-        return i in self._ready or (i, self.rank_of[i]) in self._announced
+        return i in self._ready or i in self._failed or (i, self.rank_of[i]) in self._announced
 
     def give_up(self, i: int) -> None:
         rank, self.rank_of[i] = self.rank_of[i], 0  # of no rank: what it still sends is dropped

@@ -51,8 +51,9 @@ def settle(path: Path) -> None:
             os.fsync(raw.fileno())
         os.replace(temporary, path)
         sync_folder(path.parent)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+    except (OSError, RuntimeError):  # h5py's for a full disk
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def let_go(file: h5py.File, descriptor: int) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import mpifl.losses as losses_module
+import mpifl.serve as serve_module
 from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
@@ -233,3 +236,84 @@ def test_a_run_that_failed_is_resumed(tmp_path: Path, kept: list[Path], capsys: 
         assert "client 1 was lost: raised on rank 0" in capsys.readouterr().err
     with open_run(path) as done:
         assert len(done.updates) == count and done.events.kind.tolist().count("resumed") == 1
+
+
+# -- who answers, and who does not -------------------------------------------------------------------------------------
+class Silence(InProcess):
+    """A link that knows when clients answered (perf_counter); what is given up is listed."""
+
+    def __init__(self) -> None:
+        self.when: dict[int, float] = {}
+        self.given_up: list[int] = []
+
+    def lost(self) -> list[tuple[int, str]]:
+        return []
+
+    def answered(self, i: int) -> bool:
+        return i in self.when
+
+    def give_up(self, i: int) -> None:
+        assert i not in self.when
+        self.given_up.append(i)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> tuple[Loop, Silence, list[float], list[Any]]:
+    """A loop whose clock is the list's one number, its link, and the clients that were moved."""
+    now, link, moved, algorithm = [100.0], Silence(), [], Area(trigger=Trigger(every=2))
+    for module in (losses_module, serve_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    x0, _ = clients("float64")
+    people = Clients(np.ones(N, int))
+    server, plan = algorithm.init_server(x0, people), Plan(VirtualClock(Speed().bind(N, 0), None), None, 0)
+    keeper: Any = SimpleNamespace(rehost=lambda i, *_: moved.append(i) or "to rank 9")
+    loop = Loop(algorithm, server, people, link, plan, Rows(), lambda *_: False, 0, faults, keeper)
+    monkeypatch.setattr(loop, "send", lambda members: loop.out.update(dict.fromkeys(members, now[0])))
+    loop.send(list(range(N)))
+    return loop, link, now, moved
+
+
+def test_who_has_answered_is_not_given_up_while_the_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that waits for its turn was there in time; once its turn comes, it has time to arrive."""
+    loop, link, now, _ = watched(monkeypatch, Faults(patience=4.0))
+    link.when[2] = now[0]
+    for _ in range(10):
+        now[0] += 1.0
+        loop.losses.watch(0.0)
+    assert sorted(link.given_up) == [0, 1, 3, 4] == sorted(loop.losses.lost)
+    del link.when[2]  # it is being received now
+    now[0] += 1.9
+    loop.losses.watch(0.0)
+    assert 2 not in link.given_up
+    now[0] += 4.1
+    with pytest.raises(RunFailed, match="all clients are lost"):
+        loop.losses.watch(0.0)
+
+
+def test_an_answer_that_comes_while_others_are_given_up_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, link, now, moved = watched(monkeypatch, Faults(patience=4.0, lost="rehost"))
+    rehost = loop.keeper.rehost  # type: ignore[union-attr]
+
+    def slow(i: int, *args: Any) -> str:
+        link.when[3] = now[0]
+        return rehost(i, *args)
+
+    monkeypatch.setattr(loop.keeper, "rehost", slow)
+    now[0] += 5.0
+    loop.losses.watch(0.0)
+    assert moved == [0, 1, 2, 4] == link.given_up
+
+
+def test_a_client_that_never_answers_is_moved_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would silence one rank after the other; an update that is consumed starts the count anew."""
+    loop, link, now, moved = watched(monkeypatch, Faults(patience=4.0, lost="rehost", refusals=2))
+    for _ in range(6):
+        now[0] += 5.0
+        link.when = dict.fromkeys([0, 2, 3, 4], now[0])
+        loop.losses.watch(0.0)
+    assert moved == [1, 1] and loop.losses.lost == {1} and loop.losses.states[1] == "lost"
+    for _ in range(3):
+        now[0] += 5.0
+        link.when = dict.fromkeys([0, 3, 4], now[0])
+        loop.losses.watch(0.0)
+        loop.losses.answered(2)
+    assert moved == [1, 1, 2, 2, 2] and loop.losses.lost == {1}

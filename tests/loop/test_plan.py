@@ -215,3 +215,10 @@ def test_scripted_clock_waits_for_deadlines() -> None:
     """The harness: updates at 1, 2, 3 s and timed aggregations between them."""
     log = run(Area(trigger=Trigger(period=0.75)), CLIENTS, clock=Scripted([0, 1, 2]), stop_updates=3)
     assert log.aggregations == [(0.75, 0), (1.5, 1), (2.25, 2)]
+
+
+def test_one_checkpoint_at_a_time() -> None:
+    """At multiples of 0.1 s, whatever the quotient of two floats is rounded to."""
+    plan = Plan(VirtualClock(lambda i, round: 0.1), None, 0, stop_time=30.0, save_every=0.1, evaluate_every=0.1)
+    times = [time for kind, time, *_ in events(plan) if kind == "checkpoint"]
+    assert len(times) == len(set(times)) and 295 <= len(times) <= 300

@@ -164,7 +164,7 @@ def test_the_loop_by_itself() -> None:
     loop = Loop(
         algorithm, State.load(server), people, None, plan, Rows(), lambda *_: False, 0  # type: ignore[arg-type]
     )  # fmt: skip
-    loop.losses.load({"states": ["live", "lost", "aside", "live", "live"], "refused": [2] * N, "raised": [0, 1] * 3})
+    loop.losses.load({"states": ["live", "lost", "aside", "live", "live"], "refused": [2] * N, "missed": [0, 1] * 3})
     lost = loop.losses.saved()
     assert loop.losses.lost == {1, 2}
     loop.load(facts["loop"] | lost)

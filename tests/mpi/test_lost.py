@@ -14,7 +14,7 @@ import pytest
 
 from mpifl import open_run
 from mpifl.records.checkpoint import folder_of, newest
-from tests.faults.harness import FULL, TOLERANT, intolerant
+from tests.faults.harness import FULL, TOLERANT, began, intolerant
 from tests.faults.spy import gap_at_checkpoint
 from tests.mpi.cases import job
 from tests.mpi.conftest import MPIFL, RUN, Command, Start, launched, until, write
@@ -124,6 +124,15 @@ def test_those_who_wait_for_it_move(run: Start, faulty: Any, tmp_path: Path, clo
         assert {1, 4} <= set(file.updates.client[moved.updates.max() :])
 
 
+def test_a_client_that_never_answers_anywhere(run: Start, faulty: Any, tmp_path: Path) -> None:
+    """It is moved no more than so often; those who wait for it go on."""
+    faults = {"patience": 1.0, "lost": "rehost", "refusals": 1}
+    done = run(6, *RUN, faulty("hangs", times=1000, clock=VIRTUAL, faults=faults), deadline=60)
+    assert done.code == 0 and "Traceback" not in done.err, str(done)
+    events = complete(tmp_path / "f.h5", ["live", "lost", *LIVE[2:]])
+    assert events.kind[events.client == 1].tolist() == ["rehosted", "lost"]
+
+
 def test_a_signal_while_a_client_hangs(start: Start, faulty: Any, tmp_path: Path) -> None:
     """With patience the checkpoint that the signal asks for is given up like the client, and the job ends."""
     file = faulty("hangs", clock=REAL, faults={"patience": 1.5}, stop={"time": 1000})
@@ -134,6 +143,19 @@ def test_a_signal_while_a_client_hangs(start: Start, faulty: Any, tmp_path: Path
     assert done.code == 143 and "Traceback" not in done.err, str(done)
     with open_run(tmp_path / "f.h5") as run:
         assert run.status == "interrupted"
+
+
+def test_a_run_file_that_vanishes(tmp_path: Path) -> None:
+    """Without checkpoints that is seen at the end, when the other ranks are gone; the exit code tells."""
+    more = {"clock": REAL, "stop": {"time": 3.0}, "output": "v.h5"}
+    file = write(tmp_path, "v", job({"name": "area", "trigger": {"every": 3}}, SMALL, **more))
+    launcher, *words = launched(3)
+    tolerant = [] if intolerant() else TOLERANT
+    command = Command([launcher, *tolerant, *words, sys.executable, *RUN, str(file)], tmp_path).start()
+    until(lambda: began(tmp_path / "v.h5"), command, "the start")
+    (tmp_path / "v.h5").unlink()
+    done = command.end(20)
+    assert done.code == 3 and "mpifl: the run failed: writing" in done.err and "Traceback" not in done.err, str(done)
 
 
 # -- where the MPI tells of deaths -------------------------------------------------------------------------------------

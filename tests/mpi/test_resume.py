@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -103,6 +104,22 @@ def test_a_signal(
     with open_run(path) as file:
         (at,) = file.events.updates[file.events.kind == "resumed"]
         assert at == count or (at < count and "checkpoint" in JOBS[name]), "what was consumed is not done again"
+
+
+def test_a_signal_that_others_hear_first(start: Start, whole: Callable[[str], Path], tmp_path: Path) -> None:
+    """One that is sent to all ranks reaches rank 0 after another has told of it: that is no second one."""
+    path = tmp_path / "o.h5"
+    command = start(3, *MPIFL, "run", write(tmp_path, "o", JOBS["large"]), f"output={path}")
+    until(lambda: rows(path), command, "updates")
+    first, last = command.rank(2), command.rank(0)
+    os.kill(first, signal.SIGUSR1)
+    time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(last, signal.SIGUSR1)
+    done = command.end(20)
+    assert done.code == 143 and f"saved, mpifl resume {path} goes on" in done.out, str(done)
+    resumed(start, 2, path)
+    assert not differing(whole("large"), path, but=("events",))
 
 
 def test_the_launcher_is_told_to_end(start: Start, whole: Callable[[str], Path], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from mpifl.records import open_run
 from mpifl.records import part as part_module
 from mpifl.records import writer as writer_module
 from mpifl.records.checkpoint import Part, commit, newest
+from mpifl.records.finish import settle
 from tests.records.sets import check, finished, save
 from tests.records.test_writer import writer
 
@@ -190,3 +191,18 @@ def test_what_fails_when_it_is_made_durable_is_told(tmp_path: Path, monkeypatch:
         w.check()
     with pytest.raises(RunFailed):
         w.close("completed")
+
+
+def test_no_room_for_plain_attributes(tmp_path: Path, disk: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed file stays as it is where its copy, with a little more in it, finds no room."""
+    monkeypatch.setattr(writer_module, "settle", lambda path: None)
+    writer(tmp_path / "run.h5").close("completed")
+    whole, place = (tmp_path / "run.h5").read_bytes(), disk(1024)
+    path, pages = place / "run.h5", -(-len(whole) // 4096)  # of the size in which such a file system has room
+    path.write_bytes(whole)
+    (place / "filler").write_bytes(bytes(4096 * (os.statvfs(place).f_bavail - pages)))
+    settle(path)
+    assert sorted(os.listdir(place)) == ["filler", "run.h5"] and path.read_bytes() == whole
+    (place / "filler").unlink()
+    settle(path)
+    assert os.listdir(place) == ["run.h5"] and path.read_bytes() != whole
