@@ -41,8 +41,8 @@ must be within 1e-9 of the point to which the frozen y_i lead, (alpha sum A_i c_
 lost) / (alpha sum A_i over the living + how many are lost), which is another point.""",
     "network": """\
 Two network namespaces with host names of their own, 3 ranks each, MPI over TCP, joined by a wire that delays and drops
-frames. Runs of 5 s: frames 10 to 40 ms late, out of order, 2 % lost; no frame any more, with `faults.patience: 1`; and
-runs of 12 s: no frame at all for 0.5 to 3 s, after which TCP may take as long again to notice.""",
+frames. Runs of 12 s: frames 10 to 40 ms late, out of order, 2 % lost; no frame at all for 0.5 to 3 s, after which TCP
+may take as long again to notice. Runs of 5 s: no frame any more, with `faults.patience: 1`, and with checkpoints.""",
     "slurm": """\
 A real slurmctld and two slurmd on one host (`tests/slurm/cluster.sh`), `jobs/slurm/several-nodes.sbatch` over two
 nodes, 8 ranks, virtual clock. The file at the end must be that of the run that nobody disturbed, bit for bit, events

@@ -39,7 +39,7 @@ pytestmark = [
 ]
 RANKS = 3  # a host
 LENGTH = 5.0  # s
-LONGER = 12.0  # s; after a cut TCP may take as long again to notice that the wire is there
+LONGER = 12.0  # s; TCP waits longer and longer before it sends again, after a cut as long as that again
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
 LARGE = {"clients": 10, "model": {"name": "quadratic", "dim": 20000}, "dtype": "float64"}
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -93,8 +93,7 @@ def test_goes_on(how: str, seed: int, hosts: Wire, tmp_path: Path, counted: Tall
     needs_tolerance()
     draw, name, path = random.Random(seed), list(METHODS)[seed % len(METHODS)], tmp_path / "n.h5"
     with counted.run(f"{how}: {name}") as told:
-        length = LONGER if how == "cut for a while" else LENGTH
-        command = start(hosts, tmp_path, written(tmp_path, name, seed, length))
+        command = start(hosts, tmp_path, written(tmp_path, name, seed, LONGER))
         until(lambda: began(path), command, "the start")
         if how == "cut for a while":
             time.sleep(draw.uniform(0, 1))
@@ -108,7 +107,7 @@ def test_goes_on(how: str, seed: int, hosts: Wire, tmp_path: Path, counted: Tall
         with open_run(path) as run:
             assert run.status == "completed" and set(run.clients.state) == {"live"}, str(done)
             assert len(set(run.attrs["hosts"].strip("[]").split(", "))) == 2
-            assert set(run.updates[run.updates.time > 0.7 * length].client) == set(run.clients.index), str(done)
+            assert set(run.updates[run.updates.time > 0.7 * LONGER].client) == set(run.clients.index), str(done)
         check_whole(path, name)
         told[0] = "went on"
 
