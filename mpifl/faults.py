@@ -16,7 +16,7 @@ class Faults:
     norm: float | None = None
     """an update with a larger Euclidean norm is refused; null: only those that are not finite, or of another shape"""
     refusals: int = 3
-    """updates refused in a row after which a client is set aside"""
+    """updates refused in a row after which a client is set aside; moves in a row after which one is moved no more"""
     patience: float | None = None
     """seconds of wall time that a client may take for an answer, its emulated delay not counted; null: any time"""
 
