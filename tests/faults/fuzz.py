@@ -178,7 +178,7 @@ def survey(name: str, kind: Kind, count: int, pool: SimpleQueue[Worker], good: P
 
 def row(verdicts: Sequence[Verdict]) -> dict[str, object]:
     """How a kind of input fared, as a row of the page (`harness.Tally`)."""
-    codes = Counter(f"exit {v.reply.code}" if not v.wrong else "wrong" for v in verdicts)
+    codes = Counter(f"exit {v.reply.code}" if not v.wrong else "failed" for v in verdicts)
     seconds = [verdict.reply.seconds for verdict in verdicts]
     what = f"malformed: {verdicts[0].kind}"
     return {
