@@ -39,6 +39,14 @@ AREA on quadratics with known optima, float64, constant step; 1 to 7 of 8 client
 within 1e-9 of the optimum of all clients' objective; in the last checkpoint the sums must add up to 1e-13. `freeze`: it
 must be within 1e-9 of the point to which the frozen y_i lead, (alpha sum A_i c_i over the living + sum y_i over the
 lost) / (alpha sum A_i over the living + how many are lost), which is another point.""",
+    "reader": """\
+Another process opens a run file again and again while it is written, and after its run has ended by a signal or a kill.
+Every time all tables are read: no error, no torn row, nothing that refers to what is not there, nothing changed that was
+there before.""",
+    "inputs": """\
+Files damaged by bytes, by structure and by values. Exit code 0: the damage does not matter, or cannot be told from what
+is meant; 2: one line says what is wrong; 3: the run that it describes began, and failed. No traceback, no hang, and no
+file changed but what the command is there to write.""",
     "network": """\
 Two network namespaces with host names of their own, 3 ranks each, MPI over TCP, joined by a wire that delays and drops
 frames. Runs of 12 s: frames 10 to 40 ms late, out of order, 2 % lost; no frame at all for 0.5 to 3 s, after which TCP
@@ -78,7 +86,7 @@ def page(folder: Path) -> str:
         lines += [WORDS[name], ""] if name in WORDS else []
         runs = sum(row["runs"] for row in rows if "runs" in row)
         bad = sum(row["outcomes"].get("failed", 0) for row in rows if "outcomes" in row)
-        lines += [f"{runs} runs, {runs - bad} as they should be.", ""] if runs else []
+        lines += [f"{runs:,} runs, {runs - bad:,} of them as they should be.", ""] if runs else []
         lines += [*table(rows), ""]
     if without:
         lines += [f"Not run here: {', '.join(title[0].lower() + title[1:] for title in without)}.", ""]
