@@ -40,9 +40,9 @@ within 1e-9 of the optimum of all clients' objective; in the last checkpoint the
 must be within 1e-9 of the point to which the frozen y_i lead, (alpha sum A_i c_i over the living + sum y_i over the
 lost) / (alpha sum A_i over the living + how many are lost), which is another point.""",
     "reader": """\
-Another process opens a run file again and again while it is written, and after its run has ended by a signal or a kill.
-Every time all tables are read: no error, no torn row, nothing that refers to what is not there, nothing changed that was
-there before.""",
+Another process opens a run file again and again while it is written, and after its run has ended by a signal or a
+kill. Every time all tables are read: no error, no torn row, nothing that refers to what is not there, nothing changed
+that was there before.""",
     "inputs": """\
 Files damaged by bytes, by structure and by values. Exit code 0: the damage does not matter, or cannot be told from what
 is meant; 2: one line says what is wrong; 3: the run that it describes began, and failed. No traceback, no hang, and no
