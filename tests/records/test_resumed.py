@@ -22,7 +22,7 @@ from mpifl.records.schema import TABLES
 from tests.records.sets import save
 from tests.records.test_writer import ATTRS, writer
 
-COUNTS = {"updates": 23, "aggregations": 4, "evaluations": 2, "events": 3}
+COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "events": 3}
 
 
 def fill(w: RunWriter, begin: int = 0, end: int = 50) -> None:
