@@ -100,7 +100,7 @@ def test_rows_up_to_the_checkpoint_stay(tmp_path: Path, how: str, monkeypatch: p
     assert after["events"].kind.tolist() == [f"kind {k}" for k in (0, 1, 2, *range(23, 29))]
     with open_run(path) as run:
         assert run.clients.updates.tolist() == [10, 10, 9] and run.clients.state.tolist() == ["lost", "aside", "lost"]
-        assert run.status == "completed" and run.model.tolist() == [1, 1, 1, 1] and run.model_version == 10
+        assert run.status == "completed" and run.model.tolist() == [1, 1, 1, 1] and run.model_version == 30
         assert not run.open_ended and run.id == first and run.attrs["started"] == started < run.attrs["finished"]
     assert os.listdir(tmp_path) == ["run.h5"]
 
