@@ -6,6 +6,7 @@ leaves the file readable at every instant, a kill included. What goes wrong ther
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
@@ -113,6 +114,7 @@ class RunWriter:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="run file", daemon=True)
         self._thread.start()
+        atexit.register(self._halt)  # else a writer that was not closed stops inside HDF5, which then waits for it
 
     # -- called from the server loop: nothing here touches the file ----------------------------------------------------
     def update(
@@ -199,12 +201,17 @@ class RunWriter:
         if status not in STATUSES[1:]:
             raise ValueError(f"status={status}: one of {', '.join(STATUSES[1:])}")
         self._closed = True
-        self._stop.set()
-        self._thread.join()
+        self._halt()
+        atexit.unregister(self._halt)
         self._try(lambda: self._finish(status, x, version))
         if self._error is not None:
             self._abandon()
         self.check()
+
+    def _halt(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        self._thread.join()
 
     def _run(self) -> None:
         while self._error is None and not self._stop.wait(PERIOD):

@@ -140,3 +140,26 @@ def test_killed_and_cut_off_is_refused_or_whole(start: Start) -> None:
             assert error.key == "run file"
             refused.append(part)
     assert 0.1 in refused
+
+
+LEFT = """
+import sys
+import numpy as np
+import mpifl.records.writer as writer_module
+from mpifl.records import RunWriter
+writer_module.PERIOD = 1e-5
+facts = {"attrs": {"name": "left"}, "clients": {"samples": np.ones(3), "rank": np.ones(3)}, "layout": [("w", (4,))]}
+left = [RunWriter(f"{sys.argv[1]}/{k}.h5", **facts, x0=np.zeros(4)) for k in range(3)]
+for k in range(20_000):
+    for writer in left:
+        writer.update(k, 0, 0, 0, 1, 0, 0)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_process_that_closes_no_writer_ends(tmp_path: Path) -> None:
+    """Though their threads write all the time: HDF5 is not left in the middle of something, nor waited for."""
+    subprocess.run([sys.executable, "-c", LEFT, tmp_path], cwd=ROOT, timeout=60, check=True)
+    for k in range(3):
+        with open_run(tmp_path / f"{k}.h5") as run:
+            assert (run.updates.time == np.arange(len(run.updates))).all()

@@ -199,7 +199,7 @@ end = time.monotonic() + 20
 try:
     while time.monotonic() < end:
         for k in range(5000):
-            w.update(k, k % 3, k, 0, 1, 0, 0)
+            w.update(k, k % 3, 0, 0, 1, 0, 0)
         time.sleep(0.05)
         w.check()
 except RunFailed as error:
@@ -223,7 +223,7 @@ def test_file_at_its_size_limit_is_told_and_stays_readable(tmp_path: Path) -> No
     assert done.stdout.strip() == f"writing {path} failed: File too large"
     with open_run(path) as run:
         assert run.status == "failed" and run.open_ended
-        assert (run.updates.version == np.arange(len(run.updates)) % 5000).all()
+        assert (run.updates.time == np.arange(len(run.updates)) % 5000).all()
         assert len(run.updates) > 1000 and run.updates.client.isin([0, 1, 2]).all()
 
 
