@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from math import nan
 from pathlib import Path
@@ -25,11 +24,11 @@ from mpifl.records.create import lay_out, new_file, now, reason
 from mpifl.records.disk import sync_folder
 from mpifl.records.finish import in_place, let_go, replace_model, settle
 from mpifl.records.resume import continued
+from mpifl.records.rows import as_arrays
 from mpifl.records.schema import LATER, STATUSES, TABLES, text
 
 METRICS = dict.fromkeys(list(TABLES["evaluations"])[3:], nan)
 PERIOD = 0.5  # s of wall time between two writes; also the sign of life (the file's mtime) of a run that writes nothing
-BLOCK = 1024  # rows turned into arrays before the loop may have the interpreter again
 
 
 class RunWriter:
@@ -258,20 +257,13 @@ class RunWriter:
             self._taken[table] += count
         start, stop = self._written[table], self._written[table] + count
         datasets = self._columns[table]
-        columns = [np.empty(count, dataset.dtype) for dataset in datasets]
-        for first in range(0, count, BLOCK):
-            for column, values in zip(columns, zip(*rows[first : first + BLOCK], strict=True), strict=True):
-                if column.dtype.kind == "S":
-                    values = tuple(text(value, column.itemsize) for value in values)
-                column[first : first + BLOCK] = values
-            if count > BLOCK:
-                time.sleep(1e-4)
-        for dataset, column in zip(datasets, columns, strict=True):
+        arrays = as_arrays(rows, [dataset.dtype for dataset in datasets])
+        for dataset, array in zip(datasets, arrays, strict=True):
             dataset.resize((stop,))
-            dataset[start:stop] = column
+            dataset[start:stop] = array
         self._written[table] = stop
         if table == "updates":
-            self._counts += np.bincount(columns[1], minlength=len(self._counts))
+            self._counts += np.bincount(arrays[1], minlength=len(self._counts))
             self._file["clients/updates"][...] = self._counts
 
     def _finish(self, status: str, x: np.ndarray | None, version: int | None) -> None:
