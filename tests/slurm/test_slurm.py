@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,8 +10,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,24 +155,6 @@ def counted() -> Iterator[Tally]:
         yield count
 
 
-@pytest.fixture
-def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[Path, Path]]:
-    """Writes a job of so many updates in virtual time, and runs it without SLURM: the job's file, the run file."""
-    (tmp_path / "own_slow.py").write_text(SLOW)
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def job(updates: int) -> tuple[Path, Path]:
-        algorithm = {"name": "own_slow:Slow", "step_size": 0.1, "step_weights": "one", "trigger": {"every": 4}}
-        problem = {"clients": 14, "model": {"name": "quadratic", "dim": 30, "sigma": 0.2}}
-        clock = {"mode": "virtual", "delay": {"name": "exponential", "rate": 10, "spread": 3}}
-        more = {"seed": 1, "stop": {"updates": updates}, "evaluate": {"updates": updates // 9}}
-        file = write(tmp_path, "slow", {"algorithm": algorithm, "problem": problem, "clock": clock, **more})
-        assert main(["run", str(file), f"output={tmp_path / 'whole.h5'}"]) == 0
-        return file, tmp_path / "whole.h5"
-
-    return job
-
-
 def consumed(path: Path) -> int:
     """The updates in a run file, which may not be there yet."""
     try:
@@ -179,63 +164,80 @@ def consumed(path: Path) -> int:
         return 0
 
 
-def two_nodes(seconds: float) -> tuple[str | Path, ...]:
-    """What sbatch is given; a contact takes so many seconds, and seven go on at a time."""
-    return "--nodes=2", "--ntasks-per-node=4", f"--export=ALL,SLOW={seconds}", SCRIPTS / "several-nodes.sbatch"
+@dataclass
+class Disturbed:
+    """A job under way on two nodes, which something is to happen to."""
+
+    slurm: dict[str, str]
+    id: str
+    path: Path  # of the run file
+
+    def facts(self) -> dict[str, str]:
+        return facts(self.slurm, self.id)
+
+    def ask(self, *command: str) -> None:
+        ask(self.slurm, *command)
 
 
-def check_resumed(path: Path, whole: Path, output: Path, times: int) -> None:
-    assert not differing(path, whole, but=("events",)), "not the run that nobody disturbed"
-    with open_run(path) as run:
-        assert run.status == "completed" and run.attrs["ranks"] == 8
-        assert run.events.kind.tolist().count("resumed") == times, output.read_text()
+Disturb = Callable[..., contextlib.AbstractContextManager[Disturbed]]
 
 
-def test_warned_saved_and_started_again(
-    slurm: dict[str, str], slow: Callable[[int], tuple[Path, Path]], tmp_path: Path, counted: Tally
-) -> None:
+@pytest.fixture
+def disturbed(slurm: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: Tally) -> Disturb:
+    """A job in virtual time runs without SLURM; then under it, while a block does something to it: the same file."""
+    (tmp_path / "own_slow.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    whole, path, output = tmp_path / "whole.h5", tmp_path / "run.h5", tmp_path / "job.out"
+
+    @contextlib.contextmanager
+    def start(what: str, outcome: str, updates: int, contact: float, *options: str, keys: Sequence[str] = ()) -> Any:
+        """So many updates, of contacts that take so many seconds, seven at a time; sbatch's options; the job's keys."""
+        algorithm = {"name": "own_slow:Slow", "step_size": 0.1, "step_weights": "one", "trigger": {"every": 4}}
+        problem = {"clients": 14, "model": {"name": "quadratic", "dim": 30, "sigma": 0.2}}
+        clock = {"mode": "virtual", "delay": {"name": "exponential", "rate": 10, "spread": 3}}
+        more = {"seed": 1, "stop": {"updates": updates}, "evaluate": {"updates": updates // 9}}
+        file = write(tmp_path, "slow", {"algorithm": algorithm, "problem": problem, "clock": clock, **more})
+        assert main(["run", str(file), f"output={whole}"]) == 0
+        with counted.run(what) as told:
+            nodes = ("--nodes=2", "--ntasks-per-node=4", f"--export=ALL,SLOW={contact}", f"--output={output}")
+            words = (SCRIPTS / "several-nodes.sbatch", file, f"output={path}", *keys)
+            job = Disturbed(slurm, ask(slurm, "sbatch", "--parsable", *nodes, *options, *words), path)
+            yield job
+            assert finished(slurm, job.id) == ("COMPLETED", "0:0"), output.read_text()
+            assert not differing(path, whole, but=("events",)), "not the run that nobody disturbed"
+            starts = int(job.facts()["Restarts"])
+            assert starts >= 1, output.read_text()
+            with open_run(path) as run:
+                assert run.status == "completed" and run.attrs["ranks"] == 8
+                assert run.events.kind.tolist().count("resumed") == starts, output.read_text()
+            told[0] = outcome
+
+    return start
+
+
+SAVED = "saved, started again, bit-identical"
+
+
+def test_warned_saved_and_started_again(disturbed: Disturb) -> None:
     """Twice; without checkpoints by time or count, there are those that the signal asks for."""
-    file, whole = slow(3000)
-    output, path = tmp_path / "job.out", tmp_path / "run.h5"
-    with counted.run("scancel --batch --signal=USR1, twice") as told:
-        job = ask(slurm, "sbatch", "--parsable", f"--output={output}", *two_nodes(0.05), file, f"output={path}")
+    with disturbed("scancel --batch --signal=USR1, twice", SAVED, 3000, 0.05) as job:
         for k in (1, 2):
-            until(lambda k=k: consumed(path) > k * 700 and facts(slurm, job)["JobState"] == "RUNNING", "updates")
-            ask(slurm, "scancel", "--batch", "--signal=USR1", job)
-            until(lambda k=k: facts(slurm, job)["Restarts"] == str(k), "requeue")
-            assert sets(folder_of(path)), output.read_text()
-        assert finished(slurm, job) == ("COMPLETED", "0:0"), output.read_text()
-        check_resumed(path, whole, output, 2)
-        told[0] = "saved, started again, bit-identical"
+            until(lambda k=k: consumed(job.path) > k * 700 and job.facts()["JobState"] == "RUNNING", "updates")
+            job.ask("scancel", "--batch", "--signal=USR1", job.id)
+            until(lambda k=k: job.facts()["Restarts"] == str(k), "requeue")
+            assert sets(folder_of(job.path))
 
 
-def test_time_limit(
-    slurm: dict[str, str], slow: Callable[[int], tuple[Path, Path]], tmp_path: Path, counted: Tally
-) -> None:
-    file, whole = slow(1800)
-    output, path = tmp_path / "job.out", tmp_path / "run.h5"
-    limit = ("--time=1", "--signal=B:USR1@10")  # SLURM warns 10 to 40 s before the end of the minute
-    with counted.run("time limit") as told:
-        job = ask(slurm, "sbatch", "--parsable", f"--output={output}", *limit, *two_nodes(0.12), file, f"output={path}")
-        assert finished(slurm, job) == ("COMPLETED", "0:0"), output.read_text()
-        times = int(facts(slurm, job)["Restarts"])
-        assert times >= 1, output.read_text()
-        check_resumed(path, whole, output, times)
-        told[0] = "saved, started again, bit-identical"
+def test_time_limit(disturbed: Disturb) -> None:
+    """SLURM warns 10 to 40 s before the end of the minute, as often as it takes."""
+    with disturbed("time limit", SAVED, 1800, 0.12, "--time=1", "--signal=B:USR1@10"):
+        pass
 
 
-def test_a_node_fails(
-    slurm: dict[str, str], slow: Callable[[int], tuple[Path, Path]], tmp_path: Path, counted: Tally
-) -> None:
+def test_a_node_fails(disturbed: Disturb) -> None:
     """SLURM kills the job, and starts it again once there are two nodes; it goes on from the last checkpoint."""
-    file, whole = slow(3000)
-    output, path = tmp_path / "job.out", tmp_path / "run.h5"
-    every = "checkpoint.updates=200"
-    with counted.run("a node fails") as told:
-        job = ask(slurm, "sbatch", "--parsable", f"--output={output}", *two_nodes(0.05), file, f"output={path}", every)
-        until(lambda: sets(folder_of(path))[-1:] > [2], "checkpoints")
-        ask(slurm, "scontrol", "update", "nodename=n2", "state=down", "reason=test")
-        until(lambda: facts(slurm, job)["Restarts"] == "1", "requeue")  # the node comes back: ReturnToService=2
-        assert finished(slurm, job) == ("COMPLETED", "0:0"), output.read_text()
-        check_resumed(path, whole, output, 1)
-        told[0] = "started again from the last checkpoint, bit-identical"
+    outcome, every = "started again from the last checkpoint, bit-identical", ["checkpoint.updates=200"]
+    with disturbed("a node fails", outcome, 3000, 0.05, keys=every) as job:
+        until(lambda: sets(folder_of(job.path))[-1:] > [2], "checkpoints")
+        job.ask("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+        until(lambda: job.facts()["Restarts"] == "1", "requeue")  # the node comes back: ReturnToService=2
