@@ -60,6 +60,7 @@ class Here(InProcess):
         self._saver = Saver(folder_of(Path(job.output)), 1, self.worker, self.holding)
         self.marked = self._saver.save
         self.living, self.rank_of = {1}, [1] * problem.clients
+        self.silent: set[int] = set()
         self.parts: list[Told] = []
         self.signals: list[int] = []
         self.stuck: set[int] = set()

@@ -34,6 +34,7 @@ class Ranks(Protocol):
     """What is asked of the ranks with clients."""
 
     living: set[int]
+    silent: set[int]  # those with a client that was given up
     rank_of: list[int]  # of each client
     parts: list[Told]  # what ranks have told of theirs
 
@@ -41,6 +42,9 @@ class Ranks(Protocol):
 
     def look(self) -> None:
         """Takes in what has arrived, without waiting."""
+
+    def raised(self) -> set[int]:
+        """Clients that have raised, of which nobody was told yet."""
 
     def bereaved(self) -> list[tuple[int, str]]:
         """Clients of ranks that have died, and why they are lost; whatever came of them is dropped."""
@@ -86,23 +90,28 @@ class Keeper:
         self._number += 1
         counts, (measured, best, models) = self._writer.counts(), self._evaluator.pending()
         counts["evaluations"] = self._evaluations + measured
-        arrays = {f"server.{name}": value for name, value in loop.server.save().items()}
-        for k, (*_, x, personal) in enumerate(models):
-            arrays |= {f"model.{k}": x} | ({} if personal is None else {f"personal.{k}": personal})
         self._cut = {
             "number": self._number, "where": list(self._ranks.rank_of), "out": list(loop.out),
             "evaluations": counts["evaluations"],
         }  # fmt: skip
         now = {
-            "run": self._writer.id, "time": time_, "counts": counts, "loop": loop.saved(),
-            "schedule": self._schedule.save(), "cut": self._cut, "models": [m[:3] for m in models],
-            "best": best, **self._facts(),
+            "run": self._writer.id, "session": self._writer.session, "time": time_, "counts": counts,
+            "loop": loop.saved(), "schedule": self._schedule.save(), "cut": self._cut,
+            "models": [m[:3] for m in models], "best": best, **self._facts(),
         }  # fmt: skip
         self._manifest = deepcopy(now)  # written when the loop has gone on
-        self._part.save(self._number, arrays)
+        self._part.save_made(self._number, lambda: self._arrays(loop, models))
         self._parts, self._awaited = {}, {0, *self._needed(loop)}
         self._ranks.mark(self._number)
         self.busy, self._took = True, time.perf_counter() - self._began
+
+    @staticmethod
+    def _arrays(loop: Loop, models: Sequence[Any]) -> dict[str, np.ndarray]:
+        """The server's part: its state, and what waits to be evaluated."""
+        arrays = {f"server.{name}": value for name, value in loop.server.save().items()}
+        for k, (*_, x, personal) in enumerate(models):
+            arrays |= {f"model.{k}": x} | ({} if personal is None else {f"personal.{k}": personal})
+        return arrays
 
     def poll(self, time_: float, loop: Loop) -> None:
         self._ranks.look()
@@ -118,9 +127,13 @@ class Keeper:
             if not part.error:
                 self._parts[part.rank] = part.bytes, part.crc
         if self._committing is None:
-            if missing := (self._awaited - {0}) - (self._needed(loop) & self._ranks.living):
+            left = self._awaited - self._parts.keys()
+            hung = self._ranks.silent - self._needed(loop)
+            if missing := (left - {0} - self._ranks.living) | (left & hung):
                 self._abandon(time_, f"rank {min(missing)} was lost", loop)
-            elif self._awaited <= self._parts.keys():
+            elif not left and (raised := self._ends_with(loop)):
+                self._abandon(time_, f"client {min(raised)} raised", loop)
+            elif not left:
                 self._committing = self._pool.submit(self._commit, self._number, self._manifest, dict(self._parts))
         elif self._committing.done():
             committing, self._committing = self._committing, None
@@ -136,6 +149,14 @@ class Keeper:
     def _needed(self, loop: Loop) -> set[int]:
         """The ranks that have clients to be saved."""
         return {rank for i, rank in enumerate(self._ranks.rank_of) if i not in loop.losses.lost}
+
+    def _ends_with(self, loop: Loop) -> set[int]:
+        """Clients whose errors are in the checkpoint under way, where an error ends the run, and again each time that
+        it goes on from there."""
+        if loop.losses.faults.lost != "stop":
+            return set()
+        rounds = self._manifest["loop"]["rounds"]
+        return {i for i in self._ranks.raised() if i in self._cut["out"] and rounds[i] == loop.rounds[i]}
 
     def _commit(self, number: int, manifest: Mapping[str, Any], parts: Mapping[int, tuple[int, int]]) -> None:
         self._writer.durable(manifest["counts"])

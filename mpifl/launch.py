@@ -8,6 +8,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,7 +131,11 @@ def lead(
     clients = Clients(problem.samples, rates, job.seed)
     with inside("algorithm"):
         job.algorithm.validate(n)  # data that come by client say only now how many there are
-        server = _server(saved) if saved else job.algorithm.init_server(x0, clients)
+    if saved:
+        server = _server(saved)
+    else:
+        with inside("algorithm"):
+            server = job.algorithm.init_server(x0, clients)
     schedule = _recorded(job, replay) if replay else _plan(job, delays)
     if saved and isinstance(schedule, Plan):
         schedule.load(saved.facts["schedule"])
@@ -153,7 +158,7 @@ def lead(
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     file: dict[str, Any] = {"attrs": attrs, "clients": columns, "layout": problem.layout}
     if saved:
-        rows = {"counts": saved.facts["counts"], "states": saved.facts["loop"]["states"]}
+        rows = {"number": saved.number, "counts": saved.facts["counts"], "states": saved.facts["loop"]["states"]}
         model = {"x": job.algorithm.model(server), "version": saved.facts["loop"]["version"]}
         writer = RunWriter.resumed(job.output, **file, **rows, **model)
     else:
@@ -174,7 +179,8 @@ def _leave(comm: MPI.Comm, stuck: set[int], code: int) -> None:
     words = muster.ranks(comm)
     for rank in stuck:
         if words[rank]["host"] == words[0]["host"]:  # on other hosts a rank ends itself, `follow.Client`
-            os.kill(words[rank]["process"], signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended just now
+                os.kill(words[rank]["process"], signal.SIGKILL)
 
 
 def _there(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> Ends:

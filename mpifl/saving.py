@@ -21,7 +21,7 @@ class Saver:
 
     def save(self, number: int) -> None:
         """Writes the part of checkpoint `number`; `done` tells when it is durable, or why it is not."""
-        self._part.save(number, self._worker.saved(self._holding()))
+        self._part.save_made(number, lambda: self._worker.saved(self._holding()))
         self._open += 1
 
     def done(self) -> list[Written]:

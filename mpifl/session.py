@@ -73,11 +73,13 @@ class Session:
             self._resume(saved)
 
     def _facts(self) -> dict[str, Any]:
-        return {"wall_seconds": self._earlier + time.perf_counter() - self._begin}
+        wall = self._earlier + time.perf_counter() - self._begin
+        return {"wall_seconds": wall, "reached": self.evaluator.reached}
 
     def _resume(self, saved: Checkpoint) -> None:
         self.loop.load(saved.facts["loop"])
         self.record.resume(saved.facts["time"], self.loop.updates)
+        self.evaluator.reached = bool(saved.facts.get("reached"))
         for i in self.loop.out:
             self._link.expect(i, self.loop.rounds[i] - 1)
         part = saved.part(0)

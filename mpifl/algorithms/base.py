@@ -42,7 +42,7 @@ def like(v: Vector, values: np.ndarray) -> Vector:
 
 
 class State(SimpleNamespace):
-    """What a rule remembers: arrays, numbers, and numbers or arrays by client, each under a name.
+    """What a rule remembers: arrays, numbers (Python's or NumPy's), and either by client, each under a name.
 
     `save` and `load` are the one way in which it is written down and read again, to the bit.
     """
@@ -55,12 +55,11 @@ class State(SimpleNamespace):
         saved: dict[str, np.ndarray] = {}
         for name, value in vars(self).items():
             if isinstance(value, dict):
+                values = [_plain(v) for v in value.values()]
                 saved[f"{name}.keys"] = np.array(list(value), np.int64)
-                saved[f"{name}.values"] = np.array([_plain(v) for v in value.values()])
-            elif isinstance(value := _plain(value), (np.ndarray, bool, int, float)):
-                saved[name] = np.asarray(value)
+                saved[f"{name}.values{_mark(name, *values)}"] = np.array(values)
             else:
-                raise TypeError(f"state {name} is a {type(value).__name__}, not an array, a number or a dict of them")
+                saved[f"{name}{_mark(name, _plain(value))}"] = np.asarray(_plain(value))
         return saved
 
     @classmethod
@@ -68,13 +67,14 @@ class State(SimpleNamespace):
         """The state that `save` wrote down; arrays become what x is, on a client's side its rank's copy of x_0."""
         state = cls()
         for name, value in saved.items():
-            stem, _, part = name.partition(".")
-            if not part:
-                setattr(state, stem, _owned(value, x) if value.ndim else value.item())
-            elif part == "keys":
-                values = saved[f"{stem}.values"]
-                items = [_owned(v, x) for v in values] if values.ndim > 1 else values.tolist()
-                setattr(state, stem, dict(zip(value.tolist(), items, strict=True)))
+            stem, *marks = name.split(".")
+            if marks == ["keys"]:
+                keys = value.tolist()
+            elif marks[:1] == ["values"]:
+                items = [_read(value[k, ...], marks[1:], x) for k in range(len(value))]
+                setattr(state, stem, dict(zip(keys, items, strict=True)))
+            else:
+                setattr(state, stem, _read(value, marks, x))
         return state
 
 
@@ -83,8 +83,31 @@ def _plain(value: Any) -> Any:
     return array(value) if hasattr(value, "cpu") else value
 
 
-def _owned(values: np.ndarray, x: Vector | None) -> Vector:
-    return values.copy() if x is None else like(x, values.copy())
+def _mark(name: str, *values: Any) -> str:
+    """What is added to the name of NumPy's numbers and of arrays without axes, which do not round as Python's numbers.
+
+    Raises TypeError for what is neither an array nor a number, and for several kinds in one dict.
+    """
+    kinds: set[tuple[str, type]] = set()
+    for v in values:
+        if isinstance(v, np.generic) and v.dtype.kind in "biufc":
+            kinds.add((".number", type(v)))
+        elif isinstance(v, (np.ndarray, bool, int, float)):
+            kinds.add((".point" if isinstance(v, np.ndarray) and not v.ndim else "", object))
+        else:
+            raise TypeError(f"state {name} is a {type(v).__name__}, not an array, a number or a dict of them")
+    if len(kinds) > 1:
+        raise TypeError(f"state {name} is a dict of numbers of several kinds")
+    return kinds.pop()[0] if kinds else ""
+
+
+def _read(value: np.ndarray, marks: Sequence[str], x: Vector | None) -> Any:
+    """What was written under such marks."""
+    if marks == ["number"]:
+        return value[()]
+    if not value.ndim and not marks:
+        return value.item()
+    return value.copy() if x is None else like(x, value.copy())
 
 
 class Message(NamedTuple):

@@ -96,6 +96,9 @@ class InProcess:
     def look(self) -> None:
         """Nothing comes of itself."""
 
+    def raised(self) -> set[int]:
+        return {*self._failed, *(i for i, _ in self._missed)}
+
     def _miss(self, i: int) -> None:
         text = self._failed.pop(i)
         self._missed.append((i, text))

@@ -235,6 +235,9 @@ class ServerEnd:
         missed, self._missed = self._missed, []
         return missed
 
+    def raised(self) -> set[int]:
+        return {*self._failed, *(i for i, _ in self._missed)}
+
     def bereaved(self) -> list[tuple[int, str]]:
         found = [i for i, rank in enumerate(self.rank_of) if rank and rank not in self.living]
         for i in found:

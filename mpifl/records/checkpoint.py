@@ -7,7 +7,7 @@ The manifest has length and CRC-32 of every part, and of itself: {"crc", "format
 that begin with a dot are temporary. The last two complete sets are kept.
 
 A run that resumes from checkpoint k writes k + 1 next. What is there with a higher number then is of a future that
-was undone; its manifest goes at the next `commit`.
+is undone: `undo` takes its manifests away.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import errno
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from mpifl.records.arrays import BROKEN, Saved, Unusable, dumps, newer, regular
 from mpifl.records.disk import checksum, sync_folder, words, write_durably
 from mpifl.records.part import Part, Written, part_name
 
-__all__ = ["Checkpoint", "Part", "Saved", "Written", "commit", "discard", "folder_of", "newest", "open_set", "remove"]
+__all__ = [
+    "Checkpoint", "Part", "Saved", "Written", "commit", "discard", "folder_of", "newest", "open_set", "remove", "undo",
+]  # fmt: skip
 
 FORMAT = 1
 MANIFEST = re.compile(r"(\d{6,})\.json")
@@ -131,10 +133,13 @@ def discard(folder: Path, number: int) -> None:
                 path.unlink(missing_ok=True)
 
 
-def newest(folder: Path, run: str) -> tuple[Checkpoint | None, list[str]]:
+def newest(
+    folder: Path, run: str, unfit: Callable[[Checkpoint], str] = lambda checkpoint: ""
+) -> tuple[Checkpoint | None, list[str]]:
     """The newest complete checkpoint of `run` all of whose files are what was written; None where there is none.
 
     And a clause for each newer one that was passed over: "checkpoint 12 is damaged: 000012.rank3 is missing".
+    unfit  says why one of the run cannot be taken: "is ..."; "" where it can
     """
     try:
         numbers = _numbers(folder)
@@ -146,10 +151,10 @@ def newest(folder: Path, run: str) -> tuple[Checkpoint | None, list[str]]:
     for number in reversed(numbers):
         try:
             checkpoint = Checkpoint(folder, number)
-            if checkpoint.facts.get("run") == run:
-                checkpoint.check()
-                return checkpoint, passed
-            passed.append(f"checkpoint {number} is of another run")
+            if why := unfit(checkpoint) if checkpoint.facts.get("run") == run else "is of another run":
+                raise Unusable(why)
+            checkpoint.check()
+            return checkpoint, passed
         except Unusable as error:
             passed.append(f"checkpoint {number} {error}")
     return None, passed
@@ -167,6 +172,15 @@ def sets(folder: Path) -> list[int]:
         return _numbers(folder)
     except FileNotFoundError:
         return []
+
+
+def undo(folder: Path, number: int) -> None:
+    """Removes the manifests of all sets above `number`, of whichever run. OSError."""
+    undone = [k for k in sets(folder) if k > number]
+    for k in reversed(undone):
+        (folder / _manifest_name(k)).unlink()
+    if undone:
+        sync_folder(folder)
 
 
 def remove(folder: Path) -> None:

@@ -127,7 +127,8 @@ def lay_out(
     x       (d,) the model of `version`
     states  of the n clients; None: all live
     """
-    for name, value in {"schema": SCHEMA, "started": now(), "id": secrets.token_hex(8), **attrs}.items():
+    own = {"schema": SCHEMA, "started": now(), "id": secrets.token_hex(8), "session": secrets.token_hex(8)}
+    for name, value in {**own, "resumed_from": 0, **attrs}.items():
         if name not in LATER:
             file.attrs[name] = "" if value is None else value
     for name, kind in LATER.items():

@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 from queue import Queue
@@ -57,11 +57,7 @@ class Part:
         arrays  numbers or truth values, of any shape, byte order and strides; TypeError for anything else
         What the disk refuses is told by `done`.
         """
-        if self._closing:
-            raise ValueError("saved after close")
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
-            self._thread.start()
+        self._begin()
         temporary = self._folder / f".{part_name(number, self._rank)}.{next(self._names)}"
         file: BinaryIO | None = None
         try:
@@ -77,6 +73,14 @@ class Part:
             _discard(file, temporary)
             raise
 
+    def save_made(self, number: int, make: Callable[[], Mapping[str, np.ndarray]]) -> None:
+        """Writes what `make` returns; that it cannot be written, a TypeError, is told by `done` as well."""
+        try:
+            self.save(number, make())
+        except TypeError as error:
+            self._begin()
+            self._queue.put(_Job(number, None, self._folder, str(error)))
+
     def done(self) -> list[Written]:
         """Those that became durable, or failed, since the last call, in the order of `save`; never waits."""
         with self._lock:
@@ -89,6 +93,13 @@ class Part:
         if self._thread is not None and self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
+
+    def _begin(self) -> None:
+        if self._closing:
+            raise ValueError("saved after close")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:

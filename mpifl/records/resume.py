@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import h5py
 import numpy as np
 
 from mpifl.errors import ConfigError
+from mpifl.records.checkpoint import folder_of, undo
 from mpifl.records.create import lay_out, new_file
 from mpifl.records.disk import sync_folder
 from mpifl.records.reader import Run, open_run
 from mpifl.records.schema import TABLES
 
 BLOCK = 1 << 16  # rows copied at once
+STALE = 60.0  # s since anything was written
 
 
 def continued(
@@ -28,6 +31,7 @@ def continued(
     clients: Mapping[str, Any],
     x: np.ndarray,
     layout: Sequence[tuple[str, tuple[int, ...]]],
+    number: int,
     counts: Mapping[str, int],
     states: Sequence[str],
     version: int,
@@ -40,13 +44,15 @@ def continued(
     with open_run(path) as old, new_file(path, overwrite=True) as file:
         _enough(old, counts, len(states))
         kept = {name: old.attrs[name] for name in ("started", "id") if old.attrs.get(name)}
-        lay_out(file, {**attrs, **kept}, clients, x, layout, version, states)
+        lay_out(file, {**attrs, **kept, "resumed_from": number}, clients, x, layout, version, states)
         file.attrs.modify("began", np.float64(old.attrs.get("began", np.nan)))
         for table in TABLES:
             _copy(old, file, table, counts[table])
         file["clients/updates"][...] = _recounted(path, file, len(states))
         file.flush()
         os.fsync(file.id.get_vfd_handle())
+    with contextlib.suppress(OSError):  # what stays is told apart by its session
+        undo(folder_of(path), number)
     with contextlib.suppress(OSError):  # tidying, and what `durable` will do again
         _sweep(path)
         sync_folder(path.parent)
@@ -89,8 +95,8 @@ def _recounted(path: Path, file: h5py.File, n: int) -> np.ndarray:
 
 
 def _sweep(path: Path) -> None:
-    """Removes what runs that were killed at the same work left behind."""
+    """Removes what runs that were killed at the same work left behind; what is younger may be another's that lives."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
     for other in path.parent.iterdir():
-        if name.fullmatch(other.name):
+        if name.fullmatch(other.name) and time.time() - other.stat().st_mtime > STALE:
             other.unlink()

@@ -10,8 +10,7 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
-from math import nan
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,13 @@ from mpifl.records.create import lay_out, new_file, now, reason
 from mpifl.records.disk import sync_folder
 from mpifl.records.finish import in_place, let_go, replace_model, settle
 from mpifl.records.resume import continued
-from mpifl.records.rows import as_arrays
+from mpifl.records.rows import Rows, as_arrays
 from mpifl.records.schema import LATER, STATUSES, TABLES, text
 
-METRICS = dict.fromkeys(list(TABLES["evaluations"])[3:], nan)
 PERIOD = 0.5  # s of wall time between two writes; also the sign of life (the file's mtime) of a run that writes nothing
 
 
-class RunWriter:
+class RunWriter(Rows):
     """The run file at `path`, with status "running" until `close`.
 
     attrs    root attributes (see DESIGN: name, algorithm, config, ...); `schema`, `started`, `id` are added
@@ -43,9 +41,11 @@ class RunWriter:
     `overwrite` is false. With `overwrite` they are removed.
 
     id       of the run, the same after it was resumed
+    session  of this writer: what it adds to the run until it is resumed again
     """
 
     id: str
+    session: str
 
     def __init__(
         self,
@@ -71,6 +71,7 @@ class RunWriter:
         *,
         attrs: Mapping[str, Any],
         clients: Mapping[str, Any],
+        number: int,
         counts: Mapping[str, int],
         states: Sequence[str],
         x: np.ndarray,
@@ -80,6 +81,7 @@ class RunWriter:
         """Goes on with the run at `path`, in whatever state its file is, from a checkpoint: later rows are undone.
 
         attrs    of the process that goes on; `started` and `id` stay those of the old file
+        number   of the checkpoint; higher ones are undone
         counts   rows of each table at the checkpoint
         states   (n,) of the clients
         x        (d,) the model of `version`
@@ -89,21 +91,19 @@ class RunWriter:
         """
         writer = cls.__new__(cls)
         writer.path = Path(path)
-        kept: dict[str, Any] = {"counts": counts, "states": states, "version": version, "x": np.asarray(x)}
-        writer._begin(continued(writer.path, attrs=attrs, clients=clients, layout=layout, **kept))
+        new: dict[str, Any] = {"attrs": attrs, "clients": clients, "x": np.asarray(x), "layout": layout}
+        kept: dict[str, Any] = {"number": number, "counts": counts, "states": states, "version": version}
+        writer._begin(continued(writer.path, **new, **kept))
         return writer
 
     def _begin(self, file: h5py.File) -> None:
         """Takes over a file that holds nothing beyond its rows; starts the thread."""
-        self.id = str(file.attrs["id"])
+        self.id, self.session = str(file.attrs["id"]), str(file.attrs["session"])
         self._file: h5py.File = file
         self._descriptor: int = file.id.get_vfd_handle()
         self._columns = {table: [file[table][name] for name in columns] for table, columns in TABLES.items()}
-        self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in TABLES}  # not written yet
-        self._updates = self._rows["updates"]  # the loop calls `update` tens of thousands of times a second
         self._written = {table: len(columns[0]) for table, columns in self._columns.items()}
-        self._taken = dict(self._written)  # rows that the thread took over, so far
-        self._taking = threading.Lock()  # of the step between the two; never held while the file is touched
+        self.gather(self._written)
         self._counts: np.ndarray = file["clients/updates"][...]
         self._states: list[tuple[int, str]] = []
         self._attrs: dict[str, float] = {}
@@ -116,45 +116,6 @@ class RunWriter:
         atexit.register(self._halt)  # else a writer that was not closed stops inside HDF5, which then waits for it
 
     # -- called from the server loop: nothing here touches the file ----------------------------------------------------
-    def update(
-        self,
-        time: float,
-        client: int,
-        version: int,
-        staleness: int,
-        local_steps: int,
-        bytes: int,
-        norm: float,
-        bytes_down: int = 0,
-        compute: float = nan,
-        exchange: float = nan,
-    ) -> None:
-        """One update that the server consumed."""
-        row = (time, client, version, staleness, local_steps, bytes, norm, bytes_down, compute, exchange)
-        self._updates.append(row)
-
-    def aggregation(self, time: float, updates: int) -> None:
-        """One global step, after `updates` updates in all."""
-        self._rows["aggregations"].append((time, updates))
-
-    def evaluation(self, time: float, updates: int, version: int, **metrics: float) -> None:
-        """One evaluation of the model of `version`, after `updates` updates in all; metrics not given are NaN.
-
-        KeyError for a metric that has no column.
-        """
-        if unknown := metrics.keys() - METRICS.keys():
-            raise KeyError(*unknown)
-        self._rows["evaluations"].append((time, updates, version, *({**METRICS, **metrics}).values()))
-
-    def event(
-        self, time: float, kind: str, client: int = -1, text: str = "", updates: int = -1, version: int = -1
-    ) -> None:
-        """Something worth telling; client -1: of no client. `kind` is cut to 32 bytes, `text` to 512.
-
-        updates, version  consumed, and aggregations, before it; -1: not known
-        """
-        self._rows["events"].append((time, kind, client, text, updates, version))
-
     def state(self, client: int, state: str) -> None:
         """Client `client` is now "live", "lost", ... (16 bytes)."""
         self._states.append((client, state))
@@ -170,11 +131,6 @@ class RunWriter:
         if self._error is not None:
             raise RunFailed(f"writing {self.path} failed: {reason(self._error)}") from self._error
 
-    def counts(self) -> dict[str, int]:
-        """Rows handed in so far, by table, those of the file that was resumed among them."""
-        with self._taking:
-            return {table: self._taken[table] + len(rows) for table, rows in self._rows.items()}
-
     # -- the file ------------------------------------------------------------------------------------------------------
     def flush(self) -> None:
         """Writes all rows handed in so far; returns when readers see them. Raises RunFailed."""
@@ -186,7 +142,15 @@ class RunWriter:
 
         May be called from a thread of its own: it waits for the disk.
         """
-        self._try(lambda: self._sync(counts))
+        descriptor = self._try(lambda: self._handed_over(counts))
+        if descriptor is not None:
+            try:
+                os.fsync(descriptor)  # without the lock: the run shows that it is alive, however long the disk takes
+                sync_folder(self.path.parent)
+            except OSError as error:
+                self._error = error
+            self._try(lambda: in_place(self.path, descriptor) if self._file else None)
+            os.close(descriptor)
         self.check()
 
     def close(self, status: str, x: np.ndarray | None = None, version: int | None = None) -> None:
@@ -216,13 +180,14 @@ class RunWriter:
         while self._error is None and not self._stop.wait(PERIOD):
             self._try(self._write)
 
-    def _try(self, what: Any) -> None:
+    def _try(self, what: Callable[[], Any]) -> Any:
         with self._lock:
             if self._error is None:
                 try:
-                    what()
+                    return what()
                 except Exception as error:
                     self._error = error
+        return None
 
     def _write(self) -> None:
         # Counted in this order and written in the other: what a row refers to is in the file before the row.
@@ -240,21 +205,17 @@ class RunWriter:
         with contextlib.suppress(OSError):
             os.utime(self._descriptor)
 
-    def _sync(self, counts: Mapping[str, int]) -> None:
-        if not self._file:  # closed, and on the disk since
-            return
+    def _handed_over(self, counts: Mapping[str, int]) -> int | None:
+        """A descriptor of the file, which has these rows; None: it is closed, and on the disk since."""
+        if not self._file:
+            return None
         self._write()
         if any(self._written[table] < count for table, count in counts.items()):
             raise ValueError(f"{counts} rows were not handed in")
-        os.fsync(self._descriptor)
-        in_place(self.path, self._descriptor)
-        sync_folder(self.path.parent)
+        return os.dup(self._descriptor)
 
     def _append(self, table: str, count: int) -> None:
-        rows = self._rows[table][:count]
-        with self._taking:
-            del self._rows[table][:count]  # the loop only ever appends, so no row falls between this and the line above
-            self._taken[table] += count
+        rows = self.take(table, count)
         start, stop = self._written[table], self._written[table] + count
         datasets = self._columns[table]
         arrays = as_arrays(rows, [dataset.dtype for dataset in datasets])

@@ -197,7 +197,7 @@ def same(one: Any, other: Any) -> bool:
         return list(one) == list(other) and all(same(v, other[k]) for k, v in one.items())
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-    return isinstance(other, type(one)) and np.array(one).tobytes() == np.array(other).tobytes()
+    return type(one) is type(other) and np.array(one).tobytes() == np.array(other).tobytes()
 
 
 # -- what holds for every algorithm ------------------------------------------------------------------------------------
@@ -265,16 +265,21 @@ def test_float32_stays(case: str) -> None:
         True, False, 0, -3, 2**62, 0.1, -0.0, float("nan"), float("inf"), np.float64(0.3), np.arange(3.0), np.zeros(0),
         np.ones((2, 3), np.float32), np.arange(4), np.array([True, False]), {}, {3: 0.5, 1: -2.0}, {2: 7, 0: 8},
         {0: np.arange(3.0), 5: -np.arange(3.0)}, {1: np.ones(2, np.float32)}, {4: True},
+        np.int64(3), np.float32(0.1), np.bool_(True), np.array(0.1), np.array(7),
+        {3: np.float32(0.1), 1: np.float32(2)}, {2: np.array(0.5), 0: np.array(0.25)},
     ],
     ids=repr,
 )  # fmt: skip
 def test_what_a_state_may_hold(value: Any) -> None:
-    """Arrays, Python's numbers, and dicts of either by client, in their order."""
+    """Arrays, numbers of Python's and of NumPy's types, which round in other ways, and dicts of either by client, in
+    their order."""
     state = State(value=value, other=1)
     assert same(written(state), state)
 
 
-@pytest.mark.parametrize("value", [None, "text", [1, 2], (1.0,), {1, 2}, np.int64(3), 1j], ids=repr)
+@pytest.mark.parametrize(
+    "value", [None, "text", [1, 2], (1.0,), {1, 2}, np.str_("a"), 1j, {0: np.float32(1), 1: 0.5}], ids=repr
+)
 def test_what_a_state_may_not_hold(value: Any) -> None:
     with pytest.raises(TypeError, match="value"):
         State(value=value).save()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State
 from mpifl.cli import main
+from mpifl.evaluate import Asked, Evaluator
 from mpifl.keep import Keeper
 from mpifl.records.checkpoint import folder_of, sets
 from mpifl.serve import Loop
+from mpifl.signals import Heard
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
@@ -162,3 +165,101 @@ def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signa
     assert not differing(whole, path, but=("events",))
     with open_run(path) as file:
         assert file.status == "completed"
+
+
+def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real clock: the checkpoint of the signal lies behind the evaluation; what goes on from it ends at once."""
+    heard = threading.Event()
+    catch, measure, pending = Heard._catch, Evaluator._measure, Evaluator.pending
+
+    def caught(self: Heard, *args: Any) -> None:
+        catch(self, *args)
+        heard.set()
+
+    def measured(self: Evaluator, *asked: Any) -> float:
+        if not heard.is_set():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert heard.wait(20)
+        return measure(self, *asked)
+
+    def awaited(self: Evaluator) -> tuple[int, float, list[Asked]]:
+        for future, _ in self._pending:
+            future.result()
+        return pending(self)
+
+    monkeypatch.setattr(Heard, "_catch", caught)
+    monkeypatch.setattr(Evaluator, "_measure", measured)
+    monkeypatch.setattr(Evaluator, "pending", awaited)
+    clock = {"mode": "real", "delay": {"name": "exponential", "rate": 50}}
+    more = {"evaluate": {"updates": 5}, "stop": {"accuracy": 0.01, "time": 30}}
+    path = tmp_path / "reached.h5"
+    assert mpifl("run", write(tmp_path, "reached", job(AREA, DIGITS, clock=clock, **more)), f"output={path}") == 143
+    with open_run(path) as file:
+        before = len(file.updates)
+        assert file.evaluations.test_accuracy.max() >= 0.01
+    assert mpifl("resume", path) == 0
+    with open_run(path) as file:
+        assert file.status == "completed" and before <= len(file.updates) <= before + 1
+
+
+ONCE = """
+import os
+from dataclasses import dataclass
+from pathlib import Path
+import numpy as np
+from mpifl.algorithms.area import Area
+
+@dataclass(frozen=True)
+class Once(Area):
+    def init_client(self, x0, i):
+        client = super().init_client(x0, i)
+        client.i = i
+        return client
+
+    def train(self, client, message, objective):
+        if client.i == 1 and message.round == 3 and not Path({flag!r}).exists():
+            raise OSError("a disk that is away")
+        return super().train(client, message, objective)
+
+@dataclass(frozen=True)
+class Unsaved(Area):
+    def train(self, client, message, objective):
+        client.last = None
+        return super().train(client, message, objective)
+"""
+
+
+def own(folder: Path, patch: pytest.MonkeyPatch, rule: str, **more: Any) -> Path:
+    """The file of a job with a rule of its own; every checkpoint of it is waited for."""
+    cut = Keeper.cut
+
+    def awaited(self: Keeper, time: float, loop: Loop) -> None:
+        cut(self, time, loop)
+        self.finish(time, loop)
+
+    patch.setattr(Keeper, "cut", awaited)
+    (folder / "own_resumed.py").write_text(ONCE.format(flag=str(folder / "mended")))
+    patch.syspath_prepend(folder)
+    return write(folder, rule, job({**AREA, "name": f"own_resumed:{rule}"}, **more))
+
+
+def test_a_client_that_raised_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`stop`: no checkpoint has the error, though its turn comes later; the run goes on, with all clients."""
+    file = own(tmp_path, monkeypatch, "Once", checkpoint={"updates": 1}, faults={"lost": "stop"})
+    path, whole = tmp_path / "once.h5", tmp_path / "whole.h5"
+    assert mpifl("run", file, f"output={path}") == 3
+    (tmp_path / "mended").touch()
+    assert mpifl("resume", path) == 0
+    assert mpifl("run", file, f"output={whole}") == 0
+    assert not differing(whole, path, but=("events",))
+
+
+def test_a_state_that_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes on, and says why it has no checkpoints."""
+    file, path = own(tmp_path, monkeypatch, "Unsaved", checkpoint={"updates": 20}), tmp_path / "unsaved.h5"
+    assert mpifl("run", file, f"output={path}") == 0
+    assert not sets(folder_of(path))
+    with open_run(path) as found:
+        failed = found.events[found.events.kind == "checkpoint-failed"]
+        assert failed.updates.tolist() == [20, 40]
+        assert failed.text.str.contains("rank 1: state last is a NoneType, not an array").all()

@@ -29,6 +29,7 @@ def main(path: Path) -> None:
             path,
             attrs={"name": "live", "algorithm": "area", "config": "name: live\n", "clock": "real", "clients": 7},
             clients={"samples": np.arange(7), "rank": np.ones(7), "rate": None},
+            number=turn,
             counts=counts(first),
             states=["live"] * 7,
             x=np.zeros(1000, np.float32),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ def resumed(path: Path, **changes: Any) -> RunWriter:
     arguments: dict[str, Any] = {
         "attrs": {**ATTRS, "ranks": 5, "hosts": ["c"]},
         "clients": {"samples": [5, 6, 7], "rank": [1, 2, 3], "rate": [10.0, 20.0, 30.0]},
+        "number": 2,
         "counts": COUNTS,
         "states": ["live", "aside", "lost"],
         "x": np.array([5, 6, 7, 8], np.float32),
@@ -234,6 +237,32 @@ def test_durable_rows_are_in_the_file_before_it_is_synced(tmp_path: Path, monkey
     w.durable(w.counts())  # as it is
 
 
+def test_the_run_shows_that_it_is_alive_while_the_disk_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are written, and so the file's time changes, while another thread waits until they are durable."""
+    w, begun, over = writer(tmp_path / "run.h5"), threading.Event(), threading.Event()
+
+    def slow(descriptor: int) -> None:
+        begun.set()
+        assert over.wait(30)
+
+    monkeypatch.setattr(writer_module.os, "fsync", slow)
+    w.update(1, 0, 0, 0, 1, 0, 0)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(w.durable, w.counts())
+        assert begun.wait(20)
+        w.update(2, 0, 0, 0, 1, 0, 0)
+        try:
+            pool.submit(w.flush).result(20)
+            with open_run(tmp_path / "run.h5") as run:
+                assert len(run.updates) == 2
+            assert not waiting.done()
+        finally:
+            over.set()
+        waiting.result(20)
+    monkeypatch.undo()
+    w.close("completed")
+
+
 # -- checkpoints beside the file ---------------------------------------------------------------------------------------
 def test_checkpoints_of_another_run_stay_unless_overwritten(tmp_path: Path) -> None:
     path, folder = tmp_path / "run.h5", tmp_path / "run.ckpt"
@@ -256,3 +285,13 @@ def test_what_a_run_without_a_complete_checkpoint_left_is_in_nobodys_way(tmp_pat
     (tmp_path / "run.ckpt" / "000001.rank0").write_text("")
     writer(tmp_path / "run.h5").close("completed")
     assert os.listdir(tmp_path) == ["run.h5"]
+
+
+def test_only_what_the_dead_left_is_swept_away(tmp_path: Path) -> None:
+    """A file that was written to just now may be that of another resume, which then ends with words of its own."""
+    ended(tmp_path / "run.h5", "failed")
+    for name in (".run.h5.0123abcd", ".run.h5.89abcdef"):
+        (tmp_path / name).write_text("")
+    os.utime(tmp_path / ".run.h5.0123abcd", (1e9, 1e9))
+    resumed(tmp_path / "run.h5").close("completed")
+    assert sorted(os.listdir(tmp_path)) == [".run.h5.89abcdef", "run.h5"]

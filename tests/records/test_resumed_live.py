@@ -17,6 +17,7 @@ import pytest
 
 from mpifl.analysis import show as show_module
 from mpifl.records import RunWriter, open_run
+from mpifl.records import resume as resume_module
 from tests.records.resumer import counts
 from tests.records.test_live import ROOT, Start, consistent, start
 from tests.records.test_resumed import fill, resumed
@@ -25,6 +26,7 @@ from tests.records.test_writer import writer
 __all__ = ["start"]
 
 LIVE: dict[str, Any] = {
+    "number": 1,
     "attrs": {"name": "live", "config": "name: live\n"},
     "clients": {"samples": np.arange(7), "rank": np.zeros(7), "rate": None},
     "states": ["live"] * 7,
@@ -70,7 +72,7 @@ def test_a_row_is_read_or_not_whatever_is_resumed(start: Start) -> None:
     assert turns > 5 and {status for status, _ in seen} >= {"running", "interrupted"} and len(set(seen)) > 5
 
 
-def test_killed_while_it_resumes(start: Start) -> None:
+def test_killed_while_it_resumes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any instant: the old file or the new one is there, whole; the next resume removes what was left."""
     process, path = start()
     time.sleep(0.3)
@@ -92,6 +94,7 @@ def test_killed_while_it_resumes(start: Start) -> None:
             rows = consistent(run)
     assert left > 0, "some must have been killed half-way"
     k = rows // 1000 * 1000
+    monkeypatch.setattr(resume_module, "STALE", 0.0)  # they are all dead
     RunWriter.resumed(path, **LIVE, counts=counts(k)).close("completed")
     assert os.listdir(path.parent) == ["live.h5"]
 

@@ -1,0 +1,152 @@
+"""When a checkpoint is complete, and when it is given up: whatever becomes of the ranks that it waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from math import nan
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl import open_run
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import State
+from mpifl.faults import Faults
+from mpifl.keep import Keeper
+from mpifl.links.wire import Told
+from mpifl.records.checkpoint import Part, folder_of, sets
+from tests.records.sets import finished
+from tests.records.test_writer import writer
+
+
+class Ranks:
+    """Ranks 1 and 2 with a client each, which save their parts when they are told to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.living, self.silent, self.rank_of = {1, 2}, set[int](), [1, 2]
+        self.parts: list[Told] = []
+        self.errors: set[int] = set()
+        self._writers = {rank: Part(folder, rank) for rank in (1, 2)}
+
+    def saves(self, rank: int, number: int = 1) -> None:
+        self._writers[rank].save(number, {"x": np.zeros(3)})
+        self.parts += [Told(rank, *written) for written in finished(self._writers[rank])]
+
+    def mark(self, number: int) -> None: ...
+
+    def look(self) -> None: ...
+
+    def raised(self) -> set[int]:
+        return self.errors
+
+    def bereaved(self) -> list[tuple[int, str]]:
+        return []
+
+    def close(self) -> None:
+        for part in self._writers.values():
+            part.close()
+
+
+class Scene:
+    """A server that has begun checkpoint 1, while both clients had not answered."""
+
+    def __init__(self, path: Path, faults: Faults) -> None:
+        self.writer, self.ranks = writer(path), Ranks(folder_of(path))
+        evaluator: Any = SimpleNamespace(pending=lambda: (0, nan, []))
+        plan: Any = SimpleNamespace(save=dict)
+        losses = SimpleNamespace(lost=set[int](), faults=faults)
+        self.rounds = [1, 1]
+        self.loop: Any = SimpleNamespace(
+            server=State(x=np.zeros(3)), out={0: 0.0, 1: 0.0}, losses=losses, updates=0, version=0, rounds=self.rounds,
+            saved=lambda: {"rounds": self.rounds, "states": ["live"] * 2},
+        )  # fmt: skip
+        ranks: Any = self.ranks
+        self.keeper = Keeper(self.writer, evaluator, ranks, plan, Area(step_size=0.1), dict, rehost=False)
+        self.keeper.cut(0.0, self.loop)
+
+    def end(self) -> list[str]:
+        """What became of the checkpoint; everything that was to come has come."""
+        deadline = time.monotonic() + 20
+        while self.keeper.busy and time.monotonic() < deadline:
+            self.keeper.poll(0.0, self.loop)
+            time.sleep(0.001)
+        self.keeper.close()
+        self.ranks.close()
+        self.writer.close("failed")
+        with open_run(self.writer.path) as run:
+            return [f"{row.kind}: {row.text}" for row in run.events.itertuples()]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
+    yield lambda **faults: Scene(tmp_path / "run.h5", Faults(**faults))
+
+
+GIVEN_UP = "checkpoint-failed: checkpoint 1 could not be completed: "
+
+
+def complete(made: Scene) -> bool:
+    (told,) = made.end()
+    return told.startswith("checkpoint: 1: 3 parts") and sets(folder_of(made.writer.path)) == [1]
+
+
+def test_a_rank_that_lives_saves_though_its_client_is_set_aside(scene: Callable[..., Scene]) -> None:
+    made = scene()
+    made.ranks.saves(1)
+    made.loop.losses.lost.add(1)
+    made.keeper.poll(0.0, made.loop)
+    assert made.keeper.busy
+    made.ranks.saves(2)
+    assert complete(made)
+
+
+def test_a_rank_that_died(scene: Callable[..., Scene]) -> None:
+    made = scene()
+    made.ranks.saves(1)
+    made.ranks.living.discard(2)
+    assert made.end() == [f"{GIVEN_UP}rank 2 was lost"]
+
+
+def test_a_rank_that_died_when_it_had_saved(scene: Callable[..., Scene]) -> None:
+    made = scene()
+    made.ranks.saves(2)
+    made.keeper.poll(0.0, made.loop)
+    made.ranks.living.discard(2)
+    made.loop.losses.lost.add(1)
+    made.ranks.saves(1)
+    assert complete(made)
+
+
+def test_a_rank_that_hangs(scene: Callable[..., Scene]) -> None:
+    """All its clients were given up; one that has others may still answer."""
+    made = scene()
+    made.ranks.saves(1)
+    made.ranks.silent.add(2)
+    made.keeper.poll(0.0, made.loop)
+    assert made.keeper.busy
+    made.loop.losses.lost.add(1)
+    assert made.end() == [f"{GIVEN_UP}rank 2 was lost"]
+
+
+@pytest.mark.parametrize("later", [True, False], ids=["after its part", "before"])
+def test_a_client_that_raised_where_that_ends_the_run(scene: Callable[..., Scene], later: bool) -> None:
+    """What has its error in it would fail again; an error of a later message is not in it."""
+    made = scene(lost="stop")
+    made.ranks.errors.add(1)
+    if later:
+        made.loop.rounds = [1, 2]
+    made.ranks.saves(1)
+    made.ranks.saves(2)
+    assert complete(made) if later else made.end() == [f"{GIVEN_UP}client 1 raised"]
+
+
+def test_a_client_that_raised_where_the_run_goes_on(scene: Callable[..., Scene]) -> None:
+    made = scene()
+    made.ranks.errors.add(1)
+    made.ranks.saves(1)
+    made.ranks.saves(2)
+    assert complete(made)
