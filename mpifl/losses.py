@@ -28,6 +28,7 @@ class Losses:
         self.lost: set[int] = set()  # clients that are not live
         self._told: set[str] = set()  # last lines of tracebacks that were printed
         self._looked = 0.0  # perf_counter
+        self._there = time.perf_counter()  # when the loop came by last
 
     def saved(self) -> dict[str, Any]:
         """JSON-able."""
@@ -38,11 +39,22 @@ class Losses:
         self.lost = {i for i, state in enumerate(self.states) if state != LIVE}
 
     def watch(self, at: float) -> None:
-        """Sees to the clients that the link has lost, and to those that have not answered for too long."""
+        """Sees to the clients that the link has lost, and to those that have not answered for too long.
+
+        Called after every event; a clock that waits makes one each LOOK_UP s. More than LOOK from one call to the next
+        means that the server was away, when no large message moves: all who are out have that much longer.
+        """
         loop, patience = self._loop, self.faults.patience
         for i, why in loop.link.lost():
             self.miss(at, i, why)
-        if patience is None or (now := time.perf_counter()) < self._looked + LOOK:
+        if patience is None:
+            return
+        now = time.perf_counter()
+        away, self._there = now - self._there, now
+        if away > LOOK:
+            for i in loop.out:
+                loop.out[i] += away
+        if now < self._looked + LOOK:
             return
         self._looked = now
         for i in list(loop.out):

@@ -26,6 +26,7 @@ class Rule:
     """How a set of vectors becomes one."""
 
     whole: ClassVar[bool] = True  # whether it takes the whole set: a mean is summed up as the vectors come
+    counts: ClassVar[bool] = False  # whether the number of vectors must be known before
 
     def check(self, members: int | None) -> None:
         """Raises ConfigError where the rule does not fit so many vectors; None: their number is not known."""
@@ -103,6 +104,8 @@ class Krum(Rule):
     keep: int = 1
     """number of vectors that are kept; above 1: Multi-Krum (m)"""
 
+    counts = True
+
     def __post_init__(self) -> None:
         at_least("bad", self.bad, 0)
         at_least("keep", self.keep, 1)
@@ -125,7 +128,8 @@ class Krum(Rule):
         return squares[:, 1 : max(len(v) - self.bad - 1, 2)].sum(axis=1)
 
     def combine(self, v: np.ndarray, weights: np.ndarray, base: Vector) -> Vector:
-        kept = np.sort(np.argsort(self.scores(v), kind="stable")[: self.keep])
+        most = max(1, min(self.keep, len(v) - self.bad))  # of fewer than there should be, the bad ones still go
+        kept = np.sort(np.argsort(self.scores(v), kind="stable")[:most])
         share = weights[kept] / weights[kept].sum()
         return share.astype(v.dtype) @ v[kept]
 

@@ -81,6 +81,9 @@ class Averaged(Sampled):
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
+        if self.aggregation.counts and self.sampling != "uniform":
+            text = f"uniform with {self.aggregation.name}: one that is drawn twice is one member, so m is not known"
+            raise ConfigError("sampling", self.sampling, text)
         self.aggregation.check(self.cohort or clients)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
@@ -120,8 +123,9 @@ class Tracking(Synchronous):
     """The base of methods whose clients keep corrections delta_i that sum to 0 over all clients.
 
     All must take the same step and the same number of steps, or the sum would not be 0. Where a client goes on from an
-    earlier state, the sum is lost; all delta_i then start from 0 again with the next round. The server's state has
-    `start`, which counts these, and `restart`: whether there is one to come. The client's has `start` and `delta`.
+    earlier state, the sum is lost; all delta_i then start from 0 again with the next round, and that client's at once:
+    the message that it is sent does not follow its last answer. The server's state has `start`, which counts these, and
+    `restart`: whether there is one to come. The client's has `start`, -1 where it went on so, and `delta`.
     """
 
     step_weights: str = field(default="one", init=False)
@@ -133,6 +137,9 @@ class Tracking(Synchronous):
 
     def readmit(self, server: State, i: int) -> None:
         server.restart = 1
+
+    def rehosted(self, client: State) -> None:
+        client.start = -1
 
     def track(self, client: State, start: float, change: Vector) -> None:
         """delta_i <- delta_i + change, or 0 where all start again."""

@@ -181,8 +181,13 @@ class Record:
             """The updates before the k-th aggregation; -1 where there are no more."""
             return self._aggregations[k][1] if k < len(self._aggregations) else -1
 
+        def evaluation(updates: int) -> tuple[float, int, int] | None:
+            """The evaluation after this many updates and before the next aggregation."""
+            found = self._evaluations[evaluated] if evaluated < len(self._evaluations) else None
+            return found if found and found[1:] == (updates, aggregated) else None
+
         def incident(updates: int) -> Incident | None:
-            """What befell a client after this many updates and before the next aggregation."""
+            """What befell a client there."""
             found = self._incidents[befallen] if befallen < len(self._incidents) else None
             return found if found and (found.updates, found.version) == (updates, aggregated) else None
 
@@ -190,10 +195,9 @@ class Record:
             """What happened between this many updates and the next one."""
             nonlocal aggregated, evaluated, befallen
             while True:
-                evaluation = self._evaluations[evaluated] if evaluated < len(self._evaluations) else (inf, -1, -1)
-                if evaluation[1:] == (updates, aggregated):
+                if measured := evaluation(updates):
                     evaluated += 1
-                    yield Event("evaluate", evaluation[0])
+                    yield Event("evaluate", measured[0])
                 elif found := incident(updates):
                     befallen += 1
                     refused = self._take(link, found.client) if found.kind == "refused" else None
@@ -206,13 +210,19 @@ class Record:
 
         yield from pauses(0)
         for count, (time, client, compute, exchange) in enumerate(self._updates, 1):
-            due = not self._timed and after(aggregated) == count and not incident(count)
+            apart = self._timed or evaluation(count) or incident(count)  # something lies before the aggregation
+            due = after(aggregated) == count and not apart
             aggregated += due
             update = self._take(link, client)._replace(compute=compute, exchange=exchange)
             yield Event("update", time, client, update, due)
             yield from pauses(count)
-        if aggregated < len(self._aggregations):
-            raise RunFailed(f"the record contradicts itself: aggregation {aggregated + 1} has no place in it")
+        for what, done, rows in (
+            ("aggregation", aggregated, self._aggregations),
+            ("evaluation", evaluated, self._evaluations),
+            ("incident", befallen, self._incidents),
+        ):
+            if done < len(rows):
+                raise RunFailed(f"the record contradicts itself: {what} {done + 1} has no place in it")
 
     def _take(self, link: Link, i: int) -> Update:
         if update := link.take(i):

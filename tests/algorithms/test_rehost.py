@@ -11,11 +11,9 @@ from mpifl.algorithms import find, names
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, State
 from mpifl.algorithms.feddane import FedDANE
-from mpifl.algorithms.fedgate import FedGate
 from mpifl.algorithms.fedpd import FedPD
 from mpifl.algorithms.local import Gd
 from mpifl.algorithms.splitting import Absolute
-from mpifl.algorithms.vrl_sgd import VrlSgd
 from tests.algorithms.world import World, snapshot
 from tests.loops import close, optimum, random_quadratics
 
@@ -163,68 +161,6 @@ def test_who_telescopes() -> None:
     assert {name for name in names() if find(name).telescopes} == TELESCOPES.keys()
     for name in TELESCOPES:
         assert len(find(name).telescopes) == find(name).vectors_up
-
-
-# -- corrections that sum to 0 -----------------------------------------------------------------------------------------
-def delta_sum(here: World, n: int = 4) -> np.ndarray:
-    """sum delta_i as the next round's messages make it."""
-    here.algorithm.begin(here.server, list(range(n)))
-    for i in range(n):
-        here.contact(i)
-    found = sum(here.states[i].delta for i in range(n))
-    for i in range(n):
-        here.take(i)
-    here.aggregate()
-    return found  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("age", [1, 5])
-@pytest.mark.parametrize(
-    "algorithm",
-    [FedGate(step_size=0.05, local_steps=4, server_step=0.7), VrlSgd(step_size=0.05, local_steps=4),
-     VrlSgd(step_size=0.05, local_steps=4, warm_up=True)],
-    ids=["fedgate", "vrl-sgd", "vrl-sgd-w"],
-)  # fmt: skip
-def test_delta_starts_again(algorithm: Algorithm, age: int) -> None:
-    """A client of an older state in the middle of a round: from the next round on the sum of the delta_i is 0 again,
-    and the limit is the optimum of all clients. Without `readmit` the sum stays off, and so does the limit."""
-    for told in (True, False):
-        here, kept = World(algorithm, CLIENTS, np.ones(3)), []
-        for _ in range(9):
-            kept.append(snapshot(here.states[VICTIM]))
-            close(delta_sum(here), 0)
-        here.algorithm.begin(here.server, list(range(4)))
-        for i in (0, 1, 2):
-            here.contact(i)
-        here.take(0)
-        here.states[VICTIM] = kept[-age]
-        if told:
-            here.algorithm.readmit(here.server, VICTIM)
-        here.contact(VICTIM)
-        here.contact(3)
-        for i in (2, VICTIM, 3):
-            here.take(i)
-        here.aggregate()
-        sums = [delta_sum(here) for _ in range(600)]
-        away = np.abs(here.server.x - optimum(CLIENTS)).max()
-        if told:
-            close(sums, 0)
-            assert here.server.start == 1 and away < 1e-11
-        else:
-            assert np.abs(sums[-1]).max() > 1e-4 < away
-
-
-def test_a_second_restart_reaches_states_from_before_the_first() -> None:
-    here = World(FedGate(step_size=0.05, local_steps=4), CLIENTS, np.ones(3))
-    kept = snapshot(here.states[VICTIM])
-    for _ in range(2):
-        for _ in range(4):
-            delta_sum(here)
-        here.states[VICTIM] = kept
-        here.algorithm.readmit(here.server, VICTIM)
-        delta_sum(here)
-    close([delta_sum(here) for _ in range(5)], 0)
-    assert here.server.start == 2
 
 
 # -- phases, and methods that need nothing -----------------------------------------------------------------------------

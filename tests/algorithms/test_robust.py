@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mpifl import config, listing
 from mpifl.algorithms import find
 from mpifl.algorithms.base import State
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.algorithms.robust import Aggregation, Clip, Krum, Mean, Median, TrimmedMean, combined
-from mpifl.errors import ConfigError
 from tests.algorithms.test_state import same, written
 from tests.algorithms.world import World
 from tests.loops import Quadratic, close, drift_point, quadratics, random_quadratics, run
@@ -72,6 +70,18 @@ def test_krum_by_hand() -> None:
     close(Krum(bad=2).scores(v[:, None]), [1, 1, 1, 4, 36], 1e-15)
     close(of(Krum(bad=0, keep=5), v), 3.4, 1e-15)
     assert of(Krum(bad=3), v[:2]) == 0 and of(Krum(bad=3), v[4:]) == 10  # of too few: the nearest other, if there is
+
+
+def test_krum_of_fewer_than_there_should_be() -> None:
+    """Of m vectors at most m - f are kept, and at least one: of 0, 1, 2, 1000 with f = 1 the first three, with f = 2
+    the two that are nearest to another, of equal ones the lower."""
+    rule = Krum(bad=1, keep=4)
+    rule.check(5)
+    v = [0, 1, 2, 1000]
+    assert of(rule, v) == 1
+    close(of(rule, v, [0.1, 0.2, 0.1, 0.6]), (0.2 * 1 + 0.1 * 2) / 0.4, 1e-15)
+    assert of(Krum(bad=2, keep=3), v) == 0.5
+    assert [of(Krum(bad=2, keep=3), v[:m]) for m in (1, 2, 3)] == [0, 0, 0]
 
 
 def test_krum_far_from_the_origin() -> None:
@@ -198,6 +208,25 @@ def test_a_lost_member(rule: Aggregation, after: int) -> None:
     close(one.server.x, other.server.x, 1e-15)
 
 
+def test_a_lost_member_makes_no_room_for_a_bad_one() -> None:
+    """Nine members, two of them bad, seven kept; without honest client 4 the six other honest ones are: FedAvg's model
+    is the mean of theirs, and so is FedBuff's from a buffer that lacks it."""
+    clients, x0 = crowd(Huge), np.full(3, 0.5)
+    rule, others = Krum(bad=2, keep=7), [0, 1, 3, 6, 7, 8]
+    expected = np.mean([clients[i].steps(x0, 0.2) for i in others], axis=0)
+    here = World(FedAvg(step_size=0.2, aggregation=rule), clients, x0)
+    here.algorithm.validate(9)
+    here.round(range(9), lost=4)
+    close(here.server.x, expected)
+    buffered = World(FedBuff(step_size=0.2, aggregation=rule, trigger=Trigger(every=9), reply="deferred"), clients, x0)
+    buffered.algorithm.validate(9)
+    for i in (5, 0, 1, 2, 3, 6, 7, 8):
+        buffered.contact(i)
+        buffered.take(i)
+    buffered.aggregate()
+    close(buffered.server.x, expected)
+
+
 @every_rule
 def test_saved_in_the_middle_of_a_round(rule: Aggregation) -> None:
     clients = random_quadratics(1, 6)
@@ -221,57 +250,3 @@ def test_a_mean_holds_nothing() -> None:
     here.contact(0)
     here.take(0)
     assert here.server.held == {} and here.server.sum.any()
-
-
-# -- jobs --------------------------------------------------------------------------------------------------------------
-def algorithm_of(**section: Any) -> Any:
-    problem = {"clients": 6, "model": {"name": "quadratic", "dim": 2}}
-    return config.job_from_dict(
-        {"name": "r", "seed": 0, "output": "r.h5", "problem": problem, "algorithm": section, "stop": {"updates": 1}}
-    ).algorithm
-
-
-def test_sections() -> None:
-    """By name alone, or with options; what is dumped reads again."""
-    assert algorithm_of(name="fedavg").aggregation == Mean()
-    assert algorithm_of(name="fedprox", aggregation="median").aggregation == Median()
-    assert algorithm_of(name="fedbuff", aggregation={"name": "clip", "norm": 2}).aggregation == Clip(norm=2.0)
-    rule = {"name": "krum", "bad": 2, "keep": 4}
-    assert algorithm_of(name="apfl", aggregation=rule).aggregation == Krum(bad=2, keep=4)
-    job = config.job_from_dict({
-        "name": "r", "seed": 0, "output": "r.h5", "problem": {"clients": 6, "model": {"name": "quadratic", "dim": 2}},
-        "algorithm": {"name": "fedavg", "aggregation": rule}, "stop": {"updates": 1},
-    })  # fmt: skip
-    assert config.job_from_dict(config.job_to_dict(job)) == job
-
-
-@pytest.mark.parametrize(
-    ("section", "key"),
-    [
-        ({"aggregation": {"name": "trimmed-mean", "trim": 0.5}}, "algorithm.aggregation.trim"),
-        ({"aggregation": {"name": "trimmed-mean", "trim": -0.1}}, "algorithm.aggregation.trim"),
-        ({"aggregation": "clip"}, "algorithm.aggregation.norm"),
-        ({"aggregation": {"name": "clip", "norm": 0}}, "algorithm.aggregation.norm"),
-        ({"aggregation": {"name": "krum", "bad": -1}}, "algorithm.aggregation.bad"),
-        ({"aggregation": {"name": "krum", "keep": 0}}, "algorithm.aggregation.keep"),
-        ({"aggregation": {"name": "krum", "bad": 4}}, "algorithm.aggregation.bad"),
-        ({"aggregation": {"name": "krum", "bad": 2}, "cohort": 4}, "algorithm.aggregation.bad"),
-        ({"aggregation": {"name": "krum", "bad": 3, "keep": 4}}, "algorithm.aggregation.keep"),
-        ({"aggregation": "krun"}, "algorithm.aggregation.name"),
-        ({"name": "fedbuff", "trigger": {"every": 3}, "aggregation": "krum"}, "algorithm.aggregation.bad"),
-        ({"name": "fedbuff", "trigger": {"period": 3.0}, "aggregation": "krum"}, "algorithm.aggregation.bad"),
-    ],
-    ids=str,
-)
-def test_what_is_refused(section: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        algorithm_of(**{"name": "fedavg", **section})
-    assert caught.value.key == key, caught.value
-
-
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedbuff", "apfl"])
-def test_listed(name: str) -> None:
-    text = listing.algorithms(name)
-    for line in ("aggregation ", "aggregation.trim ", "aggregation.norm ", "aggregation.bad ", "aggregation.keep "):
-        assert line in text
-    assert "krum" in text and "2 f + 3" in text

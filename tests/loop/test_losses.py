@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import inf
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-import mpifl.losses as losses_module
-import mpifl.serve as serve_module
 from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
@@ -21,6 +18,7 @@ from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
 from mpifl.faults import Faults
+from mpifl.keep import Keeper
 from mpifl.links.clocks import VirtualClock
 from mpifl.links.delays import Speed
 from mpifl.links.inprocess import InProcess
@@ -104,15 +102,17 @@ class Run:
 
     def __init__(
         self, algorithm: Algorithm, deaths: Mapping[int, Iterable[int]], again: Record | None = None,
-        faults: Faults = Faults(), clock: VirtualClock | None = None,  # noqa: B008
+        faults: Faults = Faults(), evaluate: int = 7,  # noqa: B008
     ) -> None:  # fmt: skip
         x0, objectives = clients("float64")
         people = Clients(np.array([1, 2, 3, 4, 5]), seed=3)
         speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
-        clock = clock or VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
+        clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
         self.rows, self.worker = Rows(), Worker(algorithm, x0, objectives)
         self.link = Dying(self.worker, {} if again else deaths)
-        plan = again or Plan(clock, algorithm.when(), 0, stop_updates=UPDATES, stop_time=60.0, evaluate_updates=7)
+        plan = again or Plan(
+            clock, algorithm.when(), 0, stop_updates=UPDATES, stop_time=60.0, evaluate_updates=evaluate
+        )
         self.server = algorithm.init_server(x0, people)
         Loop(algorithm, self.server, people, self.link, plan, self.rows, self._look, 0, faults).run()
 
@@ -125,9 +125,9 @@ class Run:
         return [self.server, *(self.worker.states[i] for i in range(N))]
 
 
-def check(algorithm: Algorithm, deaths: str) -> Run:
+def check(algorithm: Algorithm, deaths: str, evaluate: int = 7) -> Run:
     """The run comes to its end without those who died; by its record it is the same again."""
-    one = Run(algorithm, DEATHS[deaths])
+    one = Run(algorithm, DEATHS[deaths], evaluate=evaluate)
     assert len(one.rows.updates) == UPDATES and not one.link.sent_late
     assert set(one.rows.states) == {incident.client for incident in one.rows.incidents} <= one.link.dead
     for incident in one.rows.incidents:
@@ -136,6 +136,8 @@ def check(algorithm: Algorithm, deaths: str) -> Run:
     again = Run(algorithm, {}, one.rows.record(bool((when := algorithm.when()) and when.timed)))
     assert again.rows.updates == one.rows.updates
     assert again.rows.aggregations == one.rows.aggregations
+    assert again.rows.evaluations == one.rows.evaluations
+    assert {row[1] for row in one.rows.evaluations} == {*range(0, UPDATES, evaluate), UPDATES}
     for i, state in enumerate([again.server, *(again.worker.states[i] for i in range(N))], -1):
         if i not in one.link.dead:  # what those did last nobody knows
             assert same(state, one.states()[i + 1]), i
@@ -160,8 +162,8 @@ MORE = {
 @pytest.mark.parametrize("deaths", DEATHS)
 @pytest.mark.parametrize("case", MORE)
 def test_triggers_and_replies(case: str, deaths: str) -> None:
-    """Where fewer live than an aggregation waits for, it comes with the last of them."""
-    run = check(MORE[case], deaths)
+    """Where fewer live than an aggregation waits for, it comes with the last of them; every model is measured."""
+    run = check(MORE[case], deaths, evaluate=1)
     if (case, deaths) == ("deferred, few", "at once"):
         assert len(run.rows.aggregations) > UPDATES - 12 and run.link.dead == {0, 1, 2, 3}
 
@@ -222,8 +224,17 @@ def test_resumed_with_a_lost_client(tmp_path: Path, kept: list[Path], policy: st
     assert not differing(whole, kept[0].with_name("whole-replay.h5"), but=("events",))
 
 
-def test_a_run_that_failed_is_resumed(tmp_path: Path, kept: list[Path], capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_a_run_that_failed_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With `stop` a loss fails the run; resumed, it fails there again, and the checkpoint is still there."""
+    cut = Keeper.cut
+
+    def at_once(self: Keeper, time: float, loop: Loop) -> None:
+        cut(self, time, loop)
+        self.finish(time, loop)  # it is complete, or given up where it has the error that ends the run
+
+    monkeypatch.setattr(Keeper, "cut", at_once)
     file = write(tmp_path, "stop", failing(checkpoint={"updates": 4}, faults={"lost": "stop"}))
     path = tmp_path / "stop.h5"
     assert mpifl("run", file, f"output={path}") == 3
@@ -238,82 +249,15 @@ def test_a_run_that_failed_is_resumed(tmp_path: Path, kept: list[Path], capsys: 
         assert len(done.updates) == count and done.events.kind.tolist().count("resumed") == 1
 
 
-# -- who answers, and who does not -------------------------------------------------------------------------------------
-class Silence(InProcess):
-    """A link that knows when clients answered (perf_counter); what is given up is listed."""
-
-    def __init__(self) -> None:
-        self.when: dict[int, float] = {}
-        self.given_up: list[int] = []
-
-    def lost(self) -> list[tuple[int, str]]:
-        return []
-
-    def answered(self, i: int) -> bool:
-        return i in self.when
-
-    def give_up(self, i: int) -> None:
-        assert i not in self.when
-        self.given_up.append(i)
-
-
-def watched(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> tuple[Loop, Silence, list[float], list[Any]]:
-    """A loop whose clock is the list's one number, its link, and the clients that were moved."""
-    now, link, moved, algorithm = [100.0], Silence(), [], Area(trigger=Trigger(every=2))
-    for module in (losses_module, serve_module):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    x0, _ = clients("float64")
-    people = Clients(np.ones(N, int))
-    server, plan = algorithm.init_server(x0, people), Plan(VirtualClock(Speed().bind(N, 0), None), None, 0)
-    keeper: Any = SimpleNamespace(rehost=lambda i, *_: moved.append(i) or "to rank 9")
-    loop = Loop(algorithm, server, people, link, plan, Rows(), lambda *_: False, 0, faults, keeper)
-    monkeypatch.setattr(loop, "send", lambda members: loop.out.update(dict.fromkeys(members, now[0])))
-    loop.send(list(range(N)))
-    return loop, link, now, moved
-
-
-def test_who_has_answered_is_not_given_up_while_the_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that waits for its turn was there in time; once its turn comes, it has time to arrive."""
-    loop, link, now, _ = watched(monkeypatch, Faults(patience=4.0))
-    link.when[2] = now[0]
-    for _ in range(10):
-        now[0] += 1.0
-        loop.losses.watch(0.0)
-    assert sorted(link.given_up) == [0, 1, 3, 4] == sorted(loop.losses.lost)
-    del link.when[2]  # it is being received now
-    now[0] += 1.9
-    loop.losses.watch(0.0)
-    assert 2 not in link.given_up
-    now[0] += 4.1
-    with pytest.raises(RunFailed, match="all clients are lost"):
-        loop.losses.watch(0.0)
-
-
-def test_an_answer_that_comes_while_others_are_given_up_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, link, now, moved = watched(monkeypatch, Faults(patience=4.0, lost="rehost"))
-    rehost = loop.keeper.rehost  # type: ignore[union-attr]
-
-    def slow(i: int, *args: Any) -> str:
-        link.when[3] = now[0]
-        return rehost(i, *args)
-
-    monkeypatch.setattr(loop.keeper, "rehost", slow)
-    now[0] += 5.0
-    loop.losses.watch(0.0)
-    assert moved == [0, 1, 2, 4] == link.given_up
-
-
-def test_a_client_that_never_answers_is_moved_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would silence one rank after the other; an update that is consumed starts the count anew."""
-    loop, link, now, moved = watched(monkeypatch, Faults(patience=4.0, lost="rehost", refusals=2))
-    for _ in range(6):
-        now[0] += 5.0
-        link.when = dict.fromkeys([0, 2, 3, 4], now[0])
-        loop.losses.watch(0.0)
-    assert moved == [1, 1] and loop.losses.lost == {1} and loop.losses.states[1] == "lost"
-    for _ in range(3):
-        now[0] += 5.0
-        link.when = dict.fromkeys([0, 3, 4], now[0])
-        loop.losses.watch(0.0)
-        loop.losses.answered(2)
-    assert moved == [1, 1, 2, 2, 2] and loop.losses.lost == {1}
+def test_every_model_is_measured_again(tmp_path: Path) -> None:
+    """Three clients, aggregations by threes, and from client 1's fourth contact on it fails: two more updates, both
+    measured, and only then an aggregation of what is there. A replay measures all of it again."""
+    problem = {**SMALL, "clients": 3, "dtype": "float64"}
+    more = {"stop": {"updates": 30}, "evaluate": {"updates": 1}}
+    path = run(tmp_path, "few", job({**FAILING, "reply": "deferred"}, problem, **more))
+    with open_run(path) as file:
+        assert file.clients.state.tolist() == ["live", "lost", "live"]
+        assert file.evaluations.updates.tolist() == list(range(31))
+        assert file.evaluations.version.tolist() == [u // 3 if u < 10 else 3 + (u - 10) // 2 for u in range(31)]
+    assert mpifl("replay", path) == 0
+    assert not differing(path, path.with_name("few-replay.h5"))
