@@ -13,6 +13,13 @@ from tests.algorithms.test_rehost import CLIENTS, VICTIM
 from tests.algorithms.world import World, snapshot
 from tests.loops import close, optimum
 
+every_method = pytest.mark.parametrize(
+    "algorithm",
+    [FedGate(step_size=0.05, local_steps=4, server_step=0.7), VrlSgd(step_size=0.05, local_steps=4),
+     VrlSgd(step_size=0.05, local_steps=4, warm_up=True)],
+    ids=["fedgate", "vrl-sgd", "vrl-sgd-w"],
+)  # fmt: skip
+
 
 def delta_sum(here: World, n: int = 4) -> np.ndarray:
     """sum delta_i as the next round's messages make it."""
@@ -27,12 +34,7 @@ def delta_sum(here: World, n: int = 4) -> np.ndarray:
 
 
 @pytest.mark.parametrize("age", [1, 5])
-@pytest.mark.parametrize(
-    "algorithm",
-    [FedGate(step_size=0.05, local_steps=4, server_step=0.7), VrlSgd(step_size=0.05, local_steps=4),
-     VrlSgd(step_size=0.05, local_steps=4, warm_up=True)],
-    ids=["fedgate", "vrl-sgd", "vrl-sgd-w"],
-)  # fmt: skip
+@every_method
 def test_delta_starts_again(algorithm: Algorithm, age: int) -> None:
     """A client of an older state in the middle of a round: from the next round on the sum of the delta_i is 0 again,
     and the limit is the optimum of all clients. Without `readmit` the sum stays off, and so does the limit."""
@@ -63,12 +65,7 @@ def test_delta_starts_again(algorithm: Algorithm, age: int) -> None:
 
 
 @pytest.mark.parametrize("kept_at", [0, 3, 6])
-@pytest.mark.parametrize(
-    "algorithm",
-    [FedGate(step_size=0.05, local_steps=4, server_step=0.7), VrlSgd(step_size=0.05, local_steps=4),
-     VrlSgd(step_size=0.05, local_steps=4, warm_up=True)],
-    ids=["fedgate", "vrl-sgd", "vrl-sgd-w"],
-)  # fmt: skip
+@every_method
 def test_delta_is_0_in_the_round_of_a_move(algorithm: Algorithm, kept_at: int) -> None:
     """A client that moves in the middle of a round is sent that round's message: it takes plain gradient steps from x,
     whatever state it goes on from. With the next round all delta_i are 0, and then their sum."""
