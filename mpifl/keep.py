@@ -95,8 +95,8 @@ class Keeper:
             "evaluations": counts["evaluations"],
         }  # fmt: skip
         now = {
-            "run": self._writer.id, "session": self._writer.session, "time": time_, "counts": counts,
-            "loop": loop.saved(), "schedule": self._schedule.save(), "cut": self._cut,
+            "run": self._writer.id, "session": self._writer.session, "resumed_from": self._writer.resumed_from,
+            "time": time_, "counts": counts, "loop": loop.saved(), "schedule": self._schedule.save(), "cut": self._cut,
             "models": [m[:3] for m in models], "best": best, **self._facts(),
         }  # fmt: skip
         self._manifest = deepcopy(now)  # written when the loop has gone on

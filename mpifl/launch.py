@@ -159,6 +159,7 @@ def lead(
     file: dict[str, Any] = {"attrs": attrs, "clients": columns, "layout": problem.layout}
     if saved:
         rows = {"number": saved.number, "counts": saved.facts["counts"], "states": saved.facts["loop"]["states"]}
+        rows["found"] = saved.facts["found"]
         model = {"x": job.algorithm.model(server), "version": saved.facts["loop"]["version"]}
         writer = RunWriter.resumed(job.output, **file, **rows, **model)
     else:

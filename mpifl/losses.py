@@ -53,7 +53,7 @@ class Losses:
         away, self._there = now - self._there, now
         if away > LOOK:
             for i in loop.out:
-                loop.out[i] += away
+                loop.out[i] = max(loop.out[i], min(loop.out[i] + away, now))  # not before it was sent something
         if now < self._looked + LOOK:
             return
         self._looked = now

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mpifl.config import Job, job_from_dict
 from mpifl.errors import ConfigError
 from mpifl.records import Run, open_run
-from mpifl.records.checkpoint import folder_of, newest
+from mpifl.records.checkpoint import belongs, folder_of, newest
 
 if TYPE_CHECKING:
     from mpifl.records.checkpoint import Checkpoint
@@ -25,7 +25,7 @@ DEAD = 60.0  # s since it was written to, after which nobody asks; hosts may dif
 def resumed(path: Path) -> tuple[Job, Checkpoint]:
     """The job of a run file, and where it goes on from. Raises ConfigError where it does not."""
     if path.is_symlink():  # the file itself is replaced, not the link to it
-        path = path.resolve()
+        path = Path(os.path.realpath(path))
     with open_run(path) as run:
         if run.status == "completed":
             raise ConfigError("resume", path, "a run that was interrupted; this one is completed")
@@ -33,25 +33,22 @@ def resumed(path: Path) -> tuple[Job, Checkpoint]:
             raise ConfigError("resume", path, "a run; a replay is made again from the run that it repeats")
         _not_alive(run)
         job = replace(job_from_dict(run.config), output=str(path))
+        session = run.attrs.get("session")
         saved, passed = newest(folder_of(path), run.id, partial(_unfit, run))
     if saved is None:
         why = f": {'; '.join(passed)}" if passed else ""
         raise ConfigError("resume", path, f"a run with a complete checkpoint in {folder_of(path)}{why}")
     for clause in passed:
         print(f"mpifl: {clause}: going on from checkpoint {saved.number}", file=sys.stderr, flush=True)
-    saved.facts["passed"] = passed
+    saved.facts["passed"], saved.facts["found"] = passed, session
     return job, saved
 
 
 def _unfit(run: Run, checkpoint: Checkpoint) -> str:
     """Why a checkpoint of this run does not continue the rows of its file; "" where it does."""
-    facts, counts = checkpoint.facts, checkpoint.facts["counts"]
-    if checkpoint.number > run.attrs.get("resumed_from", 0) and facts.get("session") != run.attrs.get("session"):
-        return "is of a part of the run that was undone"
-    for table, count in counts.items():
-        if run.count(table) < count:
-            return f"needs {count} {table}, and the run file has {run.count(table)}"
-    return ""
+    if "session" not in run.attrs or belongs(checkpoint, {**run.attrs, "run": run.id}):
+        return ""
+    return "is of a part of the run that was undone"
 
 
 def _not_alive(run: Run) -> None:

@@ -236,7 +236,7 @@ class ServerEnd:
         return missed
 
     def raised(self) -> set[int]:
-        return {*self._failed, *(i for i, _ in self._missed)}
+        return {i for i in (*self._failed, *(i for i, _ in self._missed)) if self.rank_of[i] in self.living}
 
     def bereaved(self) -> list[tuple[int, str]]:
         found = [i for i, rank in enumerate(self.rank_of) if rank and rank not in self.living]

@@ -27,7 +27,8 @@ from mpifl.records.disk import checksum, sync_folder, words, write_durably
 from mpifl.records.part import Part, Written, part_name
 
 __all__ = [
-    "Checkpoint", "Part", "Saved", "Written", "commit", "discard", "folder_of", "newest", "open_set", "remove", "undo",
+    "Checkpoint", "Part", "Saved", "Written", "belongs", "commit", "discard", "folder_of", "newest", "open_set",
+    "remove", "undo",
 ]  # fmt: skip
 
 FORMAT = 1
@@ -105,7 +106,7 @@ class Checkpoint:
 def commit(folder: Path, number: int, facts: Mapping[str, Any], parts: Mapping[int, tuple[int, int]]) -> None:
     """Makes checkpoint `number` valid, then removes what it replaces: all sets but this and the complete one before.
 
-    facts   what JSON can hold, by strings; "run": the run's id
+    facts   what JSON can hold, by strings; those of `belongs` are asked for
     parts   rank: (bytes, crc), as `Part.done` told
     Raises OSError; the set is then not valid. TypeError or ValueError for facts that are no JSON.
     """
@@ -122,7 +123,17 @@ def commit(folder: Path, number: int, facts: Mapping[str, Any], parts: Mapping[i
     with contextlib.suppress(OSError):  # the folder's own name; the parent may not be ours to open
         sync_folder(folder.parent)
     with contextlib.suppress(OSError):  # the set is valid; what stays now goes at the next commit
-        _tidy(folder, number, facts.get("run"), {part_name(number, rank) for rank in parts})
+        _tidy(folder, number, facts, {part_name(number, rank) for rank in parts})
+
+
+def belongs(checkpoint: Checkpoint, now: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint is of the run and of the part of it that is in its file, and not of one that was undone.
+
+    now  run: its id; session: of the file's writer; resumed_from: the checkpoint that this one went on from
+    """
+    facts = checkpoint.facts
+    followed = checkpoint.number <= now.get("resumed_from", 0) or facts.get("session") == now.get("session")
+    return bool(facts.get("run") == now.get("run") and followed)
 
 
 def discard(folder: Path, number: int) -> None:
@@ -210,13 +221,13 @@ def _files(folder: Path) -> list[Path]:
     return sorted(files, key=lambda path: (not MANIFEST.fullmatch(path.name), path.name))
 
 
-def _tidy(folder: Path, number: int, run: Any, parts: set[str]) -> None:
-    """Removes all but set `number` and the last complete one of this run before it.
+def _tidy(folder: Path, number: int, facts: Mapping[str, Any], parts: set[str]) -> None:
+    """Removes all but set `number` and the last complete one before it that belongs to the same run.
 
     Parts of higher numbers stay, as they may be the next checkpoint's. Every writer of this set has finished what it
     began before, so temporary files up to `number` are those of the dead.
     """
-    before = next((k for k in reversed(_numbers(folder)) if k < number and _complete(folder, k, run)), None)
+    before = next((k for k in reversed(_numbers(folder)) if k < number and _complete(folder, k, facts)), None)
     for path in _files(folder):
         if _superfluous(path.name, number, before, parts):
             with contextlib.suppress(OSError):
@@ -233,13 +244,13 @@ def _superfluous(name: str, number: int, before: int | None, parts: set[str]) ->
     return k != before if k < number else not (manifest or name in parts)
 
 
-def _complete(folder: Path, number: int, run: Any) -> bool:
+def _complete(folder: Path, number: int, facts: Mapping[str, Any]) -> bool:
     try:
         checkpoint = Checkpoint(folder, number)
         checkpoint.check_sizes()
     except Unusable:
         return False
-    return bool(checkpoint.facts.get("run") == run)
+    return belongs(checkpoint, facts)
 
 
 @contextlib.contextmanager

@@ -28,9 +28,9 @@ def replace_model(file: h5py.File, x: np.ndarray, version: int) -> None:
             file.flush()
 
 
-def in_place(path: Path, descriptor: int) -> None:
-    """Raises OSError where an open file was deleted, moved or replaced: what is written then may be lost."""
-    if not os.path.samestat(os.stat(path), os.fstat(descriptor)):
+def in_place(path: Path, file: os.stat_result) -> None:
+    """Raises OSError where a file was deleted, moved or replaced: what belongs to it may be lost."""
+    if not os.path.samestat(os.stat(path), file):
         raise OSError(None, "another file has taken its place")
 
 

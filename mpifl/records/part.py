@@ -74,11 +74,11 @@ class Part:
             raise
 
     def save_made(self, number: int, make: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        """Writes what `make` returns; that it cannot be written, a TypeError, is told by `done` as well."""
+        """Writes what `make` returns; that it cannot be made or written is told by `done` as well."""
+        self._begin()
         try:
             self.save(number, make())
-        except TypeError as error:
-            self._begin()
+        except (TypeError, ValueError, OverflowError) as error:
             self._queue.put(_Job(number, None, self._folder, str(error)))
 
     def done(self) -> list[Written]:

@@ -31,6 +31,7 @@ def continued(
     clients: Mapping[str, Any],
     x: np.ndarray,
     layout: Sequence[tuple[str, tuple[int, ...]]],
+    found: str | None,
     number: int,
     counts: Mapping[str, int],
     states: Sequence[str],
@@ -38,10 +39,12 @@ def continued(
 ) -> h5py.File:
     """The open file that replaced `path` in one step, durably; arguments as those of `RunWriter.resumed`.
 
-    Raises ConfigError("run file", ...) for an old file that cannot be read or has too few rows, ConfigError("output",
-    ...) where the new one cannot be written. The old one then stays as it was.
+    Raises ConfigError("run file", ...) for an old file that cannot be read, has too few rows or is of another session
+    than `found`, ConfigError("output", ...) where the new one cannot be written. The old one then stays as it was.
     """
     with open_run(path) as old, new_file(path, overwrite=True) as file:
+        if found is not None and old.attrs.get("session") != found:
+            raise ConfigError("run file", path, "one that nobody else resumes; this one was resumed meanwhile")
         _enough(old, counts, len(states))
         kept = {name: old.attrs[name] for name in ("started", "id") if old.attrs.get(name)}
         lay_out(file, {**attrs, **kept, "resumed_from": number}, clients, x, layout, version, states)

@@ -21,9 +21,9 @@ REQUIRED = {  # what every version wrote
 KINDS = {"f": "fiu", "i": "iu", "S": "SO"}  # of a column that should be floats, integers, text: NumPy's letters
 TEXTS = (
     "mpifl_version", "name", "algorithm", "config", "clock", "mpi", "compute", "git_commit", "started",
-    "finished", "id",
+    "finished", "id", "session",
 )  # fmt: skip
-WHOLE = ("schema", "seed", "clients", "ranks")
+WHOLE = ("schema", "seed", "clients", "ranks", "resumed_from")
 
 
 def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, int]:

@@ -42,10 +42,12 @@ class RunWriter(Rows):
 
     id       of the run, the same after it was resumed
     session  of this writer: what it adds to the run until it is resumed again
+    resumed_from  number of the checkpoint that it went on from; 0: of none
     """
 
     id: str
     session: str
+    resumed_from: int
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class RunWriter(Rows):
         x: np.ndarray,
         version: int,
         layout: Sequence[tuple[str, tuple[int, ...]]],
+        found: str | None = None,
     ) -> RunWriter:
         """Goes on with the run at `path`, in whatever state its file is, from a checkpoint: later rows are undone.
 
@@ -85,20 +88,23 @@ class RunWriter(Rows):
         counts   rows of each table at the checkpoint
         states   (n,) of the clients
         x        (d,) the model of `version`
+        found    session of the old file when it was read; None: whichever
 
-        A new file replaces the old one in one step. Raises ConfigError("run file", ...) if the old one cannot be read
-        or has fewer rows, ConfigError("output", ...) if the new one cannot be written; the old one then stays.
+        A new file replaces the old one in one step. Raises ConfigError("run file", ...) if the old one cannot be read,
+        has fewer rows or was resumed meanwhile, ConfigError("output", ...) if the new one cannot be written; the old
+        one then stays.
         """
         writer = cls.__new__(cls)
         writer.path = Path(path)
         new: dict[str, Any] = {"attrs": attrs, "clients": clients, "x": np.asarray(x), "layout": layout}
         kept: dict[str, Any] = {"number": number, "counts": counts, "states": states, "version": version}
-        writer._begin(continued(writer.path, **new, **kept))
+        writer._begin(continued(writer.path, **new, **kept, found=found))
         return writer
 
     def _begin(self, file: h5py.File) -> None:
         """Takes over a file that holds nothing beyond its rows; starts the thread."""
         self.id, self.session = str(file.attrs["id"]), str(file.attrs["session"])
+        self.resumed_from = int(file.attrs["resumed_from"])
         self._file: h5py.File = file
         self._descriptor: int = file.id.get_vfd_handle()
         self._columns = {table: [file[table][name] for name in columns] for table, columns in TABLES.items()}
@@ -149,7 +155,7 @@ class RunWriter(Rows):
                 sync_folder(self.path.parent)
             except OSError as error:
                 self._error = error
-            self._try(lambda: in_place(self.path, descriptor) if self._file else None)
+            self._try(lambda: in_place(self.path, os.fstat(descriptor)) if self._file else None)
             os.close(descriptor)
         self.check()
 
@@ -208,6 +214,7 @@ class RunWriter(Rows):
     def _handed_over(self, counts: Mapping[str, int]) -> int | None:
         """A descriptor of the file, which has these rows; None: it is closed, and on the disk since."""
         if not self._file:
+            in_place(self.path, self._left)
             return None
         self._write()
         if any(self._written[table] < count for table, count in counts.items()):
@@ -231,13 +238,14 @@ class RunWriter(Rows):
         self._write()
         if x is not None:
             replace_model(self._file, x, self._written["aggregations"] if version is None else version)
-        in_place(self.path, self._descriptor)
+        in_place(self.path, os.fstat(self._descriptor))
         self._set("finished", now())
         self._set("status", status)
         self._file.flush()
         os.fsync(self._descriptor)
         self._file.close()
         settle(self.path)
+        self._left = os.stat(self.path)
 
     def _abandon(self) -> None:
         """Leaves the file as a kill would, open to readers, with status "failed" where that can still be written."""

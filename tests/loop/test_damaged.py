@@ -14,9 +14,8 @@ import pytest
 
 from mpifl import open_run
 from mpifl.keep import Keeper
-from mpifl.records.checkpoint import Checkpoint, Saved, folder_of
+from mpifl.records.checkpoint import folder_of
 from mpifl.serve import Loop
-from mpifl.session import Session
 from tests.loop.test_resume import EVERY, changed, kept, moved, mpifl, run  # noqa: F401 - a fixture
 from tests.mpi.cases import AREA, CASES, job
 from tests.mpi.conftest import write
@@ -151,78 +150,10 @@ def test_words_too_many(interrupted: tuple[Path, Path], capsys: pytest.CaptureFi
 
 
 def test_a_file_that_lacks_rows(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """An earlier copy of the run file, before later checkpoints: it goes on from one that it has the rows of."""
-    whole, path = interrupted
-    for copy, has in (("kept-0", EVERY), ("kept-1", 2 * EVERY)):
-        shutil.copy2(path.parent.parent / copy / path.name, path)
-        needs = f"checkpoint 3 needs {3 * EVERY} updates, and the run file has {has}"
-        if has == EVERY:
-            refused(path, capsys, needs, f"checkpoint 2 needs {2 * EVERY} updates")
-    assert mpifl("resume", path) == 0
-    assert f"{needs}: going on from checkpoint 2" in capsys.readouterr().err
-    assert not differing(whole, path, but=("events",))
-
-
-def killed(path: Path, to: Path, patch: pytest.MonkeyPatch) -> Path:
-    """A copy of the run file and its checkpoints as they are when a resume is killed before its first update."""
-
-    def end(session: Session) -> int:
-        moved(path, to)
-        session._writer.close("failed")
-        assert session.keeper
-        session.keeper.close()
-        return 3
-
-    with patch.context() as patched:
-        patched.setattr(Session, "run", end)
-        assert mpifl("resume", path) == 3
-    return to / path.name
-
-
-@pytest.mark.parametrize("removed", [True, False], ids=["at once", "not at once"])
-def test_a_checkpoint_that_comes_back(
-    interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, removed: bool
-) -> None:
-    """It could not be read, so the run went on from the one before: it is of a part of the run that was undone."""
-    whole, path = interrupted
-    folder = folder_of(path)
-    aside = shutil.copytree(folder, folder.with_name("aside"))
-    (folder / "000003.rank1").unlink()
-    path = killed(path, path.parent / "killed", monkeypatch)
-    assert "checkpoint 3 is damaged" in capsys.readouterr().err
-    assert not (folder_of(path) / "000003.json").exists(), "nobody can take it for one of this run"
-    if not removed:  # a disk that was away, or another resume that wrote it meanwhile
-        shutil.copytree(aside, folder_of(path), dirs_exist_ok=True)
-    assert mpifl("resume", path) == 0
-    err = capsys.readouterr().err
-    undone = "checkpoint 3 is of a part of the run that was undone: going on from checkpoint 2"
-    assert (undone in err) != removed, err
-    assert not differing(whole, path, but=("events",))
-
-
-def test_a_resume_that_cannot_read_its_part(
-    interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The key is that of the checkpoint."""
+    """An earlier copy of the run file, before later checkpoints: what the tables lack nothing can bring back."""
     _, path = interrupted
-    part = Checkpoint.part
-
-    def gone(self: Checkpoint, rank: int) -> Saved:
-        folder_of(path).joinpath(f"{self.number:06d}.rank{rank}").unlink()
-        return part(self, rank)
-
-    monkeypatch.setattr(Checkpoint, "part", gone)
-    assert mpifl("resume", path) == 2
-    assert capsys.readouterr().err.startswith(f"mpifl: checkpoint={folder_of(path)}/000003.rank0: ")
-
-
-def test_a_link_to_a_run_file(interrupted: tuple[Path, Path]) -> None:
-    """The file itself is resumed, beside its checkpoints, wherever the link is."""
-    whole, path = interrupted
-    link = path.parent / "link.h5"
-    link.symlink_to(path.name)
-    assert mpifl("resume", link) == 0
-    assert link.is_symlink() and not differing(whole, path, but=("events",))
+    shutil.copy2(path.parent.parent / "kept-0" / path.name, path)
+    refused(path, capsys, "updates, as at the checkpoint")
 
 
 def test_a_replay_is_not_resumed(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

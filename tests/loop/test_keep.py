@@ -17,6 +17,7 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State
 from mpifl.faults import Faults
 from mpifl.keep import Keeper
+from mpifl.links.server import ServerEnd
 from mpifl.links.wire import Told
 from mpifl.records.checkpoint import Part, folder_of, sets
 from tests.records.sets import finished
@@ -150,3 +151,9 @@ def test_a_client_that_raised_where_the_run_goes_on(scene: Callable[..., Scene])
     made.ranks.saves(1)
     made.ranks.saves(2)
     assert complete(made)
+
+
+def test_a_client_of_a_dead_rank_has_not_raised() -> None:
+    """What its rank has saved is without an error."""
+    end: Any = SimpleNamespace(_failed={0: "", 1: ""}, _missed=[(2, ""), (3, "")], rank_of=[1, 2, 1, 2], living={1})
+    assert ServerEnd.raised(end) == {0, 2}

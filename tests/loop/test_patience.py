@@ -158,6 +158,19 @@ def test_nobody_is_silent_while_the_server_is_away(monkeypatch: pytest.MonkeyPat
     assert here.link.given_up == [1]
 
 
+def test_what_was_sent_meanwhile_has_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of an event of 40 s, client 1 is sent something; it has 4 s from then on."""
+    here = begun(monkeypatch, Faults(patience=4.0))
+    here.link.when = dict.fromkeys([0, 2, 3, 4], 0.0)
+    here.now[0] += 40
+    here.loop.send([1])
+    here.losses.watch(0.0)
+    here.there(4)
+    assert not here.link.given_up
+    here.there(0.75)  # the next look
+    assert here.link.given_up == [1]
+
+
 def test_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 3.25 s the server is there for the last 0.25: more than 4 s are over after 17 times."""
     here = begun(monkeypatch, Faults(patience=4.0))

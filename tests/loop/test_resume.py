@@ -224,12 +224,12 @@ class Once(Area):
 @dataclass(frozen=True)
 class Unsaved(Area):
     def train(self, client, message, objective):
-        client.last = None
+        client.last = {last}
         return super().train(client, message, objective)
 """
 
 
-def own(folder: Path, patch: pytest.MonkeyPatch, rule: str, **more: Any) -> Path:
+def own(folder: Path, patch: pytest.MonkeyPatch, rule: str, last: str = "0", **more: Any) -> Path:
     """The file of a job with a rule of its own; every checkpoint of it is waited for."""
     cut = Keeper.cut
 
@@ -238,9 +238,10 @@ def own(folder: Path, patch: pytest.MonkeyPatch, rule: str, **more: Any) -> Path
         self.finish(time, loop)
 
     patch.setattr(Keeper, "cut", awaited)
-    (folder / "own_resumed.py").write_text(ONCE.format(flag=str(folder / "mended")))
+    module = f"own_{folder.name}"
+    (folder / f"{module}.py").write_text(ONCE.format(flag=str(folder / "mended"), last=last))
     patch.syspath_prepend(folder)
-    return write(folder, rule, job({**AREA, "name": f"own_resumed:{rule}"}, **more))
+    return write(folder, rule, job({**AREA, "name": f"{module}:{rule}"}, **more))
 
 
 def test_a_client_that_raised_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,12 +255,22 @@ def test_a_client_that_raised_for_a_while(tmp_path: Path, monkeypatch: pytest.Mo
     assert not differing(whole, path, but=("events",))
 
 
-def test_a_state_that_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("last", "why"),
+    [
+        ("None", "state last is a NoneType, not an array"),
+        ("{0: np.float64(1), 1: 1.0}", "numbers of several kinds"),
+        ("{0: np.ones(2), 1: np.ones(3)}", "inhomogeneous"),
+        ("{2**70: 1.0}", "too large"),
+    ],
+)
+def test_a_state_that_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, why: str) -> None:
     """The run goes on, and says why it has no checkpoints."""
-    file, path = own(tmp_path, monkeypatch, "Unsaved", checkpoint={"updates": 20}), tmp_path / "unsaved.h5"
+    file = own(tmp_path, monkeypatch, "Unsaved", last, checkpoint={"updates": 20})
+    path = tmp_path / "unsaved.h5"
     assert mpifl("run", file, f"output={path}") == 0
     assert not sets(folder_of(path))
     with open_run(path) as found:
         failed = found.events[found.events.kind == "checkpoint-failed"]
         assert failed.updates.tolist() == [20, 40]
-        assert failed.text.str.contains("rank 1: state last is a NoneType, not an array").all()
+        assert failed.text.str.contains("rank 1: ").all() and failed.text.str.contains(why).all()

@@ -41,8 +41,8 @@ def finished(part: Part, count: int = 1) -> list[Written]:
     return written
 
 
-def save(folder: Path, number: int, ranks: int = 2, run: str = "run", size: int = 50_000) -> None:
-    """A complete set."""
+def save(folder: Path, number: int, ranks: int = 2, run: str = "run", size: int = 50_000, **more: Any) -> None:
+    """A complete set; more: of its facts."""
     parts = {}
     for rank in range(ranks):
         part = Part(folder, rank)
@@ -51,7 +51,7 @@ def save(folder: Path, number: int, ranks: int = 2, run: str = "run", size: int 
         part.close()
         assert written.number == number and not written.error
         parts[rank] = written.bytes, written.crc
-    commit(folder, number, facts(number, run), parts)
+    commit(folder, number, facts(number, run) | more, parts)
 
 
 def check(checkpoint: Checkpoint, size: int = 50_000) -> None:

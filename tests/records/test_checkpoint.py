@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from mpifl.errors import ConfigError
-from mpifl.records.checkpoint import Checkpoint, Part, Written, commit, folder_of, newest, open_set, remove
+from mpifl.records.checkpoint import Checkpoint, Part, Written, commit, folder_of, newest, open_set, remove, sets
 from tests.records.sets import check, facts, finished, save
 
 ROOT = Path(__file__).parents[2]
@@ -238,3 +238,13 @@ def test_killed_while_saving(tmp_path: Path) -> None:
     assert max(numbers) > 2
     save(folder, 10**6)
     assert {name.split(".")[0] for name in names(folder)} == {"1000000", f"{numbers[-1]:06d}"}
+
+
+def test_a_set_of_an_undone_part_is_not_the_one_before(tmp_path: Path) -> None:
+    """The run went on from 4 as b, and wrote over 5 in vain: the 5 that is there again is of a, and goes with 6."""
+    for number in (4, 5):
+        save(tmp_path, number, session="a", resumed_from=0)
+    save(tmp_path, 6, session="b", resumed_from=4)
+    assert sets(tmp_path) == [4, 6]
+    save(tmp_path, 7, session="b", resumed_from=4)
+    assert sets(tmp_path) == [6, 7]

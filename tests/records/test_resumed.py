@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from mpifl.records import RunWriter, open_run
 from mpifl.records import finish as finish_module
 from mpifl.records import reader as reader_module
 from mpifl.records import resume as resume_module
-from mpifl.records import writer as writer_module
 from mpifl.records.schema import TABLES
 from tests.records.sets import save
 from tests.records.test_writer import ATTRS, writer
@@ -203,64 +200,6 @@ def test_a_file_of_an_older_version(tmp_path: Path) -> None:
     assert (after["updates"].bytes_down == 0).all() and after["updates"]["compute"].isna().all()
     for table, names in old.items():
         assert after[table].drop(columns=names).equals(before[table].iloc[: COUNTS[table]].drop(columns=names))
-
-
-# -- counts and durability ---------------------------------------------------------------------------------------------
-def test_counts_are_exact_at_every_instant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "PERIOD", 0)  # s: the thread takes rows over all the time
-    w = writer(tmp_path / "run.h5")
-    for k in range(1, 20_001):
-        w.update(k, 0, 0, 0, 1, 0, 0)
-        if k % 100 == 0:
-            w.event(k, "mark")
-        assert w.counts() == {"updates": k, "aggregations": 0, "evaluations": 0, "events": k // 100}
-    w.close("completed")
-    assert w.counts()["updates"] == 20_000
-
-
-def test_durable_rows_are_in_the_file_before_it_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    w, seen, fsync = writer(tmp_path / "run.h5"), [], os.fsync
-
-    def look(descriptor: int) -> None:
-        if os.path.samestat(os.fstat(descriptor), (tmp_path / "run.h5").stat()):
-            with open_run(tmp_path / "run.h5") as run:
-                seen.append(len(run.updates))
-        fsync(descriptor)
-
-    monkeypatch.setattr(writer_module.os, "fsync", look)
-    for k in (1, 2, 3):
-        w.update(k, 0, 0, 0, 1, 0, 0)
-        w.durable(w.counts())
-        assert seen == list(range(1, k + 1))
-    monkeypatch.undo()
-    w.close("completed")
-    w.durable(w.counts())  # as it is
-
-
-def test_the_run_shows_that_it_is_alive_while_the_disk_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are written, and so the file's time changes, while another thread waits until they are durable."""
-    w, begun, over = writer(tmp_path / "run.h5"), threading.Event(), threading.Event()
-
-    def slow(descriptor: int) -> None:
-        begun.set()
-        assert over.wait(30)
-
-    monkeypatch.setattr(writer_module.os, "fsync", slow)
-    w.update(1, 0, 0, 0, 1, 0, 0)
-    with ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(w.durable, w.counts())
-        assert begun.wait(20)
-        w.update(2, 0, 0, 0, 1, 0, 0)
-        try:
-            pool.submit(w.flush).result(20)
-            with open_run(tmp_path / "run.h5") as run:
-                assert len(run.updates) == 2
-            assert not waiting.done()
-        finally:
-            over.set()
-        waiting.result(20)
-    monkeypatch.undo()
-    w.close("completed")
 
 
 # -- checkpoints beside the file ---------------------------------------------------------------------------------------
