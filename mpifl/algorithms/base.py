@@ -59,7 +59,8 @@ class State(SimpleNamespace):
                 saved[f"{name}.keys"] = np.array(list(value), np.int64)
                 saved[f"{name}.values{_mark(name, *values)}"] = np.array(values)
             else:
-                saved[f"{name}{_mark(name, _plain(value))}"] = np.asarray(_plain(value))
+                value = _plain(value)
+                saved[f"{name}{_mark(name, value)}"] = np.asarray(value)
         return saved
 
     @classmethod

@@ -145,36 +145,42 @@ def test_a_client_that_never_answers_is_moved_so_often_and_no_more(monkeypatch: 
 
 
 # -- the server itself is away -----------------------------------------------------------------------------------------
-def test_nobody_is_silent_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten times as long as the patience, in the middle of it: who was silent for 2 s has 2 s more, and no more."""
+def one_silent(monkeypatch: pytest.MonkeyPatch) -> World:
+    """All but client 1 have answered; the patience is 4 s."""
     here = begun(monkeypatch, Faults(patience=4.0))
     here.link.when = dict.fromkeys([0, 2, 3, 4], 0.0)
+    return here
+
+
+def has_left(here: World, seconds: float) -> None:
+    """Client 1 may be silent for so long and no longer: the next look gives it up, and no other."""
+    here.there(seconds)
+    assert not here.link.given_up
+    here.there(0.75)
+    assert here.link.given_up == [1]
+
+
+def test_nobody_is_silent_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times as long as the patience, in the middle of it: who was silent for 2 s has 2 s more, and no more."""
+    here = one_silent(monkeypatch)
     here.there(2)
     here.away(40)
     assert not here.link.given_up
-    here.there(2)  # 4 s in all, which is not longer than the patience
-    assert not here.link.given_up
-    here.there(0.75)  # the next look
-    assert here.link.given_up == [1]
+    has_left(here, 2)  # 4 s in all, which is not longer than the patience
 
 
 def test_what_was_sent_meanwhile_has_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the end of an event of 40 s, client 1 is sent something; it has 4 s from then on."""
-    here = begun(monkeypatch, Faults(patience=4.0))
-    here.link.when = dict.fromkeys([0, 2, 3, 4], 0.0)
+    here = one_silent(monkeypatch)
     here.now[0] += 40
     here.loop.send([1])
     here.losses.watch(0.0)
-    here.there(4)
-    assert not here.link.given_up
-    here.there(0.75)  # the next look
-    assert here.link.given_up == [1]
+    has_left(here, 4)
 
 
 def test_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 3.25 s the server is there for the last 0.25: more than 4 s are over after 17 times."""
-    here = begun(monkeypatch, Faults(patience=4.0))
-    here.link.when = dict.fromkeys([0, 2, 3, 4], 0.0)
+    here = one_silent(monkeypatch)
     for _ in range(17):
         here.away(3)
         assert not here.link.given_up
