@@ -23,16 +23,16 @@ from torch.nn.functional import cross_entropy
 from mpifl.algorithms.base import Algorithm, Message, Objective
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedprox import FedProx
+from mpifl.client.worker import Worker
 from mpifl.problems import ProblemConfig
 from mpifl.problems.base import Hosted
-from mpifl.problems.config import Torch
 from mpifl.problems.models.network import Network
 from mpifl.problems.models.networks import Cnn, TorchMlp
+from mpifl.problems.settings import Torch
 from mpifl.problems.torch.batched import hosted
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Examples, Shared, TorchObjective
 from mpifl.problems.torch.problem import CPU
-from mpifl.work import Worker
 
 ROWS, CLASSES, STEP = 200, 10, 0.01
 CASES: dict[str, tuple[Network, tuple[int, ...]]] = {

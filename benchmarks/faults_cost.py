@@ -34,9 +34,9 @@ from common import ROOT, launcher
 from mpifl import open_run
 from mpifl.algorithms.base import Message, Update
 from mpifl.algorithms.fedavg import FedAvg
+from mpifl.client.worker import Worker
 from mpifl.problems import ProblemConfig, load
 from mpifl.problems.models import MODELS
-from mpifl.work import Worker
 
 BOUNDS = {"checkpoint": 1.05, "ulfm": 1.03, "validation": 1.05}
 NUMBERS = 300_000_000  # that one measurement of local training goes through

@@ -5,7 +5,7 @@
 Clients do 5 local steps on 32 images of 64 pixels, by FedBuff in real time. `pinned` and `direct` are what
 MPIFL_CUDA_AWARE=0 and 1 make of it; direct is left out where MPI does not take GPU memory. The share of copies is the
 time of the copies between GPU and pinned memory, which run beside the computing, over wall time, mean over the ranks
-with clients; vectors that are small enough for a frame (see mpifl/links/wire.py) are not counted. The last table is of
+with clients; vectors that are small enough for a frame (see transport/frames.py) are not counted. The last table is of
 one rank with 64 clients, problem.torch.batched false and true. Prints Markdown tables of medians. --device cpu shows
 without a GPU that the script works.
 """
@@ -26,8 +26,8 @@ import torch
 from common import ROOT, launcher
 
 from mpifl import open_run
-from mpifl.links.memory import Memory, cuda_aware
-from mpifl.links.wire import INLINE
+from mpifl.memory import Memory, cuda_aware
+from mpifl.transport.frames import INLINE
 
 JOB = """# gpu
 name: gpu
@@ -49,9 +49,9 @@ output: {output}
 
 def rank(job: str) -> int:
     """On every rank: runs the job; rank 0 prints the seconds in copies and whether MPI takes GPU memory."""
-    from mpifl import launch
     from mpifl.cli import main
     from mpifl.problems.torch import batched
+    from mpifl.server import launch
 
     held: list[Memory] = []
     make = batched.memory

@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy
 from mpifl.algorithms.base import Message, Objective, State
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.problems import ProblemConfig
-from mpifl.problems.config import Torch
 from mpifl.problems.models import MODELS
+from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Examples, Shared, TorchObjective
 from mpifl.problems.torch.problem import CPU, seeded

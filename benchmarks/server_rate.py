@@ -21,15 +21,15 @@ import numpy as np
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
-from mpifl.algorithms.participation import Trigger
-from mpifl.links.client import ClientEnd
-from mpifl.links.clocks import RealClock
-from mpifl.links.mpi import DATA, FRAME, MPI
-from mpifl.links.schedule import Plan
-from mpifl.links.server import ServerEnd
-from mpifl.links.wire import Frames
-from mpifl.serve import Loop
-from mpifl.work import work
+from mpifl.algorithms.common.participation import Trigger
+from mpifl.client.worker import work
+from mpifl.scheduling.clocks import RealClock
+from mpifl.scheduling.schedule import LiveSchedule
+from mpifl.server.loop import ServerLoop
+from mpifl.transport.frames import Frames
+from mpifl.transport.mpi import DATA, FRAME, MPI
+from mpifl.transport.mpi_client import ClientEnd
+from mpifl.transport.mpi_server import ServerEnd
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
         return 0.0
     n = comm.size - 1
     link = ServerEnd(comm, n, x0.size, x0.dtype, 1)
-    plan = Plan(RealClock(lambda i, round: 0.0), algorithm.trigger, 0, stop_updates=updates)
+    plan = LiveSchedule(RealClock(lambda i, round: 0.0), algorithm.trigger, 0, stop_updates=updates)
     plan.clock.start()
     begin = time.perf_counter()
     clients = Clients(np.ones(n, int))
-    Loop(algorithm, algorithm.init_server(x0, clients), clients, link, plan, Rows(), lambda *a: False, 0).run()
+    ServerLoop(algorithm, algorithm.init_server(x0, clients), clients, link, plan, Rows(), lambda *a: False, 0).run()
     seconds = time.perf_counter() - begin
     link.finish(0)
     return updates / seconds

@@ -13,8 +13,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from mpifl import config, launch, open_run, problems
+from mpifl import config, open_run, problems
 from mpifl.analysis.figures import COLOURS, STYLES
+from mpifl.server import launch
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"

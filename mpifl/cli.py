@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
     if default_job and words[:1] != ["--version"]:
         words = ["run", *words]
     sys.path.append(os.getcwd())  # on every rank: a job may name a user's own "module:Class"
-    from mpifl import launch
+    from mpifl.server import launch
 
     comm = launch.communicator()
     if comm is not None and comm.Get_rank() > 0:
@@ -38,11 +38,12 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
 
 def _lead(words: list[str], default_job: Path | None, comm: Any) -> int:
     """Rank 0's part: whatever becomes of the command, the other ranks are let go."""
-    from mpifl import launch, muster
-    from mpifl.signals import Stopped, stopping
+    from mpifl.server import launch
+    from mpifl.signals import Interrupted, stopping
+    from mpifl.transport import handshake
 
     code = 0
-    muster.forget()
+    handshake.forget()
     try:
         with stopping():
             work = _prepare(words, default_job)
@@ -54,9 +55,9 @@ def _lead(words: list[str], default_job: Path | None, comm: Any) -> int:
         print(f"mpifl: {error}", file=sys.stderr)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except Stopped as stopped:
+    except Interrupted as stopped:
         code = stopped.code
-    muster.dismiss(comm, code)
+    handshake.dismiss(comm, code)
     return code
 
 
@@ -111,7 +112,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _replay(args: argparse.Namespace) -> Work:
     from mpifl import config
-    from mpifl.records import open_run
+    from mpifl.storage import open_run
 
     file, overrides = _file_and_overrides("replay", "RUN.h5", args.words)
     run = open_run(file)
@@ -121,7 +122,7 @@ def _replay(args: argparse.Namespace) -> Work:
 
 
 def _resume(args: argparse.Namespace) -> Work:
-    from mpifl.resume import resumed
+    from mpifl.server.resume import resumed
 
     if len(args.words) != 1:
         raise ConfigError("resume", " ".join(args.words) or "''", "one RUN.h5")
@@ -146,7 +147,7 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    from mpifl.listing import KINDS
+    from mpifl.config.listing import KINDS
 
     kind, *names = args.words or [""]
     if kind not in KINDS or len(names) > 1:

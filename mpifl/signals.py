@@ -15,7 +15,7 @@ def code_of(number: int) -> int:
     return 130 if number == signal.SIGINT else 143
 
 
-class Stopped(KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):
     """A signal, before there is a run that could be saved."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
@@ -28,7 +28,7 @@ def stopping() -> Iterator[None]:
     """Has signals raise Stopped in a block."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(number)
+        raise Interrupted(number)
 
     before = {s: signal.signal(s, stop) for s in SIGNALS}
     try:
@@ -38,7 +38,7 @@ def stopping() -> Iterator[None]:
             signal.signal(s, handler)
 
 
-class Heard:
+class SignalRecorder:
     """The signals that this process has heard from now on; a second one ends it at once."""
 
     def __init__(self) -> None:

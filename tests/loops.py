@@ -9,10 +9,10 @@ from math import inf
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
-from mpifl.links.inprocess import InProcess
-from mpifl.links.schedule import Plan, Record
-from mpifl.serve import Loop
-from mpifl.work import Worker
+from mpifl.client.worker import Worker
+from mpifl.scheduling.schedule import LiveSchedule, ReplaySchedule
+from mpifl.server.loop import ServerLoop
+from mpifl.transport.in_process import InProcess
 
 EXACT = 1e-12  # the tolerance of what holds exactly, but for rounding
 
@@ -54,7 +54,7 @@ class Quadratic:
         return np.diag(self.a) if self.a.ndim == 1 else self.a
 
     def steps(self, x: np.ndarray, step: float, count: int = 1) -> np.ndarray:
-        """G^count(x): gradient descent, written down independently of `mpifl.algorithms.local`."""
+        """G^count(x): gradient descent, written down independently of `mpifl.algorithms.common.local`."""
         for _ in range(count):
             x = x - step * self.matrix @ (x - self.c)
         return x
@@ -209,10 +209,10 @@ class Log:
         self.aggregations.append(row)
         self.models.append(self.server.x.copy())
 
-    def record(self, timed: bool) -> Record:
+    def record(self, timed: bool) -> ReplaySchedule:
         """The order of events, as a run file gives it to a replay."""
         updates = [(*row[:2], *row[8:10]) for row in self.updates]
-        return Record(updates, self.aggregations, self.evaluations, timed)  # type: ignore[misc]
+        return ReplaySchedule(updates, self.aggregations, self.evaluations, timed)  # type: ignore[misc]
 
 
 class Watched(InProcess):
@@ -261,7 +261,7 @@ def run(
     seed: int = 0,
     clock: object = None,
     rates: np.ndarray | None = None,
-    replay: Record | None = None,
+    replay: ReplaySchedule | None = None,
     tamper: Callable[[int, Update], Update] | None = None,
     rounds: Sequence[list[int]] | None = None,
     **stop: float,
@@ -287,7 +287,7 @@ def run(
         stop.setdefault("stop_updates", len(order))
     link = Watched(Worker(algorithm, x0, dict(enumerate(objectives))), log, tamper)
     when = hooks.get("when", algorithm.when)
-    schedule = replay or Plan(clock or Scripted(order or ()), when(), seed, **stop)  # type: ignore[arg-type]
+    schedule = replay or LiveSchedule(clock or Scripted(order or ()), when(), seed, **stop)  # type: ignore[arg-type]
     clients = Clients(np.array([o.samples for o in objectives]), rates, seed)
     log.server = algorithm.init_server(x0, clients)
     log.memories.update(dict.fromkeys(range(n), x0))
@@ -304,7 +304,7 @@ def run(
     for name, hook in hooks.items():
         object.__setattr__(algorithm, name, hook)
     try:
-        Loop(algorithm, log.server, clients, link, schedule, log, evaluate, seed).run(stopped)
+        ServerLoop(algorithm, log.server, clients, link, schedule, log, evaluate, seed).run(stopped)
     finally:
         for name in hooks:
             object.__delattr__(algorithm, name)

@@ -13,8 +13,8 @@ import numpy as np
 
 from mpifl import config
 from mpifl.algorithms.base import Message, State, Update
-from mpifl.algorithms.local import Local
-from mpifl.algorithms.participation import Trigger
+from mpifl.algorithms.common.local import Local
+from mpifl.algorithms.common.participation import Trigger
 from tests.loops import quadratics, run
 
 ROOT = Path(__file__).parents[1]

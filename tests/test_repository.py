@@ -22,9 +22,9 @@ JOBS = sorted((ROOT / "jobs").rglob("*.yaml"))
 PAGES = [p for p in sorted(ROOT.rglob("*.md")) if not any(part.startswith(".") for part in p.relative_to(ROOT).parts)]
 
 ONLY = {  # a library, and the files or folders that may import it
-    "mpi4py": ("mpifl/links/mpi.py", "mpifl/launch.py"),
-    "h5py": ("mpifl/records/", "mpifl/problems/"),  # problems: a user's own data
-    "omegaconf": ("mpifl/config.py",),
+    "mpi4py": ("mpifl/transport/mpi.py", "mpifl/server/launch.py"),
+    "h5py": ("mpifl/storage/", "mpifl/problems/"),  # problems: a user's own data
+    "omegaconf": ("mpifl/config/job.py",),
     "matplotlib": ("mpifl/analysis/",),
 }
 NEVER_AT_ONCE = {"torch", "greenlet", "sklearn", "pooch"}  # imported inside the function that needs it
@@ -77,7 +77,7 @@ def test_imports(path: Path) -> None:
         assert not any(m.startswith("mpifl.problems.torch") for m in imports(path, everywhere=False))
     if name(path).startswith("mpifl/algorithms/"):
         known = {m for m in imports(path, everywhere=True) if m.startswith("mpifl")}
-        assert all(m == "mpifl" or m.startswith(("mpifl.algorithms", "mpifl.errors", "mpifl.streams")) for m in known)
+        assert all(m == "mpifl" or m.startswith(("mpifl.algorithms", "mpifl.errors", "mpifl.rng")) for m in known)
         assert found <= {"mpifl", "numpy", *sys.stdlib_module_names}
 
 

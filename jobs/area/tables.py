@@ -19,9 +19,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pandas as pd
 
-from mpifl import config, launch, open_run, problems
+from mpifl import config, open_run, problems
 from mpifl.analysis.trials import Group, load
 from mpifl.errors import ConfigError
+from mpifl.server import launch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

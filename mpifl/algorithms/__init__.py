@@ -9,8 +9,7 @@ import pkgutil
 from mpifl.algorithms.base import Algorithm
 from mpifl.errors import ConfigError
 
-# What algorithms are made of.
-SHARED = {"base", "indicators", "local", "participation", "proximal", "robust", "rounds", "schedules", "splitting"}
+SHARED = {"base", "common"}  # what algorithms are made of
 
 
 def names() -> list[str]:

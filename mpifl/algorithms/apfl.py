@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mpifl.algorithms.base import Message, Objective, State, Update, Vector, copied
-from mpifl.algorithms.local import settle
-from mpifl.algorithms.rounds import Averaged
+from mpifl.algorithms.common.local import settle
+from mpifl.algorithms.common.rounds import Averaged
 from mpifl.errors import ConfigError, choice
 
 

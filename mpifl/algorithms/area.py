@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.local import Local
-from mpifl.algorithms.participation import Trigger
-from mpifl.algorithms.schedules import Constant, Convex, StronglyConvex
+from mpifl.algorithms.common.local import Local
+from mpifl.algorithms.common.participation import Trigger
+from mpifl.algorithms.common.schedules import Constant, Convex, StronglyConvex
 from mpifl.errors import choice
 
 

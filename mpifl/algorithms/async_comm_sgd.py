@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.local import Local
-from mpifl.algorithms.participation import Trigger
+from mpifl.algorithms.common.local import Local
+from mpifl.algorithms.common.participation import Trigger
 from mpifl.errors import ConfigError, choice
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.local import Local
-from mpifl.algorithms.participation import Trigger
+from mpifl.algorithms.common.local import Local
+from mpifl.algorithms.common.participation import Trigger
 from mpifl.errors import choice
 
 RULES = ("replace", "delta-over-n", "delta-over-buffer", "mix-over-n", "server-memory")

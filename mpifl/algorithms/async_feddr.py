@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-from mpifl.algorithms.participation import Trigger
-from mpifl.algorithms.splitting import Splitting
+from mpifl.algorithms.common.participation import Trigger
+from mpifl.algorithms.common.splitting import Splitting
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.local import Local, Sgd
-from mpifl.algorithms.participation import Trigger
+from mpifl.algorithms.common.local import Local, Sgd
+from mpifl.algorithms.common.participation import Trigger
 from mpifl.errors import at_least, choice
 
 

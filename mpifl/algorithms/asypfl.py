@@ -23,9 +23,9 @@ from typing import ClassVar
 import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector, copied
-from mpifl.algorithms.indicators import Decayed, Equal, Indicators, Measured, Theorem2
-from mpifl.algorithms.local import Local, settle
-from mpifl.algorithms.participation import Cohort, Trigger
+from mpifl.algorithms.common.indicators import Decayed, Equal, Indicators, Measured, Theorem2
+from mpifl.algorithms.common.local import Local, settle
+from mpifl.algorithms.common.participation import Cohort, Trigger
 from mpifl.errors import ConfigError, at_least, choice
 
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from mpifl.algorithms.participation import Cohort, Trigger
+from mpifl.algorithms.common.participation import Cohort, Trigger
 from mpifl.errors import ConfigError
 
 Vector = Any  # flat, (d,): a NumPy array, or on a client's side a torch tensor, on a GPU perhaps

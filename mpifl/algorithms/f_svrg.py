@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.local import Solver, Svrg
-from mpifl.algorithms.participation import Cohort
-from mpifl.algorithms.rounds import GRADIENT, SOLVE, Phased
+from mpifl.algorithms.common.local import Solver, Svrg
+from mpifl.algorithms.common.participation import Cohort
+from mpifl.algorithms.common.rounds import GRADIENT, SOLVE, Phased
 
 
 @dataclass(frozen=True)

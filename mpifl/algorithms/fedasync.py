@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.local import Local
-from mpifl.algorithms.participation import Trigger
+from mpifl.algorithms.common.local import Local
+from mpifl.algorithms.common.participation import Trigger
 from mpifl.errors import ConfigError, at_least, choice
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpifl.algorithms.base import Message, Objective, State, Update
-from mpifl.algorithms.rounds import Averaged
+from mpifl.algorithms.common.rounds import Averaged
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.local import Local
-from mpifl.algorithms.participation import Trigger
-from mpifl.algorithms.robust import Aggregation, Mean, combined
+from mpifl.algorithms.common.local import Local
+from mpifl.algorithms.common.participation import Trigger
+from mpifl.algorithms.common.robust import Aggregation, Mean, combined
 from mpifl.errors import at_least, choice
 
 

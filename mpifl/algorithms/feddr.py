@@ -18,9 +18,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from mpifl.algorithms.base import Clients, State
-from mpifl.algorithms.participation import Cohort
-from mpifl.algorithms.rounds import Sampled
-from mpifl.algorithms.splitting import Splitting
+from mpifl.algorithms.common.participation import Cohort
+from mpifl.algorithms.common.rounds import Sampled
+from mpifl.algorithms.common.splitting import Splitting
 from mpifl.errors import choice
 
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector, array, like
-from mpifl.algorithms.rounds import Tracking
+from mpifl.algorithms.common.rounds import Tracking
 from mpifl.errors import at_least
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.local import Gd, Sarah, Solved
-from mpifl.algorithms.rounds import Synchronous
+from mpifl.algorithms.common.local import Gd, Sarah, Solved
+from mpifl.algorithms.common.rounds import Synchronous
 from mpifl.errors import ConfigError, at_least
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.rounds import Averaged
+from mpifl.algorithms.common.rounds import Averaged
 from mpifl.errors import ConfigError, at_least
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mpifl.algorithms.common.proximal import NoRegulariser, Regulariser
 from mpifl.algorithms.feddr import FedDR
-from mpifl.algorithms.proximal import NoRegulariser, Regulariser
 
 
 @dataclass(frozen=True)

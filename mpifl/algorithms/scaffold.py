@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.rounds import Sampled
+from mpifl.algorithms.common.rounds import Sampled
 from mpifl.errors import at_least, choice
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
-from mpifl.algorithms.rounds import Tracking
+from mpifl.algorithms.common.rounds import Tracking
 
 
 @dataclass(frozen=True)

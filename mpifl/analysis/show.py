@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from tabulate import tabulate
 
-from mpifl.records import Run, open_run
+from mpifl.storage import Run, open_run
 
 ROWS = 12  # evaluations printed at most
 EVENTS = 8  # events printed at most, the last ones

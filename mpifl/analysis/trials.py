@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mpifl.records import open_run
+from mpifl.storage import open_run
 
 # What may differ between trials of one configuration.
 IRRELEVANT = ("seed", "name", "output", "overwrite", "evaluate.gradient")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Hosted, Init, Model, Partition, Place, Problem, Rows, Shard
-from mpifl.problems.config import ProblemConfig
 from mpifl.problems.data import DATA
 from mpifl.problems.inits import INITS
 from mpifl.problems.models import MODELS
 from mpifl.problems.partitions import PARTITIONS
+from mpifl.problems.settings import ProblemConfig
 
 if TYPE_CHECKING:
     from mpifl.algorithms.base import Objective

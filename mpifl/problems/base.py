@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mpifl.links.memory import HOST, Memory
+from mpifl.memory import HOST, Memory
 
 if TYPE_CHECKING:
     from mpifl.algorithms.base import Objective
-    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.settings import ProblemConfig
 
 Shard = Sequence["np.ndarray"]  # what a client's rank is sent of the data
 Layout = list[tuple[str, tuple[int, ...]]]  # names and shapes of a model's parts, in the order of the flat vector

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError, number, whole
 from mpifl.problems.base import Partition
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 BLOCK = 256  # candidates drawn together
 GROUP = 16  # clients drawn together

@@ -9,7 +9,7 @@ import numpy as np
 from mpifl.errors import ConfigError, whole
 from mpifl.problems.base import Partition
 from mpifl.problems.dirichlet import Dirichlet
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 
 @dataclass(frozen=True)

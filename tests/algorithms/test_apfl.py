@@ -8,8 +8,8 @@ import pytest
 from mpifl.algorithms.apfl import APFL
 from mpifl.algorithms.base import Clients, Message, State
 from mpifl.algorithms.fedavg import FedAvg
+from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
-from mpifl.work import Worker
 from tests.loops import Log, Quadratic, close, random_quadratics, run
 
 START = np.array([1.0, -2.0, 0.5])

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Update
+from mpifl.algorithms.common.participation import Trigger
+from mpifl.algorithms.common.schedules import StronglyConvex
 from mpifl.algorithms.fedavg import FedAvg
-from mpifl.algorithms.participation import Trigger
-from mpifl.algorithms.schedules import StronglyConvex
-from mpifl.links.clocks import VirtualClock
-from mpifl.links.delays import Exponential
-from mpifl.streams import stream
+from mpifl.rng import stream
+from mpifl.scheduling.clocks import VirtualClock
+from mpifl.scheduling.delays import Exponential
 from tests.loops import Log, Picked, close, drift_point, optimum, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]

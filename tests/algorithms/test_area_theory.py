@@ -11,11 +11,11 @@ from scipy.optimize import minimize_scalar
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients
-from mpifl.algorithms.participation import Trigger
-from mpifl.algorithms.schedules import Constant, Convex, StronglyConvex, event_probabilities
+from mpifl.algorithms.common.participation import Trigger
+from mpifl.algorithms.common.schedules import Constant, Convex, StronglyConvex, event_probabilities
 from mpifl.errors import ConfigError
-from mpifl.links.clocks import VirtualClock
-from mpifl.links.delays import Exponential
+from mpifl.scheduling.clocks import VirtualClock
+from mpifl.scheduling.delays import Exponential
 from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 RATES = np.array([1.0, 2.0, 5.0, 12.0])

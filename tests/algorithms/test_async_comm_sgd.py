@@ -9,12 +9,12 @@ from mpifl.algorithms.async_comm_sgd import AsyncCommSgd
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.async_sgd import AsyncSgd
 from mpifl.algorithms.base import Clients
+from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
-from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
-from mpifl.links.clocks import VirtualClock
-from mpifl.links.delays import Speed
+from mpifl.scheduling.clocks import VirtualClock
+from mpifl.scheduling.delays import Speed
 from tests.loops import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]

@@ -10,9 +10,9 @@ from scipy.optimize import brentq
 
 from mpifl.algorithms.async_feddr import AsyncFedDR, delay_constant, largest_alpha, largest_eta
 from mpifl.algorithms.base import Clients
+from mpifl.algorithms.common.proximal import L1, Box, NoRegulariser
 from mpifl.algorithms.feddr import FedDR
-from mpifl.algorithms.proximal import L1, Box, NoRegulariser
-from mpifl.config import job_from_dict
+from mpifl.config.job import job_from_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_feddr import JOB, X0, by_formula, exact, prox
 from tests.loops import Log, Picked, close, optimum, quadratics, random_quadratics, run

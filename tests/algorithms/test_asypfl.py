@@ -12,12 +12,12 @@ from scipy.optimize import minimize_scalar
 
 from mpifl.algorithms.asypfl import AsyPFL
 from mpifl.algorithms.base import Clients, Message, State
+from mpifl.algorithms.common.indicators import Decayed, Equal, Given, Measured, Theorem2, Theorem4
 from mpifl.algorithms.fedavg import FedAvg
-from mpifl.algorithms.indicators import Decayed, Equal, Given, Measured, Theorem2, Theorem4
-from mpifl.config import job_from_dict
+from mpifl.client.worker import Worker
+from mpifl.config.job import job_from_dict
 from mpifl.errors import ConfigError
-from mpifl.links.clocks import VirtualClock
-from mpifl.work import Worker
+from mpifl.scheduling.clocks import VirtualClock
 from tests.algorithms.test_feddr import JOB
 from tests.loops import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Clients, State
+from mpifl.algorithms.common.local import Gd
 from mpifl.algorithms.f_svrg import FSVRG
 from mpifl.algorithms.feddane import FedDANE
-from mpifl.algorithms.local import Gd
 from mpifl.algorithms.mime import Mime
-from mpifl.work import Worker
+from mpifl.client.worker import Worker
 from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 

@@ -9,8 +9,8 @@ from scipy.special import logsumexp
 
 from mpifl.algorithms.base import Clients, State, Update
 from mpifl.algorithms.fedamp import FedAMP
+from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
-from mpifl.work import Worker
 from tests.loops import Log, Quadratic, close, random_quadratics, run
 
 START = np.array([1.0, -2.0, 0.5])

@@ -11,8 +11,8 @@ from mpifl.algorithms.base import Clients, State
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.fedprox import FedProx
+from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
-from mpifl.work import Worker
 from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 ALL = list(range(4))

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Clients, Message, State, Update
+from mpifl.algorithms.common.local import Gd, Solved
+from mpifl.algorithms.common.proximal import L1, L2, Box, ElasticNet, L2Squared, NoRegulariser
+from mpifl.algorithms.common.splitting import Absolute, Relative
 from mpifl.algorithms.feddr import FedDR
-from mpifl.algorithms.local import Gd, Solved
-from mpifl.algorithms.proximal import L1, L2, Box, ElasticNet, L2Squared, NoRegulariser
-from mpifl.algorithms.splitting import Absolute, Relative
-from mpifl.config import job_from_dict, job_to_dict
+from mpifl.config.job import job_from_dict, job_to_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_proximal import minimised
 from tests.algorithms.world import World

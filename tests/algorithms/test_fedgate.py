@@ -8,9 +8,9 @@ import pytest
 from mpifl.algorithms.base import Clients
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedgate import FedGate, quantise
-from mpifl.config import job_from_dict
+from mpifl.config.job import job_from_dict
 from mpifl.errors import ConfigError
-from mpifl.streams import stream
+from mpifl.rng import stream
 from tests.algorithms.test_feddr import JOB
 from tests.algorithms.test_scaffold import MOMENTUM, Linear, at_the_optimum, sum_of_steps
 from tests.loops import Log, Quadratic, close, optimum, quadratics, random_quadratics, run

@@ -11,8 +11,8 @@ import pytest
 from scipy.optimize import minimize
 
 from mpifl.algorithms.base import Clients, Message, State
+from mpifl.algorithms.common.local import Gd, Sarah, Sgd, Svrg
 from mpifl.algorithms.fedpd import FedPD
-from mpifl.algorithms.local import Gd, Sarah, Sgd, Svrg
 from mpifl.errors import ConfigError
 from tests.algorithms.test_fedprox import Noisy, noisy
 from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run

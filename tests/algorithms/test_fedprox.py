@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Clients, Message, State
+from mpifl.algorithms.common.local import Gd, Sarah, Sgd, Svrg
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedprox import FedProx
-from mpifl.algorithms.local import Gd, Sarah, Sgd, Svrg
 from mpifl.errors import ConfigError
-from mpifl.streams import stream
+from mpifl.rng import stream
 from tests.loops import Log, Quadratic, close, quadratics, random_quadratics, run
 
 

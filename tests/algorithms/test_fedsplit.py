@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mpifl.algorithms.common.local import Gd
 from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.fedsplit import FedSplit
-from mpifl.algorithms.local import Gd
-from mpifl.config import job_from_dict
+from mpifl.config.job import job_from_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_feddr import JOB, X0, exact, prox
 from tests.loops import close, optimum, quadratics, random_quadratics, run

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from mpifl.algorithms.local import Gd, Local, Sarah, Sgd, Solver, Svrg
+from mpifl.algorithms.common.local import Gd, Local, Sarah, Sgd, Solver, Svrg
 from mpifl.errors import ConfigError
-from mpifl.streams import stream
+from mpifl.rng import stream
 from tests.loops import close
 
 ROWS, D = 8, 3

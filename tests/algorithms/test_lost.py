@@ -11,14 +11,14 @@ import pytest
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients
+from mpifl.algorithms.common.local import Gd
+from mpifl.algorithms.common.participation import Cohort
+from mpifl.algorithms.common.proximal import L2Squared
+from mpifl.algorithms.common.splitting import Absolute
 from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.fedgate import FedGate
 from mpifl.algorithms.fedpd import FedPD
-from mpifl.algorithms.local import Gd
-from mpifl.algorithms.participation import Cohort
-from mpifl.algorithms.proximal import L2Squared
 from mpifl.algorithms.scaffold import Scaffold
-from mpifl.algorithms.splitting import Absolute
 from mpifl.algorithms.vrl_sgd import VrlSgd
 from tests.algorithms import test_state
 from tests.algorithms.test_state import CASES, N, build

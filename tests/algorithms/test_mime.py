@@ -9,8 +9,8 @@ from mpifl.algorithms.base import Clients, State
 from mpifl.algorithms.f_svrg import FSVRG
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.mime import Mime
+from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
-from mpifl.work import Worker
 from tests.algorithms.test_f_svrg import batched, members_of
 from tests.loops import Quadratic, close, drift_point, optimum, quadratics, random_quadratics, run
 

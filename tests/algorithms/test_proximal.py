@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from mpifl.algorithms.proximal import L1, L2, Box, ElasticNet, L2Squared, NoRegulariser
+from mpifl.algorithms.common.proximal import L1, L2, Box, ElasticNet, L2Squared, NoRegulariser
 from mpifl.errors import ConfigError
 from tests.loops import close
 

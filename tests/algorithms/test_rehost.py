@@ -10,10 +10,10 @@ import pytest
 from mpifl.algorithms import find, names
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, State
+from mpifl.algorithms.common.local import Gd
+from mpifl.algorithms.common.splitting import Absolute
 from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.fedpd import FedPD
-from mpifl.algorithms.local import Gd
-from mpifl.algorithms.splitting import Absolute
 from tests.algorithms.world import World, snapshot
 from tests.loops import close, optimum, random_quadratics
 

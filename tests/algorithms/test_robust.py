@@ -10,10 +10,10 @@ from scipy import stats
 
 from mpifl.algorithms import find
 from mpifl.algorithms.base import State
+from mpifl.algorithms.common.participation import Trigger
+from mpifl.algorithms.common.robust import Aggregation, Clip, Krum, Mean, Median, TrimmedMean, combined
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
-from mpifl.algorithms.participation import Trigger
-from mpifl.algorithms.robust import Aggregation, Clip, Krum, Mean, Median, TrimmedMean, combined
 from tests.algorithms.test_state import same, written
 from tests.algorithms.world import World
 from tests.loops import Quadratic, close, drift_point, quadratics, random_quadratics, run

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from mpifl import config, listing
-from mpifl.algorithms.robust import Clip, Krum, Mean, Median
+from mpifl import config
+from mpifl.algorithms.common.robust import Clip, Krum, Mean, Median
+from mpifl.config import listing
 from mpifl.errors import ConfigError
 
 

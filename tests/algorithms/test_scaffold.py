@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Clients, State
+from mpifl.algorithms.common.local import Gd, Sgd
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedgate import FedGate
-from mpifl.algorithms.local import Gd, Sgd
 from mpifl.algorithms.scaffold import Scaffold
 from mpifl.algorithms.vrl_sgd import VrlSgd
 from mpifl.errors import ConfigError
-from mpifl.streams import stream
+from mpifl.rng import stream
 from tests.loops import Log, Quadratic, close, drift_point, optimum, quadratics, random_quadratics, run
 
 

@@ -12,17 +12,17 @@ import pytest
 
 from mpifl.algorithms import find, names
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
-from mpifl.algorithms.indicators import Equal
-from mpifl.algorithms.local import Gd, Sarah, Sgd, Svrg
-from mpifl.algorithms.robust import Clip, Krum, Median, TrimmedMean
-from mpifl.links.clocks import VirtualClock
-from mpifl.links.delays import Speed
-from mpifl.links.inprocess import InProcess
-from mpifl.links.schedule import Plan
+from mpifl.algorithms.common.indicators import Equal
+from mpifl.algorithms.common.local import Gd, Sarah, Sgd, Svrg
+from mpifl.algorithms.common.robust import Clip, Krum, Median, TrimmedMean
+from mpifl.client.worker import Worker
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models.quadratic import Quadratic
-from mpifl.serve import Loop
-from mpifl.work import Worker
+from mpifl.scheduling.clocks import VirtualClock
+from mpifl.scheduling.delays import Speed
+from mpifl.scheduling.schedule import LiveSchedule
+from mpifl.server.loop import ServerLoop
+from mpifl.transport.in_process import InProcess
 from tests.loops import close
 
 N = 5
@@ -167,8 +167,8 @@ class Outcome:
                 vars(self.server).update(vars(again))
             return False
 
-        plan = Plan(clock, algorithm.when(), 0, stop_updates=UPDATES)
-        Loop(rules, self.server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0).run(stopped)
+        plan = LiveSchedule(clock, algorithm.when(), 0, stop_updates=UPDATES)
+        ServerLoop(rules, self.server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0).run(stopped)
         self.clients = [worker.states[i] for i in range(N)]
 
     def states(self) -> list[State]:

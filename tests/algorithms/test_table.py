@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mpifl import config, launch, open_run
+from mpifl import config, open_run
 from mpifl.algorithms import names
+from mpifl.server import launch
 from tests.algorithms.table import EXCUSED, ONLY, ROWS, Row
 from tests.loops import close
 

@@ -8,7 +8,7 @@ import pytest
 from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.fedgate import FedGate
 from mpifl.algorithms.vrl_sgd import VrlSgd
-from mpifl.work import Worker
+from mpifl.client.worker import Worker
 from tests.algorithms.test_rehost import CLIENTS, VICTIM
 from tests.algorithms.world import World, snapshot
 from tests.loops import close, optimum

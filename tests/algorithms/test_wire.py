@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from mpifl import config, launch, open_run
+from mpifl import config, open_run
 from mpifl.algorithms import names
+from mpifl.server import launch
 
 HEAD, D, N = 128, 50, 4  # bytes of a frame's head; numbers of a vector, float64; clients, all at work in a round
 # What a client sends and is sent in one round of the method (one contact, where it is asynchronous), in vectors.

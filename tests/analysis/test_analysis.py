@@ -18,7 +18,7 @@ from mpifl.analysis.report import report
 from mpifl.analysis.show import show
 from mpifl.analysis.trials import differing, flatten, group, load, short_names
 from mpifl.errors import ConfigError
-from mpifl.records import RunWriter
+from mpifl.storage import RunWriter
 
 KEPT: list[RunWriter] = []
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from mpifl import config
 from mpifl.algorithms.base import Algorithm
-from mpifl.config import FAMILIES, Job, load
+from mpifl.config.job import FAMILIES, Job, load
+from mpifl.config.schema import Reader, dump, fields_of, meanings
 from mpifl.errors import ConfigError
-from mpifl.schema import Reader, dump, fields_of, meanings
 
 JOB = """\
 name: base
@@ -210,7 +210,7 @@ def test_a_rank_that_hosts_clients_imports_nothing_heavy(path: Path) -> None:
     """129 ranks read a job: neither a YAML library nor HDF5, tables or figures may be imported for that."""
     values = json.dumps(config.job_to_dict(load(path)))
     code = (
-        "import json, sys; from mpifl.config import job_from_dict; job_from_dict(json.loads(sys.argv[1]));"
+        "import json, sys; from mpifl.config.job import job_from_dict; job_from_dict(json.loads(sys.argv[1]));"
         "print(*{m.partition('.')[0] for m in sys.modules})"
     )
     out = subprocess.run([sys.executable, "-c", code, values], capture_output=True, text=True, check=True).stdout

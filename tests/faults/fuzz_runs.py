@@ -42,8 +42,8 @@ KILLED = """
 import os, signal, sys, time
 from pathlib import Path
 from mpifl.cli import main
-from mpifl.records import RunWriter
-from mpifl.records.checkpoint import sets
+from mpifl.storage import RunWriter
+from mpifl.storage.checkpoint_set import sets
 
 def update(writer, *row):
     taken(writer, *row)

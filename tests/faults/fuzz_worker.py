@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from mpifl import cli
-from mpifl.records import reader
+from mpifl.storage import reader
 
 MEMORY = 12 << 30  # bytes of address space: what an input claims beyond is refused, not taken from the machine
 

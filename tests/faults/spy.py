@@ -12,8 +12,8 @@ import pytest
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State, Update
-from mpifl.records import open_run
-from mpifl.records.checkpoint import folder_of, newest
+from mpifl.storage import open_run
+from mpifl.storage.checkpoint_set import folder_of, newest
 from tests.faults.harness import mpifl
 
 

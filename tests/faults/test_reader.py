@@ -16,8 +16,8 @@ from random import Random
 import pandas as pd
 import pytest
 
-from mpifl.records import open_run
-from mpifl.records.schema import TABLES
+from mpifl.storage import open_run
+from mpifl.storage.layout import TABLES
 from tests.faults.harness import FULL, Tally, job, tally
 from tests.mpi.conftest import until, write
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from mpifl import config, launch, open_run
-from mpifl.links.memory import Staged
+from mpifl import config, open_run
+from mpifl.memory import Staged
 from mpifl.problems import load
 from mpifl.problems.base import Place
 from mpifl.problems.torch.device import Direct, Gpu
+from mpifl.server import launch
 from tests.loops import close
 from tests.mpi.cases import DIGITS, job
 from tests.mpi.conftest import RUN, Start, write

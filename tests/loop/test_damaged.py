@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from mpifl import open_run
-from mpifl.keep import Keeper
-from mpifl.records.checkpoint import folder_of
-from mpifl.serve import Loop
+from mpifl.server.checkpointer import Checkpointer
+from mpifl.server.loop import ServerLoop
+from mpifl.storage.checkpoint_set import folder_of
 from tests.loop.test_resume import EVERY, changed, kept, moved, mpifl, run  # noqa: F401 - a fixture
 from tests.mpi.cases import AREA, CASES, job
 from tests.mpi.conftest import write
@@ -181,13 +181,13 @@ def test_a_full_disk(
     tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run goes on without the checkpoints that it has no room for, and says so; none leaves its parts behind."""
-    cut = Keeper.cut
+    cut = Checkpointer.cut
 
-    def finished(self: Keeper, time: float, loop: Loop) -> None:
+    def finished(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         cut(self, time, loop)
         self.finish(time, loop)
 
-    monkeypatch.setattr(Keeper, "cut", finished)
+    monkeypatch.setattr(Checkpointer, "cut", finished)
     large = {"clients": 5, "model": {"name": "quadratic", "dim": 30000}, "dtype": "float64"}  # 240 kB a vector
     case = job({**AREA, "trigger": {"every": 2}}, large, checkpoint={"updates": 3})
     whole = run(tmp_path, "whole", {**case, "checkpoint": {}})

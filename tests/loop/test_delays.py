@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import foldnorm, kstest, norm, truncnorm
 
 from mpifl.errors import ConfigError
-from mpifl.links.delays import Exponential, Fixed, NoDelay, Trace
+from mpifl.scheduling.delays import Exponential, Fixed, NoDelay, Trace
 
 MANY = 20_000
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl import config, launch, open_run
+from mpifl import config, open_run
 from mpifl.algorithms.base import Message, Objective, State, Update, Vector
 from mpifl.algorithms.fedavg import FedAvg
-from mpifl.evaluate import Evaluator
+from mpifl.client.worker import Worker
 from mpifl.problems import load, objective
-from mpifl.work import Worker
+from mpifl.server import launch
+from mpifl.server.evaluator import Evaluator
 from tests.loops import Quadratic, close
 
 FIRST = np.array([0.2, 0.4, 0.6, nan])  # the first model's accuracies; the last client has no test rows

@@ -15,13 +15,13 @@ import pytest
 from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State
-from mpifl.faults import Faults
-from mpifl.keep import Keeper
-from mpifl.links.server import ServerEnd
-from mpifl.links.wire import Told
-from mpifl.records.checkpoint import Part, folder_of, sets
-from tests.records.sets import finished
-from tests.records.test_writer import writer
+from mpifl.config.faults import Faults
+from mpifl.server.checkpointer import Checkpointer
+from mpifl.storage.checkpoint_set import Part, folder_of, sets
+from mpifl.transport.frames import PartStatus
+from mpifl.transport.mpi_server import ServerEnd
+from tests.storage.sets import finished
+from tests.storage.test_writer import writer
 
 
 class Ranks:
@@ -29,13 +29,13 @@ class Ranks:
 
     def __init__(self, folder: Path) -> None:
         self.living, self.silent, self.rank_of = {1, 2}, set[int](), [1, 2]
-        self.parts: list[Told] = []
+        self.parts: list[PartStatus] = []
         self.errors: set[int] = set()
         self._writers = {rank: Part(folder, rank) for rank in (1, 2)}
 
     def saves(self, rank: int, number: int = 1) -> None:
         self._writers[rank].save(number, {"x": np.zeros(3)})
-        self.parts += [Told(rank, *written) for written in finished(self._writers[rank])]
+        self.parts += [PartStatus(rank, *written) for written in finished(self._writers[rank])]
 
     def mark(self, number: int) -> None: ...
 
@@ -66,7 +66,7 @@ class Scene:
             saved=lambda: {"rounds": self.rounds, "states": ["live"] * 2},
         )  # fmt: skip
         ranks: Any = self.ranks
-        self.keeper = Keeper(self.writer, evaluator, ranks, plan, Area(step_size=0.1), dict, rehost=False)
+        self.keeper = Checkpointer(self.writer, evaluator, ranks, plan, Area(step_size=0.1), dict, rehost=False)
         self.keeper.cut(0.0, self.loop)
 
     def end(self) -> list[str]:

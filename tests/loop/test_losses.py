@@ -13,18 +13,18 @@ import pytest
 from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
+from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.feddane import FedDANE
-from mpifl.algorithms.participation import Trigger
+from mpifl.client.worker import Worker
+from mpifl.config.faults import Faults
 from mpifl.errors import RunFailed
-from mpifl.faults import Faults
-from mpifl.keep import Keeper
-from mpifl.links.clocks import VirtualClock
-from mpifl.links.delays import Speed
-from mpifl.links.inprocess import InProcess
-from mpifl.links.schedule import Incident, Plan, Record
-from mpifl.serve import Loop
-from mpifl.work import Worker
+from mpifl.scheduling.clocks import VirtualClock
+from mpifl.scheduling.delays import Speed
+from mpifl.scheduling.schedule import ClientIncident, LiveSchedule, ReplaySchedule
+from mpifl.server.checkpointer import Checkpointer
+from mpifl.server.loop import ServerLoop
+from mpifl.transport.in_process import InProcess
 from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
 from tests.loop.test_resume import kept, mpifl, run  # noqa: F401 - a fixture
 from tests.mpi.cases import SMALL, job
@@ -77,7 +77,7 @@ class Rows:
         self.updates: list[tuple[Any, ...]] = []
         self.aggregations: list[tuple[float, int]] = []
         self.evaluations: list[tuple[float, int, int]] = []
-        self.incidents: list[Incident] = []
+        self.incidents: list[ClientIncident] = []
         self.states: dict[int, str] = {}
 
     def update(self, *row: Any) -> None:
@@ -87,21 +87,21 @@ class Rows:
         self.aggregations.append(row)
 
     def event(self, time: float, kind: str, client: int, text: str, updates: int, version: int) -> None:
-        self.incidents.append(Incident(kind, time, client, text, updates, version))
+        self.incidents.append(ClientIncident(kind, time, client, text, updates, version))
 
     def state(self, client: int, state: str) -> None:
         self.states[client] = state
 
-    def record(self, timed: bool) -> Record:
+    def record(self, timed: bool) -> ReplaySchedule:
         updates = [(*row[:2], *row[8:]) for row in self.updates]
-        return Record(updates, self.aggregations, self.evaluations, timed, self.incidents)  # type: ignore[arg-type]
+        return ReplaySchedule(updates, self.aggregations, self.evaluations, timed, self.incidents)  # type: ignore[arg-type]
 
 
 class Run:
     """A run in which clients die, or the repetition of one by its record."""
 
     def __init__(
-        self, algorithm: Algorithm, deaths: Mapping[int, Iterable[int]], again: Record | None = None,
+        self, algorithm: Algorithm, deaths: Mapping[int, Iterable[int]], again: ReplaySchedule | None = None,
         faults: Faults = Faults(), evaluate: int = 7,  # noqa: B008
     ) -> None:  # fmt: skip
         x0, objectives = clients("float64")
@@ -110,11 +110,11 @@ class Run:
         clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
         self.rows, self.worker = Rows(), Worker(algorithm, x0, objectives)
         self.link = Dying(self.worker, {} if again else deaths)
-        plan = again or Plan(
+        plan = again or LiveSchedule(
             clock, algorithm.when(), 0, stop_updates=UPDATES, stop_time=60.0, evaluate_updates=evaluate
         )
         self.server = algorithm.init_server(x0, people)
-        Loop(algorithm, self.server, people, self.link, plan, self.rows, self._look, 0, faults).run()
+        ServerLoop(algorithm, self.server, people, self.link, plan, self.rows, self._look, 0, faults).run()
 
     def _look(self, time: float, updates: int, version: int, x: np.ndarray, known: Any) -> bool:
         self.rows.evaluations.append((time, updates, version))
@@ -228,13 +228,13 @@ def test_a_run_that_failed_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With `stop` a loss fails the run; resumed, it fails there again, and the checkpoint is still there."""
-    cut = Keeper.cut
+    cut = Checkpointer.cut
 
-    def at_once(self: Keeper, time: float, loop: Loop) -> None:
+    def at_once(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         cut(self, time, loop)
         self.finish(time, loop)  # it is complete, or given up where it has the error that ends the run
 
-    monkeypatch.setattr(Keeper, "cut", at_once)
+    monkeypatch.setattr(Checkpointer, "cut", at_once)
     file = write(tmp_path, "stop", failing(checkpoint={"updates": 4}, faults={"lost": "stop"}))
     path = tmp_path / "stop.h5"
     assert mpifl("run", file, f"output={path}") == 3

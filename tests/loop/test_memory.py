@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mpifl.links import memory
-from mpifl.links.memory import HOST, Departure, Staged, cuda_aware
+from mpifl import memory
+from mpifl.memory import HOST, Departure, Staged, cuda_aware
 
 D, DTYPE = 5, np.dtype(np.float32)
 NONSENSE = -1.0

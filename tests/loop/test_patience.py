@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mpifl.links.clocks as clocks_module
-import mpifl.losses as losses_module
-import mpifl.serve as serve_module
+import mpifl.scheduling.clocks as clocks_module
+import mpifl.server.failures as losses_module
+import mpifl.server.loop as serve_module
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Update
-from mpifl.algorithms.participation import Trigger
+from mpifl.algorithms.common.participation import Trigger
+from mpifl.config.faults import Faults
 from mpifl.errors import RunFailed
-from mpifl.faults import Faults
-from mpifl.links.clocks import RealClock, VirtualClock
-from mpifl.links.delays import NoDelay
-from mpifl.links.inprocess import InProcess
-from mpifl.links.schedule import Plan
-from mpifl.serve import Loop
+from mpifl.scheduling.clocks import RealClock, VirtualClock
+from mpifl.scheduling.delays import NoDelay
+from mpifl.scheduling.schedule import LiveSchedule
+from mpifl.server.loop import ServerLoop
+from mpifl.transport.in_process import InProcess
 from tests.algorithms.test_state import N, clients
 from tests.loop.test_losses import Rows
 
@@ -67,9 +67,12 @@ class World:
         self.link, self.moved, algorithm = Silence(self.now), list[int](), Area(trigger=Trigger(every=2))
         x0, _ = clients("float64")
         people = Clients(np.ones(N, int))
-        server, plan = algorithm.init_server(x0, people), Plan(clock or VirtualClock(NONE), None, 0, stop_updates=1)
+        server, plan = (
+            algorithm.init_server(x0, people),
+            LiveSchedule(clock or VirtualClock(NONE), None, 0, stop_updates=1),
+        )
         keeper: Any = SimpleNamespace(rehost=self.rehost, busy=False)
-        self.loop = Loop(algorithm, server, people, self.link, plan, Rows(), self.look, 0, faults, keeper)
+        self.loop = ServerLoop(algorithm, server, people, self.link, plan, Rows(), self.look, 0, faults, keeper)
         self.losses, self.long = self.loop.losses, 0.0
 
     def _perf_counter(self) -> float:

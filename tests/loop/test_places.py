@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpifl.muster import myself, places
+from mpifl.transport.handshake import myself, places
 
 
 def word(cores: list[int], host: str = "a", quota: float = 1e9) -> dict[str, Any]:

@@ -11,18 +11,18 @@ import pytest
 from mpifl import config
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Update
+from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedavg import FedAvg
-from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.links.clocks import RealClock, VirtualClock
-from mpifl.links.delays import Exponential, Fixed, NoDelay
-from mpifl.links.schedule import Event, Plan
+from mpifl.scheduling.clocks import RealClock, VirtualClock
+from mpifl.scheduling.delays import Exponential, Fixed, NoDelay
+from mpifl.scheduling.schedule import Event, LiveSchedule
 from tests.loops import Log, Scripted, quadratics, run
 
 CLIENTS = quadratics([1, 1, 1], [0, 1, 2])
 
 
-def events(plan: Plan, reply: bool = True) -> list[tuple]:
+def events(plan: LiveSchedule, reply: bool = True) -> list[tuple]:
     """The plan's events with three clients, each sent a new message after its update."""
 
     class Nothing:
@@ -45,7 +45,7 @@ def virtual(*seconds: float) -> VirtualClock:
 
 def test_ties() -> None:
     """At equal times: updates by client, then aggregations, then evaluations, then the end."""
-    plan = Plan(virtual(1, 1, 1), Trigger(period=1), 0, stop_time=2, evaluate_every=1)
+    plan = LiveSchedule(virtual(1, 1, 1), Trigger(period=1), 0, stop_time=2, evaluate_every=1)
     second = [("update", 0), ("update", 1), ("update", 2), ("aggregate", -1), ("evaluate", -1)]
     expected = [("evaluate", 0.0, -1), *((kind, t, i) for t in (1.0, 2.0) for kind, i in second)]
     assert [event[:3] for event in events(plan)] == expected
@@ -53,7 +53,7 @@ def test_ties() -> None:
 
 def test_due_times() -> None:
     """Updates come in order of due time, and time is theirs."""
-    plan = Plan(virtual(1, 2.5, 0.7), Trigger(every=2), 0, stop_time=2.5)
+    plan = LiveSchedule(virtual(1, 2.5, 0.7), Trigger(every=2), 0, stop_time=2.5)
     updates = [e[1:] for e in events(plan) if e[0] == "update"]
     expected = sorted([(0.7 * k, 2) for k in (1, 2, 3)] + [(1.0, 0), (2.0, 0), (2.5, 1)])
     assert [(round(t, 12), i) for t, i, _ in updates] == [(round(t, 12), i) for t, i in expected]
@@ -128,7 +128,7 @@ def test_a_run_where_nobody_works_fails() -> None:
     for clock in (VirtualClock(NoDelay().bind(3, 0)), RealClock(NoDelay().bind(3, 0))):
         clock.start()
         with pytest.raises(RunFailed):
-            list(Plan(clock, Trigger(every=5), 0, stop_updates=9).events(None))  # type: ignore[arg-type]
+            list(LiveSchedule(clock, Trigger(every=5), 0, stop_updates=9).events(None))  # type: ignore[arg-type]
 
 
 def test_the_real_clock_consumes_all() -> None:
@@ -219,6 +219,6 @@ def test_scripted_clock_waits_for_deadlines() -> None:
 
 def test_one_checkpoint_at_a_time() -> None:
     """At multiples of 0.1 s, whatever the quotient of two floats is rounded to."""
-    plan = Plan(VirtualClock(lambda i, round: 0.1), None, 0, stop_time=30.0, save_every=0.1, evaluate_every=0.1)
+    plan = LiveSchedule(VirtualClock(lambda i, round: 0.1), None, 0, stop_time=30.0, save_every=0.1, evaluate_every=0.1)
     times = [time for kind, time, *_ in events(plan) if kind == "checkpoint"]
     assert len(times) == len(set(times)) and 295 <= len(times) <= 300

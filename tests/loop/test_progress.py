@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mpifl import progress
-from mpifl.progress import Progress
+from mpifl.server import progress
+from mpifl.server.progress import Progress
 
 
 class Terminal(io.StringIO):

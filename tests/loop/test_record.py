@@ -9,7 +9,7 @@ import pytest
 
 from mpifl.algorithms.base import Update
 from mpifl.errors import RunFailed
-from mpifl.links.schedule import Incident, Record
+from mpifl.scheduling.schedule import ClientIncident, ReplaySchedule
 
 UPDATES = [(float(t), t % 2, 0.0, 0.0) for t in range(1, 5)]
 
@@ -21,7 +21,7 @@ class Answers:
 
 def told(aggregations: Any, evaluations: Any, incidents: Any = (), timed: bool = False) -> list[tuple]:
     """The events of a record of four updates, one a second, as (kind, time, whether it aggregates)."""
-    record = Record(UPDATES, aggregations, evaluations, timed, [Incident(*row) for row in incidents])
+    record = ReplaySchedule(UPDATES, aggregations, evaluations, timed, [ClientIncident(*row) for row in incidents])
     return [(event.kind, event.time, event.aggregates) for event in record.events(Answers())]  # type: ignore[arg-type]
 
 

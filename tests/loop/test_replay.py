@@ -10,12 +10,12 @@ import pytest
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.base import Algorithm
+from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedasync import FedAsync
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
-from mpifl.algorithms.participation import Trigger
-from mpifl.links.clocks import RealClock, VirtualClock
-from mpifl.links.delays import Exponential, Fixed
+from mpifl.scheduling.clocks import RealClock, VirtualClock
+from mpifl.scheduling.delays import Exponential, Fixed
 from tests.loops import Log, random_quadratics, run
 
 N = 4

@@ -16,11 +16,11 @@ from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State
 from mpifl.cli import main
-from mpifl.evaluate import Asked, Evaluator
-from mpifl.keep import Keeper
-from mpifl.records.checkpoint import folder_of, sets
-from mpifl.serve import Loop
-from mpifl.signals import Heard
+from mpifl.server.checkpointer import Checkpointer
+from mpifl.server.evaluator import Asked, Evaluator
+from mpifl.server.loop import ServerLoop
+from mpifl.signals import SignalRecorder
+from mpifl.storage.checkpoint_set import folder_of, sets
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
@@ -83,15 +83,15 @@ def changed(file: Path, to: Path, **attrs: object) -> Path:
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Every checkpoint is completed at once; copies of the run's file and folder as a kill then would leave them."""
     found: list[Path] = []
-    cut = Keeper.cut
+    cut = Checkpointer.cut
 
-    def copied(self: Keeper, time: float, loop: Loop) -> None:
+    def copied(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         cut(self, time, loop)
         self.finish(time, loop)
         assert not self.busy and self.complete == self._number
         found.append(moved(self._writer.path, tmp_path / f"kept-{len(found)}"))
 
-    monkeypatch.setattr(Keeper, "cut", copied)
+    monkeypatch.setattr(Checkpointer, "cut", copied)
     return found
 
 
@@ -170,9 +170,9 @@ def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signa
 def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real clock: the checkpoint of the signal lies behind the evaluation; what goes on from it ends at once."""
     heard = threading.Event()
-    catch, measure, pending = Heard._catch, Evaluator._measure, Evaluator.pending
+    catch, measure, pending = SignalRecorder._catch, Evaluator._measure, Evaluator.pending
 
-    def caught(self: Heard, *args: Any) -> None:
+    def caught(self: SignalRecorder, *args: Any) -> None:
         catch(self, *args)
         heard.set()
 
@@ -187,7 +187,7 @@ def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatc
             future.result()
         return pending(self)
 
-    monkeypatch.setattr(Heard, "_catch", caught)
+    monkeypatch.setattr(SignalRecorder, "_catch", caught)
     monkeypatch.setattr(Evaluator, "_measure", measured)
     monkeypatch.setattr(Evaluator, "pending", awaited)
     clock = {"mode": "real", "delay": {"name": "exponential", "rate": 50}}
@@ -231,13 +231,13 @@ class Unsaved(Area):
 
 def own(folder: Path, patch: pytest.MonkeyPatch, rule: str, last: str = "0", **more: Any) -> Path:
     """The file of a job with a rule of its own; every checkpoint of it is waited for."""
-    cut = Keeper.cut
+    cut = Checkpointer.cut
 
-    def awaited(self: Keeper, time: float, loop: Loop) -> None:
+    def awaited(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         cut(self, time, loop)
         self.finish(time, loop)
 
-    patch.setattr(Keeper, "cut", awaited)
+    patch.setattr(Checkpointer, "cut", awaited)
     module = f"own_{folder.name}"
     (folder / f"{module}.py").write_text(ONCE.format(flag=str(folder / "mended"), last=last))
     patch.syspath_prepend(folder)

@@ -13,15 +13,15 @@ import pytest
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Clients, State, Update
+from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedbuff import FedBuff
-from mpifl.algorithms.participation import Trigger
-from mpifl.faults import Faults
-from mpifl.links.clocks import RealClock, VirtualClock
-from mpifl.links.delays import Exponential, Fixed, Speed
-from mpifl.links.inprocess import InProcess
-from mpifl.links.schedule import Event, Plan
-from mpifl.serve import Loop
-from mpifl.work import Worker
+from mpifl.client.worker import Worker
+from mpifl.config.faults import Faults
+from mpifl.scheduling.clocks import RealClock, VirtualClock
+from mpifl.scheduling.delays import Exponential, Fixed, Speed
+from mpifl.scheduling.schedule import Event, LiveSchedule
+from mpifl.server.loop import ServerLoop
+from mpifl.transport.in_process import InProcess
 from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
 
 EVERY = 11  # updates from one cut to the next: in rounds of 5 each falls elsewhere
@@ -44,15 +44,15 @@ class Cuts:
         self.worker = worker
         self.taken: list[tuple[int, dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]] = []
 
-    def cut(self, time: float, loop: Loop) -> None:
+    def cut(self, time: float, loop: ServerLoop) -> None:
         told = json.dumps({"loop": loop.saved(), "plan": loop.schedule.save()})  # type: ignore[attr-defined]
         self.taken.append((loop.updates, json.loads(told), arrays(loop.server.save()), arrays(self.worker.saved({}))))
 
-    def poll(self, time: float, loop: Loop) -> None: ...
+    def poll(self, time: float, loop: ServerLoop) -> None: ...
 
     def consumed(self, i: int, vectors: tuple[np.ndarray, ...]) -> None: ...
 
-    def rehost(self, i: int, time: float, loop: Loop) -> str:
+    def rehost(self, i: int, time: float, loop: ServerLoop) -> str:
         return ""
 
 
@@ -93,7 +93,7 @@ class Run:
         people = Clients(np.array([1, 2, 3, 4, 5]), seed=3)
         speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
         clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
-        plan = Plan(
+        plan = LiveSchedule(
             clock, algorithm.when(), 0, stop_updates=UPDATES, evaluate_updates=7, evaluate_every=0.3, save_updates=every
         )
         self.worker, self.record = Worker(algorithm, x0, objectives, norm=faults.norm), Rows()
@@ -108,7 +108,7 @@ class Run:
                 update, held = self.worker.restore(i, mine)
                 if i in dict(facts["loop"]["out"]) and update:
                     link.resume(i, update, held)
-        loop = Loop(algorithm, self.server, people, link, plan, self.record, self._look, 0, faults, self.cuts)
+        loop = ServerLoop(algorithm, self.server, people, link, plan, self.record, self._look, 0, faults, self.cuts)
         if saved:
             loop.load(facts["loop"])
         loop.run()
@@ -159,9 +159,9 @@ def test_the_loop_by_itself() -> None:
     """What is saved and loaded is saved again: nothing is added, nothing is lost."""
     algorithm = build("fedamp-attention=cosine")
     _, facts, server, _ = Run(algorithm, "float64").cuts.taken[-1]
-    plan = Plan(VirtualClock(Fixed().bind(N, 0)), None, 0, stop_updates=9)
+    plan = LiveSchedule(VirtualClock(Fixed().bind(N, 0)), None, 0, stop_updates=9)
     people = Clients(np.ones(N, int))
-    loop = Loop(
+    loop = ServerLoop(
         algorithm, State.load(server), people, None, plan, Rows(), lambda *_: False, 0  # type: ignore[arg-type]
     )  # fmt: skip
     loop.losses.load({"states": ["live", "lost", "aside", "live", "live"], "refused": [2] * N, "missed": [0, 1] * 3})
@@ -183,7 +183,7 @@ class Answers:
         return None
 
 
-def through(plan: Plan, rounds: list[int], limit: int = 200) -> Iterator[tuple[Event, str]]:
+def through(plan: LiveSchedule, rounds: list[int], limit: int = 200) -> Iterator[tuple[Event, str]]:
     """The events of a plan, each client asked again after its update; and what the plan saves after each."""
     for event in plan.events(Answers()):  # type: ignore[arg-type]
         if event.kind == "update":
@@ -202,9 +202,9 @@ TRIGGERS = {"every": Trigger(every=2), "period": Trigger(period=0.3), "poisson":
 def test_a_plan(trigger: str) -> None:
     """From what is saved after any event a new plan makes the events that were to come."""
 
-    def new() -> Plan:
+    def new() -> LiveSchedule:
         clock = VirtualClock(Exponential(rate=2.0, spread=0.5).bind(3, 1))
-        plan = Plan(
+        plan = LiveSchedule(
             clock, TRIGGERS[trigger], 1, stop_time=6.0, stop_updates=25, evaluate_every=0.7, evaluate_updates=4,
             save_every=0.9, save_updates=5,
         )  # fmt: skip
@@ -229,11 +229,13 @@ def test_a_plan(trigger: str) -> None:
 def test_checkpoints_by_time_and_by_updates() -> None:
     """By time: at the first event after each multiple, not once for each that was missed."""
     clock = VirtualClock(Fixed(seconds=[1.0, 3.5]).bind(2, 0))
-    plan = Plan(clock, Trigger(every=1), 0, stop_updates=12, save_every=2.0)
+    plan = LiveSchedule(clock, Trigger(every=1), 0, stop_updates=12, save_every=2.0)
     for i in range(2):
         plan.sent(i, 0)
     assert [e.time for e, _ in through(plan, [0, 0]) if e.kind == "checkpoint"] == [2.0, 4.0, 6.0, 8.0]
-    plan = Plan(VirtualClock(Fixed(seconds=5.0).bind(1, 0)), Trigger(every=1), 0, stop_updates=3, save_every=2.0)
+    plan = LiveSchedule(
+        VirtualClock(Fixed(seconds=5.0).bind(1, 0)), Trigger(every=1), 0, stop_updates=3, save_every=2.0
+    )
     plan.sent(0, 0)
     assert [e.time for e, _ in through(plan, [0]) if e.kind == "checkpoint"] == [5.0, 10.0]
 

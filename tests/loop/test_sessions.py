@@ -11,9 +11,9 @@ from typing import Any
 import h5py
 import pytest
 
-from mpifl.records import RunWriter
-from mpifl.records.checkpoint import Checkpoint, Saved, folder_of
-from mpifl.session import Session
+from mpifl.server.session import Session
+from mpifl.storage import RunWriter
+from mpifl.storage.checkpoint_set import Checkpoint, Saved, folder_of
 from tests.loop.test_damaged import interrupted, refused
 from tests.loop.test_resume import changed, kept, moved, mpifl
 from tests.mpi.files import differing

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from mpifl import config, launch, open_run
+from mpifl import config, open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, Objective, State, Update
 from mpifl.errors import ConfigError
-from mpifl.links.clocks import RealClock, VirtualClock
-from mpifl.links.delays import Delay, Exponential, Fixed, NoDelay, Speed
-from mpifl.links.wire import HEAD, message_head, to_message, to_update, update_head
+from mpifl.scheduling.clocks import RealClock, VirtualClock
+from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
+from mpifl.server import launch
+from mpifl.transport.frames import HEAD, message_head, to_message, to_update, update_head
 from tests.loops import Log, close, quadratics, run
 from tests.mpi.files import differing
 

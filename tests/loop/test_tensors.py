@@ -15,19 +15,19 @@ import pytest
 import torch
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, array, check_vectors, copied, like
-from mpifl.links.clocks import VirtualClock
-from mpifl.links.delays import Speed
-from mpifl.links.inprocess import InProcess
-from mpifl.links.memory import Memory
-from mpifl.links.schedule import Plan
+from mpifl.client.worker import Worker
+from mpifl.memory import Memory
 from mpifl.problems import ProblemConfig, host, load
 from mpifl.problems.base import Place
-from mpifl.problems.config import Torch
 from mpifl.problems.models.networks import TorchMlp
+from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Shared
-from mpifl.serve import Loop
-from mpifl.work import Worker
+from mpifl.scheduling.clocks import VirtualClock
+from mpifl.scheduling.delays import Speed
+from mpifl.scheduling.schedule import LiveSchedule
+from mpifl.server.loop import ServerLoop
+from mpifl.transport.in_process import InProcess
 from tests.algorithms.test_state import UPDATES, N, Silent, build, clients, every_case, plain
 from tests.loops import close
 
@@ -108,8 +108,8 @@ def run(worker: Worker, algorithm: Algorithm, x0: np.ndarray) -> tuple[list[np.n
 
     speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
     clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
-    plan = Plan(clock, algorithm.when(), 0, stop_updates=UPDATES)
-    loop = Loop(algorithm, server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0)  # type: ignore[arg-type]
+    plan = LiveSchedule(clock, algorithm.when(), 0, stop_updates=UPDATES)
+    loop = ServerLoop(algorithm, server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0)  # type: ignore[arg-type]
     loop.run(stopped)
     return models, server
 

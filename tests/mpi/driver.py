@@ -14,8 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from mpifl import launch, muster
 from mpifl.cli import main
+from mpifl.server import launch
+from mpifl.transport import handshake
 
 
 class Tee(io.StringIO):
@@ -39,7 +40,7 @@ def run(told: Path) -> None:
     replies = []
     before = contents(told) if rank == 0 else {}
     for words in json.loads((told / "commands.json").read_text()):
-        muster._known.clear()  # the other ranks say where they are once a command
+        handshake._known.clear()  # the other ranks say where they are once a command
         out, err, begin = io.StringIO(), Tee(), time.perf_counter()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(words)

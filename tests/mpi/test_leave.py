@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mpifl import launch, muster
+from mpifl.server import launch
+from mpifl.transport import handshake
 
 
 def test_a_rank_that_ends_while_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +24,7 @@ def test_a_rank_that_ends_while_it_is_given_up(monkeypatch: pytest.MonkeyPatch) 
             raise ProcessLookupError
 
     monkeypatch.setattr(os, "kill", kill)
-    monkeypatch.setattr(muster, "ranks", lambda comm: words)
+    monkeypatch.setattr(handshake, "ranks", lambda comm: words)
     monkeypatch.setenv("OMPI_MCA_mpi_ft_enable", "1")
     comm: Any = None
     launch._leave(comm, {1, 2, 3}, 0)

@@ -16,7 +16,7 @@ import pytest
 from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.records.checkpoint import folder_of, newest, sets
+from mpifl.storage.checkpoint_set import folder_of, newest, sets
 from tests.faults.harness import FULL
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, DIGITS, LARGE, job

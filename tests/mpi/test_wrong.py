@@ -175,7 +175,7 @@ def test_overwrite(run: Start, tmp_path: Path) -> None:
 TAGS = """
 from types import SimpleNamespace
 from mpifl.errors import ConfigError
-from mpifl.links.mpi import DATA, tags
+from mpifl.transport.mpi import DATA, tags
 comm = SimpleNamespace(Get_attr=lambda key: 32767)  # the least that MPI promises
 tags(comm, 32767 - DATA)
 try:

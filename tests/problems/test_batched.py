@@ -17,20 +17,20 @@ from mpifl import config as jobs
 from mpifl import problems
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Message
+from mpifl.algorithms.common.local import Gd
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedpd import FedPD
 from mpifl.algorithms.fedprox import FedProx
-from mpifl.algorithms.local import Gd
 from mpifl.algorithms.scaffold import Scaffold
+from mpifl.client.worker import Worker
 from mpifl.problems import ProblemConfig
 from mpifl.problems.base import Hosted, Place
-from mpifl.problems.config import Torch
 from mpifl.problems.models.networks import TorchLogistic, TorchMlp
 from mpifl.problems.partitions import Iid
+from mpifl.problems.settings import Torch
 from mpifl.problems.torch import batched
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, Windows
-from mpifl.work import Worker
 
 CPU = torch.device("cpu")
 SIZES = (23, 30, 11, 30, 27, 30, 27, 27, 27, 27, 30)  # rows of the clients; with batches of 10, ends of 3, 1 and 7

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mpifl.problems.config import Torch
+from mpifl.problems.settings import Torch
 from mpifl.problems.torch import batched
 from mpifl.problems.torch.objective import Windows
 from tests.problems.test_batched import CASES, CPU, agree, answers, host, hub, mlp, spied

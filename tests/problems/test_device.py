@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from mpifl.errors import ConfigError
-from mpifl.links.memory import HOST, Staged
+from mpifl.memory import HOST, Staged
 from mpifl.problems.base import Place
-from mpifl.problems.config import Torch
+from mpifl.problems.settings import Torch
 from mpifl.problems.torch import device
 from mpifl.problems.torch.device import Direct, Gpu, choose, memory, prepare, prepare_evaluation, transfers
 

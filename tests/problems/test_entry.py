@@ -12,8 +12,8 @@ import pytest
 from mpifl import problems
 from mpifl.errors import ConfigError
 from mpifl.problems import Place, ProblemConfig
-from mpifl.problems.config import Torch
-from mpifl.streams import stream
+from mpifl.problems.settings import Torch
+from mpifl.rng import stream
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from mpifl.errors import ConfigError
 from mpifl.problems.data.fedpd import FedPDSynthetic, released_labels
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 
 def matlab(scores: np.ndarray, noise: np.ndarray) -> np.ndarray:

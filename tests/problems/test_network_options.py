@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mpifl.config import FAMILIES
+from mpifl.config.job import FAMILIES
+from mpifl.config.schema import Reader
 from mpifl.errors import ConfigError
 from mpifl.problems.models.networks import CharLstm, Cnn, Lstm, Resnet, TorchLogistic, TorchMlp, Vgg11
-from mpifl.schema import Reader
 
 MNIST = (1, 28, 28)
 FLAT, TEXT = [TorchLogistic(), TorchMlp()], [CharLstm(), Lstm()]

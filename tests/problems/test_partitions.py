@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mpifl.errors import ConfigError
 from mpifl.problems.dirichlet import Dirichlet, candidates
 from mpifl.problems.partitions import ClassesPerClient, Iid, NearIid
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 
 def labels(draw_seed: int, rows: int, classes: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 from mpifl.errors import ConfigError
 from mpifl.problems.data import FedPDSynthetic, Synthetic, SyntheticIid
 from mpifl.problems.data.synthetic import sizes
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 NOWHERE = Path("nowhere")
 

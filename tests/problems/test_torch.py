@@ -11,13 +11,14 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from mpifl import config, launch, open_run, problems
+from mpifl import config, open_run, problems
 from mpifl.problems import ProblemConfig
-from mpifl.problems.config import Torch
+from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Examples, Shared, TorchObjective
 from mpifl.problems.torch.problem import seeded
-from mpifl.records import Run
+from mpifl.server import launch
+from mpifl.storage import Run
 
 CPU = torch.device("cpu")
 JOB = """

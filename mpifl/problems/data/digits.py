@@ -11,7 +11,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Rows
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 TRAIN = 1497
 

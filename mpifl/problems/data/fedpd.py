@@ -12,7 +12,7 @@ import numpy as np
 
 from mpifl.errors import LARGEST, choice, whole
 from mpifl.problems.base import Data, Rows
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpifl.errors import number, whole
 from mpifl.problems.base import Data, Rows
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 FEATURES, CLASSES = 60, 10
 SCALE = np.arange(1, FEATURES + 1) ** -0.6  # standard deviations: the covariance is diag(j^-1.2)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 
 def drawn(field: str, wanted: int | None, ready: np.ndarray, seed: int, source: Path, which: str) -> np.ndarray:

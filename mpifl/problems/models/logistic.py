@@ -12,7 +12,7 @@ from mpifl.problems.base import Layout
 from mpifl.problems.models.rows import RowModel, RowObjective
 
 if TYPE_CHECKING:
-    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.settings import ProblemConfig
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from mpifl.problems.inits import Uniform
 from mpifl.problems.models.rows import RowModel, RowObjective, RowProblem
 
 if TYPE_CHECKING:
-    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.settings import ProblemConfig
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from mpifl.algorithms.base import Objective
-    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.settings import ProblemConfig
 
 
 @dataclass(frozen=True)

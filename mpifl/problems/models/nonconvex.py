@@ -17,7 +17,7 @@ from mpifl.problems.inits import Zero
 from mpifl.problems.models.rows import RowModel, RowObjective
 
 if TYPE_CHECKING:
-    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.settings import ProblemConfig
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from mpifl.errors import LARGEST, ConfigError, number, whole
 from mpifl.problems.base import Data, Init, Model, Problem
 from mpifl.problems.data.nothing import Nothing
 from mpifl.problems.inits import Zero
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 if TYPE_CHECKING:
-    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.settings import ProblemConfig
 
 
 @dataclass(frozen=True)

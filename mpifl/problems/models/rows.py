@@ -16,11 +16,11 @@ from mpifl.problems.data.digits import Digits
 from mpifl.problems.data.nothing import Nothing
 from mpifl.problems.inits import Uniform
 from mpifl.problems.partitions import Natural
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 if TYPE_CHECKING:
     from mpifl.algorithms.base import Objective
-    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.settings import ProblemConfig
 
 CHUNK = 1024  # rows evaluated together: their scores stay in cache
 

@@ -28,7 +28,7 @@ from mpifl.problems.torch.flat import Vector, like, tensor
 from mpifl.problems.torch.objective import MOST, Shared, TorchObjective
 
 if TYPE_CHECKING:
-    from mpifl.problems.config import Torch
+    from mpifl.problems.settings import Torch
 
 LEAST = 5  # clients in one call: fewer are as fast one after another
 ROOM = 2**28  # entries of their vectors in one call, and as many of their gradients

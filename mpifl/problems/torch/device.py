@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from mpifl.errors import ConfigError
-from mpifl.links.memory import HOST, Arrival, Departure, Memory, Staged, cuda_aware
-from mpifl.links.waiting import Backoff
+from mpifl.memory import HOST, Arrival, Departure, Memory, Staged, cuda_aware
+from mpifl.transport.backoff import Backoff
 
 if TYPE_CHECKING:
     from mpifl.problems.base import Place
-    from mpifl.problems.config import Torch
+    from mpifl.problems.settings import Torch
 
 PAUSE = 1e-4  # s, the longest sleep while a GPU computes
 

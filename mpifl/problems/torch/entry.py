@@ -28,7 +28,7 @@ from mpifl.problems.torch.returned import Returned, call, examples, try_out, wro
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.settings import ProblemConfig
 
 DATA_SEED = 0
 _here: WeakValueDictionary[int, EntryProblem] = WeakValueDictionary()  # by id(meta): one process holds the data once

@@ -17,7 +17,7 @@ from mpifl.problems.models.rows import Batches
 from mpifl.problems.torch.flat import Flat, Vector, like
 
 if TYPE_CHECKING:
-    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.settings import ProblemConfig
 
 MOST = 4096  # rows in one pass: a gradient over more is the mean of pieces
 CHUNK = 256  # rows that are measured together

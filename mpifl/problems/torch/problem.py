@@ -20,11 +20,11 @@ from mpifl.problems.torch.batched import hosted
 from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, Windows, measure
-from mpifl.streams import stream
+from mpifl.rng import stream
 
 if TYPE_CHECKING:
-    from mpifl.problems.config import ProblemConfig
     from mpifl.problems.models.network import Network
+    from mpifl.problems.settings import ProblemConfig
 
 CPU = torch.device("cpu")
 

@@ -24,7 +24,7 @@ from mpifl.problems.torch.problem import seeded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.settings import ProblemConfig
 
 
 class Returned(NamedTuple):

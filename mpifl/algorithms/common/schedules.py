@@ -1,0 +1,103 @@
+"""The step sizes of AREA's theorems (arXiv 2405.10123), as alpha_k = a / (b k + 1) over the server's events k."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, sqrt
+
+import numpy as np
+
+from mpifl.algorithms.base import Clients
+from mpifl.algorithms.common.participation import Trigger
+from mpifl.errors import ConfigError, at_least
+
+
+def event_probabilities(trigger: Trigger, clients: Clients) -> tuple[np.ndarray, float]:
+    """(n,) p_i and p_s: the probability that an event of the server is an upload of client i, or an aggregation.
+
+    Contacts at rates lambda_i (equal where the delay model has none) and aggregations by count (p_s = 1/(1+Delta), or
+    p/(1+p) by a coin after each update) or at the rate lambda_s (1/period where they are periodic).
+    Raises ConfigError where aggregations are timed and contacts have no rates.
+    """
+    rates = clients.rates if clients.rates is not None else np.ones(clients.n)
+    if trigger.timed:
+        if clients.rates is None:
+            raise ConfigError("step_schedule", "timed trigger", "a delay model with rates, or a trigger by updates")
+        server = trigger.poisson or 1 / (trigger.period or inf)
+        return rates / (server + rates.sum()), server / (server + rates.sum())
+    a = trigger.bernoulli or 1 / (trigger.every or 1)  # aggregations an upload
+    return rates / rates.sum() / (1 + a), a / (1 + a)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """alpha_k = step_size."""
+
+    name: str = "constant"
+
+    def bind(self, step_size: float, local_steps: int, trigger: Trigger, clients: Clients) -> tuple[float, float]:
+        return step_size, 0.0
+
+
+@dataclass(frozen=True)
+class StronglyConvex:
+    """Theorem 7: alpha_k = 1 / (p_min M gamma k / 48 + 1/D), for mu-strongly convex, L-smooth objectives.
+
+    Replaces `step_size`. The theorem is about the mean of the f_i with equal steps: `step_weights: one`.
+    """
+
+    name: str = "strongly-convex"
+    mu: float = 0.0
+    """strong convexity of every f_i"""
+    L: float = 0.0
+    """Lipschitz constant of every f_i's gradient"""
+
+    def __post_init__(self) -> None:
+        at_least("mu", self.mu, 0, strict=True)
+        at_least("L", self.L, self.mu)
+
+    def bind(self, step_size: float, local_steps: int, trigger: Trigger, clients: Clients) -> tuple[float, float]:
+        p, p_s = event_probabilities(trigger, clients)
+        first = largest_step(self.mu, self.L, local_steps)
+        gamma = 2 * self.mu * self.L / (self.mu + self.L)
+        return first, first * min(float(p.min()), p_s) * local_steps * gamma / 48
+
+
+def largest_step(mu: float, L: float, M: int) -> float:
+    """D of Theorem 7, also alpha_0."""
+    gamma, q = 2 * mu * L / (mu + L), M - 1
+    first = 2 / (M * (mu + L))
+    if not q:
+        return first
+    cube = 32 * L**4 * q**3
+    return min(first, gamma / (L**2 * q), sqrt(M * gamma**2 / (2 * cube)), (gamma / cube) ** (1 / 3))
+
+
+@dataclass(frozen=True)
+class Convex:
+    """Theorem 8: one constant step for convex, B-Lipschitz objectives; the output is the average of x_s.
+
+    alpha = sqrt((1/p_s + 2 qbar) R^2 / ((sigma^2 + (M+1) B^2 / 2) M K)), qbar the mean of 1/p_i. Replaces `step_size`.
+    """
+
+    name: str = "convex"
+    B: float = 0.0
+    """Lipschitz constant of every f_i"""
+    sigma: float = 0.0
+    """standard deviation of a stochastic subgradient"""
+    radius: float = 0.0
+    """distance from x_0 to an optimum (R)"""
+    events: int = 0
+    """server events of the whole run, uploads and aggregations together (K)"""
+
+    def __post_init__(self) -> None:
+        at_least("B", self.B, 0, strict=True)
+        at_least("sigma", self.sigma, 0)
+        at_least("radius", self.radius, 0, strict=True)
+        at_least("events", self.events, 1)
+
+    def bind(self, step_size: float, local_steps: int, trigger: Trigger, clients: Clients) -> tuple[float, float]:
+        p, p_s = event_probabilities(trigger, clients)
+        spread = 1 / p_s + 2 * float(np.mean(1 / p))
+        noise = self.sigma**2 + (local_steps + 1) * self.B**2 / 2
+        return sqrt(spread * self.radius**2 / (noise * local_steps * self.events)), 0.0

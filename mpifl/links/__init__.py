@@ -1,1 +1,0 @@
-"""How messages travel, and in which order they are consumed."""

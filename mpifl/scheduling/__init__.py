@@ -1,0 +1,1 @@
+"""The order of server events: clocks, delay models, live and replayed schedules."""

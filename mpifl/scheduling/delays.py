@@ -1,0 +1,224 @@
+"""How long a client takes from one contact with the server to the next, in seconds of the run's clock."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mpifl.errors import ConfigError, at_least, choice
+from mpifl.rng import stream
+
+Seconds = Callable[[int, int], float]  # (client, round) -> s
+Parts = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
+BLOCK = 64  # draws that one stream makes at once
+
+
+@dataclass(frozen=True)
+class NoDelay:
+    """A client answers as soon as it has computed (at once, under the virtual clock)."""
+
+    name: str = "none"
+
+    def rates(self, clients: int, seed: int) -> np.ndarray | None:
+        """(n,) contacts a second, or None where the model has no rates."""
+        return None
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether a client may contact the server again and again without any (virtual) time going by."""
+        return True
+
+    @property
+    def tells_parts(self) -> bool:
+        """Whether computing and exchanging are told apart."""
+        return False
+
+    def bind(self, clients: int, seed: int) -> Seconds:
+        """The time of each client's each contact: a function of (seed, client, round) alone."""
+        return lambda client, round: 0.0
+
+    def parts(self, clients: int, seed: int) -> Parts | None:
+        """Likewise, in parts, for the work that a message asks for; None where the model has one time for all."""
+        return None
+
+
+@dataclass(frozen=True)
+class Exponential(NoDelay):
+    """Contact times Exp(lambda_i), as in AREA (arXiv 2405.10123): lambda_i = rate, or ~ N(rate, spread)."""
+
+    name: str = "exponential"
+    rate: float = 10.0
+    """mean of the clients' rates lambda_i, per second"""
+    spread: float = 0.0
+    """standard deviation of the rates across clients, per second; 0: all equal"""
+    negative: str = "absolute"
+    """what a negative rate drawn from N(rate, spread) becomes: its absolute value, or a new draw (resample)"""
+
+    def __post_init__(self) -> None:
+        at_least("rate", self.rate, 0, strict=True)
+        at_least("spread", self.spread, 0)
+        choice("negative", self.negative, ("absolute", "resample"))
+
+    @property
+    def stands_still(self) -> bool:
+        return False
+
+    def rates(self, clients: int, seed: int) -> np.ndarray:
+        rng = stream(seed, "rate")
+        rates = rng.normal(self.rate, self.spread, clients)
+        while self.negative == "resample" and (rates <= 0).any():
+            rates = np.where(rates <= 0, rng.normal(self.rate, self.spread, clients), rates)
+        return np.abs(rates)
+
+    def bind(self, clients: int, seed: int) -> Seconds:
+        means = (1 / self.rates(clients, seed)).tolist()
+        blocks: dict[int, tuple[int, list[float]]] = {}
+
+        def seconds(client: int, round: int) -> float:
+            number, draws = blocks.get(client, (-1, []))
+            if number != round // BLOCK:
+                number = round // BLOCK
+                draws = stream(seed, "delay", client, number).exponential(means[client], BLOCK).tolist()
+                blocks[client] = number, draws
+            return draws[round % BLOCK]
+
+        return seconds
+
+
+@dataclass(frozen=True)
+class Fixed(NoDelay):
+    """Every contact of a client takes the same time."""
+
+    name: str = "fixed"
+    seconds: float | list[float] = 1.0
+    """one time for all clients, or a list with one for each (s)"""
+
+    def __post_init__(self) -> None:
+        for value in self.seconds if isinstance(self.seconds, list | tuple) else [self.seconds]:
+            at_least("seconds", value, 0)
+
+    @property
+    def stands_still(self) -> bool:
+        return 0 in self.seconds if isinstance(self.seconds, list | tuple) else self.seconds == 0
+
+    def rates(self, clients: int, seed: int) -> np.ndarray | None:
+        each = np.asarray(self._each(clients))
+        return 1 / each if (each > 0).all() else None
+
+    def bind(self, clients: int, seed: int) -> Seconds:
+        each = self._each(clients)
+        return lambda client, round: each[client]
+
+    def _each(self, clients: int) -> list[float]:
+        return each("seconds", self.seconds, clients)
+
+
+def each(key: str, value: float | list[float], clients: int) -> list[float]:
+    """One number a client, from one number for all or a list. Raises ConfigError."""
+    if not isinstance(value, list | tuple):
+        return [float(value)] * clients
+    if len(value) != clients:
+        raise ConfigError(key, f"{len(value)} values", f"one number, or {clients}: one a client")
+    return [float(v) for v in value]
+
+
+@dataclass(frozen=True)
+class Speed(NoDelay):
+    """Computing and exchanging apart: a contact takes work * compute_i + exchange_i, work being what its message asks
+    for (local epochs or rounds; 1 for most methods)."""
+
+    name: str = "speed"
+    compute: float | list[float] = 1.0
+    """time of a unit of local work (s): one for all clients, or a list with one for each"""
+    exchange: float | list[float] = 0.1
+    """time that the messages of a contact take both ways (s): likewise"""
+    spread: float = 1.0
+    """times of the last client over those of the first: multiplied by factors spaced evenly from 1 to this"""
+    noise: str = "none"
+    """exponential: each time is drawn from an exponential law with the given mean; none: it is the mean"""
+
+    def __post_init__(self) -> None:
+        for key in ("compute", "exchange"):
+            given = getattr(self, key)
+            for value in given if isinstance(given, list | tuple) else [given]:
+                at_least(key, value, 0, strict=True)
+        at_least("spread", self.spread, 0, strict=True)
+        choice("noise", self.noise, ("none", "exponential"))
+
+    @property
+    def stands_still(self) -> bool:
+        return False
+
+    @property
+    def tells_parts(self) -> bool:
+        return True
+
+    def _means(self, clients: int) -> tuple[np.ndarray, np.ndarray]:
+        factors = np.linspace(1, self.spread, clients)
+        return factors * each("compute", self.compute, clients), factors * each("exchange", self.exchange, clients)
+
+    def rates(self, clients: int, seed: int) -> np.ndarray:
+        compute, exchange = self._means(clients)
+        return np.asarray(1 / (compute + exchange))
+
+    def bind(self, clients: int, seed: int) -> Seconds:
+        parts = self.parts(clients, seed)
+        return lambda client, round: sum(parts(client, round, 1))
+
+    def parts(self, clients: int, seed: int) -> Parts:
+        compute, exchange = (means.tolist() for means in self._means(clients))
+
+        def drawn(client: int, round: int, work: int) -> tuple[float, float]:
+            rng = stream(seed, "delay", client, round)
+            return work * float(rng.exponential(compute[client])), float(rng.exponential(exchange[client]))
+
+        def given(client: int, round: int, work: int) -> tuple[float, float]:
+            return work * compute[client], exchange[client]
+
+        return given if self.noise == "none" else drawn
+
+
+@dataclass(frozen=True)
+class Trace(NoDelay):
+    """Contact times read from a CSV file with the columns client and seconds; a client's rows follow in its order."""
+
+    name: str = "trace"
+    path: str = ""
+    """the file; a client whose rows are used up starts again at its first"""
+
+    @property
+    def stands_still(self) -> bool:
+        return False
+
+    def bind(self, clients: int, seed: int) -> Seconds:
+        times: list[list[float]] = [[] for _ in range(clients)]
+        try:
+            with Path(self.path).open(newline="", encoding="utf-8") as file:
+                for line, row in enumerate(csv.DictReader(file), 2):
+                    client, seconds = int(row["client"]), float(row["seconds"])
+                    if not 0 <= client < clients or not 0 <= seconds < np.inf:
+                        raise ConfigError("path", self.path, f"line {line} needs 0 <= client < {clients}, seconds >= 0")
+                    times[client].append(seconds)
+        except ConfigError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            text = f"a readable CSV file with the columns client and seconds ({error})"
+            raise ConfigError("path", self.path or "''", text) from error
+        if missing := [i for i, t in enumerate(times) if not sum(t)]:
+            text = f"at least one time above 0 for every client; none for client {missing[0]}"
+            raise ConfigError("path", self.path, text)
+        return lambda client, round: times[client][round % len(times[client])]
+
+
+Delay = NoDelay
+DELAYS: dict[str, type[NoDelay]] = {
+    "none": NoDelay,
+    "exponential": Exponential,
+    "fixed": Fixed,
+    "speed": Speed,
+    "trace": Trace,
+}

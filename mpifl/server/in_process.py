@@ -1,0 +1,86 @@
+"""The two worlds that a run's clients can live in, as the server sees them: this process, and the other ranks."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifl.algorithms.base import Algorithm
+from mpifl.client.checkpoint import Saver, restore
+from mpifl.client.worker import Worker
+from mpifl.problems import Place, host
+from mpifl.server.failures import LIVE
+from mpifl.storage.checkpoint_set import folder_of
+from mpifl.transport.frames import PartStatus
+from mpifl.transport.in_process import InProcess
+
+if TYPE_CHECKING:
+    from mpifl.config.job import Job
+    from mpifl.problems import Problem
+    from mpifl.storage.checkpoint_set import Checkpoint
+
+
+def vectors(algorithm: Algorithm) -> int:
+    """Most vectors in a message or an update."""
+    return max(algorithm.vectors_up, algorithm.vectors_down)
+
+
+def to_go_on(job: Job, saved: Checkpoint | None) -> dict[str, Any] | None:
+    """What the ranks are told of the checkpoint that a run goes on from, JSON-able."""
+    if saved is None:
+        return None
+    cut, states = saved.facts["cut"], saved.facts["loop"]["states"]
+    where = [(i, rank) for i, rank in enumerate(cut["where"]) if states[i] == LIVE]
+    folder = str(folder_of(Path(job.output)).absolute())
+    return {"folder": folder, "number": saved.number, "where": where, "out": cut["out"]}
+
+
+def resume(worker: Worker, end: Any, saved: dict[str, Any]) -> None:
+    """Puts a worker's clients into their saved states, and has those that were at work answer. Raises ConfigError."""
+    out, living = set(saved["out"]), dict(saved["where"])
+    for i, (update, held) in restore(worker, saved, [i for i in worker.states if i in living]).items():
+        if i in out and i in worker.failed:
+            end.failed(i, worker.failed[i])
+        elif i in out and update:
+            end.resume(i, update, held)
+
+
+class Here(InProcess):
+    """All clients in this process; their part of a checkpoint is that of rank 1."""
+
+    def __init__(self, job: Job, problem: Problem, x0: np.ndarray, place: Place, saved: Checkpoint | None) -> None:
+        """Raises ConfigError."""
+        shards = {i: problem.shard(i) for i in range(problem.clients)}
+        hosted = host(job.problem, problem.meta, shards, job.seed, place)
+        super().__init__(Worker(job.algorithm, x0, hosted.objectives, hosted.together, hosted.memory, job.faults.norm))
+        self.facts = hosted.facts
+        self._saver = Saver(folder_of(Path(job.output)), 1, self.worker, self.holding)
+        self.marked = self._saver.save
+        self.living, self.rank_of = {1}, [1] * problem.clients
+        self.silent: set[int] = set()
+        self.parts: list[PartStatus] = []
+        self.signals: list[int] = []
+        self.stuck: set[int] = set()
+        if going := to_go_on(job, saved):
+            resume(self.worker, self, going)
+
+    def expect(self, i: int, round: int) -> None:
+        """Its update is there."""
+
+    def look(self) -> None:
+        self.parts += [PartStatus(1, *written) for written in self._saver.done()]
+
+    def bereaved(self) -> list[tuple[int, str]]:
+        """There is no other rank."""
+        return []
+
+    def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
+        """There is no other rank."""
+        return ""
+
+    def finish(self, code: int, patience: float = inf) -> int:
+        self._saver.close()
+        return super().finish(code, patience)

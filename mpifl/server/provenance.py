@@ -1,0 +1,51 @@
+"""What a run file says of where it comes from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpifl import __version__
+from mpifl.config.job import job_to_dict, to_yaml
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from mpifl.config.job import Job
+
+
+def attributes(
+    job: Job, clock: str, clients: int, comm: MPI.Comm | None, hosts: list[str], facts: list[Any]
+) -> dict[str, Any]:
+    """The root attributes that are known at the start; facts: what each rank computes with, rank 0 first."""
+    return {
+        "mpifl_version": __version__,
+        "name": job.name,
+        "algorithm": job_to_dict(job)["algorithm"]["name"],
+        "config": to_yaml(job),
+        "seed": job.seed,
+        "clock": clock,
+        "clients": clients,
+        "ranks": comm.size if comm else 1,
+        "hosts": json.dumps(hosts),
+        "mpi": _mpi() if comm else "none",
+        "git_commit": _commit(),
+        **({"compute": json.dumps(facts)} if any(facts) else {}),
+    }
+
+
+def _mpi() -> str:
+    from mpifl.transport.mpi import MPI
+
+    return MPI.Get_library_version().splitlines()[0].strip("\0 ")
+
+
+def _commit() -> str:
+    """The commit of the source, with -dirty where files differ from it; empty where it is no checkout."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

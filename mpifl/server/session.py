@@ -1,0 +1,188 @@
+"""A run on rank 0, from the moment when all ranks are ready to its end: the loop, what watches it, what is written."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from math import inf
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mpifl.algorithms.base import Clients, State
+from mpifl.errors import RunFailed
+from mpifl.scheduling.clocks import Link
+from mpifl.scheduling.schedule import LiveSchedule, ReplaySchedule
+from mpifl.server.checkpointer import Checkpointer, Ranks
+from mpifl.server.evaluator import Evaluator
+from mpifl.server.loop import ServerLoop
+from mpifl.server.progress import Progress
+from mpifl.signals import SignalRecorder, code_of
+
+if TYPE_CHECKING:
+    from mpifl.config.job import Job
+    from mpifl.problems import Problem
+    from mpifl.storage import RunWriter
+    from mpifl.storage.checkpoint_set import Checkpoint
+
+
+class Ends(Ranks, Link, Protocol):
+    """The server's end of a link, and the ranks behind it."""
+
+    signals: list[int]  # that other ranks have heard
+    stuck: set[int]  # ranks that did not end
+
+    def expect(self, i: int, round: int) -> None:
+        """Client i's update comes of itself: it was sent the message of this round before the run was resumed."""
+
+
+class Session:
+    """One run. Raises nothing that it has not recorded."""
+
+    def __init__(
+        self, job: Job, problem: Problem, server: State, clients: Clients, link: Ends,
+        schedule: LiveSchedule | ReplaySchedule, writer: RunWriter, saved: Checkpoint | None, heard: SignalRecorder,
+    ) -> None:  # fmt: skip
+        self._job, self._link, self._writer, self._schedule = job, link, writer, schedule
+        self.stuck: set[int] = set()  # ranks that have not ended
+        self._heard = heard
+        plan = schedule if isinstance(schedule, LiveSchedule) else None
+        facts: Mapping[str, Any] = saved.facts if saved else {}
+        self._earlier = float(facts.get("wall_seconds", 0.0))  # of the run, before it was resumed
+        self.evaluator = Evaluator(
+            problem, writer, deterministic=schedule.deterministic,
+            accuracy=job.stop.accuracy if plan else None,  # a record ends where it ends
+            gradient=job.evaluate.gradient, penalty=job.algorithm.penalty,
+            first=problem.client_accuracies(problem.initial(job.seed)), best=facts.get("best", np.nan),
+        )  # fmt: skip
+        self.record = Progress(writer, job.stop, self.evaluator)
+        self.keeper = None
+        if plan:
+            self.keeper = Checkpointer(
+                writer, self.evaluator, link, plan, job.algorithm, self._facts, job.faults.lost == "rehost",
+                facts.get("cut"),
+            )  # fmt: skip
+        self.loop = ServerLoop(
+            job.algorithm, server, clients, link, schedule, self.record, self.evaluator, job.seed, job.faults,
+            self.keeper,
+        )  # fmt: skip
+        if saved:
+            self._resume(saved)
+
+    def _facts(self) -> dict[str, Any]:
+        wall = self._earlier + time.perf_counter() - self._begin
+        return {"wall_seconds": wall, "reached": self.evaluator.reached}
+
+    def _resume(self, saved: Checkpoint) -> None:
+        self.loop.load(saved.facts["loop"])
+        self.record.resume(saved.facts["time"], self.loop.updates)
+        self.evaluator.reached = bool(saved.facts.get("reached"))
+        for i in self.loop.out:
+            self._link.expect(i, self.loop.rounds[i] - 1)
+        part = saved.part(0)
+        for k, asked in enumerate(saved.facts["models"]):
+            told = f"personal.{k}" in part.names()
+            personal = part[f"personal.{k}"] if told else None
+            self.evaluator.submit((*asked, part[f"model.{k}"], personal))
+        text = "; ".join([f"from checkpoint {saved.number}", *saved.facts.get("passed", ())])
+        at, loop = saved.facts["time"], self.loop
+        self._writer.event(at, "resumed", -1, text, loop.updates, loop.version)
+
+    # -- the run -------------------------------------------------------------------------------------------------------
+    def run(self) -> int:
+        """Runs it to its end; the exit code."""
+        writer = self._writer
+        status, code = "failed", 3
+        x: np.ndarray | None = None  # a run that fails keeps the model that it began with
+        self._begin, cpu = time.perf_counter(), time.process_time()
+        if not self._earlier:
+            writer.set_attr("began", time.time())
+        try:
+            if isinstance(self._schedule, LiveSchedule):
+                self._schedule.clock.start()
+            with np.errstate(over="ignore", invalid="ignore"):
+                ended = self.loop.run(self._stopped, self._interrupted)
+            x = self._job.algorithm.model(self.loop.server)
+            status, code = ("completed", 0) if ended else ("interrupted", code_of(self._heard.numbers[0]))
+        except RunFailed as error:
+            print(f"mpifl: the run failed: {error}", file=sys.stderr)
+            lines = str(error).splitlines()  # of a rank's traceback: where, and what
+            writer.event(self._at(), "failed", -1, " ".join(dict.fromkeys([lines[0], lines[-1]])))
+        except Exception as error:
+            writer.event(self._at(), "failed", -1, f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            whole = self._end(status, code, x, cpu)
+        if not whole:
+            status, code = "failed", 3
+        print(f"{self._job.output}: {status}, {self.record.summary()}{self._goes_on(status)}", flush=True)
+        return code
+
+    def _end(self, status: str, code: int, x: np.ndarray | None, cpu: float) -> bool:
+        """Whether the file has all that it should."""
+        writer, at = self._writer, self._at()
+        wall, cpu = time.perf_counter() - self._begin, time.process_time() - cpu
+        writer.set_attr("wall_seconds", self._earlier + wall)
+        writer.set_attr("server_cpu_share", cpu / wall)
+        writer.set_attr("peak_rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        self.record.close()
+        unexpected, whole = sys.exc_info()[0] is not None, True  # an unexpected error ends all ranks at once
+        if status == "interrupted":  # a launcher may leave us half a second: the file first
+            name = signal.Signals(self._heard.numbers[0]).name
+            writer.event(at, "interrupted", -1, f"by {name}; updates under way are not applied")
+            whole = self._close(status, x)
+        if self.keeper and not unexpected and self._heard.numbers:
+            self._save_last(at)
+        dropped = 0 if unexpected else self._link.finish(code, self._job.faults.patience or inf)
+        self.stuck = self._link.stuck
+        if self.keeper:
+            self.keeper.close()
+        if status != "interrupted":
+            if dropped:
+                writer.event(at, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
+            whole = self._close(status, x)
+        self._heard.forget()
+        return whole
+
+    def _at(self) -> float:
+        """The time (s) of what comes after all that was told so far."""
+        now = self._schedule.clock.time if isinstance(self._schedule, LiveSchedule) else 0.0
+        return max(self.record.time, now)
+
+    def _save_last(self, at: float) -> None:
+        """Waits for the checkpoint that a signal asked for."""
+        assert self.keeper
+        try:
+            self.keeper.finish(at, self.loop)
+        except RunFailed as error:
+            print(f"mpifl: the run was not saved at its end: {error}", file=sys.stderr, flush=True)
+
+    def _close(self, status: str, x: np.ndarray | None) -> bool:
+        """Whether all was written; the ranks end as they would."""
+        try:
+            self.evaluator.close()
+            self._writer.close(status, x)
+        except RunFailed as error:
+            if status != "failed":  # else it was said why
+                print(f"mpifl: the run failed: {error}", file=sys.stderr, flush=True)
+            return False
+        return True
+
+    def _goes_on(self, status: str) -> str:
+        if status == "completed" or not self.keeper or not self.keeper.complete:
+            return ""
+        return f"; saved, mpifl resume {self._job.output} goes on"
+
+    def _interrupted(self) -> bool:
+        """Whether a signal ends the run."""
+        if self._link.signals and not self._heard.numbers:  # our own may still come, and is not a second one
+            self._heard.numbers.append(self._link.signals[0])
+        return bool(self._heard.numbers)
+
+    def _stopped(self) -> bool:
+        """Whether a target ends the run now. Raises RunFailed where rows could not be written."""
+        self._writer.check()
+        return self.evaluator.reached

@@ -1,0 +1,105 @@
+"""The run file of a run that resumes: the rows up to the checkpoint, in a new file that takes the old one's place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.storage.checkpoint_set import folder_of, undo
+from mpifl.storage.create import lay_out, new_file
+from mpifl.storage.durable import sync_folder
+from mpifl.storage.layout import TABLES
+from mpifl.storage.reader import Run, open_run
+
+BLOCK = 1 << 16  # rows copied at once
+STALE = 60.0  # s since anything was written
+
+
+def continued(
+    path: Path,
+    *,
+    attrs: Mapping[str, Any],
+    clients: Mapping[str, Any],
+    x: np.ndarray,
+    layout: Sequence[tuple[str, tuple[int, ...]]],
+    found: str | None,
+    number: int,
+    counts: Mapping[str, int],
+    states: Sequence[str],
+    version: int,
+) -> h5py.File:
+    """The open file that replaced `path` in one step, durably; arguments as those of `RunWriter.resumed`.
+
+    Raises ConfigError("run file", ...) for an old file that cannot be read, has too few rows or is of another session
+    than `found`, ConfigError("output", ...) where the new one cannot be written. The old one then stays as it was.
+    """
+    with open_run(path) as old, new_file(path, overwrite=True) as file:
+        if found is not None and old.attrs.get("session") != found:
+            raise ConfigError("run file", path, "one that nobody else resumes; this one was resumed meanwhile")
+        _enough(old, counts, len(states))
+        kept = {name: old.attrs[name] for name in ("started", "id") if old.attrs.get(name)}
+        lay_out(file, {**attrs, **kept, "resumed_from": number}, clients, x, layout, version, states)
+        file.attrs.modify("began", np.float64(old.attrs.get("began", np.nan)))
+        for table in TABLES:
+            _copy(old, file, table, counts[table])
+        file["clients/updates"][...] = _recounted(path, file, len(states))
+        file.flush()
+        os.fsync(file.id.get_vfd_handle())
+    with contextlib.suppress(OSError):  # what stays is told apart by its session
+        undo(folder_of(path), number)
+    with contextlib.suppress(OSError):  # tidying, and what `durable` will do again
+        _sweep(path)
+        sync_folder(path.parent)
+    return file
+
+
+def _enough(old: Run, counts: Mapping[str, int], n: int) -> None:
+    for table in TABLES:
+        if old.count(table) < counts[table]:
+            found = f"this one has {old.count(table)}"
+            raise ConfigError("run file", old.path, f"at least {counts[table]} {table}, as at the checkpoint; {found}")
+    if len(old.clients) != n:
+        raise ConfigError("run file", old.path, f"one of {n} clients; this one has {len(old.clients)}")
+
+
+def _copy(old: Run, file: h5py.File, table: str, count: int) -> None:
+    for name in TABLES[table]:
+        column = file[table][name]
+        for first in range(0, count, BLOCK):
+            stop = min(first + BLOCK, count)
+            values = old.rows(table, name, first, stop)
+            if column.dtype.kind == "i" and values.dtype.kind == "f":  # NaN: an older version had no such column
+                values = np.zeros(len(values), column.dtype)
+            if values.dtype.kind != column.dtype.kind:
+                raise ConfigError("run file", old.path, f"a run file; in this one {table}/{name} is {values.dtype}")
+            column.resize((stop,))
+            column[first:stop] = values
+
+
+def _recounted(path: Path, file: h5py.File, n: int) -> np.ndarray:
+    """(n,) updates of each client."""
+    sums = np.zeros(n, np.int64)
+    column = file["updates/client"]
+    for first in range(0, len(column), BLOCK):
+        clients = column[first : first + BLOCK]
+        if clients.min() < 0 or clients.max() >= n:
+            raise ConfigError("run file", path, f"one of clients 0 to {n - 1}; this one has updates of others")
+        sums += np.bincount(clients, minlength=n)
+    return sums
+
+
+def _sweep(path: Path) -> None:
+    """Removes what runs that were killed at the same work left behind; what is younger may be another's that lives."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
+    for other in path.parent.iterdir():
+        if name.fullmatch(other.name) and time.time() - other.stat().st_mtime > STALE:
+            other.unlink()

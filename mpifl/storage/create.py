@@ -1,0 +1,161 @@
+"""A new run file: built under a temporary name, then put in its place in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5f, h5p
+
+from mpifl.errors import ConfigError
+from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.storage.durable import words
+from mpifl.storage.layout import CLIENTS, LATER, ROWS, SCHEMA, TABLES, text
+
+MAX_ATTRIBUTES = 1024  # kept in the object header itself, where one can be changed while others read
+
+
+def now() -> str:
+    """This instant, ISO 8601 with microseconds and the offset from UTC."""
+    return datetime.datetime.now().astimezone().isoformat(timespec="microseconds")
+
+
+@contextlib.contextmanager
+def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
+    """An empty HDF5 file that appears as `path` when the block ends well, and leaves nothing behind when it does not.
+
+    Raises ConfigError("output", ...) where there is no such place, or a file is there and `overwrite` is false.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    file = None
+    try:
+        refuse_existing(path, overwrite)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # tells causes apart, HDF5 does not
+        file = _create(temporary)
+        yield file
+        place(temporary, path, overwrite)
+    except OSError as error:
+        _give_up(file, temporary)
+        raise ConfigError("output", path, f"a file that can be written ({reason(error)})") from error
+    except BaseException:
+        _give_up(file, temporary)
+        raise
+
+
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """Raises ConfigError if `path` is a directory, or exists and must stay, or has checkpoints that must stay."""
+    if path.is_dir():
+        raise ConfigError("output", path, "a file name; this is a directory")
+    if not overwrite and os.path.lexists(path):
+        raise ConfigError("output", path, "a new file; this one exists (overwrite=true replaces it)")
+    folder = folder_of(path)
+    try:
+        found = sets(folder)
+    except OSError as error:
+        raise ConfigError("output", path, f"a folder {folder.name} that can be read ({words(error)})") from error
+    if found and not overwrite:
+        raise ConfigError(
+            "output", path, f"{folder.name} holds checkpoints of another run (overwrite=true replaces them)"
+        )
+
+
+def place(temporary: Path, path: Path, overwrite: bool) -> None:
+    """Gives the file its name in one step; never replaces another file unless told to."""
+    if overwrite:
+        os.replace(temporary, path)
+        return
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        refuse_existing(path, overwrite)
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))  # no hard links here: claim the name, then take it
+        os.replace(temporary, path)
+        return
+    temporary.unlink()
+
+
+def reason(error: Exception) -> str:
+    """The operating system's words for what went wrong, which HDF5 wraps in many of its own."""
+    words = re.search(r"error message = '([^']*)'", str(error))
+    return words[1] if words else getattr(error, "strerror", None) or str(error)
+
+
+def _create(path: Path) -> h5py.File:
+    shape = h5p.create(h5p.FILE_CREATE)
+    shape.set_attr_phase_change(MAX_ATTRIBUTES, 0)
+    access = h5p.create(h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
+    access.set_cache(0, 0, 0, 0.0)  # no chunk cache: rows are in the file before the extent that covers them
+    access.set_file_locking(True, True)  # where the file system can
+    return h5py.File(h5f.create(os.fsencode(path), h5f.ACC_TRUNC, fcpl=shape, fapl=access))
+
+
+def _give_up(file: h5py.File | None, temporary: Path) -> None:
+    with contextlib.suppress(Exception):
+        if file is not None:
+            file.close()
+    with contextlib.suppress(OSError):
+        temporary.unlink()
+
+
+def lay_out(
+    file: h5py.File,
+    attrs: Mapping[str, Any],
+    clients: Mapping[str, Any],
+    x: np.ndarray,
+    layout: Sequence[tuple[str, tuple[int, ...]]],
+    version: int = 0,
+    states: Sequence[str] | None = None,
+) -> None:
+    """Creates every attribute and dataset of the run file, and goes over to single-writer-multiple-reader mode.
+
+    x       (d,) the model of `version`
+    states  of the n clients; None: all live
+    """
+    own = {"schema": SCHEMA, "started": now(), "id": secrets.token_hex(8), "session": secrets.token_hex(8)}
+    for name, value in {**own, "resumed_from": 0, **attrs}.items():
+        if name not in LATER:
+            file.attrs[name] = "" if value is None else value
+    for name, kind in LATER.items():
+        first: Any = {"status": b"running", "finished": b""}.get(name, np.nan)
+        file.attrs.create(name, first, dtype=h5_type(kind))
+    for table, columns in TABLES.items():
+        for name, kind in columns.items():
+            file.create_dataset(f"{table}/{name}", (0,), h5_type(kind), chunks=(ROWS[table],), maxshape=(None,))
+    n = len(clients["samples"])
+    rates = clients.get("rate")
+    first_values = {
+        "samples": clients["samples"],
+        "rate": np.full(n, np.nan) if rates is None else rates,
+        "rank": clients["rank"],
+        "updates": np.zeros(n),
+        "state": [text(state, 16) for state in states or ["live"] * n],
+    }
+    for name, values in first_values.items():
+        dtype = h5_type(CLIENTS[name])
+        file.create_dataset(f"clients/{name}", data=np.array(values, dtype), dtype=dtype)
+    model = file.create_dataset("model/x", data=x)
+    model.attrs["layout"] = json.dumps([[name, list(shape)] for name, shape in layout])
+    model.attrs["version"] = np.int64(version)
+    file.swmr_mode = True
+    file.flush()
+
+
+def h5_type(dtype: str) -> Any:
+    """The HDF5 type of a column: UTF-8 for strings."""
+    return h5py.string_dtype("utf-8", int(dtype[1:])) if dtype.startswith("S") else np.dtype(dtype)

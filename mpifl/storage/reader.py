@@ -1,0 +1,295 @@
+"""Reads a run file at any instant: finished, being written, or left behind by a killed run."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+from h5py import h5f, h5p
+
+from mpifl.errors import ConfigError
+from mpifl.storage.layout import CLIENTS, SCHEMA, TABLES
+from mpifl.storage.validate import check
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+TRIES = 20  # opening a file while it is written may fall between two writes that belong together
+PAUSE = 0.05  # s
+ATTEMPTS = 25  # 2**25 ns in all
+# What damage leads to in h5py.
+BROKEN = (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, MemoryError)
+
+
+def open_run(path: str | Path) -> Run:
+    """The run file at `path`. Raises ConfigError("run file", ...) where there is none or it cannot be read."""
+    return Run(path)
+
+
+class Run:
+    """What a run file held when it was opened, or at the last `refresh`; use it in a `with` block or `close` it.
+
+    path          of the file
+    attrs         root attributes: plain strings, numbers and lists
+    status        "running" (also after a kill), "completed", "failed" or "interrupted"
+    open_ended    whether the file was never closed: the run goes on, or it was killed
+    """
+
+    path: Path
+    attrs: dict[str, Any]
+    open_ended: bool
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._file: h5py.File | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Takes in what was written since. Raises ConfigError as `open_run` does."""
+        self.close()
+        for attempt in range(TRIES):
+            try:
+                self._file, self.open_ended = _open(self.path)
+                self._read()
+                return
+            except BROKEN as error:
+                self.close()
+                if isinstance(error, ConfigError):
+                    raise
+                if attempt + 1 == TRIES or not self.path.exists():
+                    whole = "a whole file; this one is cut off" if "truncated" in str(error) else "a readable run file"
+                    raise _bad(self.path, f"{whole} ({error})") from error
+            time.sleep(PAUSE)
+
+    def _read(self) -> None:
+        file = self._open_file
+        if "schema" not in file.attrs:
+            raise _bad(self.path, "a run file of mpifl; this is another HDF5 file")
+        schema = _plain(file.attrs["schema"])
+        if isinstance(schema, int) and schema > SCHEMA:
+            raise _bad(self.path, f"a run file of schema {SCHEMA} or older; this is schema {schema}, update mpifl")
+        self.attrs = {name: _plain(value) for name, value in file.attrs.items()}
+        self._frames: dict[str, DataFrame] = {}
+        self._config: dict[str, Any] | None = None
+        self._rows = check(file, self.attrs, closed=not self.open_ended)
+        if self.open_ended:
+            self._whole()
+            self._rows["updates"] = self._complete()
+
+    def _complete(self) -> int:
+        """Rows of updates whose versions are all there: an aggregation is written after the updates that it is made of.
+
+        Version and staleness add up to the version at which an update was consumed, which never falls.
+        """
+        group = self._open_file["updates"]
+        version, staleness = group["version"], group["staleness"]
+        rows, made = range(self._rows["updates"]), self._rows["aggregations"]
+        return bisect_right(rows, made, key=lambda row: int(version[row]) + int(staleness[row]))
+
+    def _whole(self) -> None:
+        """Raises ConfigError where rows lie beyond the end of the file, which HDF5 reads as zeros in an open file."""
+        size = os.fstat(self._open_file.id.get_vfd_handle()).st_size  # of this file: a resumed run replaces it
+        for table in TABLES:
+            rows = self._rows[table]
+            for dataset in self._open_file[table].values() if rows else ():
+                start = (rows - 1) // dataset.chunks[0] * dataset.chunks[0]
+                chunk = dataset.id.get_chunk_info_by_coord((start,))
+                if chunk.byte_offset is None or chunk.byte_offset + (rows - start) * dataset.dtype.itemsize > size:
+                    raise _bad(self.path, "a whole file; this one is cut off")
+
+    @property
+    def status(self) -> str:
+        return str(self.attrs["status"])
+
+    @property
+    def id(self) -> str:
+        """Of the run, kept when it is resumed; "" in files of older versions."""
+        return str(self.attrs.get("id", ""))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration."""
+        if self._config is None:
+            import yaml
+
+            try:
+                self._config = dict(yaml.safe_load(self.attrs.get("config") or "{}") or {})
+            except (yaml.YAMLError, *BROKEN) as error:
+                raise _bad(self.path, f"a run file with a configuration ({error})") from error
+        return self._config
+
+    @property
+    def updates(self) -> DataFrame:
+        """time client version staleness local_steps bytes norm bytes_down compute exchange: a row for each update."""
+        return self._table("updates")
+
+    @property
+    def aggregations(self) -> DataFrame:
+        """time updates: one row for each global step."""
+        return self._table("aggregations")
+
+    @property
+    def evaluations(self) -> DataFrame:
+        """time updates version train_loss test_loss test_accuracy personal_accuracy_... (see `records.schema`)"""
+        return self._table("evaluations")
+
+    @property
+    def events(self) -> DataFrame:
+        """time kind client text updates version; client -1: of no client; updates, version -1: not known."""
+        return self._table("events")
+
+    @property
+    def clients(self) -> DataFrame:
+        """samples rate rank updates state: one row for each client."""
+        if "clients" not in self._frames:
+            self._frames["clients"] = self._frame("clients", list(CLIENTS), None)
+        return self._frames["clients"]
+
+    @property
+    def model(self) -> np.ndarray:
+        """(d,) the final model; while the run goes on, the one that it began or was resumed with.
+
+        Raises ConfigError if it was only half written.
+        """
+        file = self._open_file
+        with _readable(self.path):
+            x: np.ndarray = file["model/x"][()]
+        if self.model_version < 0:
+            raise _bad(self.path, "a whole model; this run was stopped while it wrote its own")
+        return x
+
+    @property
+    def model_version(self) -> int:
+        """Of `model`: 0 for x0, -1 while it is being written."""
+        file = self._open_file
+        with _readable(self.path):
+            return int(file["model/x"].attrs["version"])
+
+    @property
+    def layout(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of the parts of the model."""
+        file = self._open_file
+        with _readable(self.path):
+            parts = json.loads(file["model/x"].attrs["layout"])
+            return [(name, tuple(shape)) for name, shape in parts]
+
+    @property
+    def age(self) -> float:
+        """Seconds since anything was written: below a few where a run is alive."""
+        return max(0.0, time.time() - self.path.stat().st_mtime)
+
+    @property
+    def _open_file(self) -> h5py.File:
+        if self._file is None:
+            raise ValueError(f"{self.path} is closed")
+        return self._file
+
+    def _table(self, table: str) -> DataFrame:
+        if table not in self._frames:
+            self._frames[table] = self._frame(table, list(TABLES[table]), self._rows[table])
+        return self._frames[table]
+
+    def _frame(self, table: str, columns: list[str], rows: int | None) -> DataFrame:
+        from pandas import DataFrame
+
+        data = {}
+        for name in columns:
+            values = self.rows(table, name, 0, rows)
+            strings = values.dtype.kind in "SO"
+            data[name] = np.array([_plain(v) for v in values], dtype=object) if strings else values
+        with _readable(self.path):  # columns of different lengths
+            return DataFrame(data)
+
+    def rows(self, table: str, column: str, start: int, stop: int | None) -> np.ndarray:
+        """Part of a column, text as bytes. A column that an older version did not write is NaN, of events -1."""
+        file = self._open_file
+        with _readable(self.path):
+            group = file[table]
+            if column not in group:
+                missing: float = -1 if table == "events" else np.nan
+                return np.full((stop or 0) - start, missing)
+            values: np.ndarray = group[column][start:stop]
+            return values
+
+    def count(self, table: str) -> int:
+        """Rows of a table."""
+        return self._rows[table]
+
+    def close(self) -> None:
+        """Closes the file; frames already read stay."""
+        if self._file is not None:
+            with contextlib.suppress(Exception):
+                self._file.close()
+        self._file = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Run {self.path} {self.status}, {self._rows['updates']} updates>"
+
+
+def _bad(path: Path, expected: str) -> ConfigError:
+    return ConfigError("run file", path, expected)
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Damage that is met in the block, as ConfigError."""
+    try:
+        yield
+    except BROKEN as error:
+        raise _bad(path, f"a readable run file ({error})") from error
+
+
+def _open(path: Path) -> tuple[h5py.File, bool]:
+    """The open file, and whether its writer never closed it."""
+    try:
+        with open(path, "rb") as raw:
+            start = raw.read(12)
+    except OSError as error:
+        raise _bad(path, f"a file that can be read ({error.strerror})") from error
+    if len(start) < 12 or not start.startswith(MAGIC):
+        raise _bad(path, "an HDF5 file")
+    # Byte 11 of a version 3 superblock says whether a writer has the file open. HDF5 itself is not asked: it takes a
+    # file that grows while it looks for one that is cut off.
+    if start[8] == 3 and start[11]:
+        access = h5p.create(h5p.FILE_ACCESS)
+        access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
+        access.set_file_locking(True, True)
+        _limit_attempts(access)
+        return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY | h5f.ACC_SWMR_READ, fapl=access)), True
+    return h5py.File(path, "r", locking="best-effort"), False
+
+
+def _limit_attempts(access: h5p.PropFAID) -> None:
+    """Lets HDF5 fail on a damaged file instead of hanging: it tries 100 times, each pause twice as long.
+
+    h5py does not offer this setting; the library it is linked to does.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        setting = ctypes.CDLL(h5p.__file__).H5Pset_metadata_read_attempts
+        setting.argtypes = [ctypes.c_int64, ctypes.c_uint]
+        setting(access.id, ATTEMPTS)
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as h5py gives it, as a string, number or list."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, np.ndarray):
+        return [_plain(item) for item in value.tolist()]
+    return value.item() if isinstance(value, np.generic) else value

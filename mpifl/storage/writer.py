@@ -1,0 +1,264 @@
+"""Writes the run file while the run goes on.
+
+The server loop only appends tuples to lists; a thread takes them over twice a second and writes them, in an order that
+leaves the file readable at every instant, a kill included. What goes wrong there is raised to the loop by `check`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from mpifl.errors import RunFailed
+from mpifl.storage.checkpoint_set import folder_of, remove
+from mpifl.storage.continuation import continued
+from mpifl.storage.create import lay_out, new_file, now, reason
+from mpifl.storage.durable import sync_folder
+from mpifl.storage.finish import in_place, let_go, replace_model, settle
+from mpifl.storage.layout import LATER, STATUSES, TABLES, text
+from mpifl.storage.rows import Rows, as_arrays
+
+PERIOD = 0.5  # s of wall time between two writes; also the sign of life (the file's mtime) of a run that writes nothing
+
+
+class RunWriter(Rows):
+    """The run file at `path`, with status "running" until `close`.
+
+    attrs    root attributes (see DESIGN: name, algorithm, config, ...); `schema`, `started`, `id` are added
+    clients  samples (n,), rank (n,), and rate (n,) where clients have one
+    x0       (d,) first model, stored until the final one replaces it
+    layout   names and shapes of the parts of x
+
+    Raises ConfigError("output", ...) if the file cannot be made, or it or checkpoints beside it are there already and
+    `overwrite` is false. With `overwrite` they are removed.
+
+    id       of the run, the same after it was resumed
+    session  of this writer: what it adds to the run until it is resumed again
+    resumed_from  number of the checkpoint that it went on from; 0: of none
+    """
+
+    id: str
+    session: str
+    resumed_from: int
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        attrs: Mapping[str, Any],
+        clients: Mapping[str, Any],
+        x0: np.ndarray,
+        layout: Sequence[tuple[str, tuple[int, ...]]],
+        overwrite: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        with new_file(self.path, overwrite) as file:
+            lay_out(file, attrs, clients, np.asarray(x0), layout)
+        with contextlib.suppress(OSError):  # what stays is of another run, and never taken for one of this
+            remove(folder_of(self.path))
+        self._begin(file)
+
+    @classmethod
+    def resumed(
+        cls,
+        path: str | Path,
+        *,
+        attrs: Mapping[str, Any],
+        clients: Mapping[str, Any],
+        number: int,
+        counts: Mapping[str, int],
+        states: Sequence[str],
+        x: np.ndarray,
+        version: int,
+        layout: Sequence[tuple[str, tuple[int, ...]]],
+        found: str | None = None,
+    ) -> RunWriter:
+        """Goes on with the run at `path`, in whatever state its file is, from a checkpoint: later rows are undone.
+
+        attrs    of the process that goes on; `started` and `id` stay those of the old file
+        number   of the checkpoint; higher ones are undone
+        counts   rows of each table at the checkpoint
+        states   (n,) of the clients
+        x        (d,) the model of `version`
+        found    session of the old file when it was read; None: whichever
+
+        A new file replaces the old one in one step. Raises ConfigError("run file", ...) if the old one cannot be read,
+        has fewer rows or was resumed meanwhile, ConfigError("output", ...) if the new one cannot be written; the old
+        one then stays.
+        """
+        writer = cls.__new__(cls)
+        writer.path = Path(path)
+        new: dict[str, Any] = {"attrs": attrs, "clients": clients, "x": np.asarray(x), "layout": layout}
+        kept: dict[str, Any] = {"number": number, "counts": counts, "states": states, "version": version}
+        writer._begin(continued(writer.path, **new, **kept, found=found))
+        return writer
+
+    def _begin(self, file: h5py.File) -> None:
+        """Takes over a file that holds nothing beyond its rows; starts the thread."""
+        self.id, self.session = str(file.attrs["id"]), str(file.attrs["session"])
+        self.resumed_from = int(file.attrs["resumed_from"])
+        self._file: h5py.File = file
+        self._descriptor: int = file.id.get_vfd_handle()
+        self._columns = {table: [file[table][name] for name in columns] for table, columns in TABLES.items()}
+        self._written = {table: len(columns[0]) for table, columns in self._columns.items()}
+        self.gather(self._written)
+        self._counts: np.ndarray = file["clients/updates"][...]
+        self._states: list[tuple[int, str]] = []
+        self._attrs: dict[str, float] = {}
+        self._error: Exception | None = None
+        self._closed = False
+        self._lock = threading.Lock()  # the file's: the loop never waits for it
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="run file", daemon=True)
+        self._thread.start()
+        atexit.register(self._halt)  # else a writer that was not closed stops inside HDF5, which then waits for it
+
+    # -- called from the server loop: nothing here touches the file ----------------------------------------------------
+    def state(self, client: int, state: str) -> None:
+        """Client `client` is now "live", "lost", ... (16 bytes)."""
+        self._states.append((client, state))
+
+    def set_attr(self, name: str, value: float) -> None:
+        """Sets one of the numeric root attributes of `schema.LATER`; KeyError for any other."""
+        if LATER[name] != "f8":
+            raise KeyError(name)
+        self._attrs[name] = float(value)
+
+    def check(self) -> None:
+        """Raises RunFailed if rows could not be written (disk full, file system gone)."""
+        if self._error is not None:
+            raise RunFailed(f"writing {self.path} failed: {reason(self._error)}") from self._error
+
+    # -- the file ------------------------------------------------------------------------------------------------------
+    def flush(self) -> None:
+        """Writes all rows handed in so far; returns when readers see them. Raises RunFailed."""
+        self._try(self._write)
+        self.check()
+
+    def durable(self, counts: Mapping[str, int]) -> None:
+        """Returns when so many rows of each table are on the disk, whatever happens to this machine. Raises RunFailed.
+
+        May be called from a thread of its own: it waits for the disk.
+        """
+        descriptor = self._try(lambda: self._handed_over(counts))
+        if descriptor is not None:
+            try:
+                os.fsync(descriptor)  # without the lock: the run shows that it is alive, however long the disk takes
+                sync_folder(self.path.parent)
+            except OSError as error:
+                self._error = error
+            self._try(lambda: in_place(self.path, os.fstat(descriptor)) if self._file else None)
+            os.close(descriptor)
+        self.check()
+
+    def close(self, status: str, x: np.ndarray | None = None, version: int | None = None) -> None:
+        """Writes the rest, the final model `x` (d,) (None: x0 stays), `finished` and `status`; closes the file.
+
+        version  of x; None: the number of aggregations
+        Raises RunFailed if anything is missing in the file. A second call does nothing.
+        """
+        if self._closed:
+            return
+        if status not in STATUSES[1:]:
+            raise ValueError(f"status={status}: one of {', '.join(STATUSES[1:])}")
+        self._closed = True
+        self._halt()
+        atexit.unregister(self._halt)
+        self._try(lambda: self._finish(status, x, version))
+        if self._error is not None:
+            self._abandon()
+        self.check()
+
+    def _halt(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._error is None and not self._stop.wait(PERIOD):
+            self._try(self._write)
+
+    def _try(self, what: Callable[[], Any]) -> Any:
+        with self._lock:
+            if self._error is None:
+                try:
+                    return what()
+                except Exception as error:
+                    self._error = error
+        return None
+
+    def _write(self) -> None:
+        # Counted in this order and written in the other: what a row refers to is in the file before the row.
+        ready = {table: len(self._rows[table]) for table in ("events", "evaluations", "aggregations", "updates")}
+        for table in reversed(ready):
+            if ready[table]:
+                self._append(table, ready[table])
+                self._file.flush()
+        while self._states:
+            client, state = self._states.pop(0)
+            self._file["clients/state"][client] = text(state, 16)
+        while self._attrs:
+            self._set(*self._attrs.popitem())
+        self._file.flush()
+        with contextlib.suppress(OSError):
+            os.utime(self._descriptor)
+
+    def _handed_over(self, counts: Mapping[str, int]) -> int | None:
+        """A descriptor of the file, which has these rows; None: it is closed, and on the disk since."""
+        if not self._file:
+            in_place(self.path, self._left)
+            return None
+        self._write()
+        if any(self._written[table] < count for table, count in counts.items()):
+            raise ValueError(f"{counts} rows were not handed in")
+        return os.dup(self._descriptor)
+
+    def _append(self, table: str, count: int) -> None:
+        rows = self.take(table, count)
+        start, stop = self._written[table], self._written[table] + count
+        datasets = self._columns[table]
+        arrays = as_arrays(rows, [dataset.dtype for dataset in datasets])
+        for dataset, array in zip(datasets, arrays, strict=True):
+            dataset.resize((stop,))
+            dataset[start:stop] = array
+        self._written[table] = stop
+        if table == "updates":
+            self._counts += np.bincount(arrays[1], minlength=len(self._counts))
+            self._file["clients/updates"][...] = self._counts
+
+    def _finish(self, status: str, x: np.ndarray | None, version: int | None) -> None:
+        self._write()
+        if x is not None:
+            replace_model(self._file, x, self._written["aggregations"] if version is None else version)
+        in_place(self.path, os.fstat(self._descriptor))
+        self._set("finished", now())
+        self._set("status", status)
+        self._file.flush()
+        os.fsync(self._descriptor)
+        self._file.close()
+        settle(self.path)
+        self._left = os.stat(self.path)
+
+    def _abandon(self) -> None:
+        """Leaves the file as a kill would, open to readers, with status "failed" where that can still be written."""
+        with contextlib.suppress(Exception):  # in place, so it may well succeed on a full disk
+            for table, datasets in self._columns.items():
+                for dataset in datasets:  # what could not be written was not flushed either: no reader saw it
+                    if len(dataset) > self._written[table]:
+                        dataset.resize((self._written[table],))
+            self._set("finished", now())
+            self._set("status", "failed")
+            self._file.flush()
+        let_go(self._file, self._descriptor)
+
+    def _set(self, name: str, value: float | str) -> None:
+        """Changes an attribute in place: its type and so its place in the file stay."""
+        self._file.attrs.modify(name, text(value, int(LATER[name][1:])) if isinstance(value, str) else value)

@@ -1,0 +1,47 @@
+"""Writes the run file argv[1] as fast as a test wants, until it is told to close (a line on stdin) or is killed.
+
+Row k of /updates is (k / 1000, k mod 7, 3 (k div 30), k div 10 mod 3, 1, 8 k, k / 2): version and staleness add up to
+k div 10. After every 10 rows there is an aggregation, after every 100 an evaluation, after every 1000 an event that
+says how many there were.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import mpifl.storage.writer as writer_module
+from mpifl.storage import RunWriter
+
+
+def main(path: str, period: float) -> None:
+    writer_module.PERIOD = period
+    writer = RunWriter(
+        path,
+        attrs={"name": "live", "algorithm": "area", "config": "name: live\n", "clock": "real", "clients": 7},
+        clients={"samples": np.arange(7), "rank": np.ones(7), "rate": None},
+        x0=np.zeros(1000, np.float32),
+        layout=[("w", (10, 100))],
+    )
+    Path(path + ".ready").touch()
+    k = 0
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        for _ in range(100):
+            writer.update(k / 1000, k % 7, k // 30 * 3, k // 10 % 3, 1, 8 * k, k / 2)
+            k += 1
+            if k % 10 == 0:
+                writer.aggregation(k / 1000, 10)
+        writer.evaluation(k / 1000, k, k // 10, train_loss=1 / k, test_accuracy=0.5)
+        if k % 1000 == 0:
+            writer.event(k / 1000, "mark", k % 7, f"after {k}")
+        writer.check()
+        time.sleep(0.004)
+    writer.close("completed", np.arange(1000, dtype=np.float32))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

@@ -1,0 +1,250 @@
+"""What goes into a checkpoint comes out; which sets are kept; which one is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from mpifl.errors import ConfigError
+from mpifl.storage.checkpoint_set import Checkpoint, Part, Written, commit, folder_of, newest, open_set, remove, sets
+from tests.storage.sets import check, facts, finished, save
+
+ROOT = Path(__file__).parents[2]
+TYPES = [np.dtype(t) for t in ("?", "i1", "u1", "<i2", ">i4", "<i8", ">u8", "<f2", "<f4", ">f4", "<f8", ">f8", "<c16")]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def through(folder: Path, arrays: dict[str, Any], told: dict[str, Any] | None = None) -> Checkpoint:
+    """The arrays as a part, and what the manifest is to tell, saved and read."""
+    part = Part(folder, 0)
+    part.save(1, arrays)
+    (written,) = finished(part)
+    part.close()
+    assert written == Written(1, (folder / "000001.rank0").stat().st_size, written.crc, "")
+    commit(folder, 1, (told or {}) | {"run": "run"}, {0: (written.bytes, written.crc)})
+    checkpoint, passed = newest(folder, "run")
+    assert checkpoint is not None and not passed and checkpoint.ranks == [0]
+    return checkpoint
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_arrays_of_every_kind_come_back(tmp_path: Path, dtype: np.dtype[Any]) -> None:
+    base = np.random.default_rng(1).integers(0, 2, (70, 90, 31)).astype(dtype)
+    arrays = {
+        "plain": base,
+        "": base[0, 0],
+        "strided": base[::-3, 1::2, ::5],
+        "fortran": np.asfortranarray(base),
+        "spread": np.broadcast_to(base[0], (4, 90, 31)),
+        "scalar": base[1, 2, 3],
+        "0-d": np.array(base[3, 2, 1]),
+        "empty": base[:, :0],
+        "ünï/code\n": base[2],
+    }
+    saved = through(tmp_path / "a.ckpt", arrays).part(0)
+    assert saved.names() == list(arrays) and "plain" in saved and "other" not in saved
+    for name, array in arrays.items():
+        found = saved[name]
+        assert found.shape == array.shape and found.dtype == dtype.newbyteorder("<") and (found == array).all(), name
+        assert found.flags.writeable and found.flags.c_contiguous and found.flags.owndata
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.sampled_from(TYPES[:12]).flatmap(lambda t: npst.arrays(t, npst.array_shapes(min_dims=0, min_side=0))),
+        max_size=5,
+    ),
+    st.dictionaries(
+        st.text(),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+            max_leaves=10,
+        ),
+        max_size=4,
+    ),
+)
+def test_bits_come_back(
+    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, np.ndarray], told: dict[str, Any]
+) -> None:
+    """NaNs with their payload and negative zeros as well; facts to the last bit of a float."""
+    folder = tmp_path_factory.mktemp("bits") / "a.ckpt"
+    checkpoint = through(folder, arrays, told)
+    saved = checkpoint.part(0)
+    assert saved.names() == list(arrays)
+    for name, array in arrays.items():
+        assert saved[name].tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
+    assert repr(checkpoint.facts) == repr(open_set(folder, 1).facts) == repr(told | {"run": "run"})
+
+
+def test_numbers_of_numpy_are_facts_and_objects_are_not(tmp_path: Path) -> None:
+    folder = tmp_path / "a.ckpt"
+    found = through(folder, {}, {"k": np.int64(3), "t": np.float64(0.1), "b": np.bool_(True), "f": np.float32(0.1)})
+    told = {"k": 3, "t": 0.1, "b": True, "f": float(np.float32(0.1)), "run": "run"}
+    assert found.facts == open_set(folder, 1).facts == told
+    with pytest.raises(TypeError, match="no JSON"):
+        commit(folder, 2, {"run": "run", "rule": object()}, {})
+    part = Part(folder, 1)
+    for bad in (np.array(["a"]), np.array([None]), np.zeros(2, "M8[s]"), np.zeros(2, np.longdouble)):
+        with pytest.raises(TypeError, match="x: an array of"):
+            part.save(2, {"x": bad})
+    part.close()  # tells of everything that was begun
+    with pytest.raises(ValueError, match="keys"):
+        commit(folder, 2, {"run": "run", "clients": {1: "a", "1": "b"}}, {})
+    assert part.done() == [] and names(folder) == ["000001.json", "000001.rank0"]
+    with pytest.raises(ConfigError, match="a part with x in it"):
+        found.part(0)["x"]
+
+
+def test_the_last_two_complete_sets_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for number in range(1, 6):
+        save(tmp_path, number, ranks=1 + number % 3, size=10)
+    kept = [
+        "000004.json",
+        "000004.rank0",
+        "000004.rank1",
+        "000005.json",
+        "000005.rank0",
+        "000005.rank1",
+        "000005.rank2",
+    ]
+    assert names(tmp_path) == [*kept, "notes.txt"]
+    (tmp_path / "000005.rank1").unlink()  # no longer complete: not one of the two
+    for dead in ("000006.rank0", ".000006.rank0.0123abcd7", ".000007.rank1.0123abcd0", "000006.rank8", "000008.rank0"):
+        (tmp_path / dead).write_text("of a writer that was killed")
+    save(tmp_path, 7, ranks=1, size=10)
+    assert names(tmp_path) == [
+        "000004.json", "000004.rank0", "000004.rank1", "000007.json", "000007.rank0", "000008.rank0", "notes.txt"
+    ]  # fmt: skip
+    remove(tmp_path)
+    assert names(tmp_path) == ["notes.txt"]
+    (tmp_path / "notes.txt").unlink()
+    remove(tmp_path)
+    remove(tmp_path)
+    assert not tmp_path.exists()
+
+
+def test_a_future_that_was_undone_goes(tmp_path: Path) -> None:
+    """A run that fell back from 5 to 3 writes 4 next; the old 5 must not be taken after that."""
+    for number in (3, 5):
+        save(tmp_path, number, size=10)
+    save(tmp_path, 4, size=10)
+    checkpoint, passed = newest(tmp_path, "run")
+    assert checkpoint is not None and checkpoint.number == 4 and not passed
+    check(checkpoint, 10)
+    assert "000005.json" not in names(tmp_path) and "000003.json" in names(tmp_path)
+    save(tmp_path, 6, size=10)
+    assert [name for name in names(tmp_path) if "5" in name] == []
+
+
+def test_numbers_may_grow_beyond_their_zeros(tmp_path: Path) -> None:
+    for number in (999_999, 1_000_000, 1_000_001):
+        save(tmp_path, number, 1, size=10)
+    checkpoint, _ = newest(tmp_path, "run")
+    assert checkpoint is not None and checkpoint.number == 1_000_001
+    assert [name for name in names(tmp_path) if name.endswith("json")] == ["1000000.json", "1000001.json"]
+
+
+def test_sets_of_another_run_are_passed_over(tmp_path: Path) -> None:
+    save(tmp_path, 2, run="mine", size=10)
+    save(tmp_path, 1, run="other", size=10)
+    assert newest(tmp_path, "mine") == (None, ["checkpoint 1 is of another run"])
+    save(tmp_path, 7, run="mine", size=10)
+    part = Part(tmp_path, 0)
+    part.save(9, {"x": np.zeros(3)})
+    (written,) = finished(part)
+    part.close()
+    commit(tmp_path, 9, {}, {0: (written.bytes, written.crc)})
+    save(tmp_path, 8, run="mine", size=10)
+    assert not {"000001.json", "000009.json"} & {*names(tmp_path)}
+    checkpoint, passed = newest(tmp_path, "mine")
+    assert checkpoint is not None and checkpoint.number == 8 and not passed
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    assert newest(tmp_path / "none.ckpt", "run") == (None, []) and newest(tmp_path, "run") == (None, [])
+    with pytest.raises(ConfigError, match=r"^checkpoint=.*000003\.json: .*No such file"):
+        open_set(tmp_path, 3)
+    save(tmp_path, 3, size=10)
+    with pytest.raises(ConfigError, match=r"rank7: a part of checkpoint 3, which has none of rank 7"):
+        open_set(tmp_path, 3).part(7)
+    with pytest.raises(OSError, match="No such file"):
+        commit(tmp_path, 4, {"run": "run"}, {0: (10, 10)})
+    part = Part(tmp_path, 0)
+    part.save(4, {})
+    (written,) = finished(part)
+    part.close()
+    with pytest.raises(OSError, match="does not have its"):
+        commit(tmp_path, 4, {"run": "run"}, {0: (written.bytes + 1, written.crc)})
+    assert newest(tmp_path, "run")[0].number == 3  # type: ignore[union-attr]
+
+
+def test_a_set_without_manifest_is_none(tmp_path: Path) -> None:
+    save(tmp_path, 1, size=10)
+    Part(tmp_path, 0).save(2, {})
+    checkpoint, passed = newest(tmp_path, "run")
+    assert checkpoint is not None and checkpoint.number == 1 and passed == []
+
+
+def test_the_folder_stands_beside_the_run_file() -> None:
+    assert folder_of(Path("results/a.b.h5")) == Path("results/a.b.ckpt")
+    assert folder_of(Path("a.v2")) == Path("a.v2.ckpt"), "two runs never share one"
+
+
+def test_the_manifest_is_json(tmp_path: Path) -> None:
+    save(tmp_path, 12, size=10)
+    found = json.loads((tmp_path / "000012.json").read_text())
+    assert found["format"] == 1 and found["number"] == 12 and repr(found["facts"]) == repr(facts(12))
+    assert {*found["parts"]} == {"0", "1"} and found["parts"]["1"][0] == (tmp_path / "000012.rank1").stat().st_size
+
+
+@pytest.mark.timeout(110)
+def test_killed_while_saving(tmp_path: Path) -> None:
+    """At whatever instant: the last set that was called valid is there, or a newer one, whole; the next run goes on."""
+    folder, numbers = tmp_path / "a.ckpt", []
+    for trial in range(12):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.storage.sets", folder], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "1\n"
+            time.sleep(random.Random(trial).uniform(0, 0.3))
+        finally:
+            process.kill()
+            out, _ = process.communicate(timeout=20)
+        told = max([1, *map(int, out.split())])
+        checkpoint, passed = newest(folder, "run")
+        assert checkpoint is not None and checkpoint.number in (told, told + 1) and not passed
+        check(checkpoint)
+        numbers.append(checkpoint.number)
+    assert max(numbers) > 2
+    save(folder, 10**6)
+    assert {name.split(".")[0] for name in names(folder)} == {"1000000", f"{numbers[-1]:06d}"}
+
+
+def test_a_set_of_an_undone_part_is_not_the_one_before(tmp_path: Path) -> None:
+    """The run went on from 4 as b, and wrote over 5 in vain: the 5 that is there again is of a, and goes with 6."""
+    for number in (4, 5):
+        save(tmp_path, number, session="a", resumed_from=0)
+    save(tmp_path, 6, session="b", resumed_from=4)
+    assert sets(tmp_path) == [4, 6]
+    save(tmp_path, 7, session="b", resumed_from=4)
+    assert sets(tmp_path) == [6, 7]

@@ -1,0 +1,208 @@
+"""The disk: full, read-only, gone, at its limit; what was valid stays valid, and what failed is told in its words."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.storage import checkpoint_part as part_module
+from mpifl.storage import open_run
+from mpifl.storage import writer as writer_module
+from mpifl.storage.checkpoint_set import Part, commit, newest
+from mpifl.storage.finish import settle
+from tests.storage.sets import check, finished, save
+from tests.storage.test_writer import writer
+
+ROOT = Path(__file__).parents[2]
+Mount = Callable[..., Path]
+
+
+def mount(*arguments: str | Path) -> bool:
+    try:
+        return subprocess.run([*arguments], capture_output=True, timeout=20).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Mount]:
+    """A file system of so many KiB, where this user may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def make(size: int) -> Path:
+        if os.geteuid() != 0 or not mount("mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", place):
+            pytest.skip("mounting a small file system takes root, and the right to mount")
+        return place
+
+    yield make
+    if place.is_mount():
+        mount("umount", "-l", place)
+
+
+def test_a_full_disk_fails_the_checkpoint_and_keeps_the_one_before(disk: Mount) -> None:
+    folder = disk(1024) / "a.ckpt"
+    save(folder, 1)
+    parts = [Part(folder, rank) for rank in range(2)]
+    for part in parts:
+        part.save(2, {"x": np.ones(200_000)})
+        part.save(3, {"x": np.ones(10)})
+        failed, small = finished(part, 2)
+        assert failed == (2, 0, 0, "No space left on device") and not small.error
+        part.close()
+    assert not [name for name in os.listdir(folder) if name.startswith(".")]
+    with pytest.raises(OSError, match="No such file"):
+        commit(folder, 2, {"run": "run"}, {0: (1, 1), 1: (1, 1)})
+    with pytest.raises(OSError, match="No space left"):
+        commit(folder, 3, {"run": "run", "much": "x" * 2_000_000}, {0: (small.bytes, small.crc)})
+    checkpoint, passed = newest(folder, "run")
+    assert checkpoint is not None and checkpoint.number == 1 and not passed
+    check(checkpoint)
+    save(folder, 4)  # room enough for this one
+    assert newest(folder, "run")[0].number == 4  # type: ignore[union-attr]
+
+
+def test_a_full_disk_ends_the_run_file(disk: Mount) -> None:
+    path = disk(1024) / "run.h5"
+    w = writer(path)
+    w.update(0, 0, 0, 0, 1, 0, 0)
+    w.durable(w.counts())
+    for k in range(50_000):
+        w.update(k, 0, 0, 0, 1, 0, 0)
+    with pytest.raises(RunFailed, match=r"run\.h5 failed: No space left on device"):
+        w.durable(w.counts())
+    with pytest.raises(RunFailed, match="No space left on device"):
+        w.check()
+    with pytest.raises(RunFailed):
+        w.close("completed")
+    with open_run(path) as run:
+        assert len(run.updates) == 1 and run.status == "failed"
+
+
+def test_a_disk_that_becomes_read_only(disk: Mount) -> None:
+    place = disk(1024)
+    folder = place / "a.ckpt"
+    save(folder, 1)
+    if not mount("mount", "-o", "remount,ro", place):
+        pytest.skip("this file system cannot be made read-only")
+    part = Part(folder, 0)
+    part.save(2, {})
+    assert finished(part) == [(2, 0, 0, "Read-only file system")]
+    part.close()
+    with pytest.raises(OSError, match="Read-only"):
+        commit(folder, 2, {"run": "run"}, {})
+    checkpoint, passed = newest(folder, "run")
+    assert checkpoint is not None and checkpoint.number == 1 and not passed
+    with pytest.raises(ConfigError, match=r"output=.*Read-only file system"):
+        writer(place / "run.h5")
+
+
+def test_a_folder_that_vanishes(tmp_path: Path) -> None:
+    """It is not made anew elsewhere: what was under it may have been another disk."""
+    (tmp_path / "disk").mkdir()
+    part, w = Part(tmp_path / "disk" / "a.ckpt", 0), writer(tmp_path / "disk" / "run.h5")
+    (tmp_path / "disk").rename(tmp_path / "gone")
+    part.save(1, {})
+    assert finished(part) == [(1, 0, 0, "No such file or directory")]
+    part.close()
+    w.update(0, 0, 0, 0, 1, 0, 0)
+    with pytest.raises(RunFailed, match=r"run\.h5 failed: No such file or directory"):
+        w.durable(w.counts())
+    with pytest.raises(RunFailed):
+        w.close("completed")
+    assert os.listdir(tmp_path) == ["gone"]
+
+
+def test_a_run_file_that_another_took_the_place_of(tmp_path: Path) -> None:
+    """The one who took it is not disturbed, and who lost it is told."""
+    first = writer(tmp_path / "run.h5")
+    second = writer(tmp_path / "run.h5", overwrite=True)
+    second.event(1, "mine")
+    second.flush()
+    with pytest.raises(RunFailed, match="another file has taken its place"):
+        first.close("completed", np.zeros(4))
+    second.close("completed")
+    with open_run(tmp_path / "run.h5") as run:
+        assert run.status == "completed" and run.events.kind.tolist() == ["mine"] and run.id == second.id != first.id
+    assert os.listdir(tmp_path) == ["run.h5"]
+
+
+def test_a_folder_of_checkpoints_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "run.ckpt").write_text("precious")
+    part = Part(tmp_path / "run.ckpt", 0)
+    part.save(1, {})
+    assert finished(part) == [(1, 0, 0, "File exists")]
+    part.close()
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match=r"output=.*a folder run\.ckpt .*Not a directory"):
+            writer(tmp_path / "run.h5", overwrite=overwrite)
+    assert os.listdir(tmp_path) == ["run.ckpt"] and (tmp_path / "run.ckpt").read_text() == "precious"
+
+
+LIMITED = """
+import sys, numpy as np
+from pathlib import Path
+from mpifl.storage.checkpoint_set import Part
+from tests.storage.sets import finished
+part = Part(Path(sys.argv[1]), 0)
+part.save(1, {"x": np.ones(100_000)})
+part.save(2, {"x": np.ones(100_000)[::2]})
+part.save(3, {"x": np.ones(100)})
+print(*((w.number, w.error) for w in finished(part, 3)))
+"""
+
+
+def test_a_part_beyond_the_size_limit_of_files(tmp_path: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "a.ckpt")]
+    done = subprocess.run(command, cwd=ROOT, preexec_fn=limit, capture_output=True, text=True, timeout=50)
+    assert done.stdout == "(1, 'File too large') (2, 'File too large') (3, '')\n", done.stderr
+    assert os.listdir(tmp_path / "a.ckpt") == ["000003.rank0"]
+
+
+def test_what_fails_when_it_is_made_durable_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    part, w = Part(tmp_path / "a.ckpt", 0), writer(tmp_path / "run.h5")
+    for name in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(part_module.os, name, broken)
+            part.save(1, {"x": np.ones(10)})
+            assert finished(part) == [(1, 0, 0, "Input/output error")] and os.listdir(tmp_path / "a.ckpt") == []
+    part.save(1, {})
+    assert not finished(part)[0].error
+    part.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(writer_module.os, "fsync", broken)
+        with pytest.raises(RunFailed, match=r"run\.h5 failed: Input/output error"):
+            w.durable(w.counts())
+    with pytest.raises(RunFailed, match="Input/output error"):
+        w.check()
+    with pytest.raises(RunFailed):
+        w.close("completed")
+
+
+def test_no_room_for_plain_attributes(tmp_path: Path, disk: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed file stays as it is where its copy, with a little more in it, finds no room."""
+    monkeypatch.setattr(writer_module, "settle", lambda path: None)
+    writer(tmp_path / "run.h5").close("completed")
+    whole, place = (tmp_path / "run.h5").read_bytes(), disk(1024)
+    path, pages = place / "run.h5", -(-len(whole) // 4096)  # of the size in which such a file system has room
+    path.write_bytes(whole)
+    (place / "filler").write_bytes(bytes(4096 * (os.statvfs(place).f_bavail - pages)))
+    settle(path)
+    assert sorted(os.listdir(place)) == ["filler", "run.h5"] and path.read_bytes() == whole
+    (place / "filler").unlink()
+    settle(path)
+    assert os.listdir(place) == ["run.h5"] and path.read_bytes() != whole

@@ -1,0 +1,103 @@
+"""Run files that an older version wrote, without the columns and keys that came since: read, shown, and replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import yaml
+
+from mpifl import config, open_run
+from mpifl.analysis.report import report
+from mpifl.analysis.show import show
+from mpifl.server import launch
+from mpifl.storage import RunWriter
+from mpifl.storage.layout import TABLES
+from tests.mpi.files import differing
+
+NEW = {
+    "updates": ["bytes_down", "compute", "exchange"],
+    "events": ["updates", "version"],
+    "evaluations": [
+        "personal_accuracy_q25", "personal_accuracy_median", "personal_accuracy_q75", "personal_accuracy_best",
+        "client_accuracy_mean", "gradient_norm",
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run file of now, and the same as it was before."""
+    folder = tmp_path_factory.mktemp("old")
+    job = config.job_from_dict(
+        {
+            "name": "new", "seed": 1, "output": str(folder / "new.h5"), "stop": {"updates": 40},
+            "problem": {"clients": 4, "batch_size": 8}, "algorithm": {"name": "area", "trigger": {"every": 2}},
+            "clock": {"mode": "virtual", "delay": "exponential"}, "evaluate": {"updates": 10},
+        }
+    )  # fmt: skip
+    assert launch.lead(job, None) == 0
+    old = folder / "old.h5"
+    old.write_bytes((folder / "new.h5").read_bytes())
+    with h5py.File(old, "r+", libver="latest") as file:
+        for table, names in NEW.items():
+            for name in names:
+                del file[table][name]
+        made = yaml.safe_load(file.attrs["config"])
+        del file.attrs["id"], made["problem"]["test_split"], made["evaluate"]["gradient"]
+        file.attrs["config"] = yaml.safe_dump(made)
+    return folder / "new.h5", old
+
+
+def test_an_old_file_is_read(files: tuple[Path, Path]) -> None:
+    """What is not there is NaN in every row, of events -1; all else is as it was."""
+    with open_run(files[0]) as new, open_run(files[1]) as old:
+        for table, names in NEW.items():
+            one, other = getattr(new, table), getattr(old, table)
+            assert list(one) == list(other) == list(TABLES[table]) and len(one) == len(other) > 0
+            assert (other[names] == -1 if table == "events" else other[names].isna()).all(axis=None)
+            assert one.drop(columns=names).equals(other.drop(columns=names))
+        assert (
+            np.array_equal(old.model, new.model) and old.status == "completed" and (old.id, bool(new.id)) == ("", True)
+        )
+
+
+def test_an_old_file_is_shown(files: tuple[Path, Path]) -> None:
+    pages: list[list[str]] = [[], []]
+    for path, lines in zip(files, pages, strict=True):
+        show(path, write=lines.append)
+    one, other = ("\n".join(lines).replace("new.h5", "old.h5") for lines in pages)
+    assert one == other and "train_loss" in one and "nan" not in one
+
+
+def test_an_old_file_is_reported(files: tuple[Path, Path], tmp_path: Path) -> None:
+    one, other = (report([path], tmp_path / path.stem, formats=("csv",)) for path in files)
+    assert one.partition("wrote")[0] == other.partition("wrote")[0] and "personal" not in one.lower()
+    assert (tmp_path / "new/report.csv").read_text() == (tmp_path / "old/report.csv").read_text()
+
+
+def test_an_old_file_is_replayed(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """To the same rows and the same model."""
+    with open_run(files[1]) as old:
+        assert launch.lead(config.replayed(old.config, tmp_path / "again.h5", []), None, old) == 0
+    assert not differing(files[0], tmp_path / "again.h5", but=("events",))
+
+
+def test_an_old_run_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was never closed has its rows checked column by column: by those that it has."""
+    with monkeypatch.context() as patch:
+        for table, names in NEW.items():
+            patch.setitem(TABLES, table, {name: kind for name, kind in TABLES[table].items() if name not in names})
+        writer = RunWriter(
+            tmp_path / "run.h5", attrs={}, clients={"samples": [1, 2], "rank": [0, 0]}, x0=np.zeros(2), layout=[]
+        )  # fmt: skip
+        writer._rows["updates"] += [(0.5 * k, 1, 0, 0, 1, 16, 2.5) for k in range(5)]
+        writer._rows["evaluations"].append((0.0, 0, 0, 2.0, 2.0, 0.5, np.nan))
+        writer.flush()
+    with open_run(tmp_path / "run.h5") as run:
+        assert run.open_ended and run.updates.time.tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
+        assert run.updates[NEW["updates"]].isna().all(axis=None)
+        assert run.evaluations.test_accuracy.tolist() == [0.5] and run.evaluations.gradient_norm.isna().all()
+    writer.close("completed")

@@ -1,0 +1,95 @@
+"""Files that are whole HDF5 and yet no run file: refused when they are opened, in one line, and never half read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from mpifl.errors import ConfigError
+from mpifl.storage import RunWriter, open_run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    attrs = {"name": "a", "algorithm": "area", "config": "name: a\n", "clock": "real", "hosts": '["h"]'}
+    clients = {"samples": np.arange(3), "rank": np.ones(3), "rate": None}
+    writer = RunWriter(tmp_path / "run.h5", attrs=attrs, clients=clients, x0=np.zeros(5), layout=[("w", (5,))])
+    for k in range(10):
+        writer.update(float(k), k % 3, k, 0, 1, 8, 1.0)
+    writer.close("completed", np.ones(5))
+    return tmp_path / "run.h5"
+
+
+def replaced(place: str, make: Callable[[h5py.Group, str], Any]) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        group, _, name = place.rpartition("/")
+        del file[place]
+        make(file[group or "/"], name)
+
+    return change
+
+
+def attribute(name: str, value: Any, owner: str = "/") -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        file[owner].attrs.pop(name)
+        if value is not None:
+            file[owner].attrs[name] = value
+
+    return change
+
+
+CHANGES = [
+    (replaced("updates", lambda g, n: None), "updates"),
+    (replaced("updates", lambda g, n: g.create_dataset(n, data=1)), "updates is no group"),
+    (replaced("updates/time", lambda g, n: None), "no column updates/time"),
+    (replaced("updates/time", lambda g, n: g.create_group(n)), "time is no dataset"),
+    (replaced("updates/time", lambda g, n: g.create_dataset(n, data=np.zeros((10, 1)))), "/updates/time is no column"),
+    (replaced("updates/time", lambda g, n: g.create_dataset(n, data=["a"] * 10)), "/updates/time is no column of f8"),
+    (replaced("updates/time", lambda g, n: g.create_dataset(n, data=h5py.Empty("f8"))), "/updates/time is no column"),
+    (replaced("updates/time", lambda g, n: g.create_dataset(n, (2**40,), "f8", maxshape=(None,))), "less than it says"),
+    (replaced("updates/client", lambda g, n: g.create_dataset(n, data=np.zeros(10))), "/updates/client is no column"),
+    (replaced("clients/state", lambda g, n: g.create_dataset(n, data=np.zeros(3))), "/clients/state is no column"),
+    (replaced("clients/rank", lambda g, n: g.create_dataset(n, data=np.zeros(2, int))), "clients of different number"),
+    (replaced("model/x", lambda g, n: g.create_dataset(n, data="text")), "model/x is no column"),
+    (replaced("model/x", lambda g, n: g.__setitem__(n, h5py.SoftLink("/model/x"))), ""),
+    (attribute("status", None), "status None"),
+    (attribute("status", "done"), "status done"),
+    (attribute("schema", "new"), "attribute schema is no int"),
+    (attribute("schema", 99), "schema 1 or older; this is schema 99"),
+    (attribute("name", 3), "attribute name is no str"),
+    (attribute("wall_seconds", "long"), "attribute wall_seconds is no float"),
+    (attribute("hosts", "{"), ""),
+    (attribute("hosts", "3"), "attribute hosts is no list"),
+    (attribute("hosts", "[3]"), "attribute hosts is not what it was"),
+    (attribute("layout", "[3]", "model/x"), ""),
+    (attribute("layout", '[["w", ["a"]]]', "model/x"), "attribute layout is not what it was"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), CHANGES)
+def test_refused(path: Path, change: Callable[[h5py.File], None], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpifl.storage.reader.PAUSE", 0)
+    with h5py.File(path, "r+") as file:
+        change(file)
+    with pytest.raises(ConfigError, match=f"run file={path}: .*{text}"):
+        open_run(path)
+
+
+def test_whole(path: Path) -> None:
+    with open_run(path) as run:
+        assert run.count("updates") == 10 and run.model.all()
+
+
+def test_filtered_columns_are_taken(path: Path) -> None:
+    """A file that h5repack made small holds fewer bytes than rows."""
+    with h5py.File(path, "r+") as file:
+        values = file["updates/norm"][()]
+        del file["updates/norm"]
+        file["updates"].create_dataset("norm", data=np.tile(values, 1000)[:10], compression="gzip", chunks=(10,))
+    with open_run(path) as run:
+        assert (run.updates.norm == 1).all()
