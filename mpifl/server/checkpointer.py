@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
+from dataclasses import asdict
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -80,24 +81,24 @@ class Checkpointer:
         self.complete = 0  # number of the last complete checkpoint that this run has taken
 
     # -- cuts ----------------------------------------------------------------------------------------------------------
-    def cut(self, time_: float, loop: ServerLoop) -> None:
+    def snapshot(self, time_: float, loop: ServerLoop) -> None:
         if self.busy:
             self._tell(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written", loop)
             return
         for i, why in self._ranks.bereaved():  # else they would be lost when their answers are due: no part has them
-            loop.losses.miss(time_, i, why)
+            loop.client_failed(time_, i, why)
         self._began = time.perf_counter()
         self._number += 1
         counts, (measured, best, models) = self._writer.counts(), self._evaluator.pending()
         counts["evaluations"] = self._evaluations + measured
         self._cut = {
-            "number": self._number, "where": list(self._ranks.rank_of), "out": list(loop.out),
+            "number": self._number, "where": list(self._ranks.rank_of), "out": list(loop.clients.in_flight),
             "evaluations": counts["evaluations"],
         }  # fmt: skip
         now = {
             "run": self._writer.id, "session": self._writer.session, "resumed_from": self._writer.resumed_from,
-            "time": time_, "counts": counts, "loop": loop.saved(), "schedule": self._schedule.save(), "cut": self._cut,
-            "models": [m[:3] for m in models], "best": best, **self._facts(),
+            "time": time_, "counts": counts, "loop": asdict(loop.save()), "schedule": self._schedule.save(),
+            "cut": self._cut, "models": [m[:3] for m in models], "best": best, **self._facts(),
         }  # fmt: skip
         self._manifest = deepcopy(now)  # written when the loop has gone on
         self._part.save_made(self._number, lambda: self._arrays(loop, models))
@@ -148,15 +149,15 @@ class Checkpointer:
 
     def _needed(self, loop: ServerLoop) -> set[int]:
         """The ranks that have clients to be saved."""
-        return {rank for i, rank in enumerate(self._ranks.rank_of) if i not in loop.losses.lost}
+        return {rank for i, rank in enumerate(self._ranks.rank_of) if i not in loop.clients.inactive}
 
     def _ends_with(self, loop: ServerLoop) -> set[int]:
         """Clients whose errors are in the checkpoint under way, where an error ends the run, and again each time that
         it goes on from there."""
-        if loop.losses.faults.lost != "stop":
+        if loop.failures.faults.lost != "stop":
             return set()
-        rounds = self._manifest["loop"]["rounds"]
-        return {i for i in self._ranks.raised() if i in self._cut["out"] and rounds[i] == loop.rounds[i]}
+        rounds = self._manifest["loop"]["clients"]["rounds"]
+        return {i for i in self._ranks.raised() if i in self._cut["out"] and rounds[i] == loop.clients.rounds[i]}
 
     def _commit(self, number: int, manifest: Mapping[str, Any], parts: Mapping[int, tuple[int, int]]) -> None:
         self._writer.durable(manifest["counts"])
@@ -177,7 +178,7 @@ class Checkpointer:
 
     def finish(self, time_: float, loop: ServerLoop) -> None:
         """Waits for the checkpoint that was begun, as long as a client may take."""
-        backoff, patience = Backoff(), loop.losses.faults.patience or inf
+        backoff, patience = Backoff(), loop.failures.faults.patience or inf
         end = time.perf_counter() + patience
         while self.busy:
             self.poll(time_, loop)

@@ -12,7 +12,7 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.client.checkpoint import Saver, restore
 from mpifl.client.worker import Worker
 from mpifl.problems import Place, host
-from mpifl.server.failures import LIVE
+from mpifl.server.clients import LIVE
 from mpifl.storage.checkpoint_set import folder_of
 from mpifl.transport.frames import PartStatus
 from mpifl.transport.in_process import InProcess
@@ -32,7 +32,7 @@ def to_go_on(job: Job, saved: Checkpoint | None) -> dict[str, Any] | None:
     """What the ranks are told of the checkpoint that a run goes on from, JSON-able."""
     if saved is None:
         return None
-    cut, states = saved.facts["cut"], saved.facts["loop"]["states"]
+    cut, states = saved.facts["cut"], saved.facts["loop"]["clients"]["state"]
     where = [(i, rank) for i, rank in enumerate(cut["where"]) if states[i] == LIVE]
     folder = str(folder_of(Path(job.output)).absolute())
     return {"folder": folder, "number": saved.number, "where": where, "out": cut["out"]}

@@ -158,7 +158,11 @@ def lead(
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     file: dict[str, Any] = {"attrs": attrs, "clients": columns, "layout": problem.layout}
     if saved:
-        rows = {"number": saved.number, "counts": saved.facts["counts"], "states": saved.facts["loop"]["states"]}
+        rows = {
+            "number": saved.number,
+            "counts": saved.facts["counts"],
+            "states": saved.facts["loop"]["clients"]["state"],
+        }
         rows["found"] = saved.facts["found"]
         model = {"x": job.algorithm.model(server), "version": saved.facts["loop"]["version"]}
         writer = RunWriter.resumed(job.output, **file, **rows, **model)

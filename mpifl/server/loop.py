@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,9 +12,11 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Clients, State, Vector, check_vectors
 from mpifl.algorithms.common.participation import Cohort
 from mpifl.config.faults import Faults
+from mpifl.errors import RunFailed
 from mpifl.scheduling.clocks import Link
 from mpifl.scheduling.schedule import Event
-from mpifl.server.failures import ClientFailures
+from mpifl.server.clients import ASIDE, LOST, ClientTable, ClientTableState
+from mpifl.server.failures import Action, ClientFailures, Decision
 from mpifl.transport.frames import HEAD
 
 
@@ -49,96 +52,99 @@ class Recorder(Protocol):
 
 
 class Checkpointer(Protocol):
-    """Saves the run, and keeps what is needed to move clients to other ranks (`mpifl.server.checkpointer`)."""
+    """Takes snapshots of the run, and moves clients to other ranks (`mpifl.server.checkpointer`)."""
 
-    busy: bool  # `poll` has something to look at
+    busy: bool  # a snapshot is in progress: `poll` is to be called
 
-    def cut(self, time: float, loop: ServerLoop) -> None:
-        """Saves the run as it is now, and goes on; called where nothing is half done."""
+    def snapshot(self, time: float, loop: ServerLoop) -> None:
+        """Begins a snapshot of the run as it is now; called between two events."""
 
     def poll(self, time: float, loop: ServerLoop) -> None:
-        """Moves on what was begun, without waiting."""
+        """Advances a snapshot in progress, without waiting."""
 
     def consumed(self, i: int, vectors: tuple[Vector, ...]) -> None:
-        """The server has taken in an update of client i."""
+        """The server has consumed an update of client i."""
 
     def rehost(self, i: int, time: float, loop: ServerLoop) -> str:
-        """Has another rank host client i; what is to be said of it, or "" where there is none that can."""
+        """Moves client i to another rank; a clause that says where to, or "" where no rank can host it."""
 
 
 # (time, updates, version, model, (n,) the clients' accuracies or None) -> the run is to end
 Evaluate = Callable[[float, int, int, Vector, np.ndarray | None], bool]
 
 
+@dataclass(frozen=True)
+class LoopState:
+    """The server loop in a checkpoint; the algorithm's server state is apart."""
+
+    version: int
+    updates: int
+    clients: ClientTableState
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> LoopState:
+        """The inverse of `dataclasses.asdict`."""
+        return cls(**saved | {"clients": ClientTableState(**saved["clients"])})
+
+
 class ServerLoop:
     """The server of a run, from its state at the first message to the last event; changes `server`.
 
-    Each update is consumed exactly once. `evaluate` is called at every evaluation and says whether the run is to end.
-    `saved` and `load` are what a checkpoint keeps: with what an earlier run saved, the loop goes on from there.
+    Each update is consumed exactly once. `evaluate` is called at every evaluation and returns whether the run is to
+    end. A loop that has loaded the `LoopState` of a checkpoint continues from there.
     """
 
     def __init__(
         self, algorithm: Algorithm, server: State, clients: Clients, link: Link, schedule: Schedule, record: Recorder,
-        evaluate: Evaluate, seed: int, faults: Faults = Faults(), keeper: Checkpointer | None = None,  # noqa: B008 - frozen
+        evaluate: Evaluate, seed: int, faults: Faults = Faults(), checkpointer: Checkpointer | None = None,  # noqa: B008 - frozen
     ) -> None:  # fmt: skip
         self.algorithm, self.server, self.schedule, self.link = algorithm, server, schedule, link
-        self.record, self.keeper, self._evaluate = record, keeper, evaluate
+        self.record, self.checkpointer, self._evaluate = record, checkpointer, evaluate
         self._x0 = server.x
         self.cohort: Cohort | None = algorithm.rounds(clients, seed)
-        self._answers, self._n = algorithm.answers(), clients.n
-        self.losses = ClientFailures(self, faults, clients.n)
+        self._reply = algorithm.answers()
+        self.clients = ClientTable(clients.n, algorithm.personal_models)
+        self.failures, self._patience = ClientFailures(faults, self.clients), faults.patience
         self.version = self.updates = 0
-        self.rounds = [0] * clients.n  # messages that each client has been sent
-        self.down = [0] * clients.n  # bytes of the last one
-        self.out: dict[int, float] = {}  # client that has not answered -> until when (perf_counter) it need not
-        self.waiting: list[int] = []  # clients to be answered at the next aggregation
         self._resumed = False
-        personal = algorithm.personal_models
-        self.accuracies = np.full(clients.n, np.nan) if personal else None  # as the clients last told
 
-    # -- what a checkpoint keeps ---------------------------------------------------------------------------------------
-    COUNTS = ("version", "updates", "rounds", "down", "waiting")
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+    def save(self) -> LoopState:
+        return LoopState(self.version, self.updates, self.clients.save(time.perf_counter()))
 
-    def saved(self) -> dict[str, Any]:
-        """JSON-able; the server's state is apart."""
-        known = None if self.accuracies is None else self.accuracies.tolist()
-        counts = {name: getattr(self, name) for name in self.COUNTS}
-        now = time.perf_counter()
-        out = [(i, max(0.0, until - now)) for i, until in self.out.items()]
-        return counts | {"out": out, "accuracies": known, **self.losses.saved()}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        for name in self.COUNTS:
-            setattr(self, name, saved[name])
-        now = time.perf_counter()
-        self.out = {i: now + left for i, left in saved["out"]}
-        self.accuracies = None if saved["accuracies"] is None else np.array(saved["accuracies"], float)
-        self.losses.load(saved)
+    def load(self, saved: LoopState) -> None:
+        self.version, self.updates = saved.version, saved.updates
+        self.clients.load(saved.clients, time.perf_counter())
         self._resumed = True
 
     # -- messages ------------------------------------------------------------------------------------------------------
     def send(self, members: list[int]) -> None:
+        """Sends each of these clients its next message."""
+        clients = self.clients
         for i in members:
-            message = self.algorithm.message(self.server, i)
-            message = message._replace(version=self.version, round=self.rounds[i])
+            round = clients.rounds[i]
+            message = self.algorithm.message(self.server, i)._replace(version=self.version, round=round)
             check_vectors(f"client {i} is sent", message.vectors, self._x0)
-            delay = self.schedule.sent(i, self.rounds[i], message.work)
-            self.rounds[i] += 1
-            self.down[i] = size(message.vectors)
-            self.out[i] = time.perf_counter() + delay if self.losses.faults.patience else 0.0
+            delay = self.schedule.sent(i, round, message.work)
+            clients.rounds[i] = round + 1
+            clients.bytes_down[i] = size(message.vectors)
+            clients.in_flight[i] = time.perf_counter() + delay if self._patience else 0.0
             self.link.send(i, message, delay)
 
-    def look(self, at: float) -> bool:
-        known = None if self.accuracies is None else self.accuracies.copy()
+    def evaluate(self, at: float) -> bool:
+        """Evaluates the model as it is now; whether the run is to end."""
+        known = None if self.clients.accuracies is None else self.clients.accuracies.copy()
         return self._evaluate(at, self.updates, self.version, self.algorithm.model(self.server), known)
 
     def begin(self) -> None:
-        """The run's first messages, or those of a round."""
+        """Sends the run's first messages, or those of a round."""
+        inactive = self.clients.inactive
         if self.cohort is None:
-            self.send([i for i in range(self._n) if i not in self.losses.lost])
+            self.send([i for i in range(self.clients.n) if i not in inactive])
             return
-        lost = self.losses.lost
-        members = self.cohort.sample(self.version, frozenset(lost)) if lost else self.cohort.sample(self.version)
+        members = (
+            self.cohort.sample(self.version, frozenset(inactive)) if inactive else self.cohort.sample(self.version)
+        )
         self.algorithm.begin(self.server, members)
         unique = list(dict.fromkeys(members))
         self.schedule.round_size = len(unique)
@@ -146,10 +152,10 @@ class ServerLoop:
 
     # -- events --------------------------------------------------------------------------------------------------------
     def run(self, stopped: Callable[[], bool] = lambda: False, interrupted: Callable[[], bool] = lambda: False) -> bool:
-        """Whether the run came to its end, and was not interrupted before.
+        """Runs to the end; False where it was interrupted before.
 
-        Both are asked after every event; one that is interrupted is saved if there is a keeper. Raises RunFailed where
-        nobody is left to go on with, or the link does.
+        Both callbacks are called after every event; an interrupted run takes a checkpoint where it can. Raises
+        RunFailed where no client is left, or the link does.
         """
         if not self._resumed:
             self.begin()
@@ -159,60 +165,53 @@ class ServerLoop:
             elif event.kind == "aggregate":
                 self._aggregate(event.time)
             elif event.kind == "evaluate":
-                if self.look(event.time):
+                if self.evaluate(event.time):
                     return True
             elif event.kind == "refused":
-                self.losses.refuse(event)
+                self._refuse(event)
             elif event.kind == "lost":
-                self.losses.lose(event.time, event.client, event.text)
-            elif event.kind == "checkpoint" and self.keeper:
-                self.keeper.cut(event.time, self)
+                self._lose(event.time, event.client, LOST, event.text)
+            elif event.kind == "checkpoint" and self.checkpointer:
+                self.checkpointer.snapshot(event.time, self)
                 if interrupted():
-                    self.look(event.time)
+                    self.evaluate(event.time)
                     return False
-            self._watch(event.time)
+            self._poll(event.time)
             broken = interrupted()
-            if broken and self.keeper:
+            if broken and self.checkpointer:
                 self.schedule.save_now = True  # the next event
             elif broken or stopped():
                 if event.kind != "evaluate":
-                    self.look(event.time)  # the run's last model
+                    self.evaluate(event.time)  # the run's last model
                 return not broken
         return True
 
-    def _watch(self, at: float) -> None:
-        """Sees to clients that were lost, and to a checkpoint under way."""
-        if not self.schedule.recorded:  # which tells of losses itself
-            self.losses.watch(at)
-        if self.keeper and self.keeper.busy:
-            self.keeper.poll(at, self)
-
     def _update(self, event: Event) -> None:
-        i, update = event.client, event.update
+        i, update, clients = event.client, event.update, self.clients
         assert update
         staleness = self.version - update.version
         self.algorithm.receive(self.server, i, update, staleness)
-        if self.keeper:
-            self.keeper.consumed(i, update.vectors)
+        if self.checkpointer:
+            self.checkpointer.consumed(i, update.vectors)
         up = size(update.vectors)
         self.link.release(i)
         self.updates += 1
-        self.losses.answered(i)
-        del self.out[i]
+        clients.refused[i] = clients.moved[i] = 0
+        del clients.in_flight[i]
         u = update
         self.record.update(
-            event.time, i, u.version, staleness, u.local_steps, up, u.norm, self.down[i], u.compute, u.exchange
+            event.time, i, u.version, staleness, u.local_steps, up, u.norm, clients.bytes_down[i], u.compute, u.exchange
         )
-        if self.accuracies is not None:
-            self.accuracies[i] = update.accuracy
-        answer = [] if i in self.losses.lost else [i]
-        if self._answers == "before":
+        if clients.accuracies is not None:
+            clients.accuracies[i] = update.accuracy
+        answer = [] if i in clients.inactive else [i]
+        if self._reply == "before":
             self.send(answer)
-        elif self._answers == "deferred" and not self.cohort:
-            self.waiting += answer
+        elif self._reply == "deferred" and not self.cohort:
+            clients.waiting += answer
         if event.aggregates:
             self._aggregate(event.time)
-        if self._answers == "after":
+        if self._reply == "after":
             self.send(answer)
 
     def _aggregate(self, at: float) -> None:
@@ -221,9 +220,88 @@ class ServerLoop:
         self.record.aggregation(at, self.updates)
         if self.cohort:
             self.begin()
-        elif self._answers == "deferred":
-            waiting, self.waiting = self.waiting, []
+        elif self._reply == "deferred":
+            waiting, self.clients.waiting = self.clients.waiting, []
             self.send(waiting)
+
+    # -- failures ------------------------------------------------------------------------------------------------------
+    def _poll(self, at: float) -> None:
+        """Acts on clients that have failed, and advances a checkpoint in progress."""
+        if not self.schedule.recorded:  # a replay has its own events of clients that fail
+            for i, reason in self.link.lost():
+                self.client_failed(at, i, reason)
+            if self._patience is not None:
+                for decision in self.failures.silent(self.link, self._patience):
+                    self._act(at, decision)
+        if self.checkpointer and self.checkpointer.busy:
+            self.checkpointer.poll(at, self)
+
+    def client_failed(self, at: float, i: int, reason: str) -> None:
+        """Acts on client i, which cannot answer on its rank, as `faults` says. Raises RunFailed where the run ends."""
+        if i not in self.clients.inactive:
+            self._act(at, self.failures.failed(i, reason))
+
+    def _act(self, at: float, decision: Decision) -> None:
+        action, i, reason, since = decision
+        match action:
+            case Action.WAIT:
+                self.clients.in_flight[i] = since
+            case Action.GIVE_UP:
+                self.link.give_up(i)
+            case Action.ANSWER:
+                del self.clients.in_flight[i]
+                self.send([i])
+            case Action.MOVE:
+                self._move(at, i, reason)
+            case Action.LOSE:
+                self._lose(at, i, LOST, reason)
+            case Action.SET_ASIDE:
+                self._lose(at, i, ASIDE, reason)
+            case Action.FAIL:
+                raise RunFailed(reason)
+
+    def _refuse(self, event: Event) -> None:
+        """Records an update that its client refused to send, and answers the client or sets it aside."""
+        i, update = event.client, event.update
+        assert update
+        self.link.release(i)
+        self.clients.refused[i] += 1
+        self._record_event(event.time, "refused", i, update.refused)
+        if i not in self.clients.inactive:
+            self._act(event.time, self.failures.refused(i, update.refused))
+
+    def _lose(self, at: float, i: int, state: str, reason: str) -> None:
+        """Continues without client i; what it has sent remains. Raises RunFailed where no client is left."""
+        if i in self.clients.inactive:
+            return
+        in_flight = self.clients.deactivate(i, state)
+        self.record.state(i, state)
+        self._record_event(at, state, i, reason)
+        if len(self.clients.inactive) == self.clients.n:
+            raise RunFailed(f"all clients are lost; the last, client {i}: {reason}")
+        self.schedule.forget(i)
+        if self.cohort and in_flight:
+            self.schedule.round_size -= 1
+            if self.schedule.round_size:
+                self.algorithm.drop(self.server, i)
+            else:
+                self.begin()  # none of the round's members is left
+
+    def _move(self, at: float, i: int, reason: str) -> None:
+        """Moves client i to another rank, where it gets a new message; loses it where no rank can host it."""
+        self.clients.moved[i] += 1
+        where = self.checkpointer.rehost(i, at, self) if self.checkpointer else ""
+        if not where:
+            self._lose(at, i, LOST, reason)
+            return
+        self._record_event(at, "rehosted", i, f"{where}: {reason}")
+        self.algorithm.readmit(self.server, i)
+        if self.clients.in_flight.pop(i, None) is not None:
+            self.schedule.forget(i)
+            self.send([i])
+
+    def _record_event(self, at: float, kind: str, i: int, text: str) -> None:
+        self.record.event(at, kind, i, text, self.updates, self.version)
 
 
 def size(vectors: tuple[Vector, ...]) -> int:

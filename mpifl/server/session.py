@@ -18,7 +18,7 @@ from mpifl.scheduling.clocks import Link
 from mpifl.scheduling.schedule import LiveSchedule, ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer, Ranks
 from mpifl.server.evaluator import Evaluator
-from mpifl.server.loop import ServerLoop
+from mpifl.server.loop import LoopState, ServerLoop
 from mpifl.server.progress import Progress
 from mpifl.signals import SignalRecorder, code_of
 
@@ -59,15 +59,15 @@ class Session:
             first=problem.client_accuracies(problem.initial(job.seed)), best=facts.get("best", np.nan),
         )  # fmt: skip
         self.record = Progress(writer, job.stop, self.evaluator)
-        self.keeper = None
+        self.checkpointer = None
         if plan:
-            self.keeper = Checkpointer(
+            self.checkpointer = Checkpointer(
                 writer, self.evaluator, link, plan, job.algorithm, self._facts, job.faults.lost == "rehost",
                 facts.get("cut"),
             )  # fmt: skip
         self.loop = ServerLoop(
             job.algorithm, server, clients, link, schedule, self.record, self.evaluator, job.seed, job.faults,
-            self.keeper,
+            self.checkpointer,
         )  # fmt: skip
         if saved:
             self._resume(saved)
@@ -77,11 +77,11 @@ class Session:
         return {"wall_seconds": wall, "reached": self.evaluator.reached}
 
     def _resume(self, saved: Checkpoint) -> None:
-        self.loop.load(saved.facts["loop"])
+        self.loop.load(LoopState.from_dict(saved.facts["loop"]))
         self.record.resume(saved.facts["time"], self.loop.updates)
         self.evaluator.reached = bool(saved.facts.get("reached"))
-        for i in self.loop.out:
-            self._link.expect(i, self.loop.rounds[i] - 1)
+        for i in self.loop.clients.in_flight:
+            self._link.expect(i, self.loop.clients.rounds[i] - 1)
         part = saved.part(0)
         for k, asked in enumerate(saved.facts["models"]):
             told = f"personal.{k}" in part.names()
@@ -134,12 +134,12 @@ class Session:
             name = signal.Signals(self._heard.numbers[0]).name
             writer.event(at, "interrupted", -1, f"by {name}; updates under way are not applied")
             whole = self._close(status, x)
-        if self.keeper and not unexpected and self._heard.numbers:
+        if self.checkpointer and not unexpected and self._heard.numbers:
             self._save_last(at)
         dropped = 0 if unexpected else self._link.finish(code, self._job.faults.patience or inf)
         self.stuck = self._link.stuck
-        if self.keeper:
-            self.keeper.close()
+        if self.checkpointer:
+            self.checkpointer.close()
         if status != "interrupted":
             if dropped:
                 writer.event(at, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
@@ -154,9 +154,9 @@ class Session:
 
     def _save_last(self, at: float) -> None:
         """Waits for the checkpoint that a signal asked for."""
-        assert self.keeper
+        assert self.checkpointer
         try:
-            self.keeper.finish(at, self.loop)
+            self.checkpointer.finish(at, self.loop)
         except RunFailed as error:
             print(f"mpifl: the run was not saved at its end: {error}", file=sys.stderr, flush=True)
 
@@ -172,7 +172,7 @@ class Session:
         return True
 
     def _goes_on(self, status: str) -> str:
-        if status == "completed" or not self.keeper or not self.keeper.complete:
+        if status == "completed" or not self.checkpointer or not self.checkpointer.complete:
             return ""
         return f"; saved, mpifl resume {self._job.output} goes on"
 

@@ -181,13 +181,13 @@ def test_a_full_disk(
     tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run goes on without the checkpoints that it has no room for, and says so; none leaves its parts behind."""
-    cut = Checkpointer.cut
+    cut = Checkpointer.snapshot
 
     def finished(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         cut(self, time, loop)
         self.finish(time, loop)
 
-    monkeypatch.setattr(Checkpointer, "cut", finished)
+    monkeypatch.setattr(Checkpointer, "snapshot", finished)
     large = {"clients": 5, "model": {"name": "quadratic", "dim": 30000}, "dtype": "float64"}  # 240 kB a vector
     case = job({**AREA, "trigger": {"every": 2}}, large, checkpoint={"updates": 3})
     whole = run(tmp_path, "whole", {**case, "checkpoint": {}})

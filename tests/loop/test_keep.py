@@ -17,6 +17,8 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State
 from mpifl.config.faults import Faults
 from mpifl.server.checkpointer import Checkpointer
+from mpifl.server.clients import ClientTable
+from mpifl.server.loop import LoopState
 from mpifl.storage.checkpoint_set import Part, folder_of, sets
 from mpifl.transport.frames import PartStatus
 from mpifl.transport.mpi_server import ServerEnd
@@ -59,15 +61,15 @@ class Scene:
         self.writer, self.ranks = writer(path), Ranks(folder_of(path))
         evaluator: Any = SimpleNamespace(pending=lambda: (0, nan, []))
         plan: Any = SimpleNamespace(save=dict)
-        losses = SimpleNamespace(lost=set[int](), faults=faults)
-        self.rounds = [1, 1]
+        self.clients = ClientTable(2)
+        self.clients.rounds, self.clients.in_flight = [1, 1], {0: 0.0, 1: 0.0}
         self.loop: Any = SimpleNamespace(
-            server=State(x=np.zeros(3)), out={0: 0.0, 1: 0.0}, losses=losses, updates=0, version=0, rounds=self.rounds,
-            saved=lambda: {"rounds": self.rounds, "states": ["live"] * 2},
+            server=State(x=np.zeros(3)), clients=self.clients, failures=SimpleNamespace(faults=faults), updates=0,
+            version=0, save=lambda: LoopState(0, 0, self.clients.save(0.0)),
         )  # fmt: skip
         ranks: Any = self.ranks
         self.keeper = Checkpointer(self.writer, evaluator, ranks, plan, Area(step_size=0.1), dict, rehost=False)
-        self.keeper.cut(0.0, self.loop)
+        self.keeper.snapshot(0.0, self.loop)
 
     def end(self) -> list[str]:
         """What became of the checkpoint; everything that was to come has come."""
@@ -98,7 +100,7 @@ def complete(made: Scene) -> bool:
 def test_a_rank_that_lives_saves_though_its_client_is_set_aside(scene: Callable[..., Scene]) -> None:
     made = scene()
     made.ranks.saves(1)
-    made.loop.losses.lost.add(1)
+    made.loop.clients.inactive.add(1)
     made.keeper.poll(0.0, made.loop)
     assert made.keeper.busy
     made.ranks.saves(2)
@@ -117,7 +119,7 @@ def test_a_rank_that_died_when_it_had_saved(scene: Callable[..., Scene]) -> None
     made.ranks.saves(2)
     made.keeper.poll(0.0, made.loop)
     made.ranks.living.discard(2)
-    made.loop.losses.lost.add(1)
+    made.loop.clients.inactive.add(1)
     made.ranks.saves(1)
     assert complete(made)
 
@@ -129,7 +131,7 @@ def test_a_rank_that_hangs(scene: Callable[..., Scene]) -> None:
     made.ranks.silent.add(2)
     made.keeper.poll(0.0, made.loop)
     assert made.keeper.busy
-    made.loop.losses.lost.add(1)
+    made.loop.clients.inactive.add(1)
     assert made.end() == [f"{GIVEN_UP}rank 2 was lost"]
 
 
@@ -139,7 +141,7 @@ def test_a_client_that_raised_where_that_ends_the_run(scene: Callable[..., Scene
     made = scene(lost="stop")
     made.ranks.errors.add(1)
     if later:
-        made.loop.rounds = [1, 2]
+        made.loop.clients.rounds = [1, 2]
     made.ranks.saves(1)
     made.ranks.saves(2)
     assert complete(made) if later else made.end() == [f"{GIVEN_UP}client 1 raised"]

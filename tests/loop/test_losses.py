@@ -228,13 +228,13 @@ def test_a_run_that_failed_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With `stop` a loss fails the run; resumed, it fails there again, and the checkpoint is still there."""
-    cut = Checkpointer.cut
+    cut = Checkpointer.snapshot
 
     def at_once(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         cut(self, time, loop)
         self.finish(time, loop)  # it is complete, or given up where it has the error that ends the run
 
-    monkeypatch.setattr(Checkpointer, "cut", at_once)
+    monkeypatch.setattr(Checkpointer, "snapshot", at_once)
     file = write(tmp_path, "stop", failing(checkpoint={"updates": 4}, faults={"lost": "stop"}))
     path = tmp_path / "stop.h5"
     assert mpifl("run", file, f"output={path}") == 3

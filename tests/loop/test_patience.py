@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mpifl.scheduling.clocks as clocks_module
-import mpifl.server.failures as losses_module
+import mpifl.server.failures as failures_module
 import mpifl.server.loop as serve_module
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Update
@@ -62,7 +62,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: Faults, clock: Any = None) -> None:
         self.now, self.calls = [100.0], 0
-        for module in (losses_module, serve_module, clocks_module):
+        for module in (failures_module, serve_module, clocks_module):
             monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=self._perf_counter))
         self.link, self.moved, algorithm = Silence(self.now), list[int](), Area(trigger=Trigger(every=2))
         x0, _ = clients("float64")
@@ -73,7 +73,7 @@ class World:
         )
         keeper: Any = SimpleNamespace(rehost=self.rehost, busy=False)
         self.loop = ServerLoop(algorithm, server, people, self.link, plan, Rows(), self.look, 0, faults, keeper)
-        self.losses, self.long = self.loop.losses, 0.0
+        self.clients, self.long = self.loop.clients, 0.0
 
     def _perf_counter(self) -> float:
         self.calls += 1
@@ -92,12 +92,12 @@ class World:
         """So much time passes while the server waits: it comes by every quarter of a second."""
         for _ in range(int(4 * seconds)):
             self.now[0] += 0.25
-            self.losses.watch(0.0)
+            self.loop._poll(0.0)
 
     def away(self, seconds: float) -> None:
         """So much time passes in one event."""
         self.now[0] += seconds
-        self.losses.watch(0.0)
+        self.loop._poll(0.0)
 
 
 def begun(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> World:
@@ -112,7 +112,7 @@ def test_who_has_answered_is_not_given_up_while_the_answer_comes(monkeypatch: py
     link = here.link
     link.when[2] = here.now[0]
     here.there(10)
-    assert sorted(link.given_up) == [0, 1, 3, 4] == sorted(here.losses.lost)
+    assert sorted(link.given_up) == [0, 1, 3, 4] == sorted(here.clients.inactive)
     del link.when[2]  # it is being received now
     here.there(1.5)
     assert 2 not in link.given_up
@@ -127,7 +127,7 @@ def test_an_answer_that_comes_while_others_are_given_up_counts(monkeypatch: pyte
         here.link.when[3] = here.now[0]
         return here.rehost(i, *args)
 
-    monkeypatch.setattr(here.loop.keeper, "rehost", slow)
+    monkeypatch.setattr(here.loop.checkpointer, "rehost", slow)
     here.there(5)
     assert here.moved == [0, 1, 2, 4] == here.link.given_up
 
@@ -135,16 +135,16 @@ def test_an_answer_that_comes_while_others_are_given_up_counts(monkeypatch: pyte
 def test_a_client_that_never_answers_is_moved_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would silence one rank after the other; an update that is consumed starts the count anew."""
     here = begun(monkeypatch, Faults(patience=4.0, lost="rehost", refusals=2))
-    losses, link, moved = here.losses, here.link, here.moved
+    clients, link, moved = here.clients, here.link, here.moved
     link.when = dict.fromkeys([0, 2, 3, 4], 0.0)
     here.there(30)
-    assert moved == [1, 1] and losses.lost == {1} and losses.states[1] == "lost"
+    assert moved == [1, 1] and clients.inactive == {1} and clients.state[1] == "lost"
     link.when = dict.fromkeys([0, 3, 4], 0.0)
     for k in range(1, 4):
         here.there(4.5)
         assert moved == [1, 1] + [2] * k
-        losses.answered(2)
-    assert losses.lost == {1}
+        clients.moved[2] = 0
+    assert clients.inactive == {1}
 
 
 # -- the server itself is away -----------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_what_was_sent_meanwhile_has_no_more_time(monkeypatch: pytest.MonkeyPatc
     here = one_silent(monkeypatch)
     here.now[0] += 40
     here.loop.send([1])
-    here.losses.watch(0.0)
+    here.loop._poll(0.0)
     has_left(here, 4)
 
 
@@ -202,7 +202,7 @@ def test_a_long_evaluation(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
         here.loop.schedule.clock.start()  # type: ignore[attr-defined]
     with pytest.raises(RunFailed, match="all clients are lost; the last, client 4: gave no answer for 4 s"):
         here.loop.run()
-    assert 144 < here.now[0] < 144 + losses_module.LOOK + 2 * clocks_module.LOOK_UP
+    assert 144 < here.now[0] < 144 + failures_module.POLL_INTERVAL + 2 * clocks_module.LOOK_UP
 
 
 def test_without_patience_nobody_asks_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

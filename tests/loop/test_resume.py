@@ -83,7 +83,7 @@ def changed(file: Path, to: Path, **attrs: object) -> Path:
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Every checkpoint is completed at once; copies of the run's file and folder as a kill then would leave them."""
     found: list[Path] = []
-    cut = Checkpointer.cut
+    cut = Checkpointer.snapshot
 
     def copied(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         cut(self, time, loop)
@@ -91,7 +91,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         assert not self.busy and self.complete == self._number
         found.append(moved(self._writer.path, tmp_path / f"kept-{len(found)}"))
 
-    monkeypatch.setattr(Checkpointer, "cut", copied)
+    monkeypatch.setattr(Checkpointer, "snapshot", copied)
     return found
 
 
@@ -231,13 +231,13 @@ class Unsaved(Area):
 
 def own(folder: Path, patch: pytest.MonkeyPatch, rule: str, last: str = "0", **more: Any) -> Path:
     """The file of a job with a rule of its own; every checkpoint of it is waited for."""
-    cut = Checkpointer.cut
+    cut = Checkpointer.snapshot
 
     def awaited(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         cut(self, time, loop)
         self.finish(time, loop)
 
-    patch.setattr(Checkpointer, "cut", awaited)
+    patch.setattr(Checkpointer, "snapshot", awaited)
     module = f"own_{folder.name}"
     (folder / f"{module}.py").write_text(ONCE.format(flag=str(folder / "mended"), last=last))
     patch.syspath_prepend(folder)

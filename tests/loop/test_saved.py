@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from math import inf, isnan
 from typing import Any
 
@@ -20,7 +21,7 @@ from mpifl.config.faults import Faults
 from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Exponential, Fixed, Speed
 from mpifl.scheduling.schedule import Event, LiveSchedule
-from mpifl.server.loop import ServerLoop
+from mpifl.server.loop import LoopState, ServerLoop
 from mpifl.transport.in_process import InProcess
 from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
 
@@ -44,8 +45,8 @@ class Cuts:
         self.worker = worker
         self.taken: list[tuple[int, dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]] = []
 
-    def cut(self, time: float, loop: ServerLoop) -> None:
-        told = json.dumps({"loop": loop.saved(), "plan": loop.schedule.save()})  # type: ignore[attr-defined]
+    def snapshot(self, time: float, loop: ServerLoop) -> None:
+        told = json.dumps({"loop": asdict(loop.save()), "plan": loop.schedule.save()})  # type: ignore[attr-defined]
         self.taken.append((loop.updates, json.loads(told), arrays(loop.server.save()), arrays(self.worker.saved({}))))
 
     def poll(self, time: float, loop: ServerLoop) -> None: ...
@@ -106,11 +107,11 @@ class Run:
             for i in objectives:
                 mine = {k.removeprefix(f"{i}."): v for k, v in parts.items() if k.startswith(f"{i}.")}
                 update, held = self.worker.restore(i, mine)
-                if i in dict(facts["loop"]["out"]) and update:
+                if i in facts["loop"]["clients"]["in_flight"] and update:
                     link.resume(i, update, held)
         loop = ServerLoop(algorithm, self.server, people, link, plan, self.record, self._look, 0, faults, self.cuts)
         if saved:
-            loop.load(facts["loop"])
+            loop.load(LoopState.from_dict(facts["loop"]))
         loop.run()
 
     def _look(self, time: float, updates: int, version: int, x: np.ndarray, known: Any) -> bool:
@@ -164,12 +165,13 @@ def test_the_loop_by_itself() -> None:
     loop = ServerLoop(
         algorithm, State.load(server), people, None, plan, Rows(), lambda *_: False, 0  # type: ignore[arg-type]
     )  # fmt: skip
-    loop.losses.load({"states": ["live", "lost", "aside", "live", "live"], "refused": [2] * N, "missed": [0, 1] * 3})
-    lost = loop.losses.saved()
-    assert loop.losses.lost == {1, 2}
-    loop.load(facts["loop"] | lost)
-    assert json.dumps(loop.saved()) == json.dumps(facts["loop"] | lost)
-    assert loop.accuracies is not None and loop.accuracies.shape == (N,)
+    saved = LoopState.from_dict(facts["loop"])
+    states = ["live", "lost", "aside", "live", "live"]
+    saved = replace(saved, clients=replace(saved.clients, state=states, refused=[2] * N, moved=[0, 1, 0, 1, 0]))
+    loop.load(saved)
+    assert loop.clients.inactive == {1, 2}
+    assert json.dumps(asdict(loop.save())) == json.dumps(asdict(saved))
+    assert loop.clients.accuracies is not None and loop.clients.accuracies.shape == (N,)
 
 
 # -- plans and clocks --------------------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ def killed(path: Path, to: Path, patch: pytest.MonkeyPatch) -> Path:
     def end(session: Session) -> int:
         moved(path, to)
         session._writer.close("failed")
-        assert session.keeper
-        session.keeper.close()
+        assert session.checkpointer
+        session.checkpointer.close()
         return 3
 
     with patch.context() as patched:
