@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpifl.algorithms.base import Vector
+from mpifl.objective import Vector
 
 PINNED_BYTES = 1 << 30  # most memory in pinned buffers; vectors beyond it are staged in ordinary memory
 Done = Callable[[], bool]  # whether something that was begun is over; never waits

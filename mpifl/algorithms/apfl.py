@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mpifl.algorithms.base import Message, Objective, State, Update, Vector, copied
-from mpifl.algorithms.common.local import settle
+from mpifl.algorithms.base import Message, State, Update
+from mpifl.algorithms.common.local import update_buffers
 from mpifl.algorithms.common.rounds import Averaged
 from mpifl.errors import ConfigError, choice
+from mpifl.objective import Objective, Vector, clone
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class APFL(Averaged):
         return Message((server.x,))
 
     def init_client(self, x0: Vector, i: int) -> State:
-        return State(v=copied(x0), w=x0, alpha=self.mixing)
+        return State(v=clone(x0), w=x0, alpha=self.mixing)
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        v, alpha, first = copied(client.v), client.alpha, True
+        v, alpha, first = clone(client.v), client.alpha, True
         eta = self.step(objective)
 
         def personalise(w_i: Vector, after: Vector, rows: object) -> None:
@@ -50,7 +51,7 @@ class APFL(Averaged):
             gradient = objective.gradient(alpha * v + (1 - alpha) * w_i, rows)
             slope = float((v - w_i) @ gradient)  # d/d alpha of f_i(v-bar)
             v -= eta * alpha * gradient
-            settle(objective, v)
+            update_buffers(objective, v)
             if self.adapt == "step" or (self.adapt == "round" and first):
                 alpha = min(max(alpha - eta * slope, 0.0), 1.0)
             first = False

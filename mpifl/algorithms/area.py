@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local import Local
 from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.common.schedules import Constant, Convex, StronglyConvex
 from mpifl.errors import choice
+from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)

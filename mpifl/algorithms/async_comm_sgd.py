@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local import Local
 from mpifl.algorithms.common.participation import Trigger
 from mpifl.errors import ConfigError, choice
+from mpifl.objective import Objective, Vector
 from mpifl.rng import stream
 
 

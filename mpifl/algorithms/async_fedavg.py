@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local import Local
 from mpifl.algorithms.common.participation import Trigger
 from mpifl.errors import choice
+from mpifl.objective import Objective, Vector
 
 RULES = ("replace", "delta-over-n", "delta-over-buffer", "mix-over-n", "server-memory")
 

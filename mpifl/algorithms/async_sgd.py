@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local import Local, Sgd
 from mpifl.algorithms.common.participation import Trigger
 from mpifl.errors import at_least, choice
+from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector, copied
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.indicators import Decayed, Equal, Indicators, Measured, Theorem2
-from mpifl.algorithms.common.local import Local, settle
+from mpifl.algorithms.common.local import Local, update_buffers
 from mpifl.algorithms.common.participation import Cohort, Trigger
 from mpifl.errors import ConfigError, at_least, choice
+from mpifl.objective import Objective, Vector, clone
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,13 @@ class AsyPFL(Local):
         server.x, server.sum = server.x + server.sum, 0 * server.sum
 
     def init_client(self, x0: Vector, i: int) -> State:
-        return State(beta=copied(x0))
+        return State(beta=clone(x0))
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         (omega,), (E_k, eta, gamma) = message.vectors, message.numbers
         decay = 1 / (1 + gamma * message.version)
         delta = decay * (eta if self.personal_step is None else self.personal_step)
-        beta, h, taken = copied(client.beta), None, 0
+        beta, h, taken = clone(client.beta), None, 0
 
         def personalise(before: Vector, omega_k: Vector, rows: object) -> None:
             nonlocal beta, h, taken
@@ -115,7 +116,7 @@ class AsyPFL(Local):
                     h = objective.fisher(omega_k)
                 gradient += self.elastic * (beta - omega_k) * h
             beta -= delta * gradient
-            settle(objective, beta)
+            update_buffers(objective, beta)
             taken += 1
 
         omega_k, steps, _ = self.solve(

@@ -5,9 +5,7 @@ arrays and numbers, so that it can be saved. A vector handed out in a `Message` 
 afterwards: it may still be on its way. Nor does a client rule change a vector of its state in place: it binds a new one
 to the name, so that State(**vars(state)) is the state as it was before.
 
-The server's vectors are NumPy arrays. A client's are what its rank computes with, NumPy arrays or torch tensors, and a
-client rule keeps to what both understand: `+ - * / @`, in-place forms, `abs`, `.clip`, and below `copied`, `array`,
-`like`. Nothing here imports torch.
+What vectors are, and what a rule may do with them: `mpifl.objective`.
 """
 
 from __future__ import annotations
@@ -16,29 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from mpifl.algorithms.common.participation import Cohort, Trigger
 from mpifl.errors import ConfigError
-
-Vector = Any  # flat, (d,): a NumPy array, or on a client's side a torch tensor, on a GPU perhaps
-
-
-def copied(v: Vector) -> Vector:
-    """A copy, in the same kind of memory."""
-    return v.clone() if hasattr(v, "clone") else v.copy()
-
-
-def array(v: Vector) -> np.ndarray:
-    """The vector as a NumPy array; of a tensor in the CPU's memory, or of an array, in the same memory."""
-    return v if isinstance(v, np.ndarray) else v.cpu().numpy()
-
-
-def like(v: Vector, values: np.ndarray) -> Vector:
-    """The values, of v's dtype, as what v is: themselves, or copied into a tensor on v's device."""
-    return values if isinstance(v, np.ndarray) else v.new_tensor(values)
+from mpifl.objective import Objective, Vector, from_numpy, to_numpy
 
 
 class State(SimpleNamespace):
@@ -81,7 +63,7 @@ class State(SimpleNamespace):
 
 def _plain(value: Any) -> Any:
     """A tensor as an array, all else as it is."""
-    return array(value) if hasattr(value, "cpu") else value
+    return to_numpy(value) if hasattr(value, "cpu") else value
 
 
 def _mark(name: str, *values: Any) -> str:
@@ -108,7 +90,7 @@ def _read(value: np.ndarray, marks: Sequence[str], x: Vector | None) -> Any:
         return value[()]
     if not value.ndim and not marks:
         return value.item()
-    return value.copy() if x is None else like(x, value.copy())
+    return value.copy() if x is None else from_numpy(value.copy(), like=x)
 
 
 class Message(NamedTuple):
@@ -135,36 +117,6 @@ class Update(NamedTuple):
     busy: float = nan  # s that its rank was at work for it: computing, and testing the client's own model
     accuracy: float = nan  # 0 to 1, of the client's personal model on its own test rows; nan: there is none
     refused: str = ""  # why the client's loop did not let out what the rule returned
-
-
-class Objective(Protocol):
-    """One client's f_i, as `mpifl.problems` builds it.
-
-    Three more methods are an objective's own choice, and called where they are. `begin(round)` opens a contact: what is
-    drawn in it belongs to the round. `descend(y, batches,
-    step)` takes the steps y <- y - step * gradient(y, rows) of all batches in place, faster than one by one.
-    `settle(y)` follows a step and writes into y, in place, what the batch left in it that no gradient tells: running
-    statistics of batch norm.
-    """
-
-    samples: int  # s_i
-    share: float  # s_i / S
-    clients: int  # n
-
-    def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
-        """The rows of each local step of this client's round: `steps` fresh batches, or `epochs` passes."""
-
-    def gradient(self, x: Vector, rows: Any = None) -> Vector:
-        """The gradient at x, (d,), of the mean loss over `rows` (None: all), regulariser included; a new array."""
-
-    def loss(self, x: Vector, rows: Any = None) -> float:
-        """The mean loss over `rows` (None: all), regulariser included."""
-
-    def fisher(self, x: Vector) -> Vector:
-        """(d,) the mean over all rows of the squared gradient at x of one row's log-likelihood; a new array."""
-
-    def accuracy(self, x: Vector) -> float:
-        """The accuracy at x on the client's own test rows, 0 to 1; nan where it has none."""
 
 
 @dataclass(frozen=True)
@@ -285,14 +237,3 @@ class Algorithm:
     def personal(self, client: State) -> Vector:
         """The client's own model, (d,), of a method with `personal_models`."""
         raise NotImplementedError
-
-
-def check_vectors(who: str, vectors: Sequence[Vector], x: Vector) -> None:
-    """Raises ValueError unless all are of the model x's shape, dtype and device: nothing else fits on the wire."""
-    for v in vectors:
-        if v.shape != x.shape or v.dtype != x.dtype or _device(v) != _device(x):
-            raise ValueError(f"{who} {v.dtype} of shape {tuple(v.shape)}, not {x.dtype} of shape {tuple(x.shape)}")
-
-
-def _device(v: Vector) -> str:
-    return "" if isinstance(v, np.ndarray) else str(v.device)

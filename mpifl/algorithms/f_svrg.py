@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local import Solver, Svrg
 from mpifl.algorithms.common.participation import Cohort
 from mpifl.algorithms.common.rounds import GRADIENT, SOLVE, Phased
+from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)

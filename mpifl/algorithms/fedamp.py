@@ -14,9 +14,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import Synchronous
 from mpifl.errors import ConfigError, at_least, choice
+from mpifl.objective import Objective, Vector
 
 TINY = 1e-300  # instead of the norm of a zero model, and of the sum over no other clients
 

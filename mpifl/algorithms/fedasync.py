@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local import Local
 from mpifl.algorithms.common.participation import Trigger
 from mpifl.errors import ConfigError, at_least, choice
+from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpifl.algorithms.base import Message, Objective, State, Update
+from mpifl.algorithms.base import Message, State, Update
 from mpifl.algorithms.common.rounds import Averaged
+from mpifl.objective import Objective
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.participation import Cohort
 from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, Phased
 from mpifl.errors import ConfigError, at_least, choice
+from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)

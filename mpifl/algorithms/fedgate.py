@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector, array, like
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import Tracking
 from mpifl.errors import at_least
+from mpifl.objective import Objective, Vector, from_numpy, to_numpy
 from mpifl.rng import stream
 
 
@@ -62,7 +63,7 @@ class FedGate(Tracking):
         client.x, client.D = x, x - w
         if self.levels is not None:
             rng = stream(int(seed), "quantise", client.i, message.round)  # the same draws on any device
-            client.D = like(x, quantise(array(client.D), self.levels, rng))
+            client.D = from_numpy(quantise(to_numpy(client.D), self.levels, rng), like=x)
         return Update((client.D,), steps)
 
 

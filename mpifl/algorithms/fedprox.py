@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import Averaged
 from mpifl.errors import ConfigError, at_least
+from mpifl.objective import Objective, Vector
 from mpifl.rng import stream
 
 

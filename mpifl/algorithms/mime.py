@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local import Sgd, Solver, Svrg
 from mpifl.algorithms.common.participation import Cohort
 from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, Phased
 from mpifl.errors import ConfigError
+from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import Sampled
 from mpifl.errors import at_least, choice
+from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import Tracking
+from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)

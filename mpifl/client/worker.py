@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mpifl.algorithms.base import Algorithm, Message, Objective, State, Update, array, check_vectors, like
+from mpifl.algorithms.base import Algorithm, Message, State, Update
 from mpifl.errors import described
 from mpifl.memory import HOST, Memory
+from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
 from mpifl.transport import frames as wire
 
 MOST, ROOM = 64, 8 << 20  # clients that compute together, and bytes of one vector of each: they are in memory at once
@@ -77,7 +78,7 @@ class Worker:
         before = self._snapshot(i)
         begin = time.perf_counter()
         try:
-            getattr(self._objectives[i], "begin", lambda round: None)(message.round)
+            getattr(self._objectives[i], "begin_round", lambda round: None)(message.round)
             update = self._algorithm.train(self.states[i], message, self._objectives[i])
             self.memory.wait(self.meanwhile)
             refused, norm = self._refusal(i, update)
@@ -126,11 +127,11 @@ class Worker:
         for i, state in self.states.items():
             arrays |= {f"{i}.state.{name}": value for name, value in state.save().items()}
             own: Mapping[str, Any] = getattr(self._objectives[i], "save", dict)()
-            arrays |= {f"{i}.own.{name}": array(value) for name, value in own.items()}
+            arrays |= {f"{i}.own.{name}": to_numpy(value) for name, value in own.items()}
             if u := self.last.get(i):
                 arrays[f"{i}.update"] = np.array([*wire.update_head(i, u), u.round, held.get(i, 0.0)])
                 arrays[f"{i}.refused"] = np.frombuffer(u.refused.encode(), np.uint8)
-                arrays |= {f"{i}.vector.{k}": array(v) for k, v in enumerate(u.vectors)}
+                arrays |= {f"{i}.vector.{k}": to_numpy(v) for k, v in enumerate(u.vectors)}
         for i, text in self.failed.items():
             arrays[f"{i}.failed"] = np.frombuffer(text.encode(), np.uint8)
         return arrays
@@ -151,7 +152,7 @@ class Worker:
         if "update" not in saved:
             return None, 0.0
         *head, round, held = saved["update"].tolist()
-        vectors = tuple(like(self._x0, saved[f"vector.{k}"]) for k in range(int(head[2])))
+        vectors = tuple(from_numpy(saved[f"vector.{k}"], self._x0) for k in range(int(head[2])))
         update = wire.to_update(head, vectors, int(round))
         self.last[i] = update._replace(refused=saved["refused"].tobytes().decode())
         return self.last[i], held
@@ -174,7 +175,7 @@ class Worker:
         state, sums = self.states[i], list(consumed)
         for k, name in enumerate(self._algorithm.telescopes):
             if name:
-                total = like(self._x0, sums.pop(0)) if sums else 0 * self._x0
+                total = from_numpy(sums.pop(0), self._x0) if sums else 0 * self._x0
                 if pending and len(pending.vectors) > k:
                     total = total - pending.vectors[k]
                 setattr(state, name, getattr(state, name) + total)

@@ -13,7 +13,8 @@ from typing import Any
 from tabulate import tabulate
 
 from mpifl.config.job import FAMILIES
-from mpifl.config.schema import Family, fields_of, meanings, members_of, variants
+from mpifl.config.schema import Family, fields_of, meanings, variants
+from mpifl.config.types import hints, members
 from mpifl.problems import ProblemConfig
 
 Row = tuple[str, str, str]
@@ -77,8 +78,8 @@ def _rows(cls: type, default: Any = None, path: str = "") -> Iterator[Row]:
             continue
         value = getattr(default, name) if default is not None else _default(field)
         text = meanings(cls).get(name, "")
-        members = members_of(cls, name)
-        choices = variants(members)
+        kinds = members(hints(cls)[name])
+        choices = variants(kinds)
         yield f"{path}{name}", _text(value), text
         shared: dict[Row, list[str]] = {}  # an option that several choices have is one row
         for kind, choice in choices.items() if name not in FAMILIES else ():
@@ -86,7 +87,7 @@ def _rows(cls: type, default: Any = None, path: str = "") -> Iterator[Row]:
                 shared.setdefault(row, []).append(kind)
         yield from ((key, given, f"{', '.join(kinds)}: {say}") for (key, given, say), kinds in shared.items())
         if not choices:
-            for section in filter(dataclasses.is_dataclass, members):
+            for section in filter(dataclasses.is_dataclass, kinds):
                 own = value if isinstance(value, section) else None  # type: ignore[arg-type]
                 yield from _rows(section, own, f"{path}{name}.")  # type: ignore[arg-type]
 

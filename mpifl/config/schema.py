@@ -14,15 +14,15 @@ import inspect
 import itertools
 import math
 import textwrap
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from mpifl.config.types import check_fields, describe, hints, members, plain_type
 from mpifl.errors import ConfigError, inside
 
-MISSING = "???"  # what YAML says for a value that must still be given
-SCALARS = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+MISSING = "???"  # marks a value that must still be given
+SCALARS = (int, float, bool, str, type(None))
 
 
 class Family(NamedTuple):
@@ -72,33 +72,34 @@ class Reader:
             if key not in given and field.default is field.default_factory is dataclasses.MISSING:
                 raise ConfigError(_join(path, key), MISSING, f"required, {self._expected(key, types_[key])}")
         try:
+            check_fields(cls, given)  # a class that is no `Config` does not check them itself
             return cls(**given)
         except ConfigError as error:
             raise _placed(error, path) from None
 
     def _convert(self, key: str, hint: Any, value: Any) -> Any:
         field = key.rpartition(".")[2]
-        members = _members(hint)
-        if value is None and type(None) in members:
+        kinds = members(hint)
+        if value is None and type(None) in kinds:
             return None
-        if is_section(members):
-            one = self._one(field, members)
-            section = {"name": value} if isinstance(value, str) and not one and str not in members else value
+        if is_section(kinds):
+            one = self._one(field, kinds)
+            section = {"name": value} if isinstance(value, str) and not one and str not in kinds else value
             if isinstance(section, Mapping):
-                cls = self._class(key, members, section)
+                cls = self._class(key, kinds, section)
                 if one and "name" in section and "name" not in fields_of(cls):
                     raise self._unknown(key, "name", section["name"])
                 return self._build(cls, section, key)
         wrong = ConfigError(key, _short(value), self._expected(field, hint))
-        for member in sorted(members, key=lambda m: m is str):  # text last: "1e-3" is a number where one may stand
-            if typing.get_origin(member) in (tuple, list) and isinstance(value, (list, tuple)):
+        for kind in sorted(map(plain_type, kinds), key=lambda kind: kind is str):  # text last: "1e-3" may be a number
+            if typing.get_origin(kind) in (tuple, list) and isinstance(value, (list, tuple)):
                 try:
-                    return self._items(key, member, value)
+                    return self._items(key, kind, value)
                 except ConfigError as error:
-                    wrong = error  # the last kind of list tells what is wrong
-            if member is Any:
+                    wrong = error  # the last kind of list decides what the error says
+            if kind is Any:
                 return value
-            if member in SCALARS and (found := _scalar(member, value)) is not None:
+            if kind in SCALARS and (found := _scalar(kind, value)) is not None:
                 return found
         raise wrong
 
@@ -128,19 +129,13 @@ class Reader:
 
     # -- errors ----------------------------------------------------------------------------------------------------
     def _expected(self, field: str, hint: Any) -> str:
-        members = _members(hint)
-        words = []
-        if is_section(members):
-            family = self.families.get(field) or table(lambda: variants(members))
+        kinds, section = members(hint), ""
+        if is_section(kinds):
+            family = self.families.get(field) or table(lambda: variants(kinds))
             names = family.names()
-            keys = [k for m in members if dataclasses.is_dataclass(m) for k in fields_of(m)]
-            words.append(f"one of {', '.join(names)}" if names else f"a section with {', '.join(keys)}")
-        for member in members:
-            if typing.get_origin(member) in (tuple, list):
-                words.append(f"a list of {_plural(self._expected('', typing.get_args(member)[0]))}")
-            elif member in SCALARS:
-                words.append(SCALARS[member])
-        return " or ".join(words) or "another type of value"
+            keys = [k for m in kinds if dataclasses.is_dataclass(m) for k in fields_of(m)]
+            section = f"one of {', '.join(names)}" if names else f"a section with {', '.join(keys)}"
+        return " or ".join(filter(None, [section, describe(hint)])) or "another type of value"
 
     def _unknown(self, path: str, key: str, value: Any) -> ConfigError:
         """Names the nearest key of the same section, or of another one where that is nearly the same word."""
@@ -156,16 +151,16 @@ class Reader:
     def _keys(self, cls: type, values: Mapping[str, Any], path: str) -> Iterator[str]:
         """Every key that may stand beside those given."""
         for name, hint in hints(cls).items():
-            key, members, value = _join(path, name), _members(hint), values.get(name, {})
+            key, kinds, value = _join(path, name), members(hint), values.get(name, {})
             if name not in fields_of(cls):
                 continue
             yield key
-            if is_section(members):
+            if is_section(kinds):
                 section = value if isinstance(value, Mapping) else {"name": value}
-                if not self._one(name, members):
+                if not self._one(name, kinds):
                     yield f"{key}.name"
                 try:
-                    yield from self._keys(self._class(key, members, section), section, key)
+                    yield from self._keys(self._class(key, kinds, section), section, key)
                 except ConfigError:
                     continue  # its class is not known: nothing to offer below it
 
@@ -190,25 +185,15 @@ def fields_of(cls: Any) -> dict[str, dataclasses.Field[Any]]:
     return {f.name: f for f in dataclasses.fields(cls) if f.init}
 
 
-@functools.cache
-def hints(cls: type) -> dict[str, Any]:
-    """The types of the fields, as objects."""
-    return typing.get_type_hints(cls)
+def is_section(kinds: list[Any]) -> bool:
+    """Whether a value of these types is a section."""
+    return any(map(dataclasses.is_dataclass, kinds))
 
 
-def members_of(cls: type, field: str) -> list[Any]:
-    """The types that a field's value may have."""
-    return _members(hints(cls)[field])
-
-
-def is_section(members: list[Any]) -> bool:
-    return any(map(dataclasses.is_dataclass, members))
-
-
-def variants(members: list[Any]) -> dict[str, type]:
+def variants(kinds: list[Any]) -> dict[str, type]:
     """The dataclasses among a field's types, and their subclasses, by the default of their field `name`."""
     found: dict[str, type] = {}
-    for member in members:
+    for member in kinds:
         if dataclasses.is_dataclass(member):
             for cls in (member, *typing.cast(type, member).__subclasses__()):
                 name = fields_of(cls).get("name")
@@ -246,12 +231,6 @@ def _placed(error: ConfigError, path: str) -> ConfigError:
     return error.under(section) if section else error
 
 
-def _members(hint: Any) -> list[Any]:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return list(typing.get_args(hint))
-    return [hint]
-
-
 def _scalar(kind: type, value: Any) -> Any:
     """`value` as an int, float, bool or str, or None where it is none: an integer is a number, a truth value is not."""
     if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
@@ -266,7 +245,3 @@ def _scalar(kind: type, value: Any) -> Any:
 def _short(value: object) -> object:
     text = str(value)
     return text if len(text) <= 80 else f"{text[:76]} ..."
-
-
-def _plural(text: str) -> str:
-    return {"a number": "numbers", "an integer": "integers", "text": "texts"}.get(text, text)

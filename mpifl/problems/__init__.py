@@ -15,7 +15,7 @@ from mpifl.problems.partitions import PARTITIONS
 from mpifl.problems.settings import ProblemConfig
 
 if TYPE_CHECKING:
-    from mpifl.algorithms.base import Objective
+    from mpifl.objective import Objective
 
 __all__ = [
     "DATA",

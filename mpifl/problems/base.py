@@ -16,7 +16,7 @@ import numpy as np
 from mpifl.memory import HOST, Memory
 
 if TYPE_CHECKING:
-    from mpifl.algorithms.base import Objective
+    from mpifl.objective import Objective
     from mpifl.problems.settings import ProblemConfig
 
 Shard = Sequence["np.ndarray"]  # what a client's rank is sent of the data

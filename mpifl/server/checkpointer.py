@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mpifl.algorithms.base import Algorithm, Vector
+from mpifl.algorithms.base import Algorithm
+from mpifl.objective import Vector
 from mpifl.scheduling.schedule import LiveSchedule
 from mpifl.storage.checkpoint_set import Part, commit, discard, folder_of
 from mpifl.transport.backoff import Backoff

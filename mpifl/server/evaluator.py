@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from mpifl.algorithms.base import Vector
+from mpifl.objective import Vector
 
 if TYPE_CHECKING:
     from mpifl.storage import RunWriter

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpifl.algorithms.base import Algorithm, Clients, State, Vector, check_vectors
+from mpifl.algorithms.base import Algorithm, Clients, State
 from mpifl.algorithms.common.participation import Cohort
 from mpifl.config.faults import Faults
 from mpifl.errors import RunFailed
+from mpifl.objective import Vector, check_vectors
 from mpifl.scheduling.clocks import Link
 from mpifl.scheduling.schedule import Event
 from mpifl.server.clients import ASIDE, LOST, ClientTable, ClientTableState

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from mpifl import config, open_run
-from mpifl.algorithms.base import Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
+from mpifl.objective import Objective, Vector
 from mpifl.problems import load, objective
 from mpifl.server import launch
 from mpifl.server.evaluator import Evaluator

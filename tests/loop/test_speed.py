@@ -15,8 +15,9 @@ from scipy.stats import kstest
 
 from mpifl import config, open_run
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Message, Objective, State, Update
+from mpifl.algorithms.base import Message, State, Update
 from mpifl.errors import ConfigError
+from mpifl.objective import Objective
 from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
 from mpifl.server import launch

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from mpifl.algorithms.base import Algorithm, Clients, Message, State, array, check_vectors, copied, like
+from mpifl.algorithms.base import Algorithm, Clients, Message, State
 from mpifl.client.worker import Worker
 from mpifl.memory import Memory
+from mpifl.objective import check_vectors, clone, from_numpy, to_numpy
 from mpifl.problems import ProblemConfig, host, load
 from mpifl.problems.base import Place
 from mpifl.problems.models.networks import TorchMlp
@@ -131,7 +132,7 @@ def test_every_algorithm_on_tensors(case: str, kind: type[Worker]) -> None:
     kept = {key for state in worker.states.values() for key, v in vars(state).items() if isinstance(v, np.ndarray)}
     assert not kept, "a client keeps arrays"
     if algorithm.personal_models:
-        close(array(algorithm.personal(worker.states[1])), algorithm.personal(expected.clients[1]))
+        close(to_numpy(algorithm.personal(worker.states[1])), algorithm.personal(expected.clients[1]))
 
 
 NETWORK = ProblemConfig(
@@ -176,16 +177,16 @@ def test_a_torch_module_on_tensors(case: str, batched: bool) -> None:
 # -- the helpers of rules ----------------------------------------------------------------------------------------------
 def test_copies() -> None:
     for v in (np.arange(3.0), torch.arange(3.0)):
-        w = copied(v)
+        w = clone(v)
         w += 1
         assert type(w) is type(v) and v.tolist() == [0, 1, 2] and w.tolist() == [1, 2, 3]
 
 
 def test_arrays_and_back() -> None:
     v, x = np.arange(3, dtype=np.float32), torch.zeros(3)
-    assert array(v) is v and like(v, v) is v
-    w = like(x, v)
-    assert type(w) is torch.Tensor and w.dtype == torch.float32 and array(w).tobytes() == v.tobytes()
+    assert to_numpy(v) is v and from_numpy(v, v) is v
+    w = from_numpy(v, x)
+    assert type(w) is torch.Tensor and w.dtype == torch.float32 and to_numpy(w).tobytes() == v.tobytes()
     w += 1
     assert v.tolist() == [0, 1, 2]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from mpifl.algorithms.apfl import APFL
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Algorithm, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Algorithm, Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
+from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)

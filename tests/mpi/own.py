@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
+from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)

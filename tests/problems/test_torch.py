@@ -247,8 +247,8 @@ def test_averaged_statistics_are_entries_of_the_vector(tmp_path: Path) -> None:
     np.testing.assert_allclose((ends[0] + ends[1])[-8:-4] / 2, (sum(means) / 2).detach(), atol=1e-14)
 
 
-def test_a_gradient_leaves_statistics_alone_until_it_is_settled() -> None:
-    """descend, and gradient followed by settle, end alike; a gradient alone changes nothing at x."""
+def test_a_gradient_leaves_statistics_alone_until_update_buffers() -> None:
+    """descend, and gradient followed by update_buffers, end alike; a gradient alone changes nothing at x."""
     x, y = rows(24)
     one = client(small(nn.BatchNorm1d(4)), x, y)
     start = one.shared.flat.values().numpy()
@@ -257,7 +257,7 @@ def test_a_gradient_leaves_statistics_alone_until_it_is_settled() -> None:
     one.descend(fast, batches, 0.1)
     for batch in batches:
         slow -= 0.1 * one.gradient(slow, batch)
-        one.settle(slow)
+        one.update_buffers(slow)
     one.gradient(start)
     assert (start == kept).all()
     np.testing.assert_allclose(slow, fast, atol=1e-14)
@@ -303,7 +303,7 @@ def test_what_a_module_draws_belongs_to_client_and_round() -> None:
 
     def contact(round: int) -> np.ndarray:
         y_i = start.copy()
-        one.begin(round)
+        one.begin_round(round)
         one.descend(y_i, one.batches(0, 3), 0.1)
         return y_i
 
@@ -319,10 +319,10 @@ def test_full_gradients_draw_by_client_and_round_too() -> None:
     x, y = rows()
     one = client(small(nn.Dropout(0.5)), x, y)
     start = one.shared.flat.values().numpy()
-    one.begin(3)
+    one.begin_round(3)
     first, second = one.gradient(start), one.gradient(start)
     torch.rand(7)
-    one.begin(3)
+    one.begin_round(3)
     assert (one.gradient(start) == first).all() and (one.gradient(start) == second).all()
     assert (first != second).any()
 
@@ -333,7 +333,7 @@ def test_measuring_draws_nothing() -> None:
     one = client(small(nn.Dropout(0.5)), x, y)
     plain = client(small(), x, y)
     start = one.shared.flat.values().numpy()
-    one.begin(0)
+    one.begin_round(0)
     state = torch.get_rng_state()
     expected = plain.gradient(start)
     assert torch.equal(torch.get_rng_state(), state)

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mpifl.algorithms.base import Algorithm, Objective, Vector, copied
+from mpifl.algorithms.base import Algorithm
 from mpifl.errors import ConfigError, at_least, choice
+from mpifl.objective import Objective, Vector, clone
 
 STEP_WEIGHTS = ("one", "samples", "uniform", "relative")
 Beside = Callable[[Vector, Vector, Any], None]  # (y before the step, y after it, the step's rows)
@@ -52,10 +53,10 @@ class Quadratic(NamedTuple):
             gradient += self.shift
 
 
-def settle(objective: Objective, y: Vector) -> None:
+def update_buffers(objective: Objective, y: Vector) -> None:
     """Lets the objective write into y, after a step, what no gradient tells (see `Objective`)."""
-    if hasattr(objective, "settle"):
-        objective.settle(y)
+    if hasattr(objective, "update_buffers"):
+        objective.update_buffers(y)
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Sgd:
         self, objective: Objective, x: Vector, step: float, batches: Sequence[Any], term: Quadratic,
         beside: Beside | None, done: Done | None, start: Any,
     ) -> Solved:  # fmt: skip
-        y, velocity, taken = copied(x), None, 0
+        y, velocity, taken = clone(x), None, 0
         if not (self.momentum or term.adds or beside or done) and hasattr(objective, "descend"):
             objective.descend(y, batches, step)
             return Solved(y, len(batches))
@@ -88,9 +89,9 @@ class Sgd:
                 gradient = step * velocity
             else:
                 gradient *= step
-            before = copied(y) if beside else y
+            before = clone(y) if beside else y
             y -= gradient
-            settle(objective, y)
+            update_buffers(objective, y)
             taken += 1
             if beside:
                 beside(before, y, rows)
@@ -116,7 +117,7 @@ class Svrg:
     ) -> Solved:  # fmt: skip
         """`start`: (z, what stands for grad f_i(z)); None: the true one at x."""
         z, full = start or (x, objective.gradient(x))
-        y = copied(x)
+        y = clone(x)
         for rows in batches:
             at_z = objective.gradient(z, rows)
             v = objective.gradient(y, rows)
@@ -124,9 +125,9 @@ class Svrg:
             v += full
             term.add_gradient(y, v)
             v *= step
-            before = copied(y) if beside else y
+            before = clone(y) if beside else y
             y -= v
-            settle(objective, y)
+            update_buffers(objective, y)
             if beside:
                 beside(before, y, rows)
         return Solved(y, len(batches))
@@ -143,16 +144,16 @@ class Sarah:
         beside: Beside | None, done: Done | None, start: Any,
     ) -> Solved:  # fmt: skip
         """`start`: the estimate of grad f_i(x); None: the true one. The estimate at the last point is given back."""
-        y, estimate = copied(x), objective.gradient(x) if start is None else copied(start)
+        y, estimate = clone(x), objective.gradient(x) if start is None else clone(start)
         for rows in batches:
-            v = copied(estimate)
+            v = clone(estimate)
             term.add_gradient(y, v)
             v *= step
             before, y = y, y - v
             at_before = objective.gradient(before, rows)
             estimate += objective.gradient(y, rows)
             estimate -= at_before
-            settle(objective, y)
+            update_buffers(objective, y)
             if beside:
                 beside(before, y, rows)
         return Solved(y, len(batches), estimate)

@@ -10,8 +10,8 @@ from math import inf, sqrt
 
 import numpy as np
 
-from mpifl.algorithms.base import Vector
 from mpifl.errors import ConfigError, at_least
+from mpifl.objective import Vector
 
 
 @dataclass(frozen=True)

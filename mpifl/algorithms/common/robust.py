@@ -18,8 +18,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from mpifl.algorithms.base import Vector
 from mpifl.errors import ConfigError, at_least
+from mpifl.objective import Vector
 
 
 class Rule:

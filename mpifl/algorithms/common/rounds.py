@@ -6,11 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from mpifl.algorithms.base import Clients, State, Update, Vector
+from mpifl.algorithms.base import Clients, State, Update
 from mpifl.algorithms.common.local import Local
 from mpifl.algorithms.common.participation import Cohort
 from mpifl.algorithms.common.robust import Aggregation, Mean, combined
 from mpifl.errors import ConfigError, at_least, choice
+from mpifl.objective import Vector
 
 GRADIENT, SOLVE, BOTH = 1, 2, 3  # phases: what the clients send
 

@@ -17,10 +17,11 @@ from math import sqrt
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, Message, Objective, State, Update, Vector
+from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local import Gd, Local, Solved
 from mpifl.algorithms.common.proximal import NoRegulariser, Regulariser, norm
 from mpifl.errors import ConfigError, at_least, choice
+from mpifl.objective import Objective, Vector
 
 
 def eps(v: Vector) -> float:

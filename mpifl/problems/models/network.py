@@ -14,7 +14,7 @@ from mpifl.problems.models.rows import RowModel
 if TYPE_CHECKING:
     import torch
 
-    from mpifl.algorithms.base import Objective
+    from mpifl.objective import Objective
     from mpifl.problems.settings import ProblemConfig
 
 

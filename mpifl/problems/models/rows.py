@@ -19,7 +19,7 @@ from mpifl.problems.partitions import Natural
 from mpifl.rng import stream
 
 if TYPE_CHECKING:
-    from mpifl.algorithms.base import Objective
+    from mpifl.objective import Objective
     from mpifl.problems.settings import ProblemConfig
 
 CHUNK = 1024  # rows evaluated together: their scores stay in cache

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from mpifl.algorithms.base import array
 from mpifl.errors import ConfigError
+from mpifl.objective import to_numpy
 from mpifl.problems.base import Hosted, Place, Problem
 from mpifl.problems.models.rows import drawn
 from mpifl.problems.torch.batched import hosted
@@ -90,7 +90,7 @@ class EntryProblem(Problem):
         total = np.zeros(self.d)
         for i, rows in enumerate(self.rows):
             client = TorchObjective(self._shared, self._config, self.meta, i, 0, rows, None)
-            total += client.share * array(client.measured_gradient(x))
+            total += client.share * to_numpy(client.measured_gradient(x))
         return float(np.linalg.norm(total))
 
 

@@ -89,7 +89,7 @@ class Flat:
         """Likewise, but averaged statistics are views of y as well: a forward pass in training changes them there."""
         self.hold(y, tensor(y)[self.trained :] if self.averaged else None)
 
-    def settle(self, y: Vector) -> None:
+    def update_buffers(self, y: Vector) -> None:
         """Writes the statistics that the last forward pass left into y, in place."""
         if self.averaged:
             tensor(y)[self.trained :] = self._scratch

@@ -146,7 +146,7 @@ class TorchObjective(Batches):
         self.shared, self.rows, self.own = shared, rows, own
         self.stats = shared.flat.own_statistics()
 
-    def begin(self, round: int) -> None:
+    def begin_round(self, round: int) -> None:
         """What the module draws in this contact, for dropout say, belongs to (seed, client, round)."""
         seed = zlib.crc32(f"{self.seed} {self.i} {round}".encode())
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
@@ -204,9 +204,9 @@ class TorchObjective(Batches):
         if self.stats is not None:
             self.stats.copy_(torch.as_tensor(saved["stats"]))
 
-    def settle(self, y: Vector) -> None:
+    def update_buffers(self, y: Vector) -> None:
         """Writes the running statistics that the last gradient's pass left into y."""
-        self.shared.flat.settle(y)
+        self.shared.flat.update_buffers(y)
 
     def _values(self, rows: Any, exact: bool = False) -> Iterator[tuple[Tensor, float]]:
         """Mean losses of a batch (null: all rows), in pieces of at most MOST rows, and each piece's share of it."""

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from mpifl.algorithms.base import array
 from mpifl.errors import ConfigError
+from mpifl.objective import to_numpy
 from mpifl.problems.base import Hosted, Layout, Place, Rows, Shard
 from mpifl.problems.models.rows import RowProblem
 from mpifl.problems.torch.batched import hosted
@@ -83,7 +83,7 @@ class TorchProblem(RowProblem):
         meta = {**self.meta, "samples": [len(self._y)], "clients": 1}
         rows = examples(self._x, self._y, self._shape, self._text, CPU)
         whole = TorchObjective(self._shared, self._config, meta, 0, 0, rows, None)
-        return float(np.linalg.norm(array(whole.measured_gradient(x))))
+        return float(np.linalg.norm(to_numpy(whole.measured_gradient(x))))
 
 
 def mapped(file: Path | str) -> np.ndarray:

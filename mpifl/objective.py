@@ -1,0 +1,71 @@
+"""A client's objective, and the flat vectors that it is a function of.
+
+A vector is flat, (d,): a NumPy array on the server; on a client what its rank computes with, a NumPy array or a torch
+tensor, on a GPU perhaps. Code for both keeps to `+ - * / @`, in-place forms, `abs`, `.clip`, and the functions below.
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+Vector = Any  # np.ndarray | torch.Tensor, (d,)
+
+
+def clone(v: Vector) -> Vector:
+    """A copy in the same kind of memory."""
+    return v.clone() if hasattr(v, "clone") else v.copy()
+
+
+def to_numpy(v: Vector) -> np.ndarray:
+    """The vector as a NumPy array; an array, or a tensor in the CPU's memory, is not copied."""
+    return v if isinstance(v, np.ndarray) else v.cpu().numpy()
+
+
+def from_numpy(values: np.ndarray, like: Vector) -> Vector:
+    """The values as a vector of `like`'s kind and dtype: themselves, or copied into a tensor on its device."""
+    return values if isinstance(like, np.ndarray) else like.new_tensor(values)
+
+
+def check_vectors(who: str, vectors: Sequence[Vector], x: Vector) -> None:
+    """Raises ValueError unless all are of the model x's shape, dtype and device: nothing else fits on the wire."""
+    for v in vectors:
+        if v.shape != x.shape or v.dtype != x.dtype or _device(v) != _device(x):
+            raise ValueError(f"{who} {v.dtype} of shape {tuple(v.shape)}, not {x.dtype} of shape {tuple(x.shape)}")
+
+
+def _device(v: Vector) -> str:
+    return "" if isinstance(v, np.ndarray) else str(v.device)
+
+
+class Objective(Protocol):
+    """One client's f_i, as `mpifl.problems` builds it.
+
+    Three more methods are optional, and called where an objective has them. `begin_round(round)` is called before a
+    contact's training: what is drawn in it belongs to the round. `descend(y, batches, step)` takes the steps
+    y <- y - step * gradient(y, rows) of all batches in place, faster than one by one. `update_buffers(y)` is called
+    after a step and writes into y, in place, what the batch changed besides by its gradient: the running statistics of
+    batch norm.
+    """
+
+    samples: int  # s_i
+    share: float  # s_i / S
+    clients: int  # n
+
+    def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
+        """The rows of each local step of this client's round: `steps` fresh batches, or `epochs` passes."""
+
+    def gradient(self, x: Vector, rows: Any = None) -> Vector:
+        """The gradient at x, (d,), of the mean loss over `rows` (None: all), regulariser included; a new array."""
+
+    def loss(self, x: Vector, rows: Any = None) -> float:
+        """The mean loss over `rows` (None: all), regulariser included."""
+
+    def fisher(self, x: Vector) -> Vector:
+        """(d,) the mean over all rows of the squared gradient at x of one row's log-likelihood; a new array."""
+
+    def accuracy(self, x: Vector) -> float:
+        """The accuracy at x on the client's own test rows, 0 to 1; nan where it has none."""
