@@ -51,7 +51,7 @@ def rank(job: str) -> int:
     """On every rank: runs the job; rank 0 prints the seconds in copies and whether MPI takes GPU memory."""
     from mpifl.cli import main
     from mpifl.problems.torch import batched
-    from mpifl.server import launch
+    from mpifl.transport.launcher import communicator
 
     held: list[Memory] = []
     make = batched.memory
@@ -59,7 +59,7 @@ def rank(job: str) -> int:
     if code := main(["run", job]):
         return code
     seconds = [getattr(getattr(m, "device", m), "seconds", 0.0) for m in held]
-    comm = launch.communicator()
+    comm = communicator()
     assert comm
     if told := comm.gather(seconds):
         print(json.dumps({"copies": statistics.mean(s for each in told for s in each), "aware": cuda_aware()}))

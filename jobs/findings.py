@@ -15,7 +15,7 @@ import numpy as np
 
 from mpifl import config, open_run, problems
 from mpifl.analysis.figures import COLOURS, STYLES
-from mpifl.server import launch
+from mpifl.server.start import run_server
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -53,7 +53,7 @@ def run(cell: Cell) -> str:
     if (key := repr(job.problem)) not in _problems:
         _problems.clear()
         _problems[key] = problems.load(job.problem)
-    if launch.lead(job, None, problem=_problems[key]):
+    if run_server(job, problem=_problems[key]):
         raise RuntimeError(f"{cell.output.name} failed")
     return cell.output.name
 

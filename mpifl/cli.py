@@ -20,7 +20,7 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 
 def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> int:
-    """Runs one command on rank 0 while the other ranks follow; the exit code, the same on all of them.
+    """Runs one command on rank 0, whose clients the other ranks host; the exit code, the same on all of them.
 
     With a `default_job` the command is `run`.
     """
@@ -28,36 +28,37 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
     if default_job and words[:1] != ["--version"]:
         words = ["run", *words]
     sys.path.append(os.getcwd())  # on every rank: a job may name a user's own "module:Class"
-    from mpifl.server import launch
+    from mpifl.transport.launcher import communicator, run_or_abort
 
-    comm = launch.communicator()
-    if comm is not None and comm.Get_rank() > 0:
-        return launch.follow(comm)
-    return launch.guard(comm, lambda: _lead(words, default_job, comm))
+    comm = communicator()
+    if comm is None or comm.rank == 0:
+        return run_or_abort(comm, lambda: _command(words, default_job, comm))
+    from mpifl.client.rank import run_client_rank
+
+    return run_or_abort(comm, lambda: run_client_rank(comm).code)
 
 
-def _lead(words: list[str], default_job: Path | None, comm: Any) -> int:
-    """Rank 0's part: whatever becomes of the command, the other ranks are let go."""
-    from mpifl.server import launch
+def _command(words: list[str], default_job: Path | None, comm: Any) -> int:
+    """Rank 0's part of a command: however it ends, the other ranks are released."""
+    from mpifl.server.start import run_server
     from mpifl.signals import Interrupted, stopping
-    from mpifl.transport import handshake
+    from mpifl.transport.handshake import Handshake
 
-    code = 0
-    handshake.forget()
+    code, failure, handshake = 0, None, Handshake(comm)
     try:
         with stopping():
             work = _prepare(words, default_job)
             if work:
-                return launch.lead(work.job, comm, work.replay, saved=work.saved)
+                return run_server(work.job, handshake, replay=work.replay, saved=work.saved)
             sys.stdout.flush()
     except ConfigError as error:
-        code = 2
+        code, failure = 2, error
         print(f"mpifl: {error}", file=sys.stderr)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Interrupted as stopped:
         code = stopped.code
-    handshake.dismiss(comm, code)
+    handshake.release_ranks(code, failure)
     return code
 
 

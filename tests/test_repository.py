@@ -22,7 +22,7 @@ JOBS = sorted((ROOT / "jobs").rglob("*.yaml"))
 PAGES = [p for p in sorted(ROOT.rglob("*.md")) if not any(part.startswith(".") for part in p.relative_to(ROOT).parts)]
 
 ONLY = {  # a library, and the files or folders that may import it
-    "mpi4py": ("mpifl/transport/mpi.py", "mpifl/server/launch.py"),
+    "mpi4py": ("mpifl/transport/mpi.py",),
     "h5py": ("mpifl/storage/", "mpifl/problems/"),  # problems: a user's own data
     "omegaconf": ("mpifl/config/job.py",),
     "matplotlib": ("mpifl/analysis/",),

@@ -22,7 +22,7 @@ import pandas as pd
 from mpifl import config, open_run, problems
 from mpifl.analysis.trials import Group, load
 from mpifl.errors import ConfigError
-from mpifl.server import launch
+from mpifl.server.start import run_server
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -88,7 +88,7 @@ def run(cell: Cell, seed: int) -> str:
     if (key := repr(job.problem)) not in _problems:
         _problems.clear()
         _problems[key] = problems.load(job.problem)
-    if launch.lead(job, None, problem=_problems[key]):
+    if run_server(job, problem=_problems[key]):
         raise RuntimeError(f"{path.name} failed")
     return path.name
 

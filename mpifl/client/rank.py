@@ -1,4 +1,4 @@
-"""What every rank but 0 does: it waits for its part, hosts its clients, and says what becomes of them."""
+"""What every rank but 0 runs: the handshake, then its clients, until the server ends the run."""
 
 from __future__ import annotations
 
@@ -7,93 +7,96 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from textwrap import shorten
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from mpifl.client.checkpoint import Saver, restore
 from mpifl.client.worker import Worker, work
 from mpifl.config.job import Job, job_from_dict
-from mpifl.errors import ConfigError, described
+from mpifl.errors import ConfigError, RunFailed, described
 from mpifl.problems import Place, host
 from mpifl.server.in_process import resume, vectors
-from mpifl.server.launch import survives
 from mpifl.signals import SignalRecorder
 from mpifl.storage.checkpoint_set import folder_of
 from mpifl.transport import handshake
 from mpifl.transport.frames import SAVED
+from mpifl.transport.handshake import ClientSetup
+from mpifl.transport.launcher import is_fault_tolerant
 from mpifl.transport.mpi import MPI, STUCK, dead
 from mpifl.transport.mpi_client import ClientEnd
 
 
-def follow(comm: MPI.Comm) -> int:
-    """The exit code. Where rank 0 dies there is nobody left to follow."""
+class RankEnd(NamedTuple):
+    """How a client rank's command ended."""
+
+    code: int
+    error: ConfigError | RunFailed | None = None  # that rank 0 ended it with, where there was no run
+    job: Job | None = None  # that was run
+
+
+def run_client_rank(comm: MPI.Comm) -> RankEnd:
+    """Hosts this rank's clients for one command of rank 0, from the handshake to the end of the run."""
+    signals = SignalRecorder()  # what this rank receives the server is sent
     try:
-        return _follow(comm)
+        return _host_clients(comm, signals)
+    except handshake.Released as released:
+        return RankEnd(released.code, released.error)
     except MPI.Exception:
         if 0 not in dead(comm):
             raise
         print(f"mpifl: rank {comm.rank} ends: rank 0 died", file=sys.stderr, flush=True)
-        return 3
-
-
-def _follow(comm: MPI.Comm) -> int:
-    heard = SignalRecorder()  # what this rank hears the server is told
-    try:
-        handshake.say(comm, handshake.myself())
-        part = handshake.part(comm)
-        if "code" in part:
-            return int(part["code"])
-        x0 = handshake.array(comm, part["d"], part["dtype"])
-        shards = {i: [handshake.array(comm, *a) for a in arrays] for i, arrays in part["clients"]}
-        try:
-            job = job_from_dict(part["job"])
-            hosted = host(job.problem, part["meta"], shards, job.seed, Place(*part["place"]))
-            worker = Worker(
-                job.algorithm, x0, hosted.objectives, hosted.together, hosted.memory, job.faults.norm, comm.rank
-            )
-            handshake.say(comm, {"facts": hosted.facts})
-        except ConfigError as error:
-            expected = f"{shorten(error.expected, 2000)} (rank {comm.rank})"
-            handshake.say(comm, {"error": [error.key, shorten(str(error.value), 500), expected]})
-        verdict = handshake.part(comm)
-        if "code" in verdict:
-            return int(verdict["code"])
-        end = ClientEnd(comm, part["n"], x0.size, x0.dtype, vectors(job.algorithm), hosted.memory)
-        end.signals = heard.numbers
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its losses say so
-                Client(comm, job, part, worker, end).work()
-        except MPI.Exception:
-            raise
-        except Exception as error:
-            end.fail(error)
-        return end.code
+        return RankEnd(3)
     finally:
-        heard.forget()
+        signals.forget()
 
 
-class Client:
-    """A rank's clients while a run goes on: what they do besides computing."""
+def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
+    handshake.send_hello(comm)
+    setup = handshake.receive_setup(comm)
+    try:
+        job = job_from_dict(setup.job)
+        hosted = host(job.problem, setup.meta, setup.shards, job.seed, Place(*setup.resources))
+        x0, n = setup.x0, setup.clients
+        worker = Worker(
+            job.algorithm, x0, hosted.objectives, hosted.together, hosted.memory, job.faults.norm, comm.rank
+        )
+        handshake.report_ready(comm, hosted.facts)
+    except ConfigError as error:
+        handshake.report_error(comm, error)
+    handshake.await_start(comm)
+    end = ClientEnd(comm, n, x0.size, x0.dtype, vectors(job.algorithm), hosted.memory)
+    end.signals = signals.numbers
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its losses show it
+            ClientRank(comm, job, setup, worker, end).run()
+    except MPI.Exception:
+        raise
+    except Exception as error:
+        end.fail(error)
+    return RankEnd(end.code, job=job)
 
-    def __init__(self, comm: MPI.Comm, job: Job, part: dict[str, Any], worker: Worker, end: ClientEnd) -> None:
-        self._comm, self._job, self._part, self._worker, self._end = comm, job, part, worker, end
+
+class ClientRank:
+    """A rank's clients during a run: everything but the computing."""
+
+    def __init__(self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, end: ClientEnd) -> None:
+        self._comm, self._job, self._setup, self._worker, self._end = comm, job, setup, worker, end
         self._saver = Saver(folder_of(Path(job.output)), comm.rank, worker, end.holding)
         end.marked, end.idle, end.hosting = self._saver.save, self._tell, self._host
         end.ending = self._saver.close  # no part appears after the goodbye
 
-    def work(self) -> None:
-        """To the end of the run."""
+    def run(self) -> None:
+        """Computes until the server ends the run."""
         try:
-            if self._part["saved"]:
-                resume(self._worker, self._end, self._part["saved"])
-            work(self._worker, self._end, self._patient if survives() else nullcontext)
+            if self._setup.resume:
+                resume(self._worker, self._end, self._setup.resume)
+            work(self._worker, self._end, self._time_limit if is_fault_tolerant() else nullcontext)
         finally:
             self._saver.close()
 
     @contextmanager
-    def _patient(self) -> Iterator[None]:
+    def _time_limit(self) -> Iterator[None]:
         """Ends this rank where its clients compute for so long that they are given up; the others go on without it.
 
         The default action of the signal does that, whatever holds the interpreter.
@@ -113,12 +116,12 @@ class Client:
 
     def _host(self, i: int) -> None:
         """Takes over a client that another rank can no longer host."""
-        asked = handshake.part(self._comm)
-        shard = [handshake.array(self._comm, *a) for a in asked["shard"]]
-        consumed = [handshake.array(self._comm, *a) for a in asked["consumed"]]
+        asked = handshake.receive_json(self._comm)
+        shard = handshake.receive_arrays(self._comm, asked["shard"])
+        consumed = handshake.receive_arrays(self._comm, asked["consumed"])
         try:
-            place = Place(*self._part["place"])
-            hosted = host(self._job.problem, self._part["meta"], {i: shard}, self._job.seed, place)
+            place = Place(*self._setup.resources)
+            hosted = host(self._job.problem, self._setup.meta, {i: shard}, self._job.seed, place)
             self._worker.adopt(hosted.objectives)
             pending = None
             if asked["saved"]:

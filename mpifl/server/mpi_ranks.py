@@ -21,8 +21,6 @@ class There(ServerEnd):
     """The server's end of the link to ranks that have their clients ready."""
 
     def __init__(self, comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> None:
-        """Lets them begin."""
-        handshake.go(comm)
         super().__init__(comm, problem.clients, x0.size, x0.dtype, vectors(job.algorithm))
         self._problem = problem
         # Ranks that a client has left, by client: what they still say of it is told apart by the rank it comes from.
@@ -41,6 +39,6 @@ class There(ServerEnd):
             return ""
         rank = min(able, key=self.rank_of.count)
         shard = self._problem.shard(i)
-        text = {"shard": handshake.specified(shard), "consumed": handshake.specified(consumed), "saved": saved}
-        self.move(i, rank, handshake.packed(text, [*shard, *consumed]))
+        text = {"shard": handshake.array_specs(shard), "consumed": handshake.array_specs(consumed), "saved": saved}
+        self.move(i, rank, handshake.setup_buffers(text, [*shard, *consumed]))
         return f"to rank {rank}"

@@ -1,8 +1,13 @@
-"""Before a run: which ranks there are, what they have to compute with, who hosts which clients, whether all are ready.
+"""The handshake before a run: which ranks there are, who hosts which clients, and whether every rank is ready.
 
-Every rank but 0 says a word of itself and then waits for its part: a part is a job with its clients, or an exit code.
-Having built its clients it says a second word, what it computes with or what is wrong, and waits for the verdict: go,
-or an exit code. Rank 0 alone decides, and alone prints.
+    rank 0                                   every other rank
+    ------                                   ----------------
+                              <- hello       host, process, cores
+    setup: job, clients, x_0  ->                                      or release: exit code, error
+                              <- report      ready, or what is wrong
+    start                     ->                                      or release: exit code, error
+
+Rank 0 alone decides, and alone prints.
 """
 
 from __future__ import annotations
@@ -10,42 +15,74 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mpifl.errors import ConfigError
-from mpifl.problems import Place
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.transport.launcher import abort_all_ranks, is_fault_tolerant
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from mpifl.problems import Problem
-
-WORD = 4096  # bytes of what a rank says of itself
+REPLY_BYTES = 4096  # of a hello or a report
 
 
-def host() -> str:
+class Hello(NamedTuple):
+    """What a rank reports of itself."""
+
+    host: str
+    process: int
+    core_mask: int  # bit k: it may use core k
+    quota: float  # cores' worth of time that all its host's ranks get together
+
+
+class RankResources(NamedTuple):
+    """What a rank has to compute with."""
+
+    local: int  # its number among the ranks with clients on its host
+    cores: int
+
+
+class ClientSetup(NamedTuple):
+    """What a rank needs to build its clients."""
+
+    job: dict[str, Any]
+    meta: dict[str, Any]  # of the problem
+    clients: int  # of the whole run
+    resources: RankResources
+    resume: dict[str, Any] | None  # the checkpoint to resume from
+    x0: np.ndarray  # (d,)
+    shards: dict[int, list[np.ndarray]]  # of each of its clients
+
+
+class Released(Exception):
+    """Rank 0 has released this rank: there is no run; with the exit code and the error that all ranks end with."""
+
+    def __init__(self, code: int, error: ConfigError | RunFailed | None = None) -> None:
+        super().__init__(code, error)
+        self.code, self.error = code, error
+
+
+def host_name() -> str:
     """This host's name; the node's as SLURM calls it, where it does."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-def myself() -> dict[str, Any]:
-    """What a rank says of itself: host, process, the cores that it may use as bits, how many of them its host gets."""
+def own_hello() -> Hello:
+    """This process's hello."""
     cores = os.sched_getaffinity(0)
-    return {
-        "host": host(),
-        "process": os.getpid(),
-        "cores": hex(sum(1 << core for core in cores)),
-        "quota": _quota() or len(cores),
-    }
+    mask = sum(1 << core for core in cores)
+    return Hello(host_name(), os.getpid(), mask, _container_quota() or len(cores))
 
 
-def _quota() -> float | None:
+def _container_quota() -> float | None:
     """Cores' worth of time that a container (control group) gets on this host, all its processes together."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -55,17 +92,45 @@ def _quota() -> float | None:
 
 
 # -- ranks 1 .. R-1 ----------------------------------------------------------------------------------------------------
-def say(comm: MPI.Comm, word: dict[str, Any]) -> None:
-    """A word to rank 0."""
-    from mpifl.transport.mpi import SETUP, wait
-
-    text = json.dumps(word).encode()
-    if len(text) > WORD:
-        text = json.dumps({"error": ["rank", comm.rank, "a shorter message: this one is too long to send"]}).encode()
-    wait(comm.Isend(text.ljust(WORD), 0, SETUP))
+def send_hello(comm: MPI.Comm) -> None:
+    """Reports this rank to rank 0."""
+    _reply(comm, {"hello": own_hello()})
 
 
-def array(comm: MPI.Comm, shape: Any, dtype: Any) -> np.ndarray:
+def receive_setup(comm: MPI.Comm) -> ClientSetup:
+    """Waits for this rank's clients. Raises Released where there is no run."""
+    text = receive_json(comm)
+    _check_released(text)
+    x0 = receive_array(comm, *text["x0"])
+    shards = {i: receive_arrays(comm, specs) for i, specs in text["shards"]}
+    resources = RankResources(*text["resources"])
+    return ClientSetup(text["job"], text["meta"], text["clients"], resources, text["resume"], x0, shards)
+
+
+def report_ready(comm: MPI.Comm, facts: Mapping[str, Any]) -> None:
+    """Reports that this rank's clients are built, and with what they compute."""
+    _reply(comm, {"facts": dict(facts)})
+
+
+def report_error(comm: MPI.Comm, error: ConfigError) -> None:
+    """Reports why this rank's clients cannot be built."""
+    expected = f"{shorten(error.expected, 2000)} (rank {comm.rank})"
+    _reply(comm, {"error": [error.key, shorten(str(error.value), 500), expected]})
+
+
+def await_start(comm: MPI.Comm) -> None:
+    """Waits until the run starts. Raises Released where it does not."""
+    _check_released(receive_json(comm))
+
+
+def receive_json(comm: MPI.Comm) -> dict[str, Any]:
+    """The next text that rank 0 sends."""
+    length = int(receive_array(comm, 1, np.int64)[0])
+    found: dict[str, Any] = json.loads(receive_array(comm, length, np.uint8).tobytes())
+    return found
+
+
+def receive_array(comm: MPI.Comm, shape: Any, dtype: Any) -> np.ndarray:
     """The next array that rank 0 sends."""
     from mpifl.transport.mpi import SETUP, wait
 
@@ -73,117 +138,154 @@ def array(comm: MPI.Comm, shape: Any, dtype: Any) -> np.ndarray:
     return result
 
 
-def part(comm: MPI.Comm) -> dict[str, Any]:
-    """What rank 0 has for this rank; with `code` it is to leave."""
-    found: dict[str, Any] = json.loads(array(comm, int(array(comm, 1, np.int64)[0]), np.uint8).tobytes())
-    return found
+def receive_arrays(comm: MPI.Comm, specs: Sequence[Any]) -> list[np.ndarray]:
+    """The next arrays that rank 0 sends, which `array_specs` describes."""
+    return [receive_array(comm, *spec) for spec in specs]
+
+
+def _reply(comm: MPI.Comm, reply: dict[str, Any]) -> None:
+    from mpifl.transport.mpi import SETUP, wait
+
+    text = json.dumps(reply).encode()
+    if len(text) > REPLY_BYTES:
+        text = json.dumps({"error": ["rank", comm.rank, "a shorter message: this one is too long to send"]}).encode()
+    wait(comm.Isend(text.ljust(REPLY_BYTES), 0, SETUP))
+
+
+def _check_released(text: dict[str, Any]) -> None:
+    if "code" in text:
+        error = text["error"] and (ConfigError(*text["error"]) if len(text["error"]) > 1 else RunFailed(*text["error"]))
+        raise Released(text["code"], error)
 
 
 # -- rank 0 ------------------------------------------------------------------------------------------------------------
-_known: list[dict[str, Any]] = []  # the ranks' first words, once they are heard
-_awaited: list[tuple[list[bytearray], list[Any]]] = []  # receives that an interrupt kept from being waited for
+class Handshake:
+    """Rank 0's side of the handshake of one command; without a communicator there is no other rank."""
+
+    def __init__(self, comm: MPI.Comm | None = None) -> None:
+        self.comm = comm
+        self._hellos: list[Hello] = []
+        self._replies: tuple[list[bytearray], list[MPI.Request]] | None = None  # being received; left by an interrupt
+        self._sends: list[MPI.Request] = []  # likewise
+
+    def gather_hellos(self) -> list[Hello]:
+        """Every rank's hello, in order of rank; the other ranks send theirs once, as soon as they are up."""
+        if not self._hellos:
+            self._hellos = [own_hello(), *(Hello(*reply["hello"]) for reply in self._gather())]
+        return self._hellos
+
+    def scatter_clients(
+        self, job: dict[str, Any], meta: dict[str, Any], x0: np.ndarray, clients: int,
+        shard: Callable[[int], Sequence[np.ndarray]], resume: dict[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Sends every client's shard to its rank and waits until all clients are built; what each rank computes with.
+
+        job, meta, resume: JSON-able. Raises ConfigError for the first rank that fails; all are then still to be
+        released.
+        """
+        assert self.comm
+        resources = rank_resources(self.gather_hellos())
+        common = {"job": job, "meta": meta, "clients": clients, "resume": resume, "x0": (x0.shape, x0.dtype.str)}
+        for rank in range(1, self.comm.size):
+            shards = [(i, shard(i)) for i in range(rank - 1, clients, self.comm.size - 1)]
+            text = {**common, "resources": resources[rank], "shards": [(i, array_specs(s)) for i, s in shards]}
+            self._post(rank, text, [x0, *(a for _, arrays in shards for a in arrays)])
+        self._wait()
+        replies = self._gather()
+        for reply in replies:
+            if "error" in reply:
+                raise ConfigError(*reply["error"])
+        return [reply["facts"] for reply in replies]
+
+    def start_ranks(self) -> None:
+        """Starts the run on all ranks; from now on it goes on without those that die."""
+        if not self.comm:
+            return
+        from mpifl.transport.mpi import MPI
+
+        for rank in range(1, self.comm.size):
+            with contextlib.suppress(MPI.Exception):
+                self._post(rank, {})
+                self._wait()
+
+    def release_ranks(self, code: int, error: ConfigError | RunFailed | None = None) -> None:
+        """Ends the command on all other ranks, which wait for their setup or for the start: there is no run."""
+        if not self.comm:
+            return
+        self.gather_hellos()
+        config = [error.key, str(error.value), error.expected] if isinstance(error, ConfigError) else None
+        text = {"code": code, "error": config or (error and [str(error)])}
+        for rank in range(1, self.comm.size):
+            self._post(rank, text)
+        self._wait()
+        if self._replies:  # of no use, but another command may follow
+            self._gather()
+
+    def kill_stuck_ranks(self, stuck: set[int], code: int) -> None:
+        """Ends ranks that have not answered for too long, and will not end by themselves."""
+        if self.comm and not is_fault_tolerant():
+            abort_all_ranks(self.comm, code)
+        hellos = self.gather_hellos()
+        for rank in stuck:
+            if hellos[rank].host == hellos[0].host:  # on other hosts a rank ends itself, `client.rank.ClientRank`
+                with contextlib.suppress(ProcessLookupError):  # it has ended just now
+                    os.kill(hellos[rank].process, signal.SIGKILL)
+
+    def _gather(self) -> list[dict[str, Any]]:
+        """Waits for one reply of every other rank."""
+        if not self.comm:
+            return []
+        from mpifl.transport.mpi import SETUP, wait
+
+        if not self._replies:
+            buffers = [bytearray(REPLY_BYTES) for _ in range(1, self.comm.size)]
+            self._replies = buffers, [self.comm.Irecv(b, r, SETUP) for r, b in enumerate(buffers, 1)]
+        buffers, requests = self._replies
+        wait(*requests)
+        self._replies = None
+        return [json.loads(b) for b in buffers]
+
+    def _post(self, rank: int, text: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
+        """Begins to send a rank a text, and arrays behind it."""
+        from mpifl.transport.mpi import SETUP
+
+        assert self.comm
+        self._sends += [self.comm.Isend(buffer, rank, SETUP) for buffer in setup_buffers(text, arrays)]
+
+    def _wait(self) -> None:
+        """Waits for what is being sent."""
+        from mpifl.transport.mpi import wait
+
+        wait(*self._sends)
+        self._sends.clear()
 
 
-def forget() -> None:
-    """Another command begins, at which every rank says its first word anew."""
-    _known.clear()
-
-
-def hear(comm: MPI.Comm) -> list[dict[str, Any]]:
-    """Waits for one word of every other rank."""
-    from mpifl.transport.mpi import SETUP, wait
-
-    if not _awaited:
-        buffers = [bytearray(WORD) for _ in range(1, comm.size)]
-        _awaited.append((buffers, [comm.Irecv(b, r, SETUP) for r, b in enumerate(buffers, 1)]))
-    buffers, requests = _awaited[0]
-    wait(*requests)
-    _awaited.clear()
-    return [json.loads(b) for b in buffers]
-
-
-def ranks(comm: MPI.Comm | None) -> list[dict[str, Any]]:
-    """What all ranks say of themselves, rank 0's word first; the others say theirs once, as soon as they are there."""
-    if not _known:
-        _known.extend([myself(), *(hear(comm) if comm else ())])
-    return _known
-
-
-def places(words: list[dict[str, Any]]) -> list[Place]:
+def rank_resources(hellos: Sequence[Hello]) -> list[RankResources]:
     """What each rank has to compute with: a core that k ranks of a host may use is 1/k for each of them."""
-    masks = [int(word["cores"], 16) for word in words]
     users: Counter[tuple[str, int]] = Counter()
-    for word, mask in zip(words, masks, strict=True):
-        users.update((word["host"], core) for core in range(mask.bit_length()) if mask >> core & 1)
-    on_host = Counter(word["host"] for word in words)
-    seen: Counter[str] = Counter()
+    for hello in hellos:
+        users.update((hello.host, core) for core in _cores(hello))
+    ranks_on_host = Counter(hello.host for hello in hellos)
+    numbered: Counter[str] = Counter()
     result = []
-    for r, (word, mask) in enumerate(zip(words, masks, strict=True)):
-        name = word["host"]
-        share = sum(1 / users[name, core] for core in range(mask.bit_length()) if mask >> core & 1)
-        share = min(share, word["quota"] / on_host[name])
-        result.append(Place(seen[name], max(1, int(share + 1e-9))))
-        seen[name] += r > 0  # rank 0 has no clients
+    for rank, hello in enumerate(hellos):
+        share = sum(1 / users[hello.host, core] for core in _cores(hello))
+        share = min(share, hello.quota / ranks_on_host[hello.host])
+        result.append(RankResources(numbered[hello.host], max(1, int(share + 1e-9))))
+        numbered[hello.host] += rank > 0  # rank 0 has no clients
     return result
 
 
-def packed(text: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The buffers that `part` and then `array` take in, in order."""
-    raw = json.dumps(text).encode()
-    return [np.array([len(raw)], np.int64), np.frombuffer(raw, np.uint8), *arrays]
+def _cores(hello: Hello) -> list[int]:
+    return [core for core in range(hello.core_mask.bit_length()) if hello.core_mask >> core & 1]
 
 
-def send_parts(comm: MPI.Comm, texts: list[dict[str, Any]], arrays: list[list[np.ndarray]] | None = None) -> None:
-    """Sends rank r + 1 its text r and its arrays r."""
-    from mpifl.transport.mpi import SETUP, wait
-
-    requests = []
-    for r, text in enumerate(texts):
-        requests += [comm.Isend(a, r + 1, SETUP) for a in packed(text, arrays[r] if arrays else ())]
-    wait(*requests)
-
-
-def deal(
-    comm: MPI.Comm, job: dict[str, Any], problem: Problem, x0: np.ndarray, saved: dict[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """Hands every client to its rank, and waits until all have built theirs; the facts that they tell.
-
-    saved: the checkpoint from which they go on: what `saving.restore` wants, and out, the clients that were at work.
-
-    Raises ConfigError for the first rank that cannot; the verdict is then still to be given, with `dismiss`.
-    """
-    n, places_ = problem.clients, places(ranks(comm))
-    common = {"job": job, "meta": problem.meta, "n": n, "d": x0.size, "dtype": x0.dtype.str, "saved": saved}
-    texts, arrays = [], []
-    for r in range(comm.size - 1):
-        mine = [(i, problem.shard(i)) for i in range(r, n, comm.size - 1)]
-        specs = [(i, specified(shard)) for i, shard in mine]
-        texts.append({**common, "place": places_[r + 1], "clients": specs})
-        arrays.append([x0, *(a for _, shard in mine for a in shard)])
-    send_parts(comm, texts, arrays)
-    words = hear(comm)
-    for word in words:
-        if "error" in word:
-            raise ConfigError(*word["error"])
-    return [word["facts"] for word in words]
-
-
-def specified(arrays: Sequence[np.ndarray]) -> list[Any]:
-    """Shapes and dtypes, as `array` takes them."""
+def array_specs(arrays: Sequence[np.ndarray]) -> list[Any]:
+    """Shapes and dtypes, as `receive_arrays` takes them."""
     return [(a.shape, a.dtype.str) for a in arrays]
 
 
-def go(comm: MPI.Comm) -> None:
-    """The verdict: the run begins. From now on it goes on without those that die."""
-    from mpifl.transport.mpi import MPI, SETUP, wait
-
-    for r in range(1, comm.size):
-        with contextlib.suppress(MPI.Exception):
-            wait(*(comm.Isend(a, r, SETUP) for a in packed({}, [])))
-
-
-def dismiss(comm: MPI.Comm | None, code: int) -> None:
-    """Rank 0: no run; the other ranks, waiting for their part or for the verdict, leave with this exit code."""
-    if comm:
-        ranks(comm)
-        send_parts(comm, [{"code": code}] * (comm.size - 1))
+def setup_buffers(text: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The buffers that `receive_json` and then `receive_arrays` receive, in order."""
+    raw = json.dumps(text).encode()
+    return [np.array([len(raw)], np.int64), np.frombuffer(raw, np.uint8), *arrays]

@@ -8,7 +8,7 @@ import pytest
 
 from mpifl import config, open_run
 from mpifl.algorithms import names
-from mpifl.server import launch
+from mpifl.server.start import run_server
 from tests.algorithms.table import EXCUSED, ONLY, ROWS, Row
 from tests.loops import close
 
@@ -17,7 +17,7 @@ from tests.loops import close
 def test_limit_in_process(row: Row, tmp_path: Path) -> None:
     """The model ends at the stated optimum or bias."""
     path = tmp_path / "run.h5"
-    assert launch.lead(config.job_from_dict({"name": "row", "output": str(path), **row.job()}), None) == 0
+    assert run_server(config.job_from_dict({"name": "row", "output": str(path), **row.job()})) == 0
     with open_run(path) as run:
         close(run.model, row.limit, row.accuracy)
 

@@ -16,7 +16,7 @@ from mpifl.memory import Staged
 from mpifl.problems import load
 from mpifl.problems.base import Place
 from mpifl.problems.torch.device import Direct, Gpu
-from mpifl.server import launch
+from mpifl.server.start import run_server
 from tests.loops import close
 from tests.mpi.cases import DIGITS, job
 from tests.mpi.conftest import RUN, Start, write
@@ -47,7 +47,7 @@ def on(device: str, case: dict[str, Any], **torch_: Any) -> dict[str, Any]:
 def ran(folder: Path, name: str, case: dict[str, Any]) -> Path:
     """The results of a case that this process has run."""
     path = folder / f"{name}.h5"
-    assert launch.lead(config.job_from_dict({"name": name, "output": str(path), **case}), None) == 0
+    assert run_server(config.job_from_dict({"name": name, "output": str(path), **case})) == 0
     return path
 
 

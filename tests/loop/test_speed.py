@@ -20,7 +20,7 @@ from mpifl.errors import ConfigError
 from mpifl.objective import Objective
 from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
-from mpifl.server import launch
+from mpifl.server.start import run_server
 from mpifl.transport.frames import HEAD, message_head, to_message, to_update, update_head
 from tests.loops import Log, close, quadratics, run
 from tests.mpi.files import differing
@@ -146,7 +146,7 @@ def test_a_list_of_another_length(tmp_path: Path, key: str, length: int) -> None
         }
     )  # fmt: skip
     with pytest.raises(ConfigError, match=rf"^clock\.delay\.{key}={length} values: one number, or 3: one a client$"):
-        launch.lead(job, None)
+        run_server(job)
     assert not list(tmp_path.iterdir())
 
 
@@ -239,13 +239,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "clock": {"mode": "real", "delay": {"name": "fixed", "seconds": [0.004, 0.012, 0.03, 0.06]}},
         }
     )  # fmt: skip
-    assert launch.lead(job, None) == 0
+    assert run_server(job) == 0
     return path
 
 
 def repeat(path: Path, output: Path) -> Path:
     with open_run(path) as run_file:
-        assert launch.lead(config.replayed(run_file.config, output, []), None, run_file) == 0
+        assert run_server(config.replayed(run_file.config, output, []), replay=run_file) == 0
     return output
 
 

@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 
 from mpifl.cli import main
-from mpifl.server import launch
-from mpifl.transport import handshake
+from mpifl.transport.launcher import communicator
 
 
 class Tee(io.StringIO):
@@ -35,12 +34,11 @@ def contents(told: Path) -> dict[str, str]:
 
 
 def run(told: Path) -> None:
-    comm = launch.communicator()
+    comm = communicator()
     rank = comm.rank if comm else 0
     replies = []
     before = contents(told) if rank == 0 else {}
     for words in json.loads((told / "commands.json").read_text()):
-        handshake._known.clear()  # the other ranks say where they are once a command
         out, err, begin = io.StringIO(), Tee(), time.perf_counter()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(words)

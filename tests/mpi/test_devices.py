@@ -47,9 +47,9 @@ def test_a_gpu_where_there_is_none(run: Start, tmp_path: Path, ranks: int, devic
 
 ASK = """
 import os, sys
-from mpifl.server import launch
+from mpifl.transport.launcher import communicator
 from mpifl.memory import cuda_aware, _loaded
-launch.communicator()
+communicator()
 os.write(1, f"{len(_loaded('libmpi')) > 0} {cuda_aware()} {'torch' in sys.modules}\\n".encode())
 """
 

@@ -1,4 +1,4 @@
-"""How rank 0 leaves ranks that have not ended, without any MPI."""
+"""How rank 0 ends ranks that do not end by themselves, without any MPI."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from mpifl.server import launch
-from mpifl.transport import handshake
+from mpifl.transport.handshake import Handshake, Hello
 
 
 def test_a_rank_that_ends_while_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is gone when its turn comes: the others on this host are ended all the same, those elsewhere are left."""
-    words = [{"host": "here", "process": 10 + rank} for rank in range(5)]
-    words[3]["host"] = "there"
+    hellos = [Hello("other" if rank == 3 else "own", 10 + rank, 1, 1.0) for rank in range(5)]
     killed = []
 
     def kill(process: int, number: int) -> None:
@@ -24,8 +22,8 @@ def test_a_rank_that_ends_while_it_is_given_up(monkeypatch: pytest.MonkeyPatch) 
             raise ProcessLookupError
 
     monkeypatch.setattr(os, "kill", kill)
-    monkeypatch.setattr(handshake, "ranks", lambda comm: words)
+    monkeypatch.setattr(Handshake, "gather_hellos", lambda self: hellos)
     monkeypatch.setenv("OMPI_MCA_mpi_ft_enable", "1")
     comm: Any = None
-    launch._leave(comm, {1, 2, 3}, 0)
+    Handshake(comm).kill_stuck_ranks({1, 2, 3}, 0)
     assert sorted(killed) == [(11, signal.SIGKILL), (12, signal.SIGKILL)]

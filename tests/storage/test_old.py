@@ -12,7 +12,7 @@ import yaml
 from mpifl import config, open_run
 from mpifl.analysis.report import report
 from mpifl.analysis.show import show
-from mpifl.server import launch
+from mpifl.server.start import run_server
 from mpifl.storage import RunWriter
 from mpifl.storage.layout import TABLES
 from tests.mpi.files import differing
@@ -38,7 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             "clock": {"mode": "virtual", "delay": "exponential"}, "evaluate": {"updates": 10},
         }
     )  # fmt: skip
-    assert launch.lead(job, None) == 0
+    assert run_server(job) == 0
     old = folder / "old.h5"
     old.write_bytes((folder / "new.h5").read_bytes())
     with h5py.File(old, "r+", libver="latest") as file:
@@ -81,7 +81,7 @@ def test_an_old_file_is_reported(files: tuple[Path, Path], tmp_path: Path) -> No
 def test_an_old_file_is_replayed(files: tuple[Path, Path], tmp_path: Path) -> None:
     """To the same rows and the same model."""
     with open_run(files[1]) as old:
-        assert launch.lead(config.replayed(old.config, tmp_path / "again.h5", []), None, old) == 0
+        assert run_server(config.replayed(old.config, tmp_path / "again.h5", []), replay=old) == 0
     assert not differing(files[0], tmp_path / "again.h5", but=("events",))
 
 

@@ -1,0 +1,76 @@
+"""The MPI job that this process was launched in: its communicator, its fault tolerance, how to end all its ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mpifl.errors import RunFailed
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+MPI_START_TIMEOUT = 600  # s that MPI may take to start
+RANK_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS")  # set by mpirun, mpiexec, srun
+
+
+def communicator() -> MPI.Comm | None:
+    """The job's communicator, or None where there is one process. Without a launcher MPI is not even imported."""
+    if not any(name in os.environ for name in RANK_VARIABLES):
+        return None
+    if is_fault_tolerant():
+        # Open MPI's MPI_Finalize waits for all ranks, at times for dead ones too (its issue 11404); ours have sent
+        # their last message by then.
+        os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
+    # Where mpirun keeps the job alive without the dead, a rank that dies while MPI starts leaves the others waiting
+    # inside it: the default action of this signal ends them.
+    signal.alarm(MPI_START_TIMEOUT)
+    from mpifl.transport.mpi import MPI
+
+    signal.alarm(0)
+    return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
+
+
+def is_fault_tolerant() -> bool:
+    """Whether this job's MPI keeps running when ranks die (Open MPI started with ULFM)."""
+    return os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")  # noqa: SIM112 - as Open MPI spells it
+
+
+def run_or_abort(comm: MPI.Comm | None, run: Callable[[], int]) -> int:
+    """The exit code of `run`; an unexpected error is printed and ends all ranks with exit code 3."""
+    try:
+        return run()
+    except (Exception, SystemExit, GeneratorExit) as error:  # sys.exit in a user's code: the others must not wait
+        text = f"rank {comm.rank if comm else 0} on {socket.gethostname()}:\n{traceback.format_exc()}"
+        if isinstance(error, MemoryError):
+            text = f"mpifl: the run failed: out of memory ({error})\n"
+        elif isinstance(error, RunFailed):
+            text = f"mpifl: the run failed: {error}\n"
+        elif dead := _dead_ranks(comm, error):
+            text = f"mpifl: the run failed: rank {', '.join(map(str, sorted(dead)))} died\n"
+        print(text, end="", file=sys.stderr, flush=True)  # in one piece: the abort may come at once
+        if comm:
+            abort_all_ranks(comm, 3)
+        return 3
+
+
+def abort_all_ranks(comm: MPI.Comm, code: int) -> None:
+    """Ends all ranks at once, with this exit code as far as the launcher passes it on."""
+    sys.stdout.flush()
+    if is_fault_tolerant():  # there MPI_Abort ends its caller alone, unseen by the others; a death is noticed by them
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.Abort(code)
+
+
+def _dead_ranks(comm: MPI.Comm | None, error: BaseException) -> set[int]:
+    """The ranks that have died, where `error` is MPI's report of that."""
+    if comm is None:
+        return set()
+    from mpifl.transport.mpi import MPI, dead
+
+    return dead(comm) if isinstance(error, MPI.Exception) else set()
