@@ -1,0 +1,167 @@
+"""The generated parts of the reference: every function returns Markdown, made from the code when the site is built."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from mpifl import cli
+from mpifl.config.job import FAMILIES, Checkpoint, Clock, Evaluate, Job, Stop
+from mpifl.config.schema import fields_of, meanings, variants
+from mpifl.config.types import describe, hints, members
+from mpifl.problems import ProblemConfig
+
+Row = tuple[str, str, str, str]
+SECTIONS = {"clock": Clock, "stop": Stop, "evaluate": Evaluate, "checkpoint": Checkpoint}
+
+
+# -- the job file ------------------------------------------------------------------------------------------------------
+def job() -> str:
+    """The keys at the top of a job."""
+    return _table(_rows(Job, deep=False))
+
+
+def problem() -> str:
+    return _table(_rows(ProblemConfig, prefix="problem."))
+
+
+def sections() -> str:
+    """clock, stop, evaluate, checkpoint, faults: a heading and a table each."""
+    found = {**SECTIONS, "faults": hints(Job)["faults"]}
+    return "\n\n".join(
+        f"## `{name}`\n\n{_summary(cls)}\n\n{_table(_rows(cls, prefix=f'{name}.'))}" for name, cls in found.items()
+    )
+
+
+def data_sets() -> str:
+    return _family("data")
+
+
+def partitions() -> str:
+    return _family("partition")
+
+
+def models() -> str:
+    return _family("model")
+
+
+def inits() -> str:
+    return _family("init")
+
+
+def delays() -> str:
+    return _family("delay")
+
+
+def algorithm_options() -> str:
+    """Every method with its options."""
+    family = FAMILIES["algorithm"]
+    parts = []
+    for name in family.names():
+        cls = family.find(name)
+        module = inspect.getmodule(cls)
+        path = f"{cls.__module__.replace('.', '/')}.py"
+        parts.append(f"## `{name}`\n\n{_summary(module)} {_summary(cls)} [Source](../../{path})\n\n{_table(_rows(cls))}")
+    return "\n\n".join(parts)
+
+
+def _family(key: str) -> str:
+    family = FAMILIES[key]
+    parts = []
+    for name in family.names():
+        cls = family.find(name)
+        rows = list(_rows(cls))
+        parts.append(f"### `{name}`\n\n{_summary(cls)}" + (f"\n\n{_table(rows)}" if rows else ""))
+    return "\n\n".join(parts)
+
+
+def _rows(cls: type, prefix: str = "", default: Any = None, deep: bool = True) -> Iterator[Row]:
+    """Key, type with bounds, default and meaning of every field, those of nested sections included."""
+    for name, field in fields_of(cls).items():
+        if name == "name" and cls is not Job:
+            continue
+        value = getattr(default, name) if default is not None else _default(field)
+        kinds = members(hints(cls)[name])
+        choices = variants(kinds)
+        sections = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+        if name in FAMILIES:
+            allowed = f"[one of these](#{FAMILY_ANCHORS[name]})" + (" or null" if type(None) in kinds else "")
+        elif choices:
+            others = describe(hints(cls)[name])
+            allowed = f"one of {', '.join(choices)}" + (f" or {others}" if others else "")
+        elif sections:
+            allowed = "a section" + (" or null" if type(None) in kinds else "")
+        else:
+            allowed = describe(hints(cls)[name]) or "anything"
+        yield f"{prefix}{name}", allowed, _text(value), meanings(cls).get(name, "")
+        if not deep or name in FAMILIES:
+            continue
+        shared: dict[Row, list[str]] = {}  # an option that several choices have is one row
+        for kind, choice in choices.items():
+            for row in _rows(choice, f"{prefix}{name}."):
+                shared.setdefault(row, []).append(kind)
+        yield from ((*row[:3], f"{', '.join(kinds)}: {row[3]}") for row, kinds in shared.items())
+        if not choices:
+            for section in sections:
+                yield from _rows(section, f"{prefix}{name}.", value if isinstance(value, section) else None)
+
+
+FAMILY_ANCHORS = {
+    "algorithm": "algorithm",
+    "data": "data-sets",
+    "partition": "partitions",
+    "model": "models",
+    "init": "initial-models",
+    "delay": "delay-models",
+}
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+
+
+def _text(value: Any) -> str:
+    if value is dataclasses.MISSING:
+        return "required"
+    if dataclasses.is_dataclass(value):
+        name = getattr(value, "name", "")
+        return f"`{name}`" if name else ""
+    return f"`{value}`" if isinstance(value, str) else f"`{json.dumps(value)}`"
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+def commands() -> str:
+    """Every command of `mpifl`, from its definition."""
+    parts = []
+    for name, command in cli.COMMANDS.items():
+        text = f"## `mpifl {name}`\n\n```text\nmpifl {name} {command.usage}\n```\n\n{_sentence(command.help)}"
+        rows = [(f"`{option}`", how.get("help", "")) for option, how in command.options.items()]
+        if rows:
+            text += "\n\n| option | meaning |\n|---|---|\n" + "\n".join(f"| {a} | {b} |" for a, b in rows)
+        parts.append(text)
+    return "\n\n".join(parts)
+
+
+# -- Markdown ----------------------------------------------------------------------------------------------------------
+def _table(rows: Any) -> str:
+    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    for key, allowed, default, meaning in rows:
+        cells = (f"`{key}`", allowed, default, meaning)
+        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split()).replace("<", "&lt;").replace("**", "\\*\\*")
+
+
+def _summary(thing: Any) -> str:
+    """The first paragraph of a docstring, on one line."""
+    return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split()).replace("<", "&lt;")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
