@@ -1,6 +1,7 @@
 # make run         the default job on 129 ranks;  make run RANKS=5 JOB=jobs/NAME.yaml ARGS="stop.time=3"
 # make test        everything: ruff, mypy, all tests with Open MPI, the smoke tests with MPICH
 # make test-mpich  all tests that start MPI, with MPICH
+# make docs        the documentation, into site/ (open site/index.html; nothing is fetched to read it)
 # make faults      the whole fault injection, its table in docs/results/faults.md: hours;  make faults SOAK=10 (minutes)
 # make clean       what these made, results excepted
 #
@@ -26,7 +27,7 @@ ULFM = $(shell $(dir $(MPIRUN))ompi_info 2> /dev/null | grep -q "Fault Tolerance
 PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGE = pyproject.toml constraints.txt
 
-.PHONY: run test test-mpich faults clean
+.PHONY: run test test-mpich docs faults clean
 
 run: .venv/.run
 	.venv/bin/python -m compileall -q mpifl  # once, and not by every rank at the same time
@@ -44,6 +45,9 @@ MARK ?= mpi
 test-mpich: .venv/.dev .venv-mpich/.done
 	MPIFL_MPIEXEC=$(abspath .venv-mpich/bin/mpiexec) MPI4PY_LIBMPI=$(abspath .venv-mpich/lib/libmpi.so.12) \
 		.venv/bin/pytest -m "$(MARK)"
+
+docs: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
 
 # Every part writes its counts into results/faults.
 SOAK ?= 60
@@ -65,8 +69,12 @@ faults: .venv/.dev
 	touch $@
 
 .venv/.dev: .venv/bin/python $(PACKAGE)
-	.venv/bin/python $(PIP) -e ".[mpi,dev]"
-	touch $@ .venv/.run
+	.venv/bin/python $(PIP) -e ".[mpi,dev,docs]"
+	touch $@ .venv/.run .venv/.docs
+
+.venv/.docs: .venv/bin/python $(PACKAGE)
+	.venv/bin/python $(PIP) -e ".[docs]"
+	touch $@
 
 .venv-mpich/.done: constraints.txt
 	$(PYTHON) -m venv .venv-mpich
@@ -74,4 +82,4 @@ faults: .venv/.dev
 	touch $@
 
 clean:
-	rm -rf .venv .venv-mpich build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-mpich build site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

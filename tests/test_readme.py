@@ -54,12 +54,12 @@ def test_every_job_named_exists() -> None:
     assert jobs and all((Path(__file__).parents[1] / job).is_file() for job in jobs)
 
 
-def test_the_algorithm_of_the_architecture_page_runs(tmp_path: Path) -> None:
+def test_the_algorithm_of_the_tutorial_runs(tmp_path: Path) -> None:
     """As the page has it: mine.py where the command is given, and the command's own words."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "tutorials" / "own-algorithm.md").read_text(encoding="utf-8")
     (code,) = (b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "class HeavyBall" in b)
     (tmp_path / "mine.py").write_text(code)
-    (words,) = re.findall(r'jobs/quickstart.yaml name=heavy "(.*?)"', page)
+    (words,) = re.findall(r'jobs/quickstart.yaml name=heavy "(.*?)" "stop', page)
     command = [sys.executable, "-m", "mpifl", "run", str(ROOT / "jobs" / "quickstart.yaml"), "name=heavy", words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([*command, "stop={updates: 200}"], env=environment, cwd=tmp_path, capture_output=True)

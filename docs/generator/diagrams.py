@@ -63,16 +63,19 @@ def packages() -> str:
         [("storage, rng, errors, memory, objective, config.types", "run file, checkpoints; plain helpers")],
     ]
     parts, y, width, height, gap = [], 10, 620, 56, 26
-    for k, row in enumerate(rows):
+    above: list[float] = []  # centres of the boxes in the row above
+    for row in rows:
         each = (width - 20 * (len(row) - 1)) / len(row)
-        for j, (name, what) in enumerate(row):
-            x = 10 + j * (each + 20)
-            tall = 2 * height + gap if name == "problems" else height
+        centres = [10 + j * (each + 20) + each / 2 for j in range(len(row))]
+        for (name, what), centre in zip(row, centres):
             if name:
-                parts.append(box(x, y, each, tall, name, what))
-            if k + 1 < len(rows) and name:
-                centre = x + each / 2
-                parts.append(arrow(centre, y + tall, centre, y + tall + gap))
+                tall = 2 * height + gap if name == "problems" else height
+                parts.append(box(centre - each / 2, y, each, tall, name, what))
+        for (name, _), centre in zip(row, centres):
+            if above and name:
+                starts = above if len(above) > len(centres) else [centre]
+                parts += [arrow(x, y - gap, x, y) for x in starts]
+        above = centres
         y += height + gap
     return drawing(640, y - gap + 10, "Packages of mpifl, each importing only what is below it", *parts)
 

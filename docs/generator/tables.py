@@ -64,7 +64,9 @@ def algorithm_options() -> str:
         cls = family.find(name)
         module = inspect.getmodule(cls)
         path = f"{cls.__module__.replace('.', '/')}.py"
-        parts.append(f"## `{name}`\n\n{_summary(module)} {_summary(cls)} [Source](../../{path})\n\n{_table(_rows(cls))}")
+        parts.append(
+            f"## `{name}`\n\n{_summary(module)} {_summary(cls)} [Source](../../{path})\n\n{_table(_rows(cls))}"
+        )
     return "\n\n".join(parts)
 
 
@@ -88,7 +90,9 @@ def _rows(cls: type, prefix: str = "", default: Any = None, deep: bool = True) -
         choices = variants(kinds)
         sections = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
         if name in FAMILIES:
-            allowed = f"[one of these](#{FAMILY_ANCHORS[name]})" + (" or null" if type(None) in kinds else "")
+            allowed = f"[one of these](job-file.md#{FAMILY_ANCHORS[name]})" + (
+                " or null" if type(None) in kinds else ""
+            )
         elif choices:
             others = describe(hints(cls)[name])
             allowed = f"one of {', '.join(choices)}" + (f" or {others}" if others else "")
