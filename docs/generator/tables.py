@@ -89,6 +89,7 @@ def _rows(cls: type, prefix: str = "", default: Any = None, deep: bool = True) -
         kinds = members(hints(cls)[name])
         choices = variants(kinds)
         sections = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+        null = " or null" if type(None) in kinds else ""
         if name in FAMILIES:
             allowed = f"[one of these](job-file.md#{FAMILY_ANCHORS[name]})" + (
                 " or null" if type(None) in kinds else ""
@@ -97,7 +98,7 @@ def _rows(cls: type, prefix: str = "", default: Any = None, deep: bool = True) -
             others = describe(hints(cls)[name])
             allowed = f"one of {', '.join(choices)}" + (f" or {others}" if others else "")
         elif sections:
-            allowed = "a section" + (" or null" if type(None) in kinds else "")
+            allowed = f"a section{null}"
         else:
             allowed = describe(hints(cls)[name]) or "anything"
         yield f"{prefix}{name}", allowed, _text(value), meanings(cls).get(name, "")
