@@ -280,14 +280,14 @@ def run(
         hooks[rule] = _watched(getattr(algorithm, rule), log)
     if rounds is not None:
         order = [i for members in rounds for i in members]
-        hooks["rounds"] = lambda clients, seed: Rounds(rounds)
-        hooks["when"] = lambda: None
+        hooks["participation"] = lambda clients, seed: Rounds(rounds)
+        hooks["aggregation_trigger"] = lambda: None
     order = list(order) if order is not None else None
     if order is not None:
         stop.setdefault("stop_updates", len(order))
     link = Watched(Worker(algorithm, x0, dict(enumerate(objectives))), log, tamper)
-    when = hooks.get("when", algorithm.when)
-    schedule = replay or LiveSchedule(clock or Scripted(order or ()), when(), seed, **stop)  # type: ignore[arg-type]
+    trigger = hooks.get("aggregation_trigger", algorithm.aggregation_trigger)
+    schedule = replay or LiveSchedule(clock or Scripted(order or ()), trigger(), seed, **stop)  # type: ignore[arg-type]
     clients = Clients(np.array([o.samples for o in objectives]), rates, seed)
     log.server = algorithm.init_server(x0, clients)
     log.memories.update(dict.fromkeys(range(n), x0))

@@ -102,7 +102,7 @@ def at_both_models(data: str, label: str, rounds: int = 60) -> np.ndarray:
         states = [algorithm.init_client(x0, i) for i in range(n)]
         losses = []
         for k in range(rounds):
-            algorithm.begin(server, list(range(n)))
+            algorithm.begin_round(server, list(range(n)))
             for i in range(n):
                 message = algorithm.message(server, i)._replace(version=k, round=k)
                 algorithm.receive(server, i, algorithm.train(states[i], message, objectives[i]), 0)

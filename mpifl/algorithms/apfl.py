@@ -60,5 +60,5 @@ class APFL(Averaged):
         client.v, client.w, client.alpha = v, w_i, alpha
         return Update((w_i,), steps)
 
-    def personal(self, client: State) -> Vector:
+    def personal_model(self, client: State) -> Vector:
         return client.alpha * client.v + (1 - client.alpha) * client.w

@@ -38,7 +38,7 @@ class Area(Local):
     output: str = "last"
     """the model that is evaluated and stored: last, x_s; average, of x_s over all events (Theorem 8)"""
 
-    telescopes = ("y",)
+    increment_of = ("y",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

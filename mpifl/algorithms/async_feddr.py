@@ -31,9 +31,9 @@ class AsyncFedDR(Splitting):
     reply: str = "after"
     """a sender is answered after its update has entered xbar"""
 
-    replies = ("after",)
+    reply_policies = ("after",)
 
-    def when(self) -> Trigger:
+    def aggregation_trigger(self) -> Trigger:
         return Trigger(every=1)
 
 

@@ -33,14 +33,14 @@ class AsyncSgd(Local):
     local_epochs: int | None = field(default=None, init=False)
     solver: Sgd = field(default=Sgd(), init=False)
 
-    replies = ("before", "after")
+    reply_policies = ("before", "after")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         choice("step_rule", self.step_rule, ("constant", "adaptive", "drop", "inverse"))
         at_least("L", self.L, 0, strict=True)
 
-    def when(self) -> Trigger:
+    def aggregation_trigger(self) -> Trigger:
         return Trigger(every=1)
 
     def eta(self, tau: int, n: int) -> float:

@@ -25,7 +25,7 @@ import numpy as np
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.indicators import Decayed, Equal, Indicators, Measured, Theorem2
 from mpifl.algorithms.common.local import Local, update_buffers
-from mpifl.algorithms.common.participation import Cohort, Trigger
+from mpifl.algorithms.common.participation import CohortSampler, Trigger
 from mpifl.errors import ConfigError, at_least, choice
 from mpifl.objective import Objective, Vector, clone
 
@@ -48,7 +48,7 @@ class AsyPFL(Local):
     """pi_k of E_k = pi_k E, E being local_steps or local_epochs: measured, theorem-4, equal, or given"""
 
     personal_models: ClassVar[bool] = True
-    replies = ("after", "deferred")
+    reply_policies = ("after", "deferred")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,16 +66,16 @@ class AsyPFL(Local):
         if self.local_epochs is not None and "theorem" in self.indicators.name + self.step_schedule.name:
             raise ConfigError("local_epochs", self.local_epochs, "null: the theorems count E in local steps")
 
-    def rounds(self, clients: Clients, seed: int) -> Cohort | None:
-        return Cohort(clients.n, clients.n, seed) if self.mode == "synchronous" else None
+    def participation(self, clients: Clients, seed: int) -> CohortSampler | None:
+        return CohortSampler(clients.n, clients.n, seed) if self.mode == "synchronous" else None
 
-    def when(self) -> Trigger | None:
+    def aggregation_trigger(self) -> Trigger | None:
         return Trigger(every=1) if self.mode == "asynchronous" else None
 
-    def answers(self) -> str:
+    def reply_policy(self) -> str:
         return "after" if self.mode == "asynchronous" else "deferred"
 
-    def needs_times(self) -> bool:
+    def needs_timings(self) -> bool:
         return self.indicators.timed
 
     @property
@@ -126,5 +126,5 @@ class AsyPFL(Local):
         client.beta = beta
         return Update((omega_k - omega,), steps, (E_k,))
 
-    def personal(self, client: State) -> Vector:
+    def personal_model(self, client: State) -> Vector:
         return client.beta

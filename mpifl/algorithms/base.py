@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mpifl.algorithms.common.participation import Cohort, Trigger
+from mpifl.algorithms.common.participation import CohortSampler, Trigger
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector, from_numpy, to_numpy
 
@@ -143,32 +143,32 @@ class Algorithm:
 
     vectors_up: ClassVar[int] = 1  # most (d,) vectors in one update
     vectors_down: ClassVar[int] = 1  # most (d,) vectors in one message
-    replies: ClassVar[tuple[str, ...]] = ("before", "after", "deferred")  # reply policies that make sense
+    reply_policies: ClassVar[tuple[str, ...]] = ("before", "after", "deferred")  # reply policies that make sense
     personal_models: ClassVar[bool] = False  # whether every client has a model of its own
     # Of each vector of an update, the vector of the client's state whose increment it is ("": of none): the server's
     # state counts on the sum of these increments.
-    telescopes: ClassVar[tuple[str, ...]] = ()
+    increment_of: ClassVar[tuple[str, ...]] = ()
 
     # -- policies: asynchronous unless a subclass says otherwise -------------------------------------------------------
-    def rounds(self, clients: Clients, seed: int) -> Cohort | None:
+    def participation(self, clients: Clients, seed: int) -> CohortSampler | None:
         """Who works in each synchronous round; None: every client, each at its own pace."""
         return None
 
-    def when(self) -> Trigger | None:
+    def aggregation_trigger(self) -> Trigger | None:
         """When the server aggregates; None: when a round's cohort is complete."""
         return getattr(self, "trigger", None)
 
-    def answers(self) -> str:
+    def reply_policy(self) -> str:
         """When an update's sender is answered: `before` or `after` the aggregation that it triggers, or `deferred`."""
         return getattr(self, "reply", "deferred")
 
     def validate(self, clients: int) -> None:
         """Raises ConfigError where the hyper-parameters do not fit each other or the number of clients."""
-        if self.answers() not in self.replies:
-            text = f"this method answers {' or '.join(self.replies)}"
-            raise ConfigError("reply", self.answers(), text)
-        trigger = self.when()
-        if self.answers() != "deferred" or not trigger:
+        if self.reply_policy() not in self.reply_policies:
+            text = f"this method answers {' or '.join(self.reply_policies)}"
+            raise ConfigError("reply", self.reply_policy(), text)
+        trigger = self.aggregation_trigger()
+        if self.reply_policy() != "deferred" or not trigger:
             return
         if trigger.every and trigger.every > clients:
             raise ConfigError("trigger.every", trigger.every, f"at most {clients}, the clients, with deferred replies")
@@ -187,17 +187,17 @@ class Algorithm:
         """What client i is sent now."""
         raise NotImplementedError
 
-    def begin(self, server: State, members: list[int]) -> None:
+    def begin_round(self, server: State, members: list[int]) -> None:
         """A synchronous round starts with these clients (one drawn twice is there twice)."""
 
-    def drop(self, server: State, i: int) -> None:
+    def on_client_lost(self, server: State, i: int) -> None:
         """Client i, a member of the present round whose answer has not come, will not answer: the round's means go
         over the other members, whether these have answered or will.
 
         At least one member of a round has answered when it is aggregated; where all are dropped, it begins again.
         """
 
-    def readmit(self, server: State, i: int) -> None:
+    def on_client_rollback(self, server: State, i: int) -> None:
         """Client i goes on from an earlier state: what it was sent since then it has not; its next message tells it."""
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
@@ -216,7 +216,7 @@ class Algorithm:
         """g(x), where the method minimises f + g; added to the training loss of an evaluation."""
         return 0.0
 
-    def needs_times(self) -> bool:
+    def needs_timings(self) -> bool:
         """Whether a rule reads `Update.compute` and `Update.exchange`."""
         return False
 
@@ -229,11 +229,14 @@ class Algorithm:
         """One contact: what client i sends back for `message`; changes `client`."""
         raise NotImplementedError
 
-    def rehosted(self, client: State) -> None:
-        """Puts an earlier state of a client in line with its vectors named in `telescopes`, which were set to what the
-        server has consumed: the value of that time, less the update if it was never consumed, plus all consumed since.
+    def on_rollback(self, client: State) -> None:
+        """Recomputes the fields of a rolled-back state that depend on the vectors named in `increment_of`.
+
+        Called after a client was rolled back to a checkpoint or to its initial state. By then those vectors agree with
+        the server: the value at the checkpoint, minus the pending update if the server never consumed it, plus all
+        increments consumed since.
         """
 
-    def personal(self, client: State) -> Vector:
+    def personal_model(self, client: State) -> Vector:
         """The client's own model, (d,), of a method with `personal_models`."""
         raise NotImplementedError

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local import Solver, Svrg
-from mpifl.algorithms.common.participation import Cohort
+from mpifl.algorithms.common.participation import CohortSampler
 from mpifl.algorithms.common.rounds import GRADIENT, SOLVE, Phased
 from mpifl.objective import Objective, Vector
 
@@ -27,8 +27,8 @@ class FSVRG(Phased):
     vectors_down = 2  # one in each phase, but for who is new in the second
 
     # -- server --------------------------------------------------------------------------------------------------------
-    def rounds(self, clients: Clients, seed: int) -> Cohort:
-        return replace(super().rounds(clients, seed), repeat=2)
+    def participation(self, clients: Clients, seed: int) -> CohortSampler:
+        return replace(super().participation(clients, seed), repeat=2)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         return State(x=x0.copy(), g=0 * x0, sum=0 * x0, samples=clients.samples, phase=GRADIENT, had={})

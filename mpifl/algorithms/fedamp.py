@@ -99,5 +99,5 @@ class FedAMP(Synchronous):
         client.w, steps, _ = self.solve(objective, u_i, message.round, weight=weight, centre=u_i)
         return Update((client.w,), steps)
 
-    def personal(self, client: State) -> Vector:
+    def personal_model(self, client: State) -> Vector:
         return client.w

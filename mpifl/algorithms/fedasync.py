@@ -31,7 +31,7 @@ class FedAsync(Local):
     reply: str = "after"
     """a sender is answered before or after its own model is mixed in"""
 
-    replies = ("before", "after")
+    reply_policies = ("before", "after")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,7 +41,7 @@ class FedAsync(Local):
             at_least(key, getattr(self, key), 0)
         choice("staleness", self.staleness, ("constant", "polynomial", "hinge"))
 
-    def when(self) -> Trigger:
+    def aggregation_trigger(self) -> Trigger:
         return Trigger(every=1)
 
     def discount(self, tau: int) -> float:

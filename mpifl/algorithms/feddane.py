@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mpifl.algorithms.base import Clients, Message, State, Update
-from mpifl.algorithms.common.participation import Cohort
+from mpifl.algorithms.common.participation import CohortSampler
 from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, Phased
 from mpifl.errors import ConfigError, at_least, choice
 from mpifl.objective import Objective, Vector
@@ -50,8 +50,8 @@ class FedDANE(Phased):
             raise ConfigError("same_set", True, "false: a pipelined round has one phase")
 
     # -- server --------------------------------------------------------------------------------------------------------
-    def rounds(self, clients: Clients, seed: int) -> Cohort:
-        return replace(super().rounds(clients, seed), repeat=2 if self.same_set else 1)
+    def participation(self, clients: Clients, seed: int) -> CohortSampler:
+        return replace(super().participation(clients, seed), repeat=2 if self.same_set else 1)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         phase = GRADIENT if self.variant == "plain" else BOTH

@@ -18,13 +18,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from mpifl.algorithms.base import Clients, State
-from mpifl.algorithms.common.participation import Cohort
+from mpifl.algorithms.common.participation import CohortSampler
 from mpifl.algorithms.common.rounds import Sampled
 from mpifl.algorithms.common.splitting import Splitting
 from mpifl.errors import choice
 
 
-class AllFirst(Cohort):
+class AllFirst(CohortSampler):
     """Every client in the first round, cohorts from then on."""
 
     def sample(self, round: int, lost: Collection[int] = frozenset()) -> list[int]:
@@ -42,12 +42,12 @@ class FedDR(Splitting, Sampled):
         super().__post_init__()
         choice("init", self.init, ("x0", "mean"))
 
-    def rounds(self, clients: Clients, seed: int) -> Cohort:
-        cohort = super().rounds(clients, seed)
+    def participation(self, clients: Clients, seed: int) -> CohortSampler:
+        cohort = super().participation(clients, seed)
         return AllFirst(**vars(cohort)) if self.init == "mean" else cohort
 
-    def begin(self, server: State, members: list[int]) -> None:
+    def begin_round(self, server: State, members: list[int]) -> None:
         """Nothing: a member's increment weighs p_i, whoever else is there, and once even if it was drawn twice."""
 
-    def drop(self, server: State, i: int) -> None:
+    def on_client_lost(self, server: State, i: int) -> None:
         """Nothing: xtilde keeps the client's last xhat_i."""

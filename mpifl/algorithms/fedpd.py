@@ -63,8 +63,8 @@ class FedPD(Synchronous):
     def init_server(self, x0: Vector, clients: Clients) -> State:
         return State(x=x0.copy(), sum=0 * x0, samples=clients.samples, seed=clients.seed, contacts=0, k=1)
 
-    def begin(self, server: State, members: list[int]) -> None:
-        super().begin(server, members)
+    def begin_round(self, server: State, members: list[int]) -> None:
+        super().begin_round(server, members)
         coin = stream(server.seed, "communication", round=server.contacts)
         server.k = int(coin.geometric(1 - self.skip)) if self.skip else self.period
         server.contacts += 1

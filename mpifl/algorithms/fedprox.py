@@ -39,8 +39,8 @@ class FedProx(Averaged):
     def init_server(self, x0: Vector, clients: Clients) -> State:
         return State(**vars(super().init_server(x0, clients)), seed=clients.seed, round=0)
 
-    def begin(self, server: State, members: list[int]) -> None:
-        super().begin(server, members)
+    def begin_round(self, server: State, members: list[int]) -> None:
+        super().begin_round(server, members)
         rng = stream(server.seed, "stragglers", round=server.round)
         E, unique = self.local_epochs or 0, list(server.weights)
         server.epochs = dict.fromkeys(unique, E)

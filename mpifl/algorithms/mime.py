@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local import Sgd, Solver, Svrg
-from mpifl.algorithms.common.participation import Cohort
+from mpifl.algorithms.common.participation import CohortSampler
 from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, Phased
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
@@ -40,8 +40,8 @@ class Mime(Phased):
             raise ConfigError("momentum", self.momentum, "a number of at least 0 and below 1")
 
     # -- server --------------------------------------------------------------------------------------------------------
-    def rounds(self, clients: Clients, seed: int) -> Cohort:
-        return replace(super().rounds(clients, seed), repeat=1 if self.lite else 2)
+    def participation(self, clients: Clients, seed: int) -> CohortSampler:
+        return replace(super().participation(clients, seed), repeat=1 if self.lite else 2)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         phase = BOTH if self.lite else GRADIENT

@@ -32,7 +32,7 @@ class Scaffold(Sampled):
     vectors_up = 2
     vectors_down = 2
     sums = ("dx",)  # dc has fixed weights: what is missing adds nothing
-    telescopes = ("", "c")
+    increment_of = ("", "c")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -87,7 +87,7 @@ class Worker:
                 self._put_back(i, *before)
                 update = Update((), update.local_steps, refused=refused)
             elif self._algorithm.personal_models:
-                accuracy = self._objectives[i].accuracy(self._algorithm.personal(self.states[i]))
+                accuracy = self._objectives[i].accuracy(self._algorithm.personal_model(self.states[i]))
         except (Exception, SystemExit) as error:  # sys.exit in a user's code: the others must not wait
             self._put_back(i, *before)
             self.failed[i] = described(self._rank, error)
@@ -173,13 +173,13 @@ class Worker:
         """Makes client i's state fit what the server has of it: the vectors that grow by what it sends become what they
         were without the update `pending` and with the sums `consumed`, one for each of them; none: nothing was."""
         state, sums = self.states[i], list(consumed)
-        for k, name in enumerate(self._algorithm.telescopes):
+        for k, name in enumerate(self._algorithm.increment_of):
             if name:
                 total = from_numpy(sums.pop(0), self._x0) if sums else 0 * self._x0
                 if pending and len(pending.vectors) > k:
                     total = total - pending.vectors[k]
                 setattr(state, name, getattr(state, name) + total)
-        self._algorithm.rehosted(state)
+        self._algorithm.on_rollback(state)
         self.last.pop(i, None)
         self.failed.pop(i, None)
 

@@ -123,7 +123,7 @@ class Job:
         if self.clock.mode == "virtual" and self.clock.delay.stands_still and self.stop.updates is None:
             text = "a delay model with times above 0, or stop.updates: without them virtual time stands still"
             raise ConfigError("clock.delay", self.clock.delay.name, text)
-        if self.clock.mode == "virtual" and self.algorithm.needs_times() and not self.clock.delay.tells_parts:
+        if self.clock.mode == "virtual" and self.algorithm.needs_timings() and not self.clock.delay.tells_parts:
             text = "speed: this method is told the times of computing and exchanging, which no other model tells apart"
             raise ConfigError("clock.delay", self.clock.delay.name, text)
         if self.problem.torch is not None:

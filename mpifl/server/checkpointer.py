@@ -67,7 +67,7 @@ class Checkpointer:
         self._writer, self._evaluator, self._ranks, self._schedule = writer, evaluator, ranks, schedule
         self._facts, self._part = facts, Part(self.folder, 0)
         self._pool = ThreadPoolExecutor(1, "checkpoint")
-        self._names = [k for k, name in enumerate(algorithm.telescopes) if name] if rehost else []
+        self._names = [k for k, name in enumerate(algorithm.increment_of) if name] if rehost else []
         self._sums: dict[int, list[np.ndarray]] = {}  # consumed of each client since the last complete checkpoint
         self._since: dict[int, list[np.ndarray]] = {}  # and since the one under way
         self._base = base

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, State
-from mpifl.algorithms.common.participation import Cohort
+from mpifl.algorithms.common.participation import CohortSampler
 from mpifl.config.faults import Faults
 from mpifl.errors import RunFailed
 from mpifl.objective import Vector, check_vectors
@@ -102,8 +102,8 @@ class ServerLoop:
         self.algorithm, self.server, self.schedule, self.link = algorithm, server, schedule, link
         self.record, self.checkpointer, self._evaluate = record, checkpointer, evaluate
         self._x0 = server.x
-        self.cohort: Cohort | None = algorithm.rounds(clients, seed)
-        self._reply = algorithm.answers()
+        self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
+        self._reply = algorithm.reply_policy()
         self.clients = ClientTable(clients.n, algorithm.personal_models)
         self.failures, self._patience = ClientFailures(faults, self.clients), faults.patience
         self.version = self.updates = 0
@@ -146,7 +146,7 @@ class ServerLoop:
         members = (
             self.cohort.sample(self.version, frozenset(inactive)) if inactive else self.cohort.sample(self.version)
         )
-        self.algorithm.begin(self.server, members)
+        self.algorithm.begin_round(self.server, members)
         unique = list(dict.fromkeys(members))
         self.schedule.round_size = len(unique)
         self.send(unique)
@@ -284,7 +284,7 @@ class ServerLoop:
         if self.cohort and in_flight:
             self.schedule.round_size -= 1
             if self.schedule.round_size:
-                self.algorithm.drop(self.server, i)
+                self.algorithm.on_client_lost(self.server, i)
             else:
                 self.begin()  # none of the round's members is left
 
@@ -296,7 +296,7 @@ class ServerLoop:
             self._lose(at, i, LOST, reason)
             return
         self._record_event(at, "rehosted", i, f"{where}: {reason}")
-        self.algorithm.readmit(self.server, i)
+        self.algorithm.on_client_rollback(self.server, i)
         if self.clients.in_flight.pop(i, None) is not None:
             self.schedule.forget(i)
             self.send([i])

@@ -30,7 +30,7 @@ class There(ServerEnd):
         """Moves client i to another rank, which answers and never had it, with the fewest clients; where to, or "".
 
         saved     where its state is (`client.checkpoint.restore`); pending: whether its last update was not consumed
-        consumed  sums of what was consumed of it since, of each vector that telescopes
+        consumed  sums of what was consumed of it since, of each vector named in `increment_of`
         """
         had = self._had.setdefault(i, set())
         had.add(self.rank_of[i])

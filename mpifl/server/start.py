@@ -113,7 +113,7 @@ def _there(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> Ends:
 def _live_schedule(job: Job, delays: tuple[Seconds, Parts | None]) -> LiveSchedule:
     clock = RealClock(*delays) if job.clock.mode == "real" else VirtualClock(*delays)
     return LiveSchedule(
-        clock, job.algorithm.when(), job.seed, stop_time=job.stop.time, stop_updates=job.stop.updates,
+        clock, job.algorithm.aggregation_trigger(), job.seed, stop_time=job.stop.time, stop_updates=job.stop.updates,
         evaluate_every=job.evaluate.every, evaluate_updates=job.evaluate.updates,
         save_every=job.checkpoint.every, save_updates=job.checkpoint.updates,
     )  # fmt: skip
@@ -121,7 +121,7 @@ def _live_schedule(job: Job, delays: tuple[Seconds, Parts | None]) -> LiveSchedu
 
 def _replay_schedule(job: Job, run: Run) -> ReplaySchedule:
     """The order of events that a run file holds."""
-    trigger = job.algorithm.when()
+    trigger = job.algorithm.aggregation_trigger()
     updates, aggregations, evaluations = run.updates, run.aggregations, run.evaluations
     return ReplaySchedule(
         list(zip(*(updates[c].tolist() for c in ("time", "client", "compute", "exchange")), strict=True)),

@@ -52,7 +52,7 @@ def test_APFL_2() -> None:
     log = run(algorithm, clients, ORDER * 3, x0=START)
     for o, state in zip(clients, states(log), strict=True):
         close(state.v, o.steps(START, 0.2, 8))  # three rounds, and the one under way
-        close(algorithm.personal(state), state.v)
+        close(algorithm.personal_model(state), state.v)
     log = run(algorithm, clients, ORDER * 150, x0=START)
     close([state.v for state in states(log)], [o.c for o in clients])
 
@@ -99,7 +99,7 @@ def test_APFL_3(adapt: str, adapting: int) -> None:
     close(state.alpha, alpha)
     close(state.v, v)
     close(state.w, w)
-    close(algorithm.personal(state), alpha * v + (1 - alpha) * w)
+    close(algorithm.personal_model(state), alpha * v + (1 - alpha) * w)
     assert isinstance(state.alpha, float)
     assert (alpha != 0.4) == (adapting > 0)
 
@@ -146,13 +146,13 @@ def test_float32_stays_and_states_are_kept() -> None:
     x0 = np.zeros(2, np.float32)
     worker, server = Worker(algorithm, x0, objectives), algorithm.init_server(x0, Clients(np.array([1, 2])))
     for _ in range(3):
-        algorithm.begin(server, [0, 1])
+        algorithm.begin_round(server, [0, 1])
         for i in range(2):
             update = worker.train(i, algorithm.message(server, i))
             algorithm.receive(server, i, update, 0)
-            assert algorithm.personal(worker.states[i]).dtype == update.vectors[0].dtype == np.float32
+            assert algorithm.personal_model(worker.states[i]).dtype == update.vectors[0].dtype == np.float32
         algorithm.aggregate(server)
         assert server.x.dtype == np.float32
     again = State.load(worker.states[1].save())
     assert again.alpha == worker.states[1].alpha != 0.5
-    assert np.array_equal(algorithm.personal(again), algorithm.personal(worker.states[1]))
+    assert np.array_equal(algorithm.personal_model(again), algorithm.personal_model(worker.states[1]))

@@ -306,8 +306,8 @@ def test_measured_indicators_follow_the_clock() -> None:
     E, g, c = 2, [0.5, 1.0, 2.0], [1.0, 6.0, 1.0]
     clock = VirtualClock(lambda i, round: 0.0, lambda i, round, work: (work * E * g[i], c[i]))
     algorithm = plain(0.01, local_steps=E, indicators=Measured(most=None))
-    assert algorithm.needs_times()
-    assert not plain().needs_times()
+    assert algorithm.needs_timings()
+    assert not plain().needs_timings()
     log = run(algorithm, clients, clock=clock, stop_time=400.0)
     first = [[2, 2, 2, 16], [2, 48, 48, 48], [2, 2, 2, 2]]  # client 0 is back at 2 and 4 s, client 2 at 5 s, 1 at 8 s
     assert [e[:4] for e in sent(log)] == first
@@ -497,7 +497,7 @@ def test_float32_stays_and_states_are_kept() -> None:
             algorithm.receive(server, i, update, 0)
             algorithm.aggregate(server)
             assert {v.dtype for v in (*message.vectors, *update.vectors, server.x)} == {np.dtype(np.float32)}
-            assert algorithm.personal(worker.states[i]).dtype == np.float32
+            assert algorithm.personal_model(worker.states[i]).dtype == np.float32
     for state in (server, worker.states[1]):
         again = State.load(state.save())
         assert vars(again).keys() == vars(state).keys()

@@ -40,7 +40,7 @@ def batched(seed: int, n: int, rows: int = 5) -> list[Batches]:
 
 def members_of(algorithm: FSVRG, clients: Sequence[Quadratic], count: int) -> list[list[int]]:
     """The members of so many phases, as the loop draws them."""
-    cohort = algorithm.rounds(Clients(np.array([o.samples for o in clients])), 0)
+    cohort = algorithm.participation(Clients(np.array([o.samples for o in clients])), 0)
     return [cohort.sample(version) for version in range(count)]
 
 
@@ -123,7 +123,7 @@ def test_float32_and_saved_state() -> None:
     for reload in (False, True):
         worker, server = Worker(algorithm, x0, dict(enumerate(clients))), algorithm.init_server(x0, known)
         for version in range(6):
-            algorithm.begin(server, [0, 1, 2, 3])
+            algorithm.begin_round(server, [0, 1, 2, 3])
             for i in range(4):
                 message = algorithm.message(server, i)._replace(version=version, round=version)
                 algorithm.receive(server, i, worker.train(i, message), 0)  # the worker checks shapes and types

@@ -47,7 +47,7 @@ def messages(algorithm: FedAMP, w: np.ndarray) -> tuple[np.ndarray, State]:
     """u of every client after a round that ended with the models w (n, d)."""
     n = len(w)
     server = algorithm.init_server(np.zeros(w.shape[1]), Clients(np.arange(1, n + 1)))
-    algorithm.begin(server, list(range(n)))
+    algorithm.begin_round(server, list(range(n)))
     for i in range(n):
         algorithm.receive(server, i, Update((w[i],), 1), 0)
     algorithm.aggregate(server)
@@ -119,7 +119,10 @@ def test_one_round() -> None:
             w[i] = y
         close(model, w.mean(0))
     close(log.server.w, w)
-    close([algorithm.personal(s) for s in following(log)], advance(clients, messages(algorithm, w)[0], eta, lam, alpha))
+    close(
+        [algorithm.personal_model(s) for s in following(log)],
+        advance(clients, messages(algorithm, w)[0], eta, lam, alpha),
+    )
 
 
 def following(log: Log) -> list[State]:
@@ -220,7 +223,7 @@ def test_float32_stays_and_states_are_kept(attention: str) -> None:
     x0 = np.zeros(2, np.float32)
     worker, server = Worker(algorithm, x0, objectives), algorithm.init_server(x0, Clients(np.array([1, 1])))
     for _ in range(3):
-        algorithm.begin(server, [0, 1])
+        algorithm.begin_round(server, [0, 1])
         for i in range(2):
             message = algorithm.message(server, i)
             update = worker.train(i, message)

@@ -64,7 +64,7 @@ def test_s_fedavg_averages_its_cohort_plainly() -> None:
     """S-FedAvg: K of n without replacement, mean of K models, step alpha s_i/S."""
     clients = random_quadratics(4, 6)
     algorithm = FedAvg(step_size=2.0, step_weights="samples", cohort=2, local_steps=3)
-    members = [algorithm.rounds(_Clients(clients), 0).sample(r) for r in range(10)]
+    members = [algorithm.participation(_Clients(clients), 0).sample(r) for r in range(10)]
     log = run(algorithm, clients, [i for m in members for i in m])
     x = np.zeros(3)
     for model, cohort in zip(log.models, members, strict=True):
@@ -77,7 +77,7 @@ def test_cohort_drawn_with_replacement_counts_repeats() -> None:
     """Sampling with probability p_k and 1/K each: a client drawn twice trains once and weighs 2/K."""
     clients = random_quadratics(5, 3)
     algorithm = FedAvg(step_size=0.1, cohort=3, sampling="samples")
-    members = [algorithm.rounds(_Clients(clients), 0).sample(r) for r in range(10)]
+    members = [algorithm.participation(_Clients(clients), 0).sample(r) for r in range(10)]
     assert any(len(set(m)) < 3 for m in members)
     log = run(algorithm, clients, [i for m in members for i in dict.fromkeys(m)])
     x = np.zeros(3)
@@ -90,7 +90,7 @@ def test_weights_by_samples_are_of_the_cohort() -> None:
     """Uniform sampling without replacement, n_k-weighted: the members' weights sum to one."""
     clients = random_quadratics(6, 5)
     algorithm = FedAvg(step_size=0.1, cohort=3, weights="samples")
-    cohort = algorithm.rounds(_Clients(clients), 0).sample(0)
+    cohort = algorithm.participation(_Clients(clients), 0).sample(0)
     log = run(algorithm, clients, cohort)
     s = np.array([clients[i].samples for i in cohort])
     close(log.x, s / s.sum() @ np.array([clients[i].steps(np.zeros(3), 0.1) for i in cohort]))

@@ -37,7 +37,7 @@ def shares(clients: list[Quadratic]) -> np.ndarray:
 
 def cohorts(algorithm: FedDANE, clients: list[Quadratic], count: int) -> list[list[int]]:
     """The members of so many phases, as the loop draws them."""
-    cohort = algorithm.rounds(Clients(np.array([o.samples for o in clients])), 0)
+    cohort = algorithm.participation(Clients(np.array([o.samples for o in clients])), 0)
     return [cohort.sample(version) for version in range(count)]
 
 
@@ -256,8 +256,8 @@ def test_float32_and_saved_state(variant: str) -> None:
         worker, server = Worker(algorithm, x0, dict(enumerate(clients))), algorithm.init_server(x0, known)
         rounds = dict.fromkeys(ALL, 0)
         for version in range(8):
-            members = algorithm.rounds(known, 0).sample(version)
-            algorithm.begin(server, members)
+            members = algorithm.participation(known, 0).sample(version)
+            algorithm.begin_round(server, members)
             for i in members:
                 message = algorithm.message(server, i)._replace(version=version, round=rounds[i])
                 algorithm.receive(server, i, worker.train(i, message), 0)  # the worker checks shapes and types

@@ -60,7 +60,7 @@ def by_formula(
 
 def cohorts(algorithm: FedDR, clients: Sequence[Quadratic], count: int) -> list[list[int]]:
     """The members of the rounds as the algorithm draws them, each once."""
-    cohort = algorithm.rounds(Clients(np.array([o.samples for o in clients])), 0)
+    cohort = algorithm.participation(Clients(np.array([o.samples for o in clients])), 0)
     return [list(dict.fromkeys(cohort.sample(r))) for r in range(count)]
 
 
@@ -258,7 +258,7 @@ def test_one_drawn_twice_counts_once() -> None:
     """Sampling with replacement: an increment is added once, or the mean of the xhat_i would be lost."""
     clients = random_quadratics(11, 4)
     algorithm = exact(alpha=1.5, cohort=3, sampling="samples")
-    cohort = algorithm.rounds(Clients(np.array([o.samples for o in clients])), 0)
+    cohort = algorithm.participation(Clients(np.array([o.samples for o in clients])), 0)
     assert any(len(set(cohort.sample(r))) < 3 for r in range(40))
     log, members = in_rounds(algorithm, clients, 250)
     close(log.models[:40], by_formula(clients, members[:40], 1.5, 0.5))

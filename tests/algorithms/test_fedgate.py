@@ -138,7 +138,7 @@ def test_float32_stays(levels: int | None) -> None:
     server, client = algorithm.init_server(x0, Clients(np.array([1, 2]))), algorithm.init_client(x0, 0)
     objective = Quadratic(np.ones(3, np.float32), np.array([1, 2, 3], np.float32))
     for _ in range(3):
-        algorithm.begin(server, [0, 1])
+        algorithm.begin_round(server, [0, 1])
         update = algorithm.train(client, algorithm.message(server, 0), objective)
         algorithm.receive(server, 0, update, 0)
         algorithm.aggregate(server)

@@ -38,7 +38,7 @@ def contacts(
     server = algorithm.init_server(x0, Clients(np.array([o.samples for o in clients]), seed=seed))
     states = [algorithm.init_client(x0, i) for i in everybody]
     for round in range(10**6):
-        algorithm.begin(server, everybody)
+        algorithm.begin_round(server, everybody)
         messages = [algorithm.message(server, i)._replace(round=round, version=round) for i in everybody]
         for i in everybody:
             algorithm.receive(server, i, algorithm.train(states[i], messages[i], clients[i]), 0)
@@ -340,7 +340,7 @@ def test_rounds_to_the_next_communication_are_geometric(p: float) -> None:
     server = (algorithm := FedPD(skip=p)).init_server(np.zeros(1), Clients(np.ones(2, int)))
     told = []
     for _ in range(draws):
-        algorithm.begin(server, [0, 1])
+        algorithm.begin_round(server, [0, 1])
         told.append(int(algorithm.message(server, 0).numbers[0]))
     for k in range(1, 4):
         law = p ** (k - 1) * (1 - p)
@@ -426,7 +426,7 @@ def test_no_cohort() -> None:
     """All clients work in every round: there is no way to ask for fewer."""
     with pytest.raises(TypeError):
         FedPD(cohort=2)  # type: ignore[call-arg]
-    assert FedPD().rounds(Clients(np.ones(5, int)), 0).sample(3) == [0, 1, 2, 3, 4]
+    assert FedPD().participation(Clients(np.ones(5, int)), 0).sample(3) == [0, 1, 2, 3, 4]
 
 
 @any_oracle

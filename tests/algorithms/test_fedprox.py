@@ -48,7 +48,7 @@ def noisy(seed: int, n: int) -> list[Quadratic]:
 def rounds_of(algorithm: FedAvg | FedProx, clients: list[Quadratic], rounds: int) -> Log:
     """A run with the cohorts that the algorithm draws."""
     about = Clients(np.array([o.samples for o in clients]))
-    members = [algorithm.rounds(about, 0).sample(r) for r in range(rounds)]
+    members = [algorithm.participation(about, 0).sample(r) for r in range(rounds)]
     return run(algorithm, clients, [i for m in members for i in dict.fromkeys(m)])
 
 
@@ -131,7 +131,7 @@ def drawn(algorithm: FedProx, rounds: int, seed: int = 0, members: tuple[int, ..
     server = algorithm.init_server(np.zeros(2), Clients(np.ones(9, int), seed=seed))
     told = []
     for _ in range(rounds):
-        algorithm.begin(server, list(members))
+        algorithm.begin_round(server, list(members))
         told.append({i: algorithm.message(server, i) for i in sorted(set(members))})
     assert all(m.work == 1 for round in told for m in round.values())  # a straggler is slow: it takes the whole round
     return [{i: int(m.numbers[0]) for i, m in round.items()} for round in told]
@@ -204,7 +204,7 @@ def test_float32_stays_float32() -> None:
     single = Quadratic(np.array([1, 3], np.float32), np.array([1, -1], np.float32))
     algorithm = FedProx(mu=0.3, local_epochs=3, drop_percent=0.5)
     server = algorithm.init_server(np.zeros(2, np.float32), Clients(np.ones(2, int)))
-    algorithm.begin(server, [0, 1])
+    algorithm.begin_round(server, [0, 1])
     for i in (0, 1):
         message = algorithm.message(server, i)
         update = algorithm.train(State(), Message(message.vectors, message.numbers), single)

@@ -12,7 +12,7 @@ import pytest
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients
 from mpifl.algorithms.common.local import Gd
-from mpifl.algorithms.common.participation import Cohort
+from mpifl.algorithms.common.participation import CohortSampler
 from mpifl.algorithms.common.proximal import L2Squared
 from mpifl.algorithms.common.splitting import Absolute
 from mpifl.algorithms.feddr import FedDR
@@ -30,7 +30,7 @@ from tests.loops import Quadratic, close, optimum, random_quadratics
 @pytest.mark.parametrize("p", [None, np.array([1, 2, 3, 4, 5, 6]) / 21], ids=["uniform", "given"])
 def test_members_are_living(p: np.ndarray | None) -> None:
     """As many as before where so many live, drawn as if there had never been others; who was drawn stays."""
-    cohort, lost = Cohort(3, 6, 1, p), {0, 4}
+    cohort, lost = CohortSampler(3, 6, 1, p), {0, 4}
     draws = [cohort.sample(r, lost) for r in range(3000)]
     assert all(len(m) == 3 and m == sorted(m) and not lost & {*m} for m in draws)
     if p is None:
@@ -47,21 +47,21 @@ def test_members_are_living(p: np.ndarray | None) -> None:
 
 
 def test_pairs_of_uniform_members_are_equally_likely() -> None:
-    draws = Counter(tuple(Cohort(2, 6, 2).sample(r, {1, 5})) for r in range(6000))
+    draws = Counter(tuple(CohortSampler(2, 6, 2).sample(r, {1, 5})) for r in range(6000))
     assert len(draws) == 6 and max(abs(k - 1000) for k in draws.values()) < 5 * (1000 * 5 / 6) ** 0.5
 
 
 def test_two_phases_keep_their_members() -> None:
     """A client lost between two rounds of one draw is replaced; nobody else is."""
     for r in range(0, 40, 2):
-        cohort = Cohort(4, 10, 3, repeat=2)
+        cohort = CohortSampler(4, 10, 3, repeat=2)
         first = cohort.sample(r)
         second = cohort.sample(r + 1, {first[0]})
         assert {*first[1:]} < {*second} and len(second) == 4
 
 
 def test_all_first_without_the_lost() -> None:
-    cohort = FedDR(init="mean", cohort=2).rounds(Clients(np.ones(4, int)), 0)
+    cohort = FedDR(init="mean", cohort=2).participation(Clients(np.ones(4, int)), 0)
     assert cohort.sample(0, {2}) == [0, 1, 3] and cohort.sample(0) == [0, 1, 2, 3]
     assert len(cohort.sample(1, {2})) == 2
 
@@ -70,7 +70,8 @@ def test_all_first_without_the_lost() -> None:
 ROUNDS = [
     case
     for case in CASES
-    if build(case).rounds(Clients(np.ones(N, int)), 0) and "drop_percent" not in case  # drawn among a round's members
+    if build(case).participation(Clients(np.ones(N, int)), 0)
+    and "drop_percent" not in case  # drawn among a round's members
 ]
 PHASED = ("feddane", "inexact-dane", "f-svrg", "mime")
 MEMBERS, LOST = [0, 1, 2, 2, 4], 1  # one drawn twice, one not at all
@@ -112,9 +113,9 @@ def compare(one: World, other: World) -> None:
 def test_the_last_member_that_drops_out_leaves_nothing() -> None:
     """Nobody has answered; the round begins again with others."""
     one, other = world("fedavg-local_steps=3"), world("fedavg-local_steps=3")
-    one.algorithm.begin(one.server, [0, 3])
+    one.algorithm.begin_round(one.server, [0, 3])
     for i in (0, 3):
-        one.algorithm.drop(one.server, i)
+        one.algorithm.on_client_lost(one.server, i)
     assert one.server.weights == {}
     for here in (one, other):
         here.round([1, 2])
@@ -124,10 +125,10 @@ def test_the_last_member_that_drops_out_leaves_nothing() -> None:
 def test_weights_by_samples_of_the_others() -> None:
     """FedAvg, s = 1 .. 5, members 0, 1, 2, 2, 4 without 1: (1 x_0 + 2*3 x_2 + 5 x_4)/12."""
     here = world("fedavg-cohort=2,sampling=samples,weights=samples")
-    here.algorithm.begin(here.server, MEMBERS)
+    here.algorithm.begin_round(here.server, MEMBERS)
     y = {i: here.contact(i).vectors[0] for i in (0, 1, 2, 4)}
     here.take(2)
-    here.algorithm.drop(here.server, LOST)
+    here.algorithm.on_client_lost(here.server, LOST)
     here.take(0), here.take(4)
     here.aggregate()
     close(here.server.x, (1 * y[0] + 6 * y[2] + 5 * y[4]) / 12, 1e-15)
@@ -139,10 +140,10 @@ def test_SCAFFOLD_adds_no_control_variate_of_who_drops_out() -> None:
     here = World(Scaffold(step_size=0.1, local_steps=3), random_quadratics(0, 4), np.zeros(3))
     here.round(range(4))
     x, c = here.server.x, here.server.c
-    here.algorithm.begin(here.server, [0, 1, 2])
+    here.algorithm.begin_round(here.server, [0, 1, 2])
     dy, dc = zip(*(here.contact(i).vectors for i in (0, 1, 2)), strict=True)
     here.take(0)
-    here.algorithm.drop(here.server, 1)
+    here.algorithm.on_client_lost(here.server, 1)
     here.take(2)
     here.aggregate()
     close(here.server.x, x + (dy[0] + dy[2]) / 2, 1e-15)
@@ -155,9 +156,9 @@ def test_FEDDR_keeps_the_last_point_of_who_drops_out() -> None:
     here = World(FedDR(step_size=0.1, local_steps=3), random_quadratics(0, 3), np.zeros(3))
     here.round(range(3))
     before = here.server.xtilde.copy()
-    here.algorithm.begin(here.server, [0, 1, 2])
+    here.algorithm.begin_round(here.server, [0, 1, 2])
     sent = [here.contact(i).vectors[0] for i in range(3)]
-    here.algorithm.drop(here.server, 1)
+    here.algorithm.on_client_lost(here.server, 1)
     here.take(0), here.take(2)
     here.aggregate()
     close(here.server.xtilde, before + (sent[0] + sent[2]) / 3, 1e-15)
@@ -168,7 +169,7 @@ def test_the_second_phase_does_not_count_on_who_was_lost_in_the_first() -> None:
     for name in PHASED:
         here = world(f"{name}-local_steps=3")
         here.round([0, 1, 2], lost=1)
-        here.algorithm.begin(here.server, [0, 1, 2])
+        here.algorithm.begin_round(here.server, [0, 1, 2])
         sent = {i: here.message(i).vectors for i in range(3)}
         assert [len(v) for v in sent.values()] == [1, 2, 1], name
         assert np.array_equal(sent[1][0], here.server.x) and np.array_equal(sent[1][1], sent[0][0])
@@ -184,7 +185,7 @@ def frozen(algorithm: Any, rounds: int, before: int, clients: list[Quadratic] = 
     """So many rounds of all clients, then of those that are left."""
     here = World(algorithm, clients, np.ones(3))
     for r in range(rounds):
-        if algorithm.rounds(here.clients, 0):
+        if algorithm.participation(here.clients, 0):
             here.round(range(5) if r < before else LEFT)
             continue
         for i in range(5) if r < before else LEFT:

@@ -119,7 +119,7 @@ def test_float32_and_saved_state(lite: bool) -> None:
     for reload in (False, True):
         worker, server = Worker(algorithm, x0, dict(enumerate(clients))), algorithm.init_server(x0, known)
         for version in range(6):
-            algorithm.begin(server, [0, 1, 2, 3])
+            algorithm.begin_round(server, [0, 1, 2, 3])
             for i in range(4):
                 message = algorithm.message(server, i)._replace(version=version, round=version)
                 algorithm.receive(server, i, worker.train(i, message), 0)  # the worker checks shapes and types

@@ -35,7 +35,7 @@ def make(name: str, **more: Any) -> Algorithm:
 
 def contact(here: World, i: int) -> None:
     """One contact and its consequences: of a method with rounds, a round of one."""
-    if here.algorithm.rounds(here.clients, 0):
+    if here.algorithm.participation(here.clients, 0):
         here.round([i])
     else:
         here.contact(i)
@@ -46,11 +46,11 @@ def contact(here: World, i: int) -> None:
 def corrected(here: World, kept: State, pending: Any, sums: list[Any]) -> State:
     """The rule: the checkpoint's value, less the update that had not been consumed then, plus all consumed since."""
     state = snapshot(kept)
-    for k, name in enumerate(here.algorithm.telescopes):
+    for k, name in enumerate(here.algorithm.increment_of):
         if name:
             less = 0 if pending is None else pending.vectors[k]
             setattr(state, name, getattr(kept, name) - less + sum(v[k] for v in sums))
-    here.algorithm.rehosted(state)
+    here.algorithm.on_rollback(state)
     return state
 
 
@@ -59,7 +59,7 @@ def holds(here: World) -> None:
     states, s, n = here.seen.values(), here.server, len(here.seen)
     if isinstance(here.algorithm, Area):
         close(s.x + s.u / n, np.mean([c.y for c in states], axis=0))
-    elif here.algorithm.telescopes == ("xhat",):
+    elif here.algorithm.increment_of == ("xhat",):
         close(s.xtilde, np.mean([c.xhat for c in states], axis=0))
         for c in states:
             close(c.xhat, 2 * c.x - c.y)
@@ -76,12 +76,12 @@ def test_telescopes(name: str, fate: str, since: int) -> None:
     next one is under way: the telescoping vectors come out as they were with the last update consumed, the invariant
     holds, and the run ends at the optimum of all clients, where the state of the checkpoint alone misses it."""
     here, rng = World(make(name), CLIENTS, np.ones(3)), np.random.default_rng(1)
-    rounds = here.algorithm.rounds(here.clients, 0)
+    rounds = here.algorithm.participation(here.clients, 0)
     for i in rng.permutation([0, 0, 1, 1, 2, 3, 3]).tolist():
         contact(here, i)
     pending = None
     if rounds and fate != "none":
-        here.algorithm.begin(here.server, [VICTIM, 2])
+        here.algorithm.begin_round(here.server, [VICTIM, 2])
     if fate != "none":
         pending = here.contact(VICTIM)
     kept, sums = snapshot(here.states[VICTIM]), []
@@ -94,22 +94,22 @@ def test_telescopes(name: str, fate: str, since: int) -> None:
     for _ in range(since):
         contact(here, 0)
         if rounds:
-            here.algorithm.begin(here.server, [VICTIM])
+            here.algorithm.begin_round(here.server, [VICTIM])
         here.contact(VICTIM)
         sums.append(here.take(VICTIM).vectors)
         here.aggregate()
     if fate != "never consumed":
         if rounds:
-            here.algorithm.begin(here.server, [VICTIM, 2])
+            here.algorithm.begin_round(here.server, [VICTIM, 2])
         here.contact(VICTIM)  # never arrives
     here.ways.clear()
     state = corrected(here, kept, pending, sums)
-    for name_ in filter(None, here.algorithm.telescopes):
+    for name_ in filter(None, here.algorithm.increment_of):
         close(getattr(state, name_), getattr(here.seen[VICTIM], name_))
     old = snapshot(kept)
     here.states[VICTIM] = here.seen[VICTIM] = state
     holds(here)
-    here.algorithm.readmit(here.server, VICTIM)
+    here.algorithm.on_client_rollback(here.server, VICTIM)
     if rounds:  # the round goes on with a fresh message
         if fate == "none" or since:
             here.contact(2)
@@ -131,7 +131,7 @@ def test_telescopes(name: str, fate: str, since: int) -> None:
 
 def finish(here: World) -> None:
     for k in range(1200):
-        if here.algorithm.rounds(here.clients, 0):
+        if here.algorithm.participation(here.clients, 0):
             here.round(range(4))
         else:
             contact(here, k % 4)
@@ -144,8 +144,8 @@ def test_a_first_state_will_do(name: str) -> None:
     kept, sums = snapshot(here.states[VICTIM]), []
     for i in (0, 1, 1, 3, 1, 2):
         if i == VICTIM:
-            if here.algorithm.rounds(here.clients, 0):
-                here.algorithm.begin(here.server, [i])
+            if here.algorithm.participation(here.clients, 0):
+                here.algorithm.begin_round(here.server, [i])
             here.contact(i)
             sums.append(here.take(i).vectors)
             here.aggregate()
@@ -158,9 +158,9 @@ def test_a_first_state_will_do(name: str) -> None:
 
 
 def test_who_telescopes() -> None:
-    assert {name for name in names() if find(name).telescopes} == TELESCOPES.keys()
+    assert {name for name in names() if find(name).increment_of} == TELESCOPES.keys()
     for name in TELESCOPES:
-        assert len(find(name).telescopes) == find(name).vectors_up
+        assert len(find(name).increment_of) == find(name).vectors_up
 
 
 # -- phases, and methods that need nothing -----------------------------------------------------------------------------
@@ -172,10 +172,10 @@ def test_readmitted_between_two_phases(name: str) -> None:
     for here in (one, other):
         for _ in range(5):  # the next phase is of solutions
             here.round(range(4))
-        here.algorithm.begin(here.server, [0, 1, 2, 3])
+        here.algorithm.begin_round(here.server, [0, 1, 2, 3])
     expected = one.contact(VICTIM)
     other.states[VICTIM] = other.algorithm.init_client(np.ones(3), VICTIM)
-    other.algorithm.readmit(other.server, VICTIM)
+    other.algorithm.on_client_rollback(other.server, VICTIM)
     assert np.array_equal(other.contact(VICTIM).vectors[0], expected.vectors[0])
     assert len(other.message(VICTIM).vectors) == len(other.message(0).vectors) + 1
     assert len(other.message(VICTIM).vectors) <= other.algorithm.vectors_down
@@ -185,17 +185,17 @@ def test_readmitted_between_two_phases(name: str) -> None:
 def test_readmitted_after_its_gradient(name: str) -> None:
     """Its answer of the first phase stays in the mean; what it was sent then it has no more."""
     here = World(find(name)(step_size=0.1, local_steps=3), CLIENTS, np.ones(3))
-    here.algorithm.begin(here.server, [0, 1, 2, 3])
+    here.algorithm.begin_round(here.server, [0, 1, 2, 3])
     for i in (VICTIM, 0):
         here.contact(i)
         here.take(i)
     here.states[VICTIM] = here.algorithm.init_client(np.zeros(3), VICTIM)
-    here.algorithm.readmit(here.server, VICTIM)
+    here.algorithm.on_client_rollback(here.server, VICTIM)
     for i in (2, 3):
         here.contact(i)
         here.take(i)
     here.aggregate()
-    here.algorithm.begin(here.server, [0, 1, 2, 3])
+    here.algorithm.begin_round(here.server, [0, 1, 2, 3])
     assert [len(here.message(i).vectors) for i in range(4)] == [1, 2, 1, 1]
 
 

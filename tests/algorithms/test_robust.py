@@ -233,7 +233,7 @@ def test_saved_in_the_middle_of_a_round(rule: Aggregation) -> None:
     for algorithm in (FedAvg(step_size=0.2, aggregation=rule), FedBuff(step_size=0.2, aggregation=rule)):
         one, other = World(algorithm, clients, np.ones(3)), World(algorithm, clients, np.ones(3))
         for here in (one, other):
-            here.algorithm.begin(here.server, list(range(6)))
+            here.algorithm.begin_round(here.server, list(range(6)))
             for i in range(6):
                 here.contact(i)
                 here.take(i)
@@ -246,7 +246,7 @@ def test_saved_in_the_middle_of_a_round(rule: Aggregation) -> None:
 
 def test_a_mean_holds_nothing() -> None:
     here = World(FedAvg(step_size=0.2), random_quadratics(1, 6), np.ones(3))
-    here.algorithm.begin(here.server, [0, 1])
+    here.algorithm.begin_round(here.server, [0, 1])
     here.contact(0)
     here.take(0)
     assert here.server.held == {} and here.server.sum.any()

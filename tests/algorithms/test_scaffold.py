@@ -50,7 +50,7 @@ class Passes(Quadratic):
 def cohorts(algorithm: Scaffold, clients: list, rounds: int) -> list[list[int]]:
     """The members of the first rounds, drawn as the run draws them."""
     n = len(clients)
-    drawn = algorithm.rounds(Clients(np.array([o.samples for o in clients])), 0)
+    drawn = algorithm.participation(Clients(np.array([o.samples for o in clients])), 0)
     assert n == drawn.clients
     return [drawn.sample(r) for r in range(rounds)]
 
@@ -315,7 +315,7 @@ def test_float32_stays() -> None:
     server, client = algorithm.init_server(x0, Clients(np.array([1, 2]))), algorithm.init_client(x0, 0)
     objective = Quadratic(np.ones(3, np.float32), np.zeros(3, np.float32))
     for _ in range(3):
-        algorithm.begin(server, [0, 1])
+        algorithm.begin_round(server, [0, 1])
         update = algorithm.train(client, algorithm.message(server, 0), objective)
         assert {v.dtype for v in update.vectors} == {x0.dtype}
         algorithm.receive(server, 0, update, 0)

@@ -167,7 +167,7 @@ class Outcome:
                 vars(self.server).update(vars(again))
             return False
 
-        plan = LiveSchedule(clock, algorithm.when(), 0, stop_updates=UPDATES)
+        plan = LiveSchedule(clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES)
         ServerLoop(rules, self.server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0).run(stopped)
         self.clients = [worker.states[i] for i in range(N)]
 
@@ -254,7 +254,7 @@ def test_float32_stays(case: str) -> None:
                 if isinstance(array, np.ndarray) and array.shape[-1:] == (4,):
                     assert array.dtype == np.float32, key
     if algorithm.personal_models:
-        assert {algorithm.personal(state).dtype for state in outcome.clients} == {np.dtype(np.float32)}
+        assert {algorithm.personal_model(state).dtype for state in outcome.clients} == {np.dtype(np.float32)}
     close(outcome.models[20:40], exact.models[20:40], 1e-3)  # 7 digits, less what divisions by small steps take
 
 

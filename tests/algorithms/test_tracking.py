@@ -23,7 +23,7 @@ every_method = pytest.mark.parametrize(
 
 def delta_sum(here: World, n: int = 4) -> np.ndarray:
     """sum delta_i as the next round's messages make it."""
-    here.algorithm.begin(here.server, list(range(n)))
+    here.algorithm.begin_round(here.server, list(range(n)))
     for i in range(n):
         here.contact(i)
     found = sum(here.states[i].delta for i in range(n))
@@ -37,19 +37,19 @@ def delta_sum(here: World, n: int = 4) -> np.ndarray:
 @every_method
 def test_delta_starts_again(algorithm: Algorithm, age: int) -> None:
     """A client of an older state in the middle of a round: from the next round on the sum of the delta_i is 0 again,
-    and the limit is the optimum of all clients. Without `readmit` the sum stays off, and so does the limit."""
+    and the limit is the optimum of all clients. Without `on_client_rollback` sum and limit stay wrong."""
     for told in (True, False):
         here, kept = World(algorithm, CLIENTS, np.ones(3)), []
         for _ in range(9):
             kept.append(snapshot(here.states[VICTIM]))
             close(delta_sum(here), 0)
-        here.algorithm.begin(here.server, list(range(4)))
+        here.algorithm.begin_round(here.server, list(range(4)))
         for i in (0, 1, 2):
             here.contact(i)
         here.take(0)
         here.states[VICTIM] = kept[-age]
         if told:
-            here.algorithm.readmit(here.server, VICTIM)
+            here.algorithm.on_client_rollback(here.server, VICTIM)
         here.contact(VICTIM)
         here.contact(3)
         for i in (2, VICTIM, 3):
@@ -74,7 +74,7 @@ def test_delta_is_0_in_the_round_of_a_move(algorithm: Algorithm, kept_at: int) -
         if r == kept_at:  # 0: its first state
             kept = snapshot(here.states[VICTIM])
         close(delta_sum(here), 0)
-    here.algorithm.begin(here.server, list(range(4)))
+    here.algorithm.begin_round(here.server, list(range(4)))
     for i in range(4):
         here.contact(i)
     here.take(0)
@@ -82,14 +82,14 @@ def test_delta_is_0_in_the_round_of_a_move(algorithm: Algorithm, kept_at: int) -
     there.states[VICTIM] = kept
     there.correct(VICTIM, [], None)
     here.states[VICTIM] = there.states[VICTIM]
-    here.algorithm.readmit(here.server, VICTIM)
+    here.algorithm.on_client_rollback(here.server, VICTIM)
     x, (sent,) = here.server.x, here.contact(VICTIM).vectors
     y = CLIENTS[VICTIM].steps(x, 0.05, 4)
     close(sent, x - y if isinstance(algorithm, FedGate) else y)
     for i in (2, VICTIM, 3):
         here.take(i)
     here.aggregate()
-    here.algorithm.begin(here.server, list(range(4)))
+    here.algorithm.begin_round(here.server, list(range(4)))
     for i in range(4):
         here.contact(i)
         assert not here.states[i].delta.any() and here.states[i].start == 1
@@ -106,7 +106,7 @@ def test_a_second_restart_reaches_states_from_before_the_first() -> None:
         for _ in range(4):
             delta_sum(here)
         here.states[VICTIM] = kept
-        here.algorithm.readmit(here.server, VICTIM)
+        here.algorithm.on_client_rollback(here.server, VICTIM)
         delta_sum(here)
     close([delta_sum(here) for _ in range(5)], 0)
     assert here.server.start == 2

@@ -106,7 +106,7 @@ def test_float32_stays() -> None:
     server, client = algorithm.init_server(x0, Clients(np.array([1, 2]))), algorithm.init_client(x0, 0)
     objective = Quadratic(np.ones(3, np.float32), np.array([1, 2, 3], np.float32))
     for round in range(3):
-        algorithm.begin(server, [0, 1])
+        algorithm.begin_round(server, [0, 1])
         message = algorithm.message(server, 0)._replace(round=round)
         update = algorithm.train(client, message, objective)
         algorithm.receive(server, 0, update, 0)

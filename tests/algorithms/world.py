@@ -53,13 +53,13 @@ class World:
         """A synchronous round; of a member that is lost, the server learns after so many of the others' answers."""
         members = list(members)
         unique = list(dict.fromkeys(members))
-        self.algorithm.begin(self.server, members)
+        self.algorithm.begin_round(self.server, members)
         for i in unique:
             self.contact(i)
         others = [i for i in unique if i != lost]
         for k, i in enumerate([*others, None]):
             if k == after and lost is not None:
-                self.algorithm.drop(self.server, lost)
+                self.algorithm.on_client_lost(self.server, lost)
                 del self.ways[lost]
             if i is not None:
                 self.take(i)

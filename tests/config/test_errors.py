@@ -174,9 +174,9 @@ def test_a_wrong_value(job: Path, override: str, begins: str, holds: str) -> Non
 def test_what_a_method_that_needs_times_may_run_under(job: Path) -> None:
     """The virtual clock with `speed`, or the real clock, which measures; or without asking for times."""
     for clock in ("{mode: virtual, delay: speed}", "{mode: real, delay: exponential}", "{mode: real}"):
-        assert config.load(job, ["algorithm=asypfl", f"clock={clock}"]).algorithm.needs_times()
+        assert config.load(job, ["algorithm=asypfl", f"clock={clock}"]).algorithm.needs_timings()
     equal = config.load(job, ["algorithm={name: asypfl, indicators: equal}"])
-    assert not equal.algorithm.needs_times() and not equal.clock.delay.tells_parts
+    assert not equal.algorithm.needs_timings() and not equal.clock.delay.tells_parts
     for delay in ("none", "{name: fixed, seconds: 2}", "{name: trace, path: x.csv}"):
         line = refused(job, "algorithm=asypfl", f"clock.delay={delay}")
         assert line.startswith("clock.delay=") and "speed" in line

@@ -105,7 +105,7 @@ class Counts(FedAvg):
         client.contacts += 1
         return super().train(client, message, objective)
 
-    def personal(self, client: State) -> Vector:
+    def personal_model(self, client: State) -> Vector:
         return np.array([float(client.contacts)])
 
 

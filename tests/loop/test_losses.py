@@ -111,7 +111,7 @@ class Run:
         self.rows, self.worker = Rows(), Worker(algorithm, x0, objectives)
         self.link = Dying(self.worker, {} if again else deaths)
         plan = again or LiveSchedule(
-            clock, algorithm.when(), 0, stop_updates=UPDATES, stop_time=60.0, evaluate_updates=evaluate
+            clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES, stop_time=60.0, evaluate_updates=evaluate
         )
         self.server = algorithm.init_server(x0, people)
         ServerLoop(algorithm, self.server, people, self.link, plan, self.rows, self._look, 0, faults).run()
@@ -133,7 +133,7 @@ def check(algorithm: Algorithm, deaths: str, evaluate: int = 7) -> Run:
     for incident in one.rows.incidents:
         later = one.rows.updates[incident.updates :]
         assert incident.kind == "lost" and incident.client not in {row[1] for row in later}
-    again = Run(algorithm, {}, one.rows.record(bool((when := algorithm.when()) and when.timed)))
+    again = Run(algorithm, {}, one.rows.record(bool((when := algorithm.aggregation_trigger()) and when.timed)))
     assert again.rows.updates == one.rows.updates
     assert again.rows.aggregations == one.rows.aggregations
     assert again.rows.evaluations == one.rows.evaluations
@@ -170,7 +170,7 @@ def test_triggers_and_replies(case: str, deaths: str) -> None:
 
 def test_a_whole_round_is_lost() -> None:
     """The next one is drawn from the living, at the same version."""
-    first = build("feddr-cohort=2").rounds(Clients(np.ones(N, int), seed=3), 0)
+    first = build("feddr-cohort=2").participation(Clients(np.ones(N, int), seed=3), 0)
     assert first
     members = first.sample(0)
     run = Run(build("feddr-cohort=2"), {0: members})
@@ -183,7 +183,7 @@ def test_a_whole_round_is_lost() -> None:
 def test_phases(variant: str, at: int) -> None:
     """FedDANE loses two of three members wherever they are in the two phases of a round."""
     algorithm = FedDANE(step_size=0.02, cohort=3, mu=0.1, local_steps=2, variant=variant)
-    cohort = algorithm.rounds(Clients(np.ones(N, int), seed=3), 0)
+    cohort = algorithm.participation(Clients(np.ones(N, int), seed=3), 0)
     assert cohort
     run = Run(algorithm, {at: cohort.sample(0)[1:]})
     assert len(run.rows.updates) == UPDATES and np.isfinite(run.server.x).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from mpifl.algorithms.common.participation import Cohort, Trigger
+from mpifl.algorithms.common.participation import CohortSampler, Trigger
 from mpifl.errors import ConfigError
 
 ROUNDS = 6000
@@ -16,7 +16,7 @@ ROUNDS = 6000
 
 def test_without_replacement_every_subset_is_as_likely() -> None:
     """K of n, all comb(n, K) subsets within five standard errors of their probability."""
-    cohort = Cohort(2, 5, seed=1)
+    cohort = CohortSampler(2, 5, seed=1)
     seen: dict[tuple, int] = {}
     for round in range(ROUNDS):
         members = cohort.sample(round)
@@ -30,7 +30,7 @@ def test_without_replacement_every_subset_is_as_likely() -> None:
 def test_with_replacement_each_draw_has_the_clients_probabilities() -> None:
     """K independent draws: the expected count of i is K p_i, and P(i drawn twice of 2) = p_i^2."""
     p = np.array([0.5, 0.3, 0.2])
-    cohort = Cohort(2, 3, seed=1, probabilities=p)
+    cohort = CohortSampler(2, 3, seed=1, probabilities=p)
     draws = [cohort.sample(round) for round in range(ROUNDS)]
     assert all(len(members) == 2 and members == sorted(members) for members in draws)
     counts = np.bincount(np.ravel(draws), minlength=3) / (2 * ROUNDS)
@@ -41,16 +41,16 @@ def test_with_replacement_each_draw_has_the_clients_probabilities() -> None:
 
 def test_all_clients_are_no_draw() -> None:
     """K = n without replacement: everybody; with replacement it is a draw like any other."""
-    assert Cohort(4, 4, seed=1).sample(7) == [0, 1, 2, 3]
-    drawn = {tuple(Cohort(4, 4, 1, np.full(4, 0.25)).sample(round)) for round in range(20)}
+    assert CohortSampler(4, 4, seed=1).sample(7) == [0, 1, 2, 3]
+    drawn = {tuple(CohortSampler(4, 4, 1, np.full(4, 0.25)).sample(round)) for round in range(20)}
     assert len(drawn) > 10
 
 
 def test_a_cohort_is_a_function_of_seed_and_round() -> None:
-    cohort = Cohort(3, 50, seed=1)
+    cohort = CohortSampler(3, 50, seed=1)
     forward = [cohort.sample(round) for round in range(10)]
     assert [cohort.sample(round) for round in reversed(range(10))] == forward[::-1]
-    assert forward != [Cohort(3, 50, seed=2).sample(round) for round in range(10)]
+    assert forward != [CohortSampler(3, 50, seed=2).sample(round) for round in range(10)]
 
 
 def test_poisson_and_bernoulli_laws() -> None:

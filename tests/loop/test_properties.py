@@ -83,7 +83,7 @@ def test_staleness_is_what_the_rows_say(case: tuple[Algorithm, int], seed: int, 
     """version and staleness of every update, recomputed from the order of updates and aggregations."""
     algorithm, n = case
     log = drive(algorithm, n, seed, picks)
-    trigger, answers = algorithm.when(), algorithm.answers()
+    trigger, answers = algorithm.aggregation_trigger(), algorithm.reply_policy()
     assert trigger
     before = [updates for _, updates in log.aggregations]
 
@@ -114,7 +114,7 @@ def test_aggregations_come_where_the_trigger_says(case: tuple[Algorithm, int], s
     """Every Delta updates; by the coin of each update; at the multiples of a period; at a Poisson process's events."""
     algorithm, n = case
     log = drive(algorithm, n, seed, picks)
-    trigger = algorithm.when()
+    trigger = algorithm.aggregation_trigger()
     assert trigger
     times, before = [t for t, _ in log.aggregations], [u for _, u in log.aggregations]
     count = len(log.updates)
@@ -149,7 +149,7 @@ def test_synchronous_rounds_never_mix(case: tuple[FedAvg, int], seed: int, picks
     algorithm, n = case
     log = drive(algorithm, n, seed, picks)
     samples = np.array([o.samples for o in random_quadratics(seed, n, 2)])
-    cohort = algorithm.rounds(Clients(samples), seed)
+    cohort = algorithm.participation(Clients(samples), seed)
     before = [u for _, u in log.aggregations]
     edges = [0, *before]
     for round, (a, b) in enumerate(pairwise(edges)):

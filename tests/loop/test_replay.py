@@ -36,7 +36,7 @@ def same(log: Log, again: Log) -> None:
 def check(algorithm: Algorithm, clock: object, **plan: float) -> None:
     log = run(algorithm, CLIENTS, x0=1.0, clock=clock, seed=3, **plan)
     assert len(log.updates) > 20 and len(log.aggregations) > 3
-    trigger = algorithm.when()
+    trigger = algorithm.aggregation_trigger()
     same(log, run(algorithm, CLIENTS, x0=1.0, seed=3, replay=log.record(bool(trigger and trigger.timed))))
 
 

@@ -95,7 +95,13 @@ class Run:
         speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
         clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
         plan = LiveSchedule(
-            clock, algorithm.when(), 0, stop_updates=UPDATES, evaluate_updates=7, evaluate_every=0.3, save_updates=every
+            clock,
+            algorithm.aggregation_trigger(),
+            0,
+            stop_updates=UPDATES,
+            evaluate_updates=7,
+            evaluate_every=0.3,
+            save_updates=every,
         )
         self.worker, self.record = Worker(algorithm, x0, objectives, norm=faults.norm), Rows()
         link, self.cuts = InProcess(self.worker), Cuts(self.worker)

@@ -109,7 +109,7 @@ def run(worker: Worker, algorithm: Algorithm, x0: np.ndarray) -> tuple[list[np.n
 
     speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
     clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
-    plan = LiveSchedule(clock, algorithm.when(), 0, stop_updates=UPDATES)
+    plan = LiveSchedule(clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES)
     loop = ServerLoop(algorithm, server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0)  # type: ignore[arg-type]
     loop.run(stopped)
     return models, server
@@ -132,7 +132,7 @@ def test_every_algorithm_on_tensors(case: str, kind: type[Worker]) -> None:
     kept = {key for state in worker.states.values() for key, v in vars(state).items() if isinstance(v, np.ndarray)}
     assert not kept, "a client keeps arrays"
     if algorithm.personal_models:
-        close(to_numpy(algorithm.personal(worker.states[1])), algorithm.personal(expected.clients[1]))
+        close(to_numpy(algorithm.personal_model(worker.states[1])), algorithm.personal_model(expected.clients[1]))
 
 
 NETWORK = ProblemConfig(

@@ -53,7 +53,7 @@ class Trigger:
 
 
 @dataclass(frozen=True)
-class Cohort:
+class CohortSampler:
     """The clients of each synchronous round, drawn anew for each or each few: a function of (seed, round) alone."""
 
     size: int

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from mpifl.algorithms.base import Clients, State, Update
 from mpifl.algorithms.common.local import Local
-from mpifl.algorithms.common.participation import Cohort
+from mpifl.algorithms.common.participation import CohortSampler
 from mpifl.algorithms.common.robust import Aggregation, Mean, combined
 from mpifl.errors import ConfigError, at_least, choice
 from mpifl.objective import Vector
@@ -26,21 +26,21 @@ class Synchronous(Local):
     """rounds are synchronous: deferred to the next round"""
 
     sums: ClassVar[tuple[str, ...]] = ("sum",)  # the server's vectors in which a round's weighted means are summed up
-    replies = ("deferred",)
+    reply_policies = ("deferred",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         choice("weights", self.weights, ("uniform", "samples"))
 
-    def rounds(self, clients: Clients, seed: int) -> Cohort:
-        return Cohort(clients.n, clients.n, seed)
+    def participation(self, clients: Clients, seed: int) -> CohortSampler:
+        return CohortSampler(clients.n, clients.n, seed)
 
-    def begin(self, server: State, members: list[int]) -> None:
+    def begin_round(self, server: State, members: list[int]) -> None:
         """Sets `server.weights`, {i: weight}: they sum to 1 over the round's members; one drawn twice counts twice."""
         raw = {i: k * (int(server.samples[i]) if self.weights == "samples" else 1) for i, k in Counter(members).items()}
         server.weights = {i: w / sum(raw.values()) for i, w in raw.items()}
 
-    def drop(self, server: State, i: int) -> None:
+    def on_client_lost(self, server: State, i: int) -> None:
         """The others' weights, and what is summed up with them, grow so that the weights sum to 1 again."""
         others = {j: w for j, w in server.weights.items() if j != i}
         whole = sum(others.values())
@@ -68,9 +68,9 @@ class Sampled(Synchronous):
         if self.cohort is not None and self.cohort > clients:
             raise ConfigError("cohort", self.cohort, f"at most {clients}, the number of clients")
 
-    def rounds(self, clients: Clients, seed: int) -> Cohort:
+    def participation(self, clients: Clients, seed: int) -> CohortSampler:
         shares = clients.shares if self.sampling == "samples" else None
-        return Cohort(self.cohort or clients.n, clients.n, seed, shares)
+        return CohortSampler(self.cohort or clients.n, clients.n, seed, shares)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Phased(Sampled):
         if server.phase == GRADIENT:
             server.had[i] = True
 
-    def readmit(self, server: State, i: int) -> None:
+    def on_client_rollback(self, server: State, i: int) -> None:
         server.had = {j: w for j, w in server.had.items() if j != i}
 
 
@@ -132,14 +132,14 @@ class Tracking(Synchronous):
     step_weights: str = field(default="one", init=False)
     local_epochs: int | None = field(default=None, init=False)
 
-    def begin(self, server: State, members: list[int]) -> None:
-        super().begin(server, members)
+    def begin_round(self, server: State, members: list[int]) -> None:
+        super().begin_round(server, members)
         server.start, server.restart = server.start + server.restart, 0
 
-    def readmit(self, server: State, i: int) -> None:
+    def on_client_rollback(self, server: State, i: int) -> None:
         server.restart = 1
 
-    def rehosted(self, client: State) -> None:
+    def on_rollback(self, client: State) -> None:
         client.start = -1
 
     def track(self, client: State, start: float, change: Vector) -> None:

@@ -81,7 +81,7 @@ class Splitting(Local):
     """how well the local prox is solved, by gd, whatever local_steps is: absolute or relative; null: local_steps or
     local_epochs"""
 
-    telescopes = ("xhat",)
+    increment_of = ("xhat",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,7 +120,7 @@ class Splitting(Local):
         client.y, client.x, client.xhat = y, x, new
         return Update((increment,), steps)
 
-    def rehosted(self, client: State) -> None:
+    def on_rollback(self, client: State) -> None:
         """xhat_i = 2 x_i - y_i again, with the old x_i: y_i - x_i is the step x_i - xhat_i that xtilde counts on."""
         client.y = 2 * client.x - client.xhat
 
