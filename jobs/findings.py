@@ -53,7 +53,7 @@ def run(cell: Cell) -> str:
     if (key := repr(job.problem)) not in _problems:
         _problems.clear()
         _problems[key] = problems.load(job.problem)
-    if run_server(job, problem=_problems[key]):
+    if run_server(job, problem=_problems[key]).code:
         raise RuntimeError(f"{cell.output.name} failed")
     return cell.output.name
 

@@ -1,20 +1,49 @@
-"""Asynchronous and synchronous federated optimisation over MPI."""
+"""Asynchronous and synchronous federated optimisation over MPI: `run` a job, `open_run` what it wrote."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpifl.storage import open_run
+    from mpifl.analysis.run import Run, Runs
+    from mpifl.api import keep_problem, load_job, open_run, open_runs, replay, resume, run
+    from mpifl.config.job import Job
+    from mpifl.errors import ConfigError, RunFailed
 
-__all__ = ["__version__", "open_run"]
+__all__ = [
+    "ConfigError",
+    "Job",
+    "Run",
+    "RunFailed",
+    "Runs",
+    "__version__",
+    "keep_problem",
+    "load_job",
+    "open_run",
+    "open_runs",
+    "replay",
+    "resume",
+    "run",
+]
 __version__ = "0.1.0"
+
+_MODULES = {
+    "ConfigError": "mpifl.errors",
+    "Job": "mpifl.config.job",
+    "Run": "mpifl.analysis.run",
+    "RunFailed": "mpifl.errors",
+    "Runs": "mpifl.analysis.run",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what needs h5py and pandas on first use: a rank that hosts clients imports mpifl and never uses it."""
-    if name == "open_run":
-        from mpifl.storage import open_run
+    """Imports a public name on first use: importing mpifl costs nothing, and a client rank needs no h5py or pandas."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return open_run
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES.get(name, "mpifl.api")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

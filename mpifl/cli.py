@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
+import logging
 import os
 import re
+import signal
+import socket
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from mpifl import __version__
+from mpifl import __version__, api
 from mpifl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mpifl.config.job import Job
+    from mpifl.server.outcome import Outcome
 
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")  # a rank is one core; it counts when NumPy is imported: below, in functions
@@ -27,51 +36,69 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
     words = list(sys.argv[1:] if argv is None else argv)
     if default_job and words[:1] != ["--version"]:
         words = ["run", *words]
-    sys.path.append(os.getcwd())  # on every rank: a job may name a user's own "module:Class"
-    from mpifl.transport.launcher import communicator, run_or_abort
+    if os.getcwd() not in sys.path:  # on every rank: a job may name a user's own "module:Class"
+        sys.path.append(os.getcwd())
+    with _log_to_stderr(), _second_interrupt_kills():
+        try:
+            return api.execute(lambda: _command(words, default_job), _print_end).code
+        except ConfigError:  # `_print_end` has printed it
+            return 2
+        except (Exception, SystemExit, GeneratorExit):  # in one process: under MPI all ranks have been ended
+            print(f"rank 0 on {socket.gethostname()}:\n{traceback.format_exc()}", end="", file=sys.stderr, flush=True)
+            return 3
 
-    comm = communicator()
-    if comm is None or comm.rank == 0:
-        return run_or_abort(comm, lambda: _command(words, default_job, comm))
-    from mpifl.client.rank import run_client_rank
 
-    return run_or_abort(comm, lambda: run_client_rank(comm).code)
-
-
-def _command(words: list[str], default_job: Path | None, comm: Any) -> int:
-    """Rank 0's part of a command: however it ends, the other ranks are released."""
-    from mpifl.server.start import run_server
-    from mpifl.signals import Interrupted, stopping
-    from mpifl.transport.handshake import Handshake
-
-    code, failure, handshake = 0, None, Handshake(comm)
+@contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Prints what the package logs."""
+    log, handler = logging.getLogger("mpifl"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("mpifl: %(message)s"))
+    log.addHandler(handler)
     try:
-        with stopping():
-            work = _prepare(words, default_job)
-            if work:
-                return run_server(work.job, handshake, replay=work.replay, saved=work.saved)
-            sys.stdout.flush()
-    except ConfigError as error:
-        code, failure = 2, error
-        print(f"mpifl: {error}", file=sys.stderr)
-    except BrokenPipeError:  # whoever read the output has seen enough
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+@contextmanager
+def _second_interrupt_kills() -> Iterator[None]:
+    """Ctrl-C, where a run does not handle it, ends this process at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _print_end(end: Outcome | ConfigError) -> None:
+    """Prints how a command ended, on rank 0."""
+    if isinstance(end, ConfigError):
+        print(f"mpifl: {end}", file=sys.stderr)
+    elif end.summary:
+        with _closed_pipe_is_no_error():
+            print(end.summary, flush=True)
+
+
+@contextmanager
+def _closed_pipe_is_no_error() -> Iterator[None]:
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output wants no more of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except Interrupted as stopped:
-        code = stopped.code
-    handshake.release_ranks(code, failure)
-    return code
 
 
-class Work(NamedTuple):
-    """What the ranks are to do together."""
+def _command(words: list[str], default_job: Path | None) -> api.Task | None:
+    """Rank 0's part of a command: does what it can do alone, or returns the run for all ranks. Raises ConfigError."""
+    with _closed_pipe_is_no_error():
+        return _prepare(words, default_job)
+    return None
 
-    job: Any
-    replay: Any = None  # the run whose order of events is to be repeated
-    saved: Any = None  # the checkpoint to go on from
 
-
-def _prepare(words: list[str], default_job: Path | None) -> Work | None:
-    """Does what rank 0 can do alone, or returns the run to be led. Raises ConfigError."""
+def _prepare(words: list[str], default_job: Path | None) -> api.Task | None:
     name, rest = (words[0], words[1:]) if words else ("", [])
     if name in ("-h", "--help"):
         print(_overview())
@@ -101,34 +128,24 @@ def _prepare(words: list[str], default_job: Path | None) -> Work | None:
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
-def _run(args: argparse.Namespace) -> Work:
-    return Work(_loaded("run", args.words))
+def _run(args: argparse.Namespace) -> api.Task:
+    return api.Task(_load("run", args.words))
 
 
 def _check(args: argparse.Namespace) -> None:
     from mpifl import config
 
-    print(config.to_yaml(_loaded("check", args.words)), end="")
+    print(config.to_yaml(_load("check", args.words)), end="")
 
 
-def _replay(args: argparse.Namespace) -> Work:
-    from mpifl import config
-    from mpifl.storage import open_run
-
-    file, overrides = _file_and_overrides("replay", "RUN.h5", args.words)
-    run = open_run(file)
-    facts = json.loads(run.attrs.get("compute", "[{}]"))  # of each rank; the last one has clients
-    output = file.with_name(f"{file.stem}-replay.h5")
-    return Work(config.replayed(run.config, output, overrides, facts[-1].get("threads")), run)
+def _replay(args: argparse.Namespace) -> api.Task:
+    return api.replay_task(*_file_and_overrides("replay", "RUN.h5", args.words))
 
 
-def _resume(args: argparse.Namespace) -> Work:
-    from mpifl.server.resume import resumed
-
+def _resume(args: argparse.Namespace) -> api.Task:
     if len(args.words) != 1:
         raise ConfigError("resume", " ".join(args.words) or "''", "one RUN.h5")
-    job, saved = resumed(Path(args.words[0]))
-    return Work(job, saved=saved)
+    return api.resume_task(Path(args.words[0]))
 
 
 def _show(args: argparse.Namespace) -> None:
@@ -157,7 +174,7 @@ def _list(args: argparse.Namespace) -> None:
 
 
 class Command(NamedTuple):
-    do: Callable[[argparse.Namespace], Work | None]
+    do: Callable[[argparse.Namespace], api.Task | None]
     usage: str
     help: str
     options: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - never changed
@@ -211,10 +228,9 @@ def _file_and_overrides(command: str, what: str, words: list[str]) -> tuple[Path
     return Path(files[0]), [word for word in words if _is_override(word)]
 
 
-def _loaded(command: str, words: list[str]) -> Any:
-    from mpifl import config
-
-    return config.load(*_file_and_overrides(command, "JOB.yaml", words))
+def _load(command: str, words: list[str]) -> Job:
+    path, overrides = _file_and_overrides(command, "JOB.yaml", words)
+    return api.load_job(path, *overrides)
 
 
 def _overview() -> str:

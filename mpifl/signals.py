@@ -1,56 +1,59 @@
-"""The signals that end a run, cleanly at first."""
+"""The signals that end a run: the first one lets it save itself, the second acts as if there were no run."""
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import Iterator
+import threading
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # USR1: what SLURM is asked to send ahead of a time limit
 
 
-def code_of(number: int) -> int:
+def exit_code(number: int) -> int:
     """The exit code of a run that a signal has ended: 130 or 143."""
     return 130 if number == signal.SIGINT else 143
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal, before there is a run that could be saved."""
+    """A signal has ended the run, or what was done before it; `code` is the exit code, 130 or 143."""
 
-    def __init__(self, number: int = signal.SIGINT) -> None:
-        super().__init__()
-        self.code = code_of(number)
-
-
-@contextlib.contextmanager
-def stopping() -> Iterator[None]:
-    """Has signals raise Stopped in a block."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(number)
-
-    before = {s: signal.signal(s, stop) for s in SIGNALS}
-    try:
-        yield
-    finally:
-        for s, handler in before.items():
-            signal.signal(s, handler)
+    def __init__(self, code: int, text: str = "") -> None:
+        super().__init__(*([text] if text else []))
+        self.code = code
 
 
 class SignalRecorder:
-    """The signals that this process has heard from now on; a second one ends it at once."""
+    """Handles SIGNALS within a `with` block: raises Interrupted at first and, from `record` on, collects their numbers.
+
+    After the first recorded signal, and after the block, the handlers are again those from before the block. Outside
+    the main thread, where Python installs no handlers, it does nothing.
+    """
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
-        self._before = {s: signal.signal(s, self._catch) for s in SIGNALS}
+        self._before: dict[signal.Signals, Any] = {}
+        self._recording = False
+
+    def __enter__(self) -> SignalRecorder:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {s: signal.signal(s, self._catch) for s in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.restore_handlers()
+
+    def record(self) -> None:
+        """From now on there is a run, which reads `numbers` and saves itself."""
+        self._recording = True
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
+        if not self._recording:
+            raise Interrupted(exit_code(number))
         self.numbers.append(number)
-        for s in SIGNALS:
-            signal.signal(s, signal.SIG_DFL)
+        self.restore_handlers()
 
-    def forget(self) -> None:
-        """Signals are again what they were."""
+    def restore_handlers(self) -> None:
+        """Installs the handlers from before the block again."""
         for s, handler in self._before.items():
-            signal.signal(s, handler)
+            signal.signal(s, handler if handler is not None else signal.SIG_DFL)  # None: not installed by Python

@@ -88,7 +88,7 @@ def run(cell: Cell, seed: int) -> str:
     if (key := repr(job.problem)) not in _problems:
         _problems.clear()
         _problems[key] = problems.load(job.problem)
-    if run_server(job, problem=_problems[key]):
+    if run_server(job, problem=_problems[key]).code:
         raise RuntimeError(f"{path.name} failed")
     return path.name
 

@@ -40,9 +40,9 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, formats: 
                 written.append(folder / f"report.{name}")
         pictures = [name for name in formats if name in ("png", "pdf")]
         if pictures:
-            from mpifl.analysis.figures import draw
+            from mpifl.analysis.figures import draw_report
 
-            written += draw(groups, folder, pictures)
+            written += draw_report(groups, folder, pictures)
     except OSError as error:
         raise ConfigError("out", folder, f"a folder that can be written ({error.strerror or error})") from error
     return "\n".join([text, "", *(f"wrote {path}" for path in written)])

@@ -31,24 +31,23 @@ class RankEnd(NamedTuple):
     """How a client rank's command ended."""
 
     code: int
-    error: ConfigError | RunFailed | None = None  # that rank 0 ended it with, where there was no run
+    error: ConfigError | RunFailed | None = None  # that rank 0 ended it with
     job: Job | None = None  # that was run
 
 
 def run_client_rank(comm: MPI.Comm) -> RankEnd:
     """Hosts this rank's clients for one command of rank 0, from the handshake to the end of the run."""
-    signals = SignalRecorder()  # what this rank receives the server is sent
     try:
-        return _host_clients(comm, signals)
+        with SignalRecorder() as signals:
+            signals.record()  # what this rank receives the server is sent
+            return _host_clients(comm, signals)
     except handshake.Released as released:
         return RankEnd(released.code, released.error)
     except MPI.Exception:
         if 0 not in dead(comm):
             raise
         print(f"mpifl: rank {comm.rank} ends: rank 0 died", file=sys.stderr, flush=True)
-        return RankEnd(3)
-    finally:
-        signals.forget()
+        return RankEnd(3, RunFailed("rank 0 died"))
 
 
 def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
@@ -74,7 +73,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
         raise
     except Exception as error:
         end.fail(error)
-    return RankEnd(end.code, job=job)
+    return RankEnd(*handshake.await_release(comm), job)
 
 
 class ClientRank:

@@ -5,11 +5,14 @@ Rank 0 reads YAML with `load`; the other ranks get `job_to_dict` and build an eq
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from mpifl import algorithms, problems
 from mpifl.algorithms.base import Algorithm
@@ -160,7 +163,10 @@ def job_to_dict(job: Job) -> dict[str, Any]:
     return dump(job, FAMILIES)
 
 
-def replayed(config: Mapping[str, Any], output: Path, overrides: Sequence[str], threads: int | None = None) -> Job:
+def replayed(
+    config: Mapping[str, Any], output: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+) -> Job:  # fmt: skip
     """The job of a run file's `config`, to be replayed into `output`; only where to write may be changed.
 
     threads: of torch, on the ranks of that run. Clients are computed one by one, so that the replay's bits do not
@@ -171,27 +177,44 @@ def replayed(config: Mapping[str, Any], output: Path, overrides: Sequence[str], 
     if isinstance(problem, Mapping) and isinstance(torch := problem.get("torch"), Mapping):
         settled = {"batched": False, "deterministic": True, "threads": torch.get("threads") or threads}
         values["problem"] = {**problem, "torch": {**torch, **settled}}
-    for text in overrides:
-        key, value = _override(text)
+    for key, value in [*map(_override, overrides), *_plain(keys or {}).items()]:
         if key not in ("output", "overwrite"):
             raise ConfigError(key, value, "a replay is the recorded job; only output and overwrite can be given")
         values[key] = value
     return job_from_dict(values)
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
-    """The job of a YAML file, `key=value` overrides applied in order, then ${...} resolved. Raises ConfigError.
+def load(
+    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None
+) -> Job:
+    """The job of a YAML file or a dict, changed by overrides, then by keys, then ${...} resolved. Raises ConfigError.
 
-    An override sets its key to the value, whatever stood there: `stop={updates: 9}` replaces the section, while
-    `stop.updates=9` adds to it.
+    A `key=value` override sets its key to the value, whatever stood there: `stop={updates: 9}` replaces the section,
+    while `stop.updates=9` adds to it. `keys` likewise set top-level keys to plain values.
     """
-    values = _parsed(str(path), _text(Path(path)))
+    if isinstance(source, Mapping):
+        values, what = _plain(source), "a dict"
+    else:
+        values, what = _parsed(str(source), _text(Path(source))), "a YAML file"
     if all(value is None for value in values.values()):  # nothing, or prose
-        raise ConfigError("job", path, "a YAML file with name, seed, problem, algorithm, stop")
+        shown = "{}" if isinstance(source, Mapping) else source
+        raise ConfigError("job", shown, f"{what} with name, seed, problem, algorithm, stop")
     for override in overrides:
         _set(values, *_override(override))
+    values |= _plain(keys or {})
     resolved = _resolved(values)
     return job_from_dict({"output": f"results/{resolved.get('name')}.h5", **resolved})
+
+
+def _plain(value: Any) -> Any:
+    """A copy of dicts and lists in which paths are text, and NumPy's numbers Python's."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def to_yaml(job: Job) -> str:

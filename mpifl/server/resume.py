@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from mpifl.storage.checkpoint_set import belongs, folder_of, newest
 if TYPE_CHECKING:
     from mpifl.storage.checkpoint_set import Checkpoint
 
+log = logging.getLogger("mpifl")
 ALIVE = 3.0  # s in which the file of a run that goes on is written to, several times
 DEAD = 60.0  # s since it was written to, after which nobody asks; hosts may differ by some seconds
 
@@ -39,7 +40,7 @@ def resumed(path: Path) -> tuple[Job, Checkpoint]:
         why = f": {'; '.join(passed)}" if passed else ""
         raise ConfigError("resume", path, f"a run with a complete checkpoint in {folder_of(path)}{why}")
     for clause in passed:
-        print(f"mpifl: {clause}: going on from checkpoint {saved.number}", file=sys.stderr, flush=True)
+        log.warning("%s: going on from checkpoint %d", clause, saved.number)
     saved.facts["passed"], saved.facts["found"] = passed, session
     return job, saved
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import signal
 import sys
@@ -19,8 +20,9 @@ from mpifl.scheduling.schedule import LiveSchedule, ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer, Ranks
 from mpifl.server.evaluator import Evaluator
 from mpifl.server.loop import LoopState, ServerLoop
+from mpifl.server.outcome import Outcome
 from mpifl.server.progress import Progress
-from mpifl.signals import SignalRecorder, code_of
+from mpifl.signals import SignalRecorder, exit_code
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -29,10 +31,13 @@ if TYPE_CHECKING:
     from mpifl.storage.checkpoint_set import Checkpoint
 
 
+log = logging.getLogger("mpifl")
+
+
 class Ends(Ranks, Link, Protocol):
     """The server's end of a link, and the ranks behind it."""
 
-    signals: list[int]  # that other ranks have heard
+    signals: list[int]  # that other ranks have received
     stuck: set[int]  # ranks that did not end
 
     def expect(self, i: int, round: int) -> None:
@@ -44,11 +49,12 @@ class Session:
 
     def __init__(
         self, job: Job, problem: Problem, server: State, clients: Clients, link: Ends,
-        schedule: LiveSchedule | ReplaySchedule, writer: RunWriter, saved: Checkpoint | None, heard: SignalRecorder,
+        schedule: LiveSchedule | ReplaySchedule, writer: RunWriter, saved: Checkpoint | None, signals: SignalRecorder,
     ) -> None:  # fmt: skip
         self._job, self._link, self._writer, self._schedule = job, link, writer, schedule
-        self.stuck: set[int] = set()  # ranks that have not ended
-        self._heard = heard
+        self._error = ""  # why the run failed, or was not saved
+        self._stuck: set[int] = set()  # ranks that have not ended
+        self._signals = signals
         plan = schedule if isinstance(schedule, LiveSchedule) else None
         facts: Mapping[str, Any] = saved.facts if saved else {}
         self._earlier = float(facts.get("wall_seconds", 0.0))  # of the run, before it was resumed
@@ -92,8 +98,8 @@ class Session:
         self._writer.event(at, "resumed", -1, text, loop.updates, loop.version)
 
     # -- the run -------------------------------------------------------------------------------------------------------
-    def run(self) -> int:
-        """Runs it to its end; the exit code."""
+    def run(self) -> Outcome:
+        """Runs it to its end."""
         writer = self._writer
         status, code = "failed", 3
         x: np.ndarray | None = None  # a run that fails keeps the model that it began with
@@ -106,9 +112,9 @@ class Session:
             with np.errstate(over="ignore", invalid="ignore"):
                 ended = self.loop.run(self._stopped, self._interrupted)
             x = self._job.algorithm.model(self.loop.server)
-            status, code = ("completed", 0) if ended else ("interrupted", code_of(self._heard.numbers[0]))
+            status, code = ("completed", 0) if ended else ("interrupted", exit_code(self._signals.numbers[0]))
         except RunFailed as error:
-            print(f"mpifl: the run failed: {error}", file=sys.stderr)
+            self._report("the run failed", error)
             lines = str(error).splitlines()  # of a rank's traceback: where, and what
             writer.event(self._at(), "failed", -1, " ".join(dict.fromkeys([lines[0], lines[-1]])))
         except Exception as error:
@@ -118,8 +124,13 @@ class Session:
             whole = self._end(status, code, x, cpu)
         if not whole:
             status, code = "failed", 3
-        print(f"{self._job.output}: {status}, {self.record.summary()}{self._goes_on(status)}", flush=True)
-        return code
+        summary = f"{self._job.output}: {status}, {self.record.summary()}{self._goes_on(status)}"
+        return Outcome(self._job.output, status, code, summary, self._error, frozenset(self._stuck))
+
+    def _report(self, what: str, error: RunFailed) -> None:
+        """Logs at once what went wrong: the end of the other ranks may take long."""
+        self._error = str(error)
+        log.error("%s: %s", what, error)
 
     def _end(self, status: str, code: int, x: np.ndarray | None, cpu: float) -> bool:
         """Whether the file has all that it should."""
@@ -131,20 +142,19 @@ class Session:
         self.record.close()
         unexpected, whole = sys.exc_info()[0] is not None, True  # an unexpected error ends all ranks at once
         if status == "interrupted":  # a launcher may leave us half a second: the file first
-            name = signal.Signals(self._heard.numbers[0]).name
+            name = signal.Signals(self._signals.numbers[0]).name
             writer.event(at, "interrupted", -1, f"by {name}; updates under way are not applied")
             whole = self._close(status, x)
-        if self.checkpointer and not unexpected and self._heard.numbers:
+        if self.checkpointer and not unexpected and self._signals.numbers:
             self._save_last(at)
         dropped = 0 if unexpected else self._link.finish(code, self._job.faults.patience or inf)
-        self.stuck = self._link.stuck
+        self._stuck = self._link.stuck
         if self.checkpointer:
             self.checkpointer.close()
         if status != "interrupted":
             if dropped:
                 writer.event(at, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
             whole = self._close(status, x)
-        self._heard.forget()
         return whole
 
     def _at(self) -> float:
@@ -158,7 +168,7 @@ class Session:
         try:
             self.checkpointer.finish(at, self.loop)
         except RunFailed as error:
-            print(f"mpifl: the run was not saved at its end: {error}", file=sys.stderr, flush=True)
+            self._report("the run was not saved at its end", error)
 
     def _close(self, status: str, x: np.ndarray | None) -> bool:
         """Whether all was written; the ranks end as they would."""
@@ -166,8 +176,8 @@ class Session:
             self.evaluator.close()
             self._writer.close(status, x)
         except RunFailed as error:
-            if status != "failed":  # else it was said why
-                print(f"mpifl: the run failed: {error}", file=sys.stderr, flush=True)
+            if status != "failed":  # else it is known why
+                self._report("the run failed", error)
             return False
         return True
 
@@ -178,9 +188,9 @@ class Session:
 
     def _interrupted(self) -> bool:
         """Whether a signal ends the run."""
-        if self._link.signals and not self._heard.numbers:  # our own may still come, and is not a second one
-            self._heard.numbers.append(self._link.signals[0])
-        return bool(self._heard.numbers)
+        if self._link.signals and not self._signals.numbers:  # our own may still come, and is not a second one
+            self._signals.numbers.append(self._link.signals[0])
+        return bool(self._signals.numbers)
 
     def _stopped(self) -> bool:
         """Whether a target ends the run now. Raises RunFailed where rows could not be written."""

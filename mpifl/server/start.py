@@ -12,6 +12,7 @@ from mpifl.errors import ConfigError, inside
 from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Parts, Seconds
 from mpifl.scheduling.schedule import ClientIncident, LiveSchedule, ReplaySchedule
+from mpifl.signals import SignalRecorder
 from mpifl.transport.handshake import Handshake, rank_resources
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from mpifl.config.job import Job
     from mpifl.problems import Problem
+    from mpifl.server.outcome import Outcome
     from mpifl.server.session import Ends
     from mpifl.storage import Run
     from mpifl.storage.checkpoint_set import Checkpoint
@@ -26,19 +28,18 @@ if TYPE_CHECKING:
 
 def run_server(
     job: Job, handshake: Handshake | None = None, *, replay: Run | None = None, saved: Checkpoint | None = None,
-    problem: Problem | None = None,
-) -> int:  # fmt: skip
-    """Runs a job, repeats a recorded run, or resumes an interrupted one; the exit code.
+    problem: Problem | None = None, signals: SignalRecorder | None = None,
+) -> Outcome:  # fmt: skip
+    """Runs a job, repeats a recorded run, or resumes an interrupted one.
 
-    Raises ConfigError before the run starts; the other ranks are then still to be released. `problem` saves the loading
-    where several jobs share it.
+    The caller ends ranks that are stuck. Raises ConfigError before the run starts; the other ranks are then still to be
+    released. `problem` saves the loading where several jobs share it; `signals` end the run.
     """
     from mpifl.config.job import job_to_dict
     from mpifl.problems import Place, load
     from mpifl.server.in_process import Here, to_go_on
     from mpifl.server.provenance import attributes
     from mpifl.server.session import Session
-    from mpifl.signals import SignalRecorder
     from mpifl.storage import RunWriter
     from mpifl.storage.create import refuse_existing
 
@@ -94,14 +95,12 @@ def run_server(
         writer = RunWriter.resumed(job.output, **file, **rows, **model)
     else:
         writer = RunWriter(job.output, **file, x0=x0, overwrite=job.overwrite)
-    signals = SignalRecorder()  # before the ranks start: from then on a signal ends the run as a run
+    signals = signals or SignalRecorder()
+    signals.record()  # before the ranks start
     handshake.start_ranks()
     link: Ends = here if comm is None else _there(comm, job, problem, x0)
     session = Session(job, problem, server, clients, link, schedule, writer, saved, signals)
-    code = session.run()
-    if session.stuck:
-        handshake.kill_stuck_ranks(session.stuck, code)
-    return code
+    return session.run()
 
 
 def _there(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> Ends:

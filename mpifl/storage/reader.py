@@ -10,7 +10,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import h5py
 import numpy as np
@@ -232,7 +232,7 @@ class Run:
                 self._file.close()
         self._file = None
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

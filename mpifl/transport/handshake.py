@@ -6,6 +6,8 @@
     setup: job, clients, x_0  ->                                      or release: exit code, error
                               <- report      ready, or what is wrong
     start                     ->                                      or release: exit code, error
+    (the run)
+    release: exit code, error ->
 
 Rank 0 alone decides, and alone prints.
 """
@@ -18,7 +20,7 @@ import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -63,7 +65,7 @@ class ClientSetup(NamedTuple):
 
 
 class Released(Exception):
-    """Rank 0 has released this rank: there is no run; with the exit code and the error that all ranks end with."""
+    """Rank 0 has released this rank; with the exit code and the error that all ranks end with."""
 
     def __init__(self, code: int, error: ConfigError | RunFailed | None = None) -> None:
         super().__init__(code, error)
@@ -123,6 +125,15 @@ def await_start(comm: MPI.Comm) -> None:
     _check_released(receive_json(comm))
 
 
+def await_release(comm: MPI.Comm) -> tuple[int, ConfigError | RunFailed | None]:
+    """Waits for the end of the command, after this rank's part of the run; its exit code and error."""
+    try:
+        _check_released(receive_json(comm))
+    except Released as released:
+        return released.code, released.error
+    raise AssertionError("rank 0 releases ranks after a run")
+
+
 def receive_json(comm: MPI.Comm) -> dict[str, Any]:
     """The next text that rank 0 sends."""
     length = int(receive_array(comm, 1, np.int64)[0])
@@ -167,6 +178,7 @@ class Handshake:
         self._hellos: list[Hello] = []
         self._replies: tuple[list[bytearray], list[MPI.Request]] | None = None  # being received; left by an interrupt
         self._sends: list[MPI.Request] = []  # likewise
+        self._quarantined: list[MPI.Request] = []  # to ranks that have died: MPI may still use their buffers
 
     def gather_hellos(self) -> list[Hello]:
         """Every rank's hello, in order of rank; the other ranks send theirs once, as soon as they are up."""
@@ -199,29 +211,35 @@ class Handshake:
 
     def start_ranks(self) -> None:
         """Starts the run on all ranks; from now on it goes on without those that die."""
-        if not self.comm:
-            return
-        from mpifl.transport.mpi import MPI
+        if self.comm:
+            self._send_to_each_alive({})
 
-        for rank in range(1, self.comm.size):
-            with contextlib.suppress(MPI.Exception):
-                self._post(rank, {})
-                self._wait()
-
-    def release_ranks(self, code: int, error: ConfigError | RunFailed | None = None) -> None:
-        """Ends the command on all other ranks, which wait for their setup or for the start: there is no run."""
+    def release_ranks(
+        self, code: int, error: ConfigError | RunFailed | None = None, stuck: Collection[int] = ()
+    ) -> None:
+        """Ends the command on the other ranks: they wait for their setup, for the start, or have ended their run."""
         if not self.comm:
             return
         self.gather_hellos()
         config = [error.key, str(error.value), error.expected] if isinstance(error, ConfigError) else None
-        text = {"code": code, "error": config or (error and [str(error)])}
-        for rank in range(1, self.comm.size):
-            self._post(rank, text)
-        self._wait()
+        self._send_to_each_alive({"code": code, "error": config or (error and [str(error)])}, stuck)
         if self._replies:  # of no use, but another command may follow
             self._gather()
 
-    def kill_stuck_ranks(self, stuck: set[int], code: int) -> None:
+    def _send_to_each_alive(self, text: dict[str, Any], stuck: Collection[int] = ()) -> None:
+        assert self.comm
+        from mpifl.transport.mpi import MPI
+
+        for rank in range(1, self.comm.size):
+            if rank not in stuck:
+                try:
+                    self._post(rank, text)
+                    self._wait()
+                except MPI.Exception:  # it has died
+                    self._quarantined += self._sends
+                    self._sends.clear()
+
+    def kill_stuck_ranks(self, stuck: Collection[int], code: int) -> None:
         """Ends ranks that have not answered for too long, and will not end by themselves."""
         if self.comm and not is_fault_tolerant():
             abort_all_ranks(self.comm, code)

@@ -8,13 +8,15 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from mpifl.errors import RunFailed
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.signals import Interrupted
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+T = TypeVar("T")
 MPI_START_TIMEOUT = 600  # s that MPI may take to start
 RANK_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS")  # set by mpirun, mpiexec, srun
 
@@ -41,22 +43,24 @@ def is_fault_tolerant() -> bool:
     return os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")  # noqa: SIM112 - as Open MPI spells it
 
 
-def run_or_abort(comm: MPI.Comm | None, run: Callable[[], int]) -> int:
-    """The exit code of `run`; an unexpected error is printed and ends all ranks with exit code 3."""
+def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
+    """What `run` returns; an unexpected error is printed and ends all ranks with exit code 3.
+
+    ConfigError, RunFailed and Interrupted pass: `run` has released the other ranks.
+    """
     try:
         return run()
-    except (Exception, SystemExit, GeneratorExit) as error:  # sys.exit in a user's code: the others must not wait
-        text = f"rank {comm.rank if comm else 0} on {socket.gethostname()}:\n{traceback.format_exc()}"
+    except (ConfigError, RunFailed, Interrupted):
+        raise
+    except BaseException as error:  # sys.exit in a user's code and a second Ctrl-C too: the others must not wait
+        text = f"rank {comm.rank} on {socket.gethostname()}:\n{traceback.format_exc()}"
         if isinstance(error, MemoryError):
             text = f"mpifl: the run failed: out of memory ({error})\n"
-        elif isinstance(error, RunFailed):
-            text = f"mpifl: the run failed: {error}\n"
         elif dead := _dead_ranks(comm, error):
             text = f"mpifl: the run failed: rank {', '.join(map(str, sorted(dead)))} died\n"
         print(text, end="", file=sys.stderr, flush=True)  # in one piece: the abort may come at once
-        if comm:
-            abort_all_ranks(comm, 3)
-        return 3
+        abort_all_ranks(comm, 3)
+        raise
 
 
 def abort_all_ranks(comm: MPI.Comm, code: int) -> None:
@@ -67,10 +71,8 @@ def abort_all_ranks(comm: MPI.Comm, code: int) -> None:
     comm.Abort(code)
 
 
-def _dead_ranks(comm: MPI.Comm | None, error: BaseException) -> set[int]:
+def _dead_ranks(comm: MPI.Comm, error: BaseException) -> set[int]:
     """The ranks that have died, where `error` is MPI's report of that."""
-    if comm is None:
-        return set()
     from mpifl.transport.mpi import MPI, dead
 
     return dead(comm) if isinstance(error, MPI.Exception) else set()

@@ -17,7 +17,7 @@ from tests.loops import close
 def test_limit_in_process(row: Row, tmp_path: Path) -> None:
     """The model ends at the stated optimum or bias."""
     path = tmp_path / "run.h5"
-    assert run_server(config.job_from_dict({"name": "row", "output": str(path), **row.job()})) == 0
+    assert run_server(config.job_from_dict({"name": "row", "output": str(path), **row.job()})).code == 0
     with open_run(path) as run:
         close(run.model, row.limit, row.accuracy)
 

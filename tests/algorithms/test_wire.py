@@ -49,7 +49,7 @@ def run(folder: Path, section: dict[str, Any], updates: int) -> Any:
         "problem": {"clients": N, "model": {"name": "quadratic", "dim": D}, "dtype": "float64"},
         "clock": {"mode": "virtual", "delay": "fixed"}, "stop": {"updates": updates}, "evaluate": {"updates": updates},
     }  # fmt: skip
-    assert run_server(config.job_from_dict(job)) == 0
+    assert run_server(config.job_from_dict(job)).code == 0
     with open_run(folder / "run.h5") as file:
         return file.updates
 

@@ -47,7 +47,7 @@ def on(device: str, case: dict[str, Any], **torch_: Any) -> dict[str, Any]:
 def ran(folder: Path, name: str, case: dict[str, Any]) -> Path:
     """The results of a case that this process has run."""
     path = folder / f"{name}.h5"
-    assert run_server(config.job_from_dict({"name": name, "output": str(path), **case})) == 0
+    assert run_server(config.job_from_dict({"name": name, "output": str(path), **case})).code == 0
     return path
 
 

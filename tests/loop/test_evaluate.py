@@ -142,7 +142,7 @@ def test_personal_accuracies_recomputed(tmp_path: Path) -> None:
     section = {"name": "apfl", "mixing": 1.0, "step_size": 1.0, "local_steps": 2, "cohort": 3}
     made = job(path, section, stop={"time": 60}, evaluate={"every": 0.75})
     made = replace(made, problem=replace(made.problem, batch_size=2))  # steps so rough that accuracies fall as well
-    assert run_server(made) == 0
+    assert run_server(made).code == 0
     problem = load(made.problem)
     x0 = problem.initial(2)
     mine = [problem.shard(i) for i in range(5)]
@@ -176,7 +176,7 @@ def test_personal_accuracies_recomputed(tmp_path: Path) -> None:
 
 def test_a_method_without_personal_models(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
-    assert run_server(job(path, {"name": "area", "step_size": 0.3})) == 0
+    assert run_server(job(path, {"name": "area", "step_size": 0.3})).code == 0
     with open_run(path) as run:
         assert run.evaluations.filter(like="personal").isna().all(axis=None)
         assert run.evaluations.client_accuracy_mean.notna().all() and run.evaluations.gradient_norm.isna().all()
@@ -188,7 +188,7 @@ def test_gradient_and_penalty_in_the_run_file(tmp_path: Path) -> None:
     section = {"name": "feddr", "eta": 0.1, "step_size": 0.1, "regulariser": {"name": "l1", "tau": 0.02}}
     clock = {"mode": "virtual", "delay": "fixed"}
     made = job(path, section, evaluate={"every": 2, "gradient": True}, clock=clock)
-    assert run_server(made) == 0
+    assert run_server(made).code == 0
     problem = load(made.problem)
     with open_run(path) as run:
         last, x = run.evaluations.iloc[-1], run.model

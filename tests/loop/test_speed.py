@@ -239,13 +239,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "clock": {"mode": "real", "delay": {"name": "fixed", "seconds": [0.004, 0.012, 0.03, 0.06]}},
         }
     )  # fmt: skip
-    assert run_server(job) == 0
+    assert run_server(job).code == 0
     return path
 
 
 def repeat(path: Path, output: Path) -> Path:
     with open_run(path) as run_file:
-        assert run_server(config.replayed(run_file.config, output, []), replay=run_file) == 0
+        assert run_server(config.replayed(run_file.config, output, []), replay=run_file).code == 0
     return output
 
 

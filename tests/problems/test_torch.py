@@ -37,7 +37,7 @@ def run(tmp_path: Path, name: str = "run", **options: Any) -> Run:
     given = {"clients": 6, "l2": 0, "batch": 16, "dtype": "float64", "updates": 40, "rows": "null", "gradient": True}
     file = tmp_path / f"{name}.yaml"
     file.write_text(JOB.format(**{**given, **options}))
-    assert run_server(config.load(file, [f"output={tmp_path / name}.h5"])) == 0
+    assert run_server(config.load(file, [f"output={tmp_path / name}.h5"])).code == 0
     return open_run(tmp_path / f"{name}.h5")
 
 
@@ -197,7 +197,7 @@ def test_one_client_is_a_plain_loop_on_text(model: str, tmp_path: Path, monkeypa
     given = {"clients": "null", "l2": 0, "batch": 6, "dtype": "float32", "updates": 3, "rows": 20, "gradient": False}
     file.write_text(JOB.format(model=model, algorithm=algorithm, **given).replace("digits", data))
     job = config.load(file, [f"output={tmp_path}/run.h5"])
-    assert run_server(job) == 0
+    assert run_server(job).code == 0
     problem = problems.load(job.problem)
     begins, y = (torch.from_numpy(part) for part in problem.shard(0)[:2])
     tokens = torch.from_numpy(np.load(problem.meta["tokens"][0]).astype(np.int64))

@@ -38,7 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             "clock": {"mode": "virtual", "delay": "exponential"}, "evaluate": {"updates": 10},
         }
     )  # fmt: skip
-    assert run_server(job) == 0
+    assert run_server(job).code == 0
     old = folder / "old.h5"
     old.write_bytes((folder / "new.h5").read_bytes())
     with h5py.File(old, "r+", libver="latest") as file:
@@ -81,7 +81,7 @@ def test_an_old_file_is_reported(files: tuple[Path, Path], tmp_path: Path) -> No
 def test_an_old_file_is_replayed(files: tuple[Path, Path], tmp_path: Path) -> None:
     """To the same rows and the same model."""
     with open_run(files[1]) as old:
-        assert run_server(config.replayed(old.config, tmp_path / "again.h5", []), replay=old) == 0
+        assert run_server(config.replayed(old.config, tmp_path / "again.h5", []), replay=old).code == 0
     assert not differing(files[0], tmp_path / "again.h5", but=("events",))
 
 

@@ -1,0 +1,156 @@
+"""A run file for notebooks and scripts, with plots; and several of them as one."""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpifl.analysis.trials import flatten, group, load
+from mpifl.errors import ConfigError
+from mpifl.storage import Run as RunFile
+from mpifl.storage import open_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+
+PLACES = ("name", "output", "overwrite")  # keys that say where a run is written, not what it is
+
+
+class Run(RunFile):
+    """A run file: what it held when it was opened, or at the last `refresh`; and its curves."""
+
+    def plot(self, y: str | Sequence[str], x: str = "time", ax: Axes | None = None, **style: Any) -> Axes:
+        """Draws columns of `evaluations` against another one, into `ax` or a new figure; the Axes.
+
+        y, x    e.g. "test_accuracy", "train_loss"; "time" (s), "updates", "version"
+        style   as matplotlib's `plot` takes it
+
+        Raises ConfigError for a column that evaluations do not have, and where nothing was evaluated in it.
+        """
+        from mpifl.analysis.figures import plot_columns
+
+        virtual = str(self.attrs.get("clock", "")).startswith("virtual")
+        return plot_columns(self.evaluations, [y] if isinstance(y, str) else list(y), x, virtual, ax, **style)
+
+
+class Runs:
+    """Several run files as one table each of evaluations, updates, and so on.
+
+    In front of a table's own columns stand `run`, the file's name, and the configuration's keys that differ between the
+    runs, dotted: `seed`, `algorithm.step_size`. Files are opened when they are read, and closed again.
+    """
+
+    def __init__(self, paths: Sequence[str | Path]) -> None:
+        """Raises ConfigError for a file that cannot be read."""
+        self.paths = [Path(path) for path in paths]
+        configs = []
+        for path in self.paths:
+            with open_run(path) as run:
+                configs.append(flatten(run.config))
+        keys = dict.fromkeys(key for config in configs for key in config if key not in PLACES)
+        differing = [key for key in keys if len({json.dumps(c.get(key), default=str) for c in configs}) > 1]
+        stems = [path.stem for path in self.paths]
+        names = stems if len(set(stems)) == len(stems) else [str(path) for path in self.paths]
+        self.labels = [
+            {"run": name, **{key: config.get(key) for key in differing}}
+            for name, config in zip(names, configs, strict=True)
+        ]
+        self._frames: dict[str, DataFrame] = {}
+
+    @property
+    def evaluations(self) -> DataFrame:
+        """The evaluations of all runs."""
+        return self._table("evaluations")
+
+    @property
+    def updates(self) -> DataFrame:
+        """The updates of all runs."""
+        return self._table("updates")
+
+    @property
+    def aggregations(self) -> DataFrame:
+        """The global steps of all runs."""
+        return self._table("aggregations")
+
+    @property
+    def events(self) -> DataFrame:
+        """The events of all runs."""
+        return self._table("events")
+
+    @property
+    def clients(self) -> DataFrame:
+        """The clients of all runs; `client` is a client's number in its run."""
+        return self._table("clients")
+
+    @property
+    def status(self) -> DataFrame:
+        """One row a run: `run`, the keys that differ, and `status`."""
+        import pandas as pd
+
+        return pd.DataFrame([{**label, "status": run.status} for label, run in zip(self.labels, self, strict=True)])
+
+    def plot(self, y: str, ax: Axes | None = None, **style: Any) -> Axes:
+        """Draws a column of `evaluations` against time, a line for each configuration; the Axes.
+
+        Runs that differ in their seed alone are one line, their mean, with a band from the least to the greatest.
+        Raises ConfigError for a column that evaluations do not have.
+        """
+        from mpifl.analysis.figures import plot_groups
+
+        groups = group(load(path) for path in self.paths)
+        ax = plot_groups(groups, y, ax, **style)
+        if len(groups) > 1:
+            ax.legend(frameon=False)
+        return ax
+
+    def _table(self, name: str) -> DataFrame:
+        if name not in self._frames:
+            import pandas as pd
+
+            parts = []
+            for label, run in zip(self.labels, self, strict=True):
+                frame: DataFrame = getattr(run, name)
+                if name == "clients":
+                    frame = frame.rename_axis("client").reset_index()
+                for k, (key, value) in enumerate(label.items()):
+                    frame.insert(k, key, value)
+                parts.append(frame)
+            self._frames[name] = pd.concat(parts, ignore_index=True)
+        return self._frames[name]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, k: int) -> Run:
+        return Run(self.paths[k])
+
+    def __iter__(self) -> Iterator[Run]:
+        """The runs one by one, each open until the next one is asked for."""
+        for path in self.paths:
+            with Run(path) as run:
+                yield run
+
+    def __repr__(self) -> str:
+        return f"<Runs {len(self)} files>"
+
+
+def find_runs(paths: str | Path | Sequence[str | Path]) -> list[Path]:
+    """The run files that a path, a pattern, a folder or a list of these names, each once. Raises ConfigError."""
+    found: list[Path] = []
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        if Path(path).is_dir():
+            here = sorted(Path(path).glob("*.h5"))
+        elif Path(path).exists():
+            here = [Path(path)]
+        else:
+            here = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if Path(name).is_file()]
+        if not here:
+            raise ConfigError("run files", path, "a run file, a pattern or a folder with run files")
+        found += here
+    if not found:
+        raise ConfigError("run files", "none", "at least one")
+    return list(dict.fromkeys(found))

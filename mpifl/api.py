@@ -1,0 +1,273 @@
+"""Runs jobs, in this process or on all ranks of an MPI job, and opens what they wrote.
+
+Under `mpirun` every rank makes the same calls, in the same order: rank 0 is the server, the others host clients, and
+each call returns, or raises the same error, on all of them. Nothing is printed; what is worth telling is logged under
+"mpifl".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.server.outcome import Outcome
+from mpifl.signals import Interrupted, SignalRecorder
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from mpifl.analysis.run import Run, Runs
+    from mpifl.config.job import Job
+    from mpifl.problems import Problem
+    from mpifl.storage import Run as RunFile
+    from mpifl.storage.checkpoint_set import Checkpoint
+    from mpifl.transport.handshake import Handshake
+
+log = logging.getLogger("mpifl")
+log.addHandler(logging.NullHandler())
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+def load_job(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys: Any) -> Job:
+    """The job of a file, a dict (`Run.config`, for example) or a job, checked and with everything filled in.
+
+    overrides   `key=value` as on the command line, applied in order: `"stop.time=3"` sets one key of a section,
+                `"stop={time: 3}"` replaces the section
+    keys        top-level keys with plain values, applied last: `seed=7`; `stop={"time": 3}` replaces the section
+
+    Raises ConfigError.
+    """
+    from mpifl import config
+    from mpifl.config.job import Job
+
+    if isinstance(job, Job):
+        return config.load(config.job_to_dict(job), overrides, keys) if overrides or keys else job
+    return config.load(job, overrides, keys)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+def run(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys: Any) -> Run:
+    """Runs a job, given as `load_job` takes it, to its end; the open run file.
+
+    Raises ConfigError before anything is computed, RunFailed where the run fails, and KeyboardInterrupt where Ctrl-C or
+    another signal ends it: the file is then closed with the status "interrupted", and `resume` continues the run if it
+    could save a checkpoint. A second Ctrl-C does not wait for that.
+    """
+    return _opened(execute(lambda: Task(load_job(job, *overrides, **keys))))
+
+
+def resume(path: str | Path) -> Run:
+    """Continues an interrupted run from its newest complete checkpoint, on any number of ranks; the open run file.
+
+    Raises as `run` does; ConfigError for a run that is completed, still running, or has no checkpoint.
+    """
+    return _opened(execute(lambda: resume_task(Path(path))))
+
+
+def replay(path: str | Path, *overrides: str, **keys: Any) -> Run:
+    """Runs a recorded run again in its order of events, bit for bit; the new open run file.
+
+    overrides, keys   `output`, by default NAME-replay.h5 beside the recorded file, and `overwrite`
+
+    Raises as `run` does.
+    """
+    return _opened(execute(lambda: replay_task(Path(path), overrides, keys)))
+
+
+def open_run(path: str | Path) -> Run:
+    """The run file at `path`, at any instant: finished, being written, or left by a killed run. Raises ConfigError."""
+    from mpifl.analysis.run import Run
+
+    return Run(path)
+
+
+def open_runs(paths: str | Path | Sequence[str | Path]) -> Runs:
+    """Several run files: one file, a pattern like "results/*.h5", a folder, or a list of these. Raises ConfigError."""
+    from mpifl.analysis.run import Runs, find_runs
+
+    return Runs(find_runs(paths))
+
+
+@contextmanager
+def keep_problem() -> Iterator[None]:
+    """Within the block, a run whose `problem` section equals that of the run before it reuses the data loaded for that.
+
+    One problem is kept at a time; none after the block. The data files are taken to stay as they are.
+    """
+    global _kept
+    before, _kept = _kept, {}
+    try:
+        yield
+    finally:
+        _kept = before
+
+
+_kept: dict[str, Problem] | None = None  # the problem loaded last, by its section; None: not to be kept
+
+
+def _load_problem(job: Job) -> Problem:
+    from mpifl.problems import load
+
+    if _kept is None:
+        return load(job.problem)
+    key = repr(job.problem)
+    if key not in _kept:
+        _kept.clear()  # before the next is loaded
+        _kept[key] = load(job.problem)
+    return _kept[key]
+
+
+# -- what the command line uses as well --------------------------------------------------------------------------------
+class Task(NamedTuple):
+    """A run that all ranks do together."""
+
+    job: Job
+    replay: RunFile | None = None  # the run whose order of events is repeated
+    saved: Checkpoint | None = None  # the checkpoint to resume from
+
+
+def resume_task(path: Path) -> Task:
+    """Raises ConfigError for a run that cannot be resumed."""
+    from mpifl.server.resume import resumed
+
+    job, saved = resumed(path)
+    return Task(job, saved=saved)
+
+
+def replay_task(path: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None) -> Task:
+    """Raises ConfigError for a run that cannot be replayed, and for changes of more than where to write."""
+    from mpifl import config
+    from mpifl.storage import open_run
+
+    recorded = open_run(path)
+    facts = json.loads(recorded.attrs.get("compute", "[{}]"))  # of each rank; the last one has clients
+    output = path.with_name(f"{path.stem}-replay.h5")
+    return Task(config.replayed(recorded.config, output, overrides, keys, facts[-1].get("threads")), recorded)
+
+
+def execute(
+    prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None] = lambda end: None
+) -> Outcome:
+    """Does on all ranks what rank 0 prepares; how it ended, on all of them.
+
+    prepare   called on rank 0 alone; None: there is nothing to run
+    report    called on rank 0 alone, before the other ranks are released
+
+    Raises ConfigError, on all ranks. An unexpected error passes in one process, and ends all ranks under MPI.
+    """
+    from mpifl.transport.launcher import communicator, run_or_abort
+
+    comm = communicator()
+    if comm is not None and comm.rank > 0:
+        return run_or_abort(comm, lambda: _serve(comm))
+    from mpifl.transport.handshake import Handshake
+
+    if comm is None:
+        return _lead(prepare, report, Handshake())
+    return run_or_abort(comm, lambda: _lead(prepare, report, Handshake(comm)))
+
+
+def _lead(
+    prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None], handshake: Handshake
+) -> Outcome:
+    """Rank 0's part: however it ends, the other ranks are released."""
+    from mpifl.server.start import run_server
+
+    outcome = Outcome("", "completed", 0, "")
+    error: ConfigError | RunFailed | None = None
+    with SignalRecorder() as signals, _one_thread():
+        try:
+            if task := prepare():
+                outcome = run_server(
+                    task.job, handshake, replay=task.replay, saved=task.saved, problem=_load_problem(task.job),
+                    signals=signals,
+                )  # fmt: skip
+        except ConfigError as wrong:
+            error = wrong
+        except (RunFailed, MemoryError) as failure:
+            if isinstance(failure, MemoryError):
+                if handshake.comm:  # the other ranks may be anywhere
+                    raise
+                failure = RunFailed(f"out of memory ({failure})")
+            log.error("the run failed: %s", failure)
+            outcome = Outcome("", "failed", 3, "", str(failure))
+        except Interrupted as interrupted:
+            outcome = Outcome("", "interrupted", interrupted.code, "")
+        signals.record()  # the end is not interrupted
+        if outcome.error:
+            error = RunFailed(outcome.error)
+        report(error if isinstance(error, ConfigError) else outcome)
+        if outcome.stuck:
+            handshake.kill_stuck_ranks(outcome.stuck, outcome.code)
+        handshake.release_ranks(2 if isinstance(error, ConfigError) else outcome.code, error, outcome.stuck)
+    if isinstance(error, ConfigError):
+        raise error
+    return outcome
+
+
+def _serve(comm: MPI.Comm) -> Outcome:
+    """The part of every other rank."""
+    from mpifl.client.rank import run_client_rank
+
+    with _one_thread():
+        end = run_client_rank(comm)
+    if isinstance(end.error, ConfigError):
+        raise end.error
+    status = {0: "completed", 3: "failed"}.get(end.code, "interrupted")
+    return Outcome(end.job.output if end.job else "", status, end.code, "", str(end.error or ""))
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    """NumPy on one thread, where the environment does not say how many: the last bits of a sum depend on it."""
+    if any(name in os.environ for name in THREADS):
+        return nullcontext()
+    from threadpoolctl import threadpool_limits
+
+    return cast(AbstractContextManager[object], threadpool_limits(1))
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+def _opened(outcome: Outcome) -> Run:
+    """The run file of a run. Raises RunFailed, or Interrupted, where it is not completed."""
+    if outcome.status == "failed":
+        raise RunFailed(outcome.error)
+    if outcome.status == "interrupted":
+        raise Interrupted(outcome.code, outcome.summary or outcome.error)
+    if outcome.summary:
+        return open_run(outcome.output)
+    return cast("Run", _LazyRun(outcome.output))
+
+
+class _LazyRun:
+    """A run that is opened on first use: a rank that hosts clients needs neither h5py nor pandas."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._run: Run | None = None
+
+    def _open(self) -> Run:
+        self._run = self._run or open_run(self._path)
+        return self._run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._open(), name)
+
+    def __enter__(self) -> Run:
+        return self._open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._run:
+            self._run.close()
+
+    def __repr__(self) -> str:
+        return repr(self._open())
