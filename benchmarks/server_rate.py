@@ -26,6 +26,7 @@ from mpifl.client.worker import work
 from mpifl.scheduling.clocks import RealClock
 from mpifl.scheduling.schedule import LiveSchedule
 from mpifl.server.loop import ServerLoop
+from mpifl.storage.tables import Row
 from mpifl.transport.frames import Frames
 from mpifl.transport.mpi import DATA, FRAME, MPI
 from mpifl.transport.mpi_client import ClientEnd
@@ -58,13 +59,12 @@ class Rows:
     """A trace in memory, as the run file's writer takes it before its thread does."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[float, ...]] = []
+        self.rows: list[Row] = []
 
-    def update(self, *row: float) -> None:
+    def append(self, row: Row) -> None:
         self.rows.append(row)
 
-    def aggregation(self, *row: float) -> None:
-        self.rows.append(row)
+    def set_client_state(self, client: int, state: str) -> None: ...
 
 
 def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:

@@ -12,6 +12,7 @@ from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.client.worker import Worker
 from mpifl.scheduling.schedule import LiveSchedule, ReplaySchedule
 from mpifl.server.loop import ServerLoop
+from mpifl.storage.tables import AggregationRow, Row, UpdateRow
 from mpifl.transport.in_process import InProcess
 
 EXACT = 1e-12  # the tolerance of what holds exactly, but for rounding
@@ -196,18 +197,17 @@ class Log:
     def order(self) -> list[int]:
         return [row[1] for row in self.updates]
 
-    def update(self, *row) -> None:  # type: ignore[no-untyped-def]
-        self.updates.append(row)
+    def append(self, row: Row) -> None:
+        if isinstance(row, UpdateRow):
+            self.updates.append(row)
+        elif isinstance(row, AggregationRow):
+            self.aggregations.append(row)
+            self.models.append(self.server.x.copy())
+        else:
+            self.events.append(row)
 
-    def event(self, *row) -> None:  # type: ignore[no-untyped-def]
-        self.events.append(row)
-
-    def state(self, client: int, state: str) -> None:
+    def set_client_state(self, client: int, state: str) -> None:
         self.states[client] = state
-
-    def aggregation(self, *row) -> None:  # type: ignore[no-untyped-def]
-        self.aggregations.append(row)
-        self.models.append(self.server.x.copy())
 
     def record(self, timed: bool) -> ReplaySchedule:
         """The order of events, as a run file gives it to a replay."""

@@ -23,6 +23,7 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.objective import Vector
 from mpifl.scheduling.schedule import LiveSchedule
 from mpifl.storage.checkpoint_set import Part, commit, discard, folder_of
+from mpifl.storage.tables import EventRow
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.frames import PartStatus
 
@@ -175,7 +176,7 @@ class Checkpointer:
         self._tell(time_, "checkpoint-failed", text, loop)
 
     def _tell(self, time_: float, kind: str, text: str, loop: ServerLoop) -> None:
-        self._writer.event(time_, kind, -1, text, loop.updates, loop.version)
+        self._writer.append(EventRow(time_, kind, -1, text, loop.updates, loop.version))
 
     def finish(self, time_: float, loop: ServerLoop) -> None:
         """Waits for the checkpoint that was begun, as long as a client may take."""

@@ -1,4 +1,4 @@
-"""Evaluation beside the run: models are measured in a thread of their own, so that aggregation never waits for one."""
+"""Evaluates models in a thread of its own, so that aggregation never waits for an evaluation."""
 
 from __future__ import annotations
 
@@ -6,30 +6,40 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import isnan, nan
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from mpifl.objective import Vector
+from mpifl.storage.tables import EvaluationRow, EventRow
 
 if TYPE_CHECKING:
     from mpifl.storage import RunWriter
 
-QUEUE = 4  # models that may wait to be measured
-Asked = tuple[float, int, int, Vector, np.ndarray | None]  # time (s), updates, version, model (d,), accuracies (n,)
+QUEUE_LIMIT = 4  # models that may wait to be evaluated
+
+
+class EvaluationRequest(NamedTuple):
+    """A model that is to be evaluated."""
+
+    time: float  # s of the run's clock
+    updates: int
+    version: int
+    x: Vector  # (d,)
+    accuracies: np.ndarray | None  # (n,) of the clients under their own models; NaN where not yet reported
 
 
 class Evaluator:
-    """Measures models in order of submission and records the results.
+    """Evaluates models in order of submission and records the results.
 
-    Under the real clock a model that finds `QUEUE` others waiting is passed over, and an event says so; a
-    deterministic run waits instead, and where it may end by accuracy it waits for every result.
+    Under the real clock a model is skipped where `QUEUE_LIMIT` others wait, and an event records that; a deterministic
+    run waits instead, and where a target accuracy may end it, it waits for every result.
     """
 
     def __init__(
         self,
-        problem: Measured,
-        record: RunWriter,
+        problem: Evaluated,
+        writer: RunWriter,
         *,
         deterministic: bool,
         accuracy: float | None,
@@ -38,63 +48,72 @@ class Evaluator:
         first: np.ndarray | float = nan,
         best: float = nan,
     ) -> None:
-        """gradient: whether its norm is measured as well; penalty(x): added to the training loss;
-        first (n,): what stands for the personal accuracy of a client that has told none yet; best: BMTA so far."""
-        self._problem, self._record = problem, record
+        """
+        accuracy  the target, if any
+        gradient  whether to evaluate its norm as well
+        penalty   penalty(x) is added to the training loss
+        first     (n,) accuracies of the clients before they report one
+        best      the highest mean personal accuracy so far (BMTA)
+        """
+        self._problem, self._writer = problem, writer
         self._gradient, self._penalty, self._first, self.best = gradient, penalty, first, best
         self._deterministic, self._accuracy = deterministic, accuracy
         self._pool = ThreadPoolExecutor(1, "evaluate")
-        self._pending: deque[tuple[Future[float], Asked]] = deque()
+        self._pending: deque[tuple[Future[float], EvaluationRequest]] = deque()
         self._best = best  # BMTA of the models that are no longer pending
         self._submitted = 0
-        self._passed_over: Asked | None = None
-        self.reached = False
-        self.latest: dict[str, float] = {}
+        self._skipped: EvaluationRequest | None = None  # the last request, where it was skipped
+        self.reached = False  # the target accuracy
+        self.latest: dict[str, float] = {}  # metrics
 
-    def __call__(self, time: float, updates: int, version: int, x: Vector, personal: np.ndarray | None = None) -> bool:
-        """Queues a model; whether the target accuracy has been reached. Raises what an earlier measurement raised.
-
-        personal (n,): the clients' accuracies under their own models, NaN where a client has told none yet.
-        """
-        while self._pending and self._pending[0][0].done():
-            self._best = self._pending.popleft()[0].result()
-        if len(self._pending) >= QUEUE:
+    def __call__(
+        self, time: float, updates: int, version: int, x: Vector, accuracies: np.ndarray | None = None
+    ) -> bool:
+        """Queues a model; whether the target accuracy has been reached. Raises what an earlier evaluation raised."""
+        request = EvaluationRequest(time, updates, version, x, accuracies)
+        self._collect()
+        if len(self._pending) >= QUEUE_LIMIT:
             if not self._deterministic:
-                self._passed_over = (time, updates, version, x, personal)
-                self._record.event(time, "evaluation-skipped", -1, f"{QUEUE} models were still waiting")
+                self._skipped = request
+                text = f"{QUEUE_LIMIT} models were still waiting"
+                self._writer.append(EventRow(time, "evaluation-skipped", -1, text))
                 return self.reached
             self._best = self._pending.popleft()[0].result()
-        self._passed_over = None
-        self.submit((time, updates, version, x, personal))
+        self._skipped = None
+        self.submit(request)
         if self._deterministic and self._accuracy is not None:
             self._best = self._pending.pop()[0].result()
         return self.reached
 
-    def submit(self, asked: Asked) -> None:
+    def submit(self, request: EvaluationRequest) -> None:
         """Queues a model, however many wait."""
-        self._pending.append((self._pool.submit(self._measure, *asked), asked))
+        self._pending.append((self._pool.submit(self._evaluate, request), request))
         self._submitted += 1
 
-    def pending(self) -> tuple[int, float, list[Asked]]:
-        """How many models have been measured, their BMTA, and the models that wait. Raises what measuring raised."""
+    def pending(self) -> tuple[int, float, list[EvaluationRequest]]:
+        """How many models have been evaluated, their BMTA, and those that wait. Raises what an evaluation raised."""
+        self._collect()
+        return self._submitted - len(self._pending), self._best, [request for _, request in self._pending]
+
+    def _collect(self) -> None:
         while self._pending and self._pending[0][0].done():
             self._best = self._pending.popleft()[0].result()
-        return self._submitted - len(self._pending), self._best, [asked for _, asked in self._pending]
 
-    def _measure(self, time: float, updates: int, version: int, x: Vector, personal: np.ndarray | None) -> float:
+    def _evaluate(self, request: EvaluationRequest) -> float:
+        time, updates, version, x, accuracies = request
         metrics = self._problem.evaluate(x)
         metrics["train_loss"] += self._penalty(x)
         if self._gradient:
             metrics["gradient_norm"] = self._problem.gradient_norm(x)
-        if personal is not None:
-            metrics |= self._spread(np.where(np.isnan(personal), self._first, personal))
+        if accuracies is not None:
+            metrics |= self._personal_accuracies(np.where(np.isnan(accuracies), self._first, accuracies))
         self.latest = metrics
-        self._record.evaluation(time, updates, version, **metrics)
+        self._writer.append(EvaluationRow(time, updates, version, **metrics))
         if self._accuracy is not None and metrics.get("test_accuracy", 0.0) >= self._accuracy:
             self.reached = True
         return self.best
 
-    def _spread(self, accuracies: np.ndarray) -> dict[str, float]:
+    def _personal_accuracies(self, accuracies: np.ndarray) -> dict[str, float]:
         """Mean, quartiles, and the best mean so far (BMTA), over the clients that have test rows."""
         known = accuracies[~np.isnan(accuracies)]
         if not len(known):
@@ -105,9 +124,9 @@ class Evaluator:
         return {f"personal_accuracy_{k}": v for k, v in zip(names, [mean, *quartiles, self.best], strict=True)}
 
     def close(self) -> None:
-        """Finishes what is queued; the run's last model is always measured."""
-        if self._passed_over:
-            self.submit(self._passed_over)
+        """Finishes what is queued; the run's last model is always evaluated."""
+        if self._skipped:
+            self.submit(self._skipped)
         try:
             for future, _ in self._pending:
                 future.result()
@@ -115,8 +134,8 @@ class Evaluator:
             self._pool.shutdown()
 
 
-class Measured(Protocol):
-    """What is evaluated (`mpifl.problems`)."""
+class Evaluated(Protocol):
+    """What evaluates a model (`mpifl.problems`)."""
 
     def evaluate(self, x: Vector) -> dict[str, float]: ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from mpifl.scheduling.clocks import Link
 from mpifl.scheduling.schedule import Event
 from mpifl.server.clients import ASIDE, LOST, ClientTable, ClientTableState
 from mpifl.server.failures import Action, ClientFailures, Decision
+from mpifl.storage.tables import AggregationRow, EventRow, Row, UpdateRow
 from mpifl.transport.frames import HEAD
 
 
@@ -36,20 +37,17 @@ class Schedule(Protocol):
 
 
 class Recorder(Protocol):
-    """What is told of every update, aggregation and event (`mpifl.storage.RunWriter`)."""
+    """Takes the rows of a run (`mpifl.storage.RunWriter`)."""
 
-    def update(
-        self, time: float, client: int, version: int, staleness: int, local_steps: int, bytes: int, norm: float,
-        bytes_down: int, compute: float, exchange: float,
-    ) -> None: ...  # fmt: skip
+    def append(self, row: Row) -> None: ...
 
-    def aggregation(self, time: float, updates: int) -> None: ...
+    def set_client_state(self, client: int, state: str) -> None: ...
 
-    def event(
-        self, time: float, kind: str, client: int = -1, text: str = "", updates: int = -1, version: int = -1
-    ) -> None: ...
 
-    def state(self, client: int, state: str) -> None: ...
+class Observer(Protocol):
+    """Is called for every update, such as a progress bar."""
+
+    def on_update(self, row: UpdateRow) -> None: ...
 
 
 class Checkpointer(Protocol):
@@ -96,17 +94,20 @@ class ServerLoop:
     """
 
     def __init__(
-        self, algorithm: Algorithm, server: State, clients: Clients, link: Link, schedule: Schedule, record: Recorder,
+        self, algorithm: Algorithm, server: State, clients: Clients, link: Link, schedule: Schedule, recorder: Recorder,
         evaluate: Evaluate, seed: int, faults: Faults = Faults(), checkpointer: Checkpointer | None = None,  # noqa: B008 - frozen
+        observers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
         self.algorithm, self.server, self.schedule, self.link = algorithm, server, schedule, link
-        self.record, self.checkpointer, self._evaluate = record, checkpointer, evaluate
+        self.recorder, self.checkpointer, self._evaluate = recorder, checkpointer, evaluate
+        self._observers = tuple(observers)
         self._x0 = server.x
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
         self._reply = algorithm.reply_policy()
         self.clients = ClientTable(clients.n, algorithm.personal_models)
         self.failures, self._patience = ClientFailures(faults, self.clients), faults.patience
         self.version = self.updates = 0
+        self.time = 0.0  # s of the run's clock: of the last update
         self._resumed = False
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
@@ -132,10 +133,10 @@ class ServerLoop:
             clients.in_flight[i] = time.perf_counter() + delay if self._patience else 0.0
             self.link.send(i, message, delay)
 
-    def evaluate(self, at: float) -> bool:
+    def evaluate(self, time: float) -> bool:
         """Evaluates the model as it is now; whether the run is to end."""
         known = None if self.clients.accuracies is None else self.clients.accuracies.copy()
-        return self._evaluate(at, self.updates, self.version, self.algorithm.model(self.server), known)
+        return self._evaluate(time, self.updates, self.version, self.algorithm.model(self.server), known)
 
     def begin(self) -> None:
         """Sends the run's first messages, or those of a round."""
@@ -194,15 +195,18 @@ class ServerLoop:
         self.algorithm.receive(self.server, i, update, staleness)
         if self.checkpointer:
             self.checkpointer.consumed(i, update.vectors)
-        up = size(update.vectors)
         self.link.release(i)
         self.updates += 1
         clients.refused[i] = clients.moved[i] = 0
         del clients.in_flight[i]
-        u = update
-        self.record.update(
-            event.time, i, u.version, staleness, u.local_steps, up, u.norm, clients.bytes_down[i], u.compute, u.exchange
-        )
+        self.time = event.time
+        row = UpdateRow(
+            event.time, i, update.version, staleness, update.local_steps, size(update.vectors), update.norm,
+            clients.bytes_down[i], update.compute, update.exchange,
+        )  # fmt: skip
+        self.recorder.append(row)
+        for observer in self._observers:
+            observer.on_update(row)
         if clients.accuracies is not None:
             clients.accuracies[i] = update.accuracy
         answer = [] if i in clients.inactive else [i]
@@ -215,10 +219,10 @@ class ServerLoop:
         if self._reply == "after":
             self.send(answer)
 
-    def _aggregate(self, at: float) -> None:
+    def _aggregate(self, time: float) -> None:
         self.algorithm.aggregate(self.server)
         self.version += 1
-        self.record.aggregation(at, self.updates)
+        self.recorder.append(AggregationRow(time, self.updates))
         if self.cohort:
             self.begin()
         elif self._reply == "deferred":
@@ -226,23 +230,23 @@ class ServerLoop:
             self.send(waiting)
 
     # -- failures ------------------------------------------------------------------------------------------------------
-    def _poll(self, at: float) -> None:
+    def _poll(self, time: float) -> None:
         """Acts on clients that have failed, and advances a checkpoint in progress."""
         if not self.schedule.recorded:  # a replay has its own events of clients that fail
             for i, reason in self.link.lost():
-                self.client_failed(at, i, reason)
+                self.client_failed(time, i, reason)
             if self._patience is not None:
                 for decision in self.failures.silent(self.link, self._patience):
-                    self._act(at, decision)
+                    self._act(time, decision)
         if self.checkpointer and self.checkpointer.busy:
-            self.checkpointer.poll(at, self)
+            self.checkpointer.poll(time, self)
 
-    def client_failed(self, at: float, i: int, reason: str) -> None:
+    def client_failed(self, time: float, i: int, reason: str) -> None:
         """Acts on client i, which cannot answer on its rank, as `faults` says. Raises RunFailed where the run ends."""
         if i not in self.clients.inactive:
-            self._act(at, self.failures.failed(i, reason))
+            self._act(time, self.failures.failed(i, reason))
 
-    def _act(self, at: float, decision: Decision) -> None:
+    def _act(self, time: float, decision: Decision) -> None:
         action, i, reason, since = decision
         match action:
             case Action.WAIT:
@@ -253,11 +257,11 @@ class ServerLoop:
                 del self.clients.in_flight[i]
                 self.send([i])
             case Action.MOVE:
-                self._move(at, i, reason)
+                self._move(time, i, reason)
             case Action.LOSE:
-                self._lose(at, i, LOST, reason)
+                self._lose(time, i, LOST, reason)
             case Action.SET_ASIDE:
-                self._lose(at, i, ASIDE, reason)
+                self._lose(time, i, ASIDE, reason)
             case Action.FAIL:
                 raise RunFailed(reason)
 
@@ -271,13 +275,13 @@ class ServerLoop:
         if i not in self.clients.inactive:
             self._act(event.time, self.failures.refused(i, update.refused))
 
-    def _lose(self, at: float, i: int, state: str, reason: str) -> None:
+    def _lose(self, time: float, i: int, state: str, reason: str) -> None:
         """Continues without client i; what it has sent remains. Raises RunFailed where no client is left."""
         if i in self.clients.inactive:
             return
         in_flight = self.clients.deactivate(i, state)
-        self.record.state(i, state)
-        self._record_event(at, state, i, reason)
+        self.recorder.set_client_state(i, state)
+        self._record_event(time, state, i, reason)
         if len(self.clients.inactive) == self.clients.n:
             raise RunFailed(f"all clients are lost; the last, client {i}: {reason}")
         self.schedule.forget(i)
@@ -288,21 +292,21 @@ class ServerLoop:
             else:
                 self.begin()  # none of the round's members is left
 
-    def _move(self, at: float, i: int, reason: str) -> None:
+    def _move(self, time: float, i: int, reason: str) -> None:
         """Moves client i to another rank, where it gets a new message; loses it where no rank can host it."""
         self.clients.moved[i] += 1
-        where = self.checkpointer.rehost(i, at, self) if self.checkpointer else ""
+        where = self.checkpointer.rehost(i, time, self) if self.checkpointer else ""
         if not where:
-            self._lose(at, i, LOST, reason)
+            self._lose(time, i, LOST, reason)
             return
-        self._record_event(at, "rehosted", i, f"{where}: {reason}")
+        self._record_event(time, "rehosted", i, f"{where}: {reason}")
         self.algorithm.on_client_rollback(self.server, i)
         if self.clients.in_flight.pop(i, None) is not None:
             self.schedule.forget(i)
             self.send([i])
 
-    def _record_event(self, at: float, kind: str, i: int, text: str) -> None:
-        self.record.event(at, kind, i, text, self.updates, self.version)
+    def _record_event(self, time: float, kind: str, i: int, text: str) -> None:
+        self.recorder.append(EventRow(time, kind, i, text, self.updates, self.version))
 
 
 def size(vectors: tuple[Vector, ...]) -> int:

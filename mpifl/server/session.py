@@ -18,11 +18,12 @@ from mpifl.errors import RunFailed
 from mpifl.scheduling.clocks import Link
 from mpifl.scheduling.schedule import LiveSchedule, ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer, Ranks
-from mpifl.server.evaluator import Evaluator
+from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.server.loop import LoopState, ServerLoop
 from mpifl.server.outcome import Outcome
-from mpifl.server.progress import Progress
+from mpifl.server.progress import progress_bar, summary
 from mpifl.signals import SignalRecorder, exit_code
+from mpifl.storage.tables import EventRow
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -64,7 +65,8 @@ class Session:
             gradient=job.evaluate.gradient, penalty=job.algorithm.penalty,
             first=problem.client_accuracies(problem.initial(job.seed)), best=facts.get("best", np.nan),
         )  # fmt: skip
-        self.record = Progress(writer, job.stop, self.evaluator)
+        updates = LoopState.from_dict(facts["loop"]).updates if saved else 0
+        self._bar = progress_bar(job.stop, self.evaluator, updates)
         self.checkpointer = None
         if plan:
             self.checkpointer = Checkpointer(
@@ -72,8 +74,8 @@ class Session:
                 facts.get("cut"),
             )  # fmt: skip
         self.loop = ServerLoop(
-            job.algorithm, server, clients, link, schedule, self.record, self.evaluator, job.seed, job.faults,
-            self.checkpointer,
+            job.algorithm, server, clients, link, schedule, writer, self.evaluator, job.seed, job.faults,
+            self.checkpointer, [self._bar] if self._bar else [],
         )  # fmt: skip
         if saved:
             self._resume(saved)
@@ -84,18 +86,17 @@ class Session:
 
     def _resume(self, saved: Checkpoint) -> None:
         self.loop.load(LoopState.from_dict(saved.facts["loop"]))
-        self.record.resume(saved.facts["time"], self.loop.updates)
+        self.loop.time = saved.facts["time"]
         self.evaluator.reached = bool(saved.facts.get("reached"))
         for i in self.loop.clients.in_flight:
             self._link.expect(i, self.loop.clients.rounds[i] - 1)
         part = saved.part(0)
-        for k, asked in enumerate(saved.facts["models"]):
-            told = f"personal.{k}" in part.names()
-            personal = part[f"personal.{k}"] if told else None
-            self.evaluator.submit((*asked, part[f"model.{k}"], personal))
+        for k, (time_, updates, version) in enumerate(saved.facts["models"]):
+            accuracies = part[f"personal.{k}"] if f"personal.{k}" in part.names() else None
+            self.evaluator.submit(EvaluationRequest(time_, updates, version, part[f"model.{k}"], accuracies))
         text = "; ".join([f"from checkpoint {saved.number}", *saved.facts.get("passed", ())])
         at, loop = saved.facts["time"], self.loop
-        self._writer.event(at, "resumed", -1, text, loop.updates, loop.version)
+        self._writer.append(EventRow(at, "resumed", -1, text, loop.updates, loop.version))
 
     # -- the run -------------------------------------------------------------------------------------------------------
     def run(self) -> Outcome:
@@ -116,16 +117,17 @@ class Session:
         except RunFailed as error:
             self._report("the run failed", error)
             lines = str(error).splitlines()  # of a rank's traceback: where, and what
-            writer.event(self._at(), "failed", -1, " ".join(dict.fromkeys([lines[0], lines[-1]])))
+            writer.append(EventRow(self._at(), "failed", -1, " ".join(dict.fromkeys([lines[0], lines[-1]]))))
         except Exception as error:
-            writer.event(self._at(), "failed", -1, f"{type(error).__name__}: {error}")
+            writer.append(EventRow(self._at(), "failed", -1, f"{type(error).__name__}: {error}"))
             raise
         finally:
             whole = self._end(status, code, x, cpu)
         if not whole:
             status, code = "failed", 3
-        summary = f"{self._job.output}: {status}, {self.record.summary()}{self._goes_on(status)}"
-        return Outcome(self._job.output, status, code, summary, self._error, frozenset(self._stuck))
+        line = summary(self.loop.updates, self.loop.time, self.evaluator.latest)
+        line = f"{self._job.output}: {status}, {line}{self._goes_on(status)}"
+        return Outcome(self._job.output, status, code, line, self._error, frozenset(self._stuck))
 
     def _report(self, what: str, error: RunFailed) -> None:
         """Logs at once what went wrong: the end of the other ranks may take long."""
@@ -139,11 +141,12 @@ class Session:
         writer.set_attr("wall_seconds", self._earlier + wall)
         writer.set_attr("server_cpu_share", cpu / wall)
         writer.set_attr("peak_rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-        self.record.close()
+        if self._bar:
+            self._bar.close()
         unexpected, whole = sys.exc_info()[0] is not None, True  # an unexpected error ends all ranks at once
         if status == "interrupted":  # a launcher may leave us half a second: the file first
             name = signal.Signals(self._signals.numbers[0]).name
-            writer.event(at, "interrupted", -1, f"by {name}; updates under way are not applied")
+            writer.append(EventRow(at, "interrupted", -1, f"by {name}; updates under way are not applied"))
             whole = self._close(status, x)
         if self.checkpointer and not unexpected and self._signals.numbers:
             self._save_last(at)
@@ -153,14 +156,16 @@ class Session:
             self.checkpointer.close()
         if status != "interrupted":
             if dropped:
-                writer.event(at, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
+                writer.append(
+                    EventRow(at, "dropped", -1, f"{dropped} updates were under way at the end and not applied")
+                )
             whole = self._close(status, x)
         return whole
 
     def _at(self) -> float:
         """The time (s) of what comes after all that was told so far."""
         now = self._schedule.clock.time if isinstance(self._schedule, LiveSchedule) else 0.0
-        return max(self.record.time, now)
+        return max(self.loop.time, now)
 
     def _save_last(self, at: float) -> None:
         """Waits for the checkpoint that a signal asked for."""

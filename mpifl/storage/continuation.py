@@ -1,4 +1,4 @@
-"""The run file of a run that resumes: the rows up to the checkpoint, in a new file that takes the old one's place."""
+"""Replaces the run file of a resumed run by a new one with the rows up to the checkpoint."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 from mpifl.storage.checkpoint_set import folder_of, undo
-from mpifl.storage.create import lay_out, new_file
+from mpifl.storage.create import create_datasets, new_file
 from mpifl.storage.durable import sync_folder
-from mpifl.storage.layout import TABLES
 from mpifl.storage.reader import Run, open_run
+from mpifl.storage.tables import TABLES
 
-BLOCK = 1 << 16  # rows copied at once
+ROWS_AT_ONCE = 1 << 16  # rows copied at once
 STALE = 60.0  # s since anything was written
 
 
@@ -45,24 +45,24 @@ def continued(
     with open_run(path) as old, new_file(path, overwrite=True) as file:
         if found is not None and old.attrs.get("session") != found:
             raise ConfigError("run file", path, "one that nobody else resumes; this one was resumed meanwhile")
-        _enough(old, counts, len(states))
+        _check_enough_rows(old, counts, len(states))
         kept = {name: old.attrs[name] for name in ("started", "id") if old.attrs.get(name)}
-        lay_out(file, {**attrs, **kept, "resumed_from": number}, clients, x, layout, version, states)
+        create_datasets(file, {**attrs, **kept, "resumed_from": number}, clients, x, layout, version, states)
         file.attrs.modify("began", np.float64(old.attrs.get("began", np.nan)))
         for table in TABLES:
             _copy(old, file, table, counts[table])
-        file["clients/updates"][...] = _recounted(path, file, len(states))
+        file["clients/updates"][...] = _updates_by_client(path, file, len(states))
         file.flush()
         os.fsync(file.id.get_vfd_handle())
-    with contextlib.suppress(OSError):  # what stays is told apart by its session
+    with contextlib.suppress(OSError):  # a set that remains has another session
         undo(folder_of(path), number)
-    with contextlib.suppress(OSError):  # tidying, and what `durable` will do again
-        _sweep(path)
+    with contextlib.suppress(OSError):  # `durable` syncs the folder again
+        _remove_leftovers(path)
         sync_folder(path.parent)
     return file
 
 
-def _enough(old: Run, counts: Mapping[str, int], n: int) -> None:
+def _check_enough_rows(old: Run, counts: Mapping[str, int], n: int) -> None:
     for table in TABLES:
         if old.count(table) < counts[table]:
             found = f"this one has {old.count(table)}"
@@ -72,10 +72,10 @@ def _enough(old: Run, counts: Mapping[str, int], n: int) -> None:
 
 
 def _copy(old: Run, file: h5py.File, table: str, count: int) -> None:
-    for name in TABLES[table]:
+    for name in TABLES[table].columns:
         column = file[table][name]
-        for first in range(0, count, BLOCK):
-            stop = min(first + BLOCK, count)
+        for first in range(0, count, ROWS_AT_ONCE):
+            stop = min(first + ROWS_AT_ONCE, count)
             values = old.rows(table, name, first, stop)
             if column.dtype.kind == "i" and values.dtype.kind == "f":  # NaN: an older version had no such column
                 values = np.zeros(len(values), column.dtype)
@@ -85,20 +85,20 @@ def _copy(old: Run, file: h5py.File, table: str, count: int) -> None:
             column[first:stop] = values
 
 
-def _recounted(path: Path, file: h5py.File, n: int) -> np.ndarray:
+def _updates_by_client(path: Path, file: h5py.File, n: int) -> np.ndarray:
     """(n,) updates of each client."""
     sums = np.zeros(n, np.int64)
     column = file["updates/client"]
-    for first in range(0, len(column), BLOCK):
-        clients = column[first : first + BLOCK]
+    for first in range(0, len(column), ROWS_AT_ONCE):
+        clients = column[first : first + ROWS_AT_ONCE]
         if clients.min() < 0 or clients.max() >= n:
             raise ConfigError("run file", path, f"one of clients 0 to {n - 1}; this one has updates of others")
         sums += np.bincount(clients, minlength=n)
     return sums
 
 
-def _sweep(path: Path) -> None:
-    """Removes what runs that were killed at the same work left behind; what is younger may be another's that lives."""
+def _remove_leftovers(path: Path) -> None:
+    """Removes temporary files of resumes that were killed; a younger one may belong to a process that is alive."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
     for other in path.parent.iterdir():
         if name.fullmatch(other.name) and time.time() - other.stat().st_mtime > STALE:

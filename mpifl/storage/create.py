@@ -1,4 +1,4 @@
-"""A new run file: built under a temporary name, then put in its place in one step."""
+"""Creates a new run file under a temporary name, then renames it in one step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from h5py import h5f, h5p
 from mpifl.errors import ConfigError
 from mpifl.storage.checkpoint_set import folder_of, sets
 from mpifl.storage.durable import words
-from mpifl.storage.layout import CLIENTS, LATER, ROWS, SCHEMA, TABLES, text
+from mpifl.storage.tables import CHANGING, CLIENTS, SCHEMA, TABLES, encode
 
 MAX_ATTRIBUTES = 1024  # kept in the object header itself, where one can be changed while others read
 
@@ -41,15 +41,15 @@ def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
     try:
         refuse_existing(path, overwrite)
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # tells causes apart, HDF5 does not
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # its errors say more than HDF5's
         file = _create(temporary)
         yield file
-        place(temporary, path, overwrite)
+        rename(temporary, path, overwrite)
     except OSError as error:
-        _give_up(file, temporary)
-        raise ConfigError("output", path, f"a file that can be written ({reason(error)})") from error
+        _discard(file, temporary)
+        raise ConfigError("output", path, f"a file that can be written ({error_reason(error)})") from error
     except BaseException:
-        _give_up(file, temporary)
+        _discard(file, temporary)
         raise
 
 
@@ -70,8 +70,8 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
         )
 
 
-def place(temporary: Path, path: Path, overwrite: bool) -> None:
-    """Gives the file its name in one step; never replaces another file unless told to."""
+def rename(temporary: Path, path: Path, overwrite: bool) -> None:
+    """Renames the file to `path` in one step; replaces another file only where `overwrite` is true."""
     if overwrite:
         os.replace(temporary, path)
         return
@@ -89,10 +89,10 @@ def place(temporary: Path, path: Path, overwrite: bool) -> None:
     temporary.unlink()
 
 
-def reason(error: Exception) -> str:
-    """The operating system's words for what went wrong, which HDF5 wraps in many of its own."""
-    words = re.search(r"error message = '([^']*)'", str(error))
-    return words[1] if words else getattr(error, "strerror", None) or str(error)
+def error_reason(error: Exception) -> str:
+    """The operating system's message of an error, which HDF5 wraps in many words of its own."""
+    message = re.search(r"error message = '([^']*)'", str(error))
+    return message[1] if message else getattr(error, "strerror", None) or str(error)
 
 
 def _create(path: Path) -> h5py.File:
@@ -105,7 +105,7 @@ def _create(path: Path) -> h5py.File:
     return h5py.File(h5f.create(os.fsencode(path), h5f.ACC_TRUNC, fcpl=shape, fapl=access))
 
 
-def _give_up(file: h5py.File | None, temporary: Path) -> None:
+def _discard(file: h5py.File | None, temporary: Path) -> None:
     with contextlib.suppress(Exception):
         if file is not None:
             file.close()
@@ -113,7 +113,7 @@ def _give_up(file: h5py.File | None, temporary: Path) -> None:
         temporary.unlink()
 
 
-def lay_out(
+def create_datasets(
     file: h5py.File,
     attrs: Mapping[str, Any],
     clients: Mapping[str, Any],
@@ -122,21 +122,22 @@ def lay_out(
     version: int = 0,
     states: Sequence[str] | None = None,
 ) -> None:
-    """Creates every attribute and dataset of the run file, and goes over to single-writer-multiple-reader mode.
+    """Creates every attribute and dataset of the run file, and switches to single-writer-multiple-reader mode.
 
     x       (d,) the model of `version`
     states  of the n clients; None: all live
     """
     own = {"schema": SCHEMA, "started": now(), "id": secrets.token_hex(8), "session": secrets.token_hex(8)}
     for name, value in {**own, "resumed_from": 0, **attrs}.items():
-        if name not in LATER:
+        if name not in CHANGING:
             file.attrs[name] = "" if value is None else value
-    for name, kind in LATER.items():
+    for name, kind in CHANGING.items():
         first: Any = {"status": b"running", "finished": b""}.get(name, np.nan)
         file.attrs.create(name, first, dtype=h5_type(kind))
-    for table, columns in TABLES.items():
-        for name, kind in columns.items():
-            file.create_dataset(f"{table}/{name}", (0,), h5_type(kind), chunks=(ROWS[table],), maxshape=(None,))
+    for group, table in TABLES.items():
+        for name, column in table.columns.items():
+            dtype = h5_type(column.dtype)
+            file.create_dataset(f"{group}/{name}", (0,), dtype, chunks=(table.chunk,), maxshape=(None,))
     n = len(clients["samples"])
     rates = clients.get("rate")
     first_values = {
@@ -144,10 +145,10 @@ def lay_out(
         "rate": np.full(n, np.nan) if rates is None else rates,
         "rank": clients["rank"],
         "updates": np.zeros(n),
-        "state": [text(state, 16) for state in states or ["live"] * n],
+        "state": [encode(state, int(CLIENTS.columns["state"].dtype[1:])) for state in states or ["live"] * n],
     }
-    for name, values in first_values.items():
-        dtype = h5_type(CLIENTS[name])
+    for name, column in CLIENTS.columns.items():
+        dtype, values = h5_type(column.dtype), first_values[name]
         file.create_dataset(f"clients/{name}", data=np.array(values, dtype), dtype=dtype)
     model = file.create_dataset("model/x", data=x)
     model.attrs["layout"] = json.dumps([[name, list(shape)] for name, shape in layout])

@@ -17,7 +17,7 @@ import numpy as np
 from h5py import h5f, h5p
 
 from mpifl.errors import ConfigError
-from mpifl.storage.layout import CLIENTS, SCHEMA, TABLES
+from mpifl.storage.tables import CLIENTS, SCHEMA, TABLES
 from mpifl.storage.validate import check
 
 if TYPE_CHECKING:
@@ -130,29 +130,29 @@ class Run:
 
     @property
     def updates(self) -> DataFrame:
-        """time client version staleness local_steps bytes norm bytes_down compute exchange: a row for each update."""
+        """One row for each update, in order; columns as in `mpifl.storage.tables.UpdateRow`."""
         return self._table("updates")
 
     @property
     def aggregations(self) -> DataFrame:
-        """time updates: one row for each global step."""
+        """One row for each aggregation; columns as in `mpifl.storage.tables.AggregationRow`."""
         return self._table("aggregations")
 
     @property
     def evaluations(self) -> DataFrame:
-        """time updates version train_loss test_loss test_accuracy personal_accuracy_... (see `records.schema`)"""
+        """One row for each evaluation; columns as in `mpifl.storage.tables.EvaluationRow`."""
         return self._table("evaluations")
 
     @property
     def events(self) -> DataFrame:
-        """time kind client text updates version; client -1: of no client; updates, version -1: not known."""
+        """One row for each event; columns as in `mpifl.storage.tables.EventRow`."""
         return self._table("events")
 
     @property
     def clients(self) -> DataFrame:
-        """samples rate rank updates state: one row for each client."""
+        """One row for each client; columns as in `mpifl.storage.tables.ClientRow`."""
         if "clients" not in self._frames:
-            self._frames["clients"] = self._frame("clients", list(CLIENTS), None)
+            self._frames["clients"] = self._frame("clients", list(CLIENTS.columns), None)
         return self._frames["clients"]
 
     @property
@@ -196,7 +196,7 @@ class Run:
 
     def _table(self, table: str) -> DataFrame:
         if table not in self._frames:
-            self._frames[table] = self._frame(table, list(TABLES[table]), self._rows[table])
+            self._frames[table] = self._frame(table, list(TABLES[table].columns), self._rows[table])
         return self._frames[table]
 
     def _frame(self, table: str, columns: list[str], rows: int | None) -> DataFrame:
@@ -211,13 +211,12 @@ class Run:
             return DataFrame(data)
 
     def rows(self, table: str, column: str, start: int, stop: int | None) -> np.ndarray:
-        """Part of a column, text as bytes. A column that an older version did not write is NaN, of events -1."""
+        """Rows `start` to `stop` of a column, text as bytes; `Column.missing` if an older version had none."""
         file = self._open_file
         with _readable(self.path):
             group = file[table]
             if column not in group:
-                missing: float = -1 if table == "events" else np.nan
-                return np.full((stop or 0) - start, missing)
+                return np.full((stop or 0) - start, TABLES[table].columns[column].missing)
             values: np.ndarray = group[column][start:stop]
             return values
 

@@ -1,5 +1,8 @@
-"""Whether an HDF5 file has what a run file has: HDF5 notices damage to its own structures only, and a file may come
-from anywhere. After `check`, what is read has the types that `records.schema` says."""
+"""Checks a file against the run-file schema.
+
+HDF5 detects damage to its own structures only, and a file may come from anywhere: after `check`, all that is read has
+the types of `tables`.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,9 @@ from typing import Any
 
 import h5py
 
-from mpifl.storage.layout import CLIENTS, LATER, STATUSES, TABLES
+from mpifl.storage.tables import ATTRIBUTES, CLIENTS, STATUSES, TABLES
 
-REQUIRED = {  # what every version wrote
-    "updates": ("time", "client", "version", "staleness", "local_steps", "bytes", "norm"),
-    "aggregations": ("time", "updates"),
-    "evaluations": ("time", "updates", "version", "train_loss", "test_loss", "test_accuracy"),
-    "events": ("time", "kind", "client", "text"),
-    "clients": tuple(CLIENTS),
-}
-KINDS = {"f": "fiu", "i": "iu", "S": "SO"}  # of a column that should be floats, integers, text: NumPy's letters
-TEXTS = (
-    "mpifl_version", "name", "algorithm", "config", "clock", "mpi", "compute", "git_commit", "started",
-    "finished", "id", "session",
-)  # fmt: skip
-WHOLE = ("schema", "seed", "clients", "ranks", "resumed_from")
+KINDS = {"f": "fiu", "i": "iu", "S": "SO"}  # column of floats, integers, text -> dtype kinds that are accepted
 
 
 def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, int]:
@@ -35,13 +26,16 @@ def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, 
     _attributes(attrs)
     rows = {}
     # Tables that refer to others are counted first, so what they refer to is there.
-    for table, columns in (*reversed(TABLES.items()), ("clients", CLIENTS)):
-        group = _member(file, table, h5py.Group)
-        held = {name: _column(group, name, kind, closed) for name, kind in columns.items() if name in group}
-        if missing := [name for name in REQUIRED[table] if name not in held]:
-            raise ValueError(f"no column {table}/{missing[0]}")
-        rows[table] = min(column.shape[0] for column in held.values())
-    if len({file["clients"][name].shape for name in CLIENTS}) > 1:
+    for name, table in (*reversed(TABLES.items()), ("clients", CLIENTS)):
+        group = _member(file, name, h5py.Group)
+        lengths = []
+        for field, column in table.columns.items():
+            if field in group:
+                lengths.append(_column(group, field, column.dtype, closed).shape[0])
+            elif column.missing is None:
+                raise ValueError(f"no column {name}/{field}")
+        rows[name] = min(lengths)
+    if len({file["clients"][name].shape for name in CLIENTS.columns}) > 1:
         raise ValueError("clients of different number")
     _model(file, closed)
     return rows
@@ -50,18 +44,18 @@ def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, 
 def _attributes(attrs: Mapping[str, Any]) -> None:
     if attrs.get("status") not in STATUSES:
         raise ValueError(f"status {attrs.get('status')}")
-    wanted = {**dict.fromkeys(TEXTS, str), **dict.fromkeys(WHOLE, int)}
-    wanted |= {name: float for name, kind in LATER.items() if kind == "f8"}
-    for name, kind in wanted.items():
-        if name in attrs and type(attrs[name]) is not kind:
-            raise ValueError(f"attribute {name} is no {kind.__name__}")
-    for name, kind in (("hosts", str), ("compute", dict)):
-        if name in attrs and not all(isinstance(item, kind) for item in _list(attrs[name], name)):
-            raise ValueError(f"attribute {name} is not what it was")
+    for name, attribute in ATTRIBUTES.items():
+        if name not in attrs:
+            continue
+        if attribute.items:
+            if not all(isinstance(item, attribute.items) for item in _list(attrs[name], name)):
+                raise ValueError(f"attribute {name} is no list of {attribute.items.__name__}")
+        elif type(attrs[name]) is not attribute.kind:
+            raise ValueError(f"attribute {name} is no {attribute.kind.__name__}")
 
 
 def _list(value: Any, name: str) -> list[Any]:
-    """A list, or what its JSON text says."""
+    """A list, or the one in a JSON text."""
     found = json.loads(value) if isinstance(value, str) else value
     if not isinstance(found, list):
         raise ValueError(f"attribute {name} is no list")
@@ -87,7 +81,7 @@ def _column(group: h5py.Group, name: str, kind: str, closed: bool) -> h5py.Datas
 
 
 def _stored(dataset: h5py.Dataset) -> bool:
-    """Whether the file holds all that the dataset claims: HDF5 would make the rest up, in any amount."""
+    """Whether the file stores all rows of the dataset: HDF5 would fill in the rest, however much."""
     filters = dataset.id.get_create_plist().get_nfilters()
     return bool(filters or dataset.id.get_storage_size() >= dataset.size * dataset.dtype.itemsize)
 
@@ -98,4 +92,4 @@ def _model(file: h5py.File, closed: bool) -> None:
         raise ValueError("model/x is no model")
     for name, shape in _list(x.attrs["layout"], "layout"):
         if not isinstance(name, str) or not all(type(size) is int for size in shape):
-            raise ValueError("attribute layout is not what it was")
+            raise ValueError("attribute layout is no list of names and shapes")

@@ -1,7 +1,7 @@
-"""Writes the run file while the run goes on.
+"""Writes the run file during the run.
 
-The server loop only appends tuples to lists; a thread takes them over twice a second and writes them, in an order that
-leaves the file readable at every instant, a kill included. What goes wrong there is raised to the loop by `check`.
+The server loop only appends rows to lists; a thread writes them twice a second, in an order that leaves the file
+readable at every instant, a kill included. `check` raises the thread's errors to the loop.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import secrets
+import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,19 +23,18 @@ import numpy as np
 from mpifl.errors import RunFailed
 from mpifl.storage.checkpoint_set import folder_of, remove
 from mpifl.storage.continuation import continued
-from mpifl.storage.create import lay_out, new_file, now, reason
+from mpifl.storage.create import create_datasets, error_reason, new_file, now
 from mpifl.storage.durable import sync_folder
-from mpifl.storage.finish import in_place, let_go, replace_model, settle
-from mpifl.storage.layout import LATER, STATUSES, TABLES, text
-from mpifl.storage.rows import Rows, as_arrays
+from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, Row, encode
 
 PERIOD = 0.5  # s of wall time between two writes; also the sign of life (the file's mtime) of a run that writes nothing
+ROWS_AT_ONCE = 1024  # rows turned into arrays before the server loop may have the interpreter again
 
 
-class RunWriter(Rows):
+class RunWriter:
     """The run file at `path`, with status "running" until `close`.
 
-    attrs    root attributes (see DESIGN: name, algorithm, config, ...); `schema`, `started`, `id` are added
+    attrs    root attributes (`tables.ATTRIBUTES`); `schema`, `started`, `id`, `session` are added
     clients  samples (n,), rank (n,), and rate (n,) where clients have one
     x0       (d,) first model, stored until the final one replaces it
     layout   names and shapes of the parts of x
@@ -61,7 +63,7 @@ class RunWriter(Rows):
     ) -> None:
         self.path = Path(path)
         with new_file(self.path, overwrite) as file:
-            lay_out(file, attrs, clients, np.asarray(x0), layout)
+            create_datasets(file, attrs, clients, np.asarray(x0), layout)
         with contextlib.suppress(OSError):  # what stays is of another run, and never taken for one of this
             remove(folder_of(self.path))
         self._begin(file)
@@ -107,9 +109,12 @@ class RunWriter(Rows):
         self.resumed_from = int(file.attrs["resumed_from"])
         self._file: h5py.File = file
         self._descriptor: int = file.id.get_vfd_handle()
-        self._columns = {table: [file[table][name] for name in columns] for table, columns in TABLES.items()}
+        self._columns = {name: [file[name][column] for column in table.columns] for name, table in TABLES.items()}
         self._written = {table: len(columns[0]) for table, columns in self._columns.items()}
-        self.gather(self._written)
+        self._rows: dict[str, list[Any]] = {name: [] for name in TABLES}  # those that the thread has not taken
+        self._rows_of = {table.row: self._rows[name] for name, table in TABLES.items()}
+        self._taken = dict(self._written)  # rows of each table that the thread has taken
+        self._taking = threading.Lock()  # of `_rows` and `_taken`; never held while the file is written
         self._counts: np.ndarray = file["clients/updates"][...]
         self._states: list[tuple[int, str]] = []
         self._attrs: dict[str, float] = {}
@@ -122,24 +127,33 @@ class RunWriter(Rows):
         atexit.register(self._halt)  # else a writer that was not closed stops inside HDF5, which then waits for it
 
     # -- called from the server loop: nothing here touches the file ----------------------------------------------------
-    def state(self, client: int, state: str) -> None:
+    def append(self, row: Row) -> None:
+        """Adds a row to its table. Called tens of thousands of times a second."""
+        self._rows_of[type(row)].append(row)
+
+    def set_client_state(self, client: int, state: str) -> None:
         """Client `client` is now "live", "lost", ... (16 bytes)."""
         self._states.append((client, state))
 
     def set_attr(self, name: str, value: float) -> None:
-        """Sets one of the numeric root attributes of `schema.LATER`; KeyError for any other."""
-        if LATER[name] != "f8":
+        """Sets a numeric root attribute that changes after the start; KeyError for any other."""
+        if CHANGING[name] != "f8":
             raise KeyError(name)
         self._attrs[name] = float(value)
+
+    def counts(self) -> dict[str, int]:
+        """Rows appended so far, by table, including those of the file that was resumed."""
+        with self._taking:
+            return {table: self._taken[table] + len(rows) for table, rows in self._rows.items()}
 
     def check(self) -> None:
         """Raises RunFailed if rows could not be written (disk full, file system gone)."""
         if self._error is not None:
-            raise RunFailed(f"writing {self.path} failed: {reason(self._error)}") from self._error
+            raise RunFailed(f"writing {self.path} failed: {error_reason(self._error)}") from self._error
 
     # -- the file ------------------------------------------------------------------------------------------------------
     def flush(self) -> None:
-        """Writes all rows handed in so far; returns when readers see them. Raises RunFailed."""
+        """Writes all rows appended so far; returns when readers see them. Raises RunFailed."""
         self._try(self._write)
         self.check()
 
@@ -148,14 +162,14 @@ class RunWriter(Rows):
 
         May be called from a thread of its own: it waits for the disk.
         """
-        descriptor = self._try(lambda: self._handed_over(counts))
+        descriptor = self._try(lambda: self._write_counted(counts))
         if descriptor is not None:
             try:
                 os.fsync(descriptor)  # without the lock: the run shows that it is alive, however long the disk takes
                 sync_folder(self.path.parent)
             except OSError as error:
                 self._error = error
-            self._try(lambda: in_place(self.path, os.fstat(descriptor)) if self._file else None)
+            self._try(lambda: check_not_replaced(self.path, os.fstat(descriptor)) if self._file else None)
             os.close(descriptor)
         self.check()
 
@@ -200,52 +214,56 @@ class RunWriter(Rows):
         ready = {table: len(self._rows[table]) for table in ("events", "evaluations", "aggregations", "updates")}
         for table in reversed(ready):
             if ready[table]:
-                self._append(table, ready[table])
+                self._write_rows(table, ready[table])
                 self._file.flush()
         while self._states:
             client, state = self._states.pop(0)
-            self._file["clients/state"][client] = text(state, 16)
+            self._file["clients/state"][client] = encode(state, int(CLIENTS.columns["state"].dtype[1:]))
         while self._attrs:
             self._set(*self._attrs.popitem())
         self._file.flush()
         with contextlib.suppress(OSError):
             os.utime(self._descriptor)
 
-    def _handed_over(self, counts: Mapping[str, int]) -> int | None:
+    def _write_counted(self, counts: Mapping[str, int]) -> int | None:
         """A descriptor of the file, which has these rows; None: it is closed, and on the disk since."""
         if not self._file:
-            in_place(self.path, self._left)
+            check_not_replaced(self.path, self._closed_file)
             return None
         self._write()
         if any(self._written[table] < count for table, count in counts.items()):
-            raise ValueError(f"{counts} rows were not handed in")
+            raise ValueError(f"{counts} rows were not appended")
         return os.dup(self._descriptor)
 
-    def _append(self, table: str, count: int) -> None:
-        rows = self.take(table, count)
+    def _write_rows(self, table: str, count: int) -> None:
+        rows = self._rows[table][:count]
+        with self._taking:  # the loop only ever appends, so no row is lost between these lines
+            del self._rows[table][:count]
+            self._taken[table] += count
         start, stop = self._written[table], self._written[table] + count
         datasets = self._columns[table]
-        arrays = as_arrays(rows, [dataset.dtype for dataset in datasets])
+        arrays = rows_to_arrays(rows, [dataset.dtype for dataset in datasets])
         for dataset, array in zip(datasets, arrays, strict=True):
             dataset.resize((stop,))
             dataset[start:stop] = array
         self._written[table] = stop
         if table == "updates":
-            self._counts += np.bincount(arrays[1], minlength=len(self._counts))
+            clients = arrays[list(TABLES[table].columns).index("client")]
+            self._counts += np.bincount(clients, minlength=len(self._counts))
             self._file["clients/updates"][...] = self._counts
 
     def _finish(self, status: str, x: np.ndarray | None, version: int | None) -> None:
         self._write()
         if x is not None:
             replace_model(self._file, x, self._written["aggregations"] if version is None else version)
-        in_place(self.path, os.fstat(self._descriptor))
+        check_not_replaced(self.path, os.fstat(self._descriptor))
         self._set("finished", now())
         self._set("status", status)
         self._file.flush()
         os.fsync(self._descriptor)
         self._file.close()
-        settle(self.path)
-        self._left = os.stat(self.path)
+        finalize_attributes(self.path)
+        self._closed_file = os.stat(self.path)
 
     def _abandon(self) -> None:
         """Leaves the file as a kill would, open to readers, with status "failed" where that can still be written."""
@@ -257,8 +275,72 @@ class RunWriter(Rows):
             self._set("finished", now())
             self._set("status", "failed")
             self._file.flush()
-        let_go(self._file, self._descriptor)
+        abandon(self._file, self._descriptor)
 
     def _set(self, name: str, value: float | str) -> None:
         """Changes an attribute in place: its type and so its place in the file stay."""
-        self._file.attrs.modify(name, text(value, int(LATER[name][1:])) if isinstance(value, str) else value)
+        self._file.attrs.modify(name, encode(value, int(CHANGING[name][1:])) if isinstance(value, str) else value)
+
+
+def rows_to_arrays(rows: Sequence[tuple[Any, ...]], types: Sequence[np.dtype[Any]]) -> list[np.ndarray]:
+    """An array (rows,) of each type, from tuples of one value a type; text is cut to its column's bytes."""
+    arrays = [np.empty(len(rows), dtype) for dtype in types]
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        for array, values in zip(arrays, zip(*rows[first : first + ROWS_AT_ONCE], strict=True), strict=True):
+            if array.dtype.kind == "S":
+                values = tuple(encode(value, array.itemsize) for value in values)
+            array[first : first + ROWS_AT_ONCE] = values
+        if len(rows) > ROWS_AT_ONCE:
+            time.sleep(1e-4)
+    return arrays
+
+
+def replace_model(file: h5py.File, x: np.ndarray, version: int) -> None:
+    """Writes the model (d,) of `version` over the one in the file. ValueError for another shape."""
+    model = file["model/x"]
+    if np.shape(x) != model.shape:
+        raise ValueError(f"a model of shape {np.shape(x)} where {model.shape} was promised")
+    for step in (-1, version):
+        model.attrs.modify("version", np.int64(step))  # -1: being written, not to be used
+        file.flush()
+        if step == -1:
+            model[...] = np.asarray(x)
+            file.flush()
+
+
+def check_not_replaced(path: Path, file: os.stat_result) -> None:
+    """Raises OSError where `path` is no longer this file: it was deleted, moved or replaced."""
+    if not os.path.samestat(os.stat(path), file):
+        raise OSError(None, "another file has taken its place")
+
+
+def finalize_attributes(path: Path) -> None:
+    """Turns the fixed-length text attributes of a closed run file into ordinary strings, by a copy that replaces it.
+
+    h5py reads fixed-length text as bytes; who opens a finished file by hand expects text. Where there is no room for a
+    copy the file stays as it is.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        shutil.copyfile(path, temporary)
+        with h5py.File(temporary, "r+", libver="latest", locking="best-effort") as file:
+            for name, kind in CHANGING.items():
+                if kind != "f8":
+                    file.attrs[name] = bytes(file.attrs[name]).decode()
+        with temporary.open("rb") as raw:
+            os.fsync(raw.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except (OSError, RuntimeError):  # h5py's for a full disk
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def abandon(file: h5py.File, descriptor: int) -> None:
+    """Leaves a file as a kill would: to close what could not be written would mark the file as complete."""
+    with contextlib.suppress(Exception):
+        if file:  # HDF5 closes a substitute
+            substitute = os.memfd_create("abandoned")
+            os.dup2(substitute, descriptor)
+            os.close(substitute)
+        file.close()

@@ -22,6 +22,7 @@ from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.schedule import LiveSchedule
 from mpifl.server.loop import ServerLoop
+from mpifl.storage.tables import Row
 from mpifl.transport.in_process import InProcess
 from tests.loops import close
 
@@ -184,9 +185,9 @@ def plain(case: str) -> Outcome:
 class Silent:
     """A recorder that records nothing."""
 
-    def update(self, *row: Any) -> None: ...
+    def append(self, row: Row) -> None: ...
 
-    def aggregation(self, *row: Any) -> None: ...
+    def set_client_state(self, client: int, state: str) -> None: ...
 
 
 def same(one: Any, other: Any) -> bool:

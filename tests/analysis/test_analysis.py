@@ -19,6 +19,7 @@ from mpifl.analysis.show import show
 from mpifl.analysis.trials import differing, flatten, group, load, short_names
 from mpifl.errors import ConfigError
 from mpifl.storage import RunWriter
+from mpifl.storage.tables import EvaluationRow, UpdateRow
 
 KEPT: list[RunWriter] = []
 
@@ -47,12 +48,14 @@ def run_file(
         layout=[("w", (2,))],
     )
     for k in range(4):
-        writer.update((k + 1) / 2, 0 if k else 1, 0, k, 1, 16, 0.0)
+        writer.append(UpdateRow((k + 1) / 2, 0 if k else 1, 0, k, 1, 16, 0.0))
     for k, accuracy in enumerate(accuracies):
         own = {"mean": personal[k], "q25": personal[k] - 0.1, "median": personal[k], "q75": personal[k] + 0.05,
                "best": max(personal[: k + 1])} if personal else {}  # fmt: skip
         metrics = {f"personal_accuracy_{name}": value for name, value in own.items()}
-        writer.evaluation(k, 2 * k, k, train_loss=(losses or [1.0] * 99)[k], test_accuracy=accuracy, **metrics)
+        writer.append(
+            EvaluationRow(k, 2 * k, k, train_loss=(losses or [1.0] * 99)[k], test_accuracy=accuracy, **metrics)
+        )
     if status is None:
         writer.flush()
         writer._stop.set()  # as if killed: no sign of life from now on
@@ -230,11 +233,11 @@ def test_follow_prints_new_evaluations_until_the_end(tmp_path: Path) -> None:
     def write(text: str) -> None:
         lines.append(text)
         if len(lines) == 1:
-            writer.evaluation(1.0, 10, 2, train_loss=0.5)
+            writer.append(EvaluationRow(1.0, 10, 2, train_loss=0.5))
             writer.flush()
         elif len(lines) == 2:
             own = {f"personal_accuracy_{k}": 0.5 for k in ("mean", "q25", "median", "q75", "best")}
-            writer.evaluation(2.0, 20, 4, train_loss=0.25, **own)
+            writer.append(EvaluationRow(2.0, 20, 4, train_loss=0.25, **own))
             writer.close("completed", np.zeros(1))
 
     show(tmp_path / "a.h5", follow=True, write=write, period=0.01)

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from mpifl.storage import open_run
-from mpifl.storage.layout import TABLES
+from mpifl.storage.tables import TABLES
 from tests.faults.harness import FULL, Tally, job, tally
 from tests.mpi.conftest import until, write
 

@@ -18,6 +18,7 @@ from mpifl.objective import Objective, Vector
 from mpifl.problems import load, objective
 from mpifl.server.evaluator import Evaluator
 from mpifl.server.start import run_server
+from mpifl.storage.tables import EvaluationRow
 from tests.loops import Quadratic, close
 
 FIRST = np.array([0.2, 0.4, 0.6, nan])  # the first model's accuracies; the last client has no test rows
@@ -38,8 +39,8 @@ class Fake:
         self.asked += 1
         return float(np.abs(x).sum())
 
-    def evaluation(self, time: float, updates: int, version: int, **metrics: float) -> None:
-        self.rows.append(metrics)
+    def append(self, row: EvaluationRow) -> None:
+        self.rows.append({name: value for name, value in list(row._asdict().items())[3:] if not isnan(value)})
 
     def look(self, *personal: np.ndarray | None, x: float = 1.0, **options: Any) -> list[dict[str, float]]:
         """The rows of evaluations with these personal accuracies."""

@@ -24,6 +24,7 @@ from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.schedule import ClientIncident, LiveSchedule, ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.loop import ServerLoop
+from mpifl.storage.tables import AggregationRow, EventRow, Row, UpdateRow
 from mpifl.transport.in_process import InProcess
 from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
 from tests.loop.test_resume import kept, mpifl, run  # noqa: F401 - a fixture
@@ -80,16 +81,15 @@ class Rows:
         self.incidents: list[ClientIncident] = []
         self.states: dict[int, str] = {}
 
-    def update(self, *row: Any) -> None:
-        self.updates.append(row)
+    def append(self, row: Row) -> None:
+        if isinstance(row, UpdateRow):
+            self.updates.append(row)
+        elif isinstance(row, AggregationRow):
+            self.aggregations.append(row)
+        elif isinstance(row, EventRow):
+            self.incidents.append(ClientIncident(row.kind, row.time, *row[2:]))
 
-    def aggregation(self, *row: Any) -> None:
-        self.aggregations.append(row)
-
-    def event(self, time: float, kind: str, client: int, text: str, updates: int, version: int) -> None:
-        self.incidents.append(ClientIncident(kind, time, client, text, updates, version))
-
-    def state(self, client: int, state: str) -> None:
+    def set_client_state(self, client: int, state: str) -> None:
         self.states[client] = state
 
     def record(self, timed: bool) -> ReplaySchedule:

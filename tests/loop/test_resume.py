@@ -170,7 +170,7 @@ def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signa
 def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real clock: the checkpoint of the signal lies behind the evaluation; what goes on from it ends at once."""
     heard = threading.Event()
-    catch, measure, pending = SignalRecorder._catch, Evaluator._measure, Evaluator.pending
+    catch, measure, pending = SignalRecorder._catch, Evaluator._evaluate, Evaluator.pending
 
     def caught(self: SignalRecorder, *args: Any) -> None:
         catch(self, *args)
@@ -188,7 +188,7 @@ def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatc
         return pending(self)
 
     monkeypatch.setattr(SignalRecorder, "_catch", caught)
-    monkeypatch.setattr(Evaluator, "_measure", measured)
+    monkeypatch.setattr(Evaluator, "_evaluate", measured)
     monkeypatch.setattr(Evaluator, "pending", awaited)
     clock = {"mode": "real", "delay": {"name": "exponential", "rate": 50}}
     more = {"evaluate": {"updates": 5}, "stop": {"accuracy": 0.01, "time": 30}}

@@ -22,6 +22,7 @@ from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Exponential, Fixed, Speed
 from mpifl.scheduling.schedule import Event, LiveSchedule
 from mpifl.server.loop import LoopState, ServerLoop
+from mpifl.storage.tables import EventRow, Row
 from mpifl.transport.in_process import InProcess
 from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
 
@@ -71,17 +72,11 @@ class Rows:
     def __init__(self) -> None:
         self.rows: list[tuple[Any, ...]] = []
 
-    def update(self, *row: Any) -> None:
-        self.rows.append(("update", *row))
+    def append(self, row: Row) -> None:
+        self.rows.append((type(row), *row))
 
-    def aggregation(self, *row: Any) -> None:
-        self.rows.append(("aggregation", *row))
-
-    def event(self, *row: Any) -> None:
-        self.rows.append(("event", *row))
-
-    def state(self, *row: Any) -> None:
-        self.rows.append(("state", *row))
+    def set_client_state(self, client: int, state: str) -> None:
+        self.rows.append(("state", client, state))
 
 
 class Run:
@@ -157,7 +152,7 @@ def test_updates_that_are_refused() -> None:
     """Cuts fall where a refusal is under way, where clients have been refused, and where they are set aside."""
     algorithm = Area(step_size=0.1, step_weights="one", trigger=Trigger(every=2))
     whole = check(algorithm, every=3, faults=Faults(norm=0.8, refusals=4))
-    kinds = [row[2] for row in whole.record.rows if row[0] == "event"]
+    kinds = [row[2] for row in whole.record.rows if row[0] is EventRow]
     assert kinds.count("refused") == 9 and kinds.count("aside") == 2
     assert any("refused" in k and v.size for *_, parts in whole.cuts.taken for k, v in parts.items())
 

@@ -16,6 +16,7 @@ import numpy as np
 
 import mpifl.storage.writer as writer_module
 from mpifl.storage import RunWriter
+from mpifl.storage.tables import AggregationRow, EvaluationRow, EventRow, UpdateRow
 
 
 def main(path: str, period: float) -> None:
@@ -31,13 +32,13 @@ def main(path: str, period: float) -> None:
     k = 0
     while not select.select([sys.stdin], [], [], 0)[0]:
         for _ in range(100):
-            writer.update(k / 1000, k % 7, k // 30 * 3, k // 10 % 3, 1, 8 * k, k / 2)
+            writer.append(UpdateRow(k / 1000, k % 7, k // 30 * 3, k // 10 % 3, 1, 8 * k, k / 2))
             k += 1
             if k % 10 == 0:
-                writer.aggregation(k / 1000, 10)
-        writer.evaluation(k / 1000, k, k // 10, train_loss=1 / k, test_accuracy=0.5)
+                writer.append(AggregationRow(k / 1000, 10))
+        writer.append(EvaluationRow(k / 1000, k, k // 10, train_loss=1 / k, test_accuracy=0.5))
         if k % 1000 == 0:
-            writer.event(k / 1000, "mark", k % 7, f"after {k}")
+            writer.append(EventRow(k / 1000, "mark", k % 7, f"after {k}"))
         writer.check()
         time.sleep(0.004)
     writer.close("completed", np.arange(1000, dtype=np.float32))

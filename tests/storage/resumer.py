@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from mpifl.storage import RunWriter, open_run
+from mpifl.storage.tables import AggregationRow, EvaluationRow, EventRow, UpdateRow
 
 
 def counts(updates: int) -> dict[str, int]:
@@ -37,13 +38,13 @@ def main(path: Path) -> None:
             layout=[("w", (10, 100))],
         )
         for k in range(first, first + 1700):
-            writer.update(k / 1000, k % 7, k // 30 * 3, k // 10 % 3, 1, 8 * k, k / 2)
+            writer.append(UpdateRow(k / 1000, k % 7, k // 30 * 3, k // 10 % 3, 1, 8 * k, k / 2))
             if k % 10 == 9:
-                writer.aggregation((k + 1) / 1000, 10)
+                writer.append(AggregationRow((k + 1) / 1000, 10))
             if k % 100 == 99:
-                writer.evaluation((k + 1) / 1000, k + 1, (k + 1) // 10, train_loss=1 / k, test_accuracy=0.5)
+                writer.append(EvaluationRow((k + 1) / 1000, k + 1, (k + 1) // 10, train_loss=1 / k, test_accuracy=0.5))
             if k % 1000 == 999:
-                writer.event((k + 1) / 1000, "mark", (k + 1) % 7, f"after {k + 1}")
+                writer.append(EventRow((k + 1) / 1000, "mark", (k + 1) % 7, f"after {k + 1}"))
         writer.flush()
         if turn % 2:
             writer.close("interrupted")

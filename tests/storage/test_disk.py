@@ -17,7 +17,8 @@ from mpifl.storage import checkpoint_part as part_module
 from mpifl.storage import open_run
 from mpifl.storage import writer as writer_module
 from mpifl.storage.checkpoint_set import Part, commit, newest
-from mpifl.storage.finish import settle
+from mpifl.storage.tables import EventRow, UpdateRow
+from mpifl.storage.writer import finalize_attributes
 from tests.storage.sets import check, finished, save
 from tests.storage.test_writer import writer
 
@@ -73,10 +74,10 @@ def test_a_full_disk_fails_the_checkpoint_and_keeps_the_one_before(disk: Mount) 
 def test_a_full_disk_ends_the_run_file(disk: Mount) -> None:
     path = disk(1024) / "run.h5"
     w = writer(path)
-    w.update(0, 0, 0, 0, 1, 0, 0)
+    w.append(UpdateRow(0, 0, 0, 0, 1, 0, 0))
     w.durable(w.counts())
     for k in range(50_000):
-        w.update(k, 0, 0, 0, 1, 0, 0)
+        w.append(UpdateRow(k, 0, 0, 0, 1, 0, 0))
     with pytest.raises(RunFailed, match=r"run\.h5 failed: No space left on device"):
         w.durable(w.counts())
     with pytest.raises(RunFailed, match="No space left on device"):
@@ -113,7 +114,7 @@ def test_a_folder_that_vanishes(tmp_path: Path) -> None:
     part.save(1, {})
     assert finished(part) == [(1, 0, 0, "No such file or directory")]
     part.close()
-    w.update(0, 0, 0, 0, 1, 0, 0)
+    w.append(UpdateRow(0, 0, 0, 0, 1, 0, 0))
     with pytest.raises(RunFailed, match=r"run\.h5 failed: No such file or directory"):
         w.durable(w.counts())
     with pytest.raises(RunFailed):
@@ -125,7 +126,7 @@ def test_a_run_file_that_another_took_the_place_of(tmp_path: Path) -> None:
     """The one who took it is not disturbed, and who lost it is told."""
     first = writer(tmp_path / "run.h5")
     second = writer(tmp_path / "run.h5", overwrite=True)
-    second.event(1, "mine")
+    second.append(EventRow(1, "mine"))
     second.flush()
     with pytest.raises(RunFailed, match="another file has taken its place"):
         first.close("completed", np.zeros(4))
@@ -195,14 +196,14 @@ def test_what_fails_when_it_is_made_durable_is_told(tmp_path: Path, monkeypatch:
 
 def test_no_room_for_plain_attributes(tmp_path: Path, disk: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
     """A closed file stays as it is where its copy, with a little more in it, finds no room."""
-    monkeypatch.setattr(writer_module, "settle", lambda path: None)
+    monkeypatch.setattr(writer_module, "finalize_attributes", lambda path: None)
     writer(tmp_path / "run.h5").close("completed")
     whole, place = (tmp_path / "run.h5").read_bytes(), disk(1024)
     path, pages = place / "run.h5", -(-len(whole) // 4096)  # of the size in which such a file system has room
     path.write_bytes(whole)
     (place / "filler").write_bytes(bytes(4096 * (os.statvfs(place).f_bavail - pages)))
-    settle(path)
+    finalize_attributes(path)
     assert sorted(os.listdir(place)) == ["filler", "run.h5"] and path.read_bytes() == whole
     (place / "filler").unlink()
-    settle(path)
+    finalize_attributes(path)
     assert os.listdir(place) == ["run.h5"] and path.read_bytes() != whole

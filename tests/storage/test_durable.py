@@ -12,7 +12,7 @@ import pytest
 from mpifl.errors import RunFailed
 from mpifl.storage import open_run
 from mpifl.storage import writer as writer_module
-from mpifl.storage.layout import TABLES
+from mpifl.storage.tables import TABLES, EventRow, UpdateRow
 from tests.storage.test_resumed import resumed
 from tests.storage.test_writer import writer
 
@@ -21,9 +21,9 @@ def test_counts_are_exact_at_every_instant(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(writer_module, "PERIOD", 0)  # s: the thread takes rows over all the time
     w = writer(tmp_path / "run.h5")
     for k in range(1, 20_001):
-        w.update(k, 0, 0, 0, 1, 0, 0)
+        w.append(UpdateRow(k, 0, 0, 0, 1, 0, 0))
         if k % 100 == 0:
-            w.event(k, "mark")
+            w.append(EventRow(k, "mark"))
         assert w.counts() == {"updates": k, "aggregations": 0, "evaluations": 0, "events": k // 100}
     w.close("completed")
     assert w.counts()["updates"] == 20_000
@@ -40,7 +40,7 @@ def test_durable_rows_are_in_the_file_before_it_is_synced(tmp_path: Path, monkey
 
     monkeypatch.setattr(writer_module.os, "fsync", look)
     for k in (1, 2, 3):
-        w.update(k, 0, 0, 0, 1, 0, 0)
+        w.append(UpdateRow(k, 0, 0, 0, 1, 0, 0))
         w.durable(w.counts())
         assert seen == list(range(1, k + 1))
     monkeypatch.undo()
@@ -57,11 +57,11 @@ def test_the_run_shows_that_it_is_alive_while_the_disk_is_slow(tmp_path: Path, m
         assert over.wait(30)
 
     monkeypatch.setattr(writer_module.os, "fsync", slow)
-    w.update(1, 0, 0, 0, 1, 0, 0)
+    w.append(UpdateRow(1, 0, 0, 0, 1, 0, 0))
     with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(w.durable, w.counts())
         assert begun.wait(20)
-        w.update(2, 0, 0, 0, 1, 0, 0)
+        w.append(UpdateRow(2, 0, 0, 0, 1, 0, 0))
         try:
             pool.submit(w.flush).result(20)
             with open_run(tmp_path / "run.h5") as run:
@@ -77,7 +77,7 @@ def test_the_run_shows_that_it_is_alive_while_the_disk_is_slow(tmp_path: Path, m
 def test_a_run_that_was_closed_and_resumed_is_not_durable(tmp_path: Path) -> None:
     """Its last checkpoint comes after that: by then the file is another's, and the checkpoints are too."""
     w = writer(tmp_path / "run.h5")
-    w.update(1, 0, 0, 0, 1, 0, 0)
+    w.append(UpdateRow(1, 0, 0, 0, 1, 0, 0))
     w.close("interrupted")
     w.durable(w.counts())
     zero = dict.fromkeys(TABLES, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -14,7 +15,7 @@ from mpifl.analysis.report import report
 from mpifl.analysis.show import show
 from mpifl.server.start import run_server
 from mpifl.storage import RunWriter
-from mpifl.storage.layout import TABLES
+from mpifl.storage.tables import TABLES
 from tests.mpi.files import differing
 
 NEW = {
@@ -56,7 +57,7 @@ def test_an_old_file_is_read(files: tuple[Path, Path]) -> None:
     with open_run(files[0]) as new, open_run(files[1]) as old:
         for table, names in NEW.items():
             one, other = getattr(new, table), getattr(old, table)
-            assert list(one) == list(other) == list(TABLES[table]) and len(one) == len(other) > 0
+            assert list(one) == list(other) == list(TABLES[table].columns) and len(one) == len(other) > 0
             assert (other[names] == -1 if table == "events" else other[names].isna()).all(axis=None)
             assert one.drop(columns=names).equals(other.drop(columns=names))
         assert (
@@ -89,7 +90,8 @@ def test_an_old_run_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A file that was never closed has its rows checked column by column: by those that it has."""
     with monkeypatch.context() as patch:
         for table, names in NEW.items():
-            patch.setitem(TABLES, table, {name: kind for name, kind in TABLES[table].items() if name not in names})
+            columns = {name: column for name, column in TABLES[table].columns.items() if name not in names}
+            patch.setitem(TABLES, table, replace(TABLES[table], columns=columns))
         writer = RunWriter(
             tmp_path / "run.h5", attrs={}, clients={"samples": [1, 2], "rank": [0, 0]}, x0=np.zeros(2), layout=[]
         )  # fmt: skip

@@ -15,9 +15,9 @@ import pytest
 from mpifl.errors import ConfigError
 from mpifl.storage import RunWriter, open_run
 from mpifl.storage import continuation as resume_module
-from mpifl.storage import finish as finish_module
 from mpifl.storage import reader as reader_module
-from mpifl.storage.layout import TABLES
+from mpifl.storage import writer as writer_module
+from mpifl.storage.tables import TABLES, AggregationRow, EvaluationRow, EventRow, UpdateRow
 from tests.storage.sets import save
 from tests.storage.test_writer import ATTRS, writer
 
@@ -26,10 +26,10 @@ COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "events": 3}
 
 def fill(w: RunWriter, begin: int = 0, end: int = 50) -> None:
     for k in range(begin, end):
-        w.update(k / 10, k % 3, k, k % 2, 1, 16, k / 3, 24, k / 7, k / 9)
-        w.aggregation(k / 10, k)
-        w.evaluation(k / 10, k, k // 2, train_loss=1 / (k + 1))
-        w.event(k / 10, f"kind {k}", k % 3, f"tëxt {k}", k, k // 2)
+        w.append(UpdateRow(k / 10, k % 3, k, k % 2, 1, 16, k / 3, 24, k / 7, k / 9))
+        w.append(AggregationRow(k / 10, k))
+        w.append(EvaluationRow(k / 10, k, k // 2, train_loss=1 / (k + 1)))
+        w.append(EventRow(k / 10, f"kind {k}", k % 3, f"tëxt {k}", k, k // 2))
 
 
 def resumed(path: Path, **changes: Any) -> RunWriter:
@@ -55,14 +55,14 @@ def ended(path: Path, how: str) -> dict[str, pd.DataFrame]:
     """An old run file; returns its rows."""
     w = writer(path)
     fill(w)
-    if how == "unsettled":  # closed, but there was no room for the copy with ordinary text
+    if how == "text of fixed length":  # closed, but there was no room for the copy with ordinary text
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(finish_module.shutil, "copyfile", no_room)
+            patch.setattr(writer_module.shutil, "copyfile", no_room)
             w.close("interrupted", np.arange(4))
     elif how == "failed":
         w.close("failed")
     elif how == "interrupted":
-        w.state(1, "lost")
+        w.set_client_state(1, "lost")
         w.close("interrupted", np.arange(4))
     else:
         w.flush()  # and its thread goes on, as in a process that nobody has killed yet
@@ -73,9 +73,9 @@ def no_room(*_: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize("how", ["open", "failed", "interrupted", "unsettled"])
+@pytest.mark.parametrize("how", ["open", "failed", "interrupted", "text of fixed length"])
 def test_rows_up_to_the_checkpoint_stay(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resume_module, "BLOCK", 7)  # rows: several blocks, the last one not full
+    monkeypatch.setattr(resume_module, "ROWS_AT_ONCE", 7)  # rows: several blocks, the last one not full
     path = tmp_path / "run.h5"
     before = ended(path, how)
     with open_run(path) as run:
@@ -93,7 +93,7 @@ def test_rows_up_to_the_checkpoint_stay(tmp_path: Path, how: str, monkeypatch: p
     assert w.counts() == COUNTS
     fill(w, 23, 29)
     assert w.counts() == {table: count + 6 for table, count in COUNTS.items()}
-    w.state(0, "lost")
+    w.set_client_state(0, "lost")
     w.close("completed", np.array([1, 1, 1, 1]))
     after = tables(path)
     assert after["updates"].equals(before["updates"].iloc[:29])

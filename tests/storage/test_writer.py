@@ -16,7 +16,7 @@ import pytest
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.storage import RunWriter, open_run
 from mpifl.storage import create as create_module
-from mpifl.storage.layout import TABLES, text
+from mpifl.storage.tables import TABLES, AggregationRow, EvaluationRow, EventRow, UpdateRow, encode
 
 ROOT = Path(__file__).parents[2]
 ATTRS: dict[str, Any] = {
@@ -46,14 +46,14 @@ def writer(path: Path, **changes: Any) -> RunWriter:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "run.h5"
     w = writer(path)
-    w.update(0.5, 2, 0, 0, 1, 16, 2.5)
-    w.update(0.75, 1, 0, 1, 5, 16, 1.25)
-    w.update(1.0, 2, 1, 0, 1, 16, 0.5, 24, 0.25, 0.125)
-    w.aggregation(0.75, 2)
-    w.evaluation(0.0, 0, 0, train_loss=2.25, test_accuracy=0.125)
-    w.event(0.75, "note")
-    w.event(0.875, "lost", 1, "rank 1 left", 2, 1)
-    w.state(1, "lost")
+    w.append(UpdateRow(0.5, 2, 0, 0, 1, 16, 2.5))
+    w.append(UpdateRow(0.75, 1, 0, 1, 5, 16, 1.25))
+    w.append(UpdateRow(1.0, 2, 1, 0, 1, 16, 0.5, 24, 0.25, 0.125))
+    w.append(AggregationRow(0.75, 2))
+    w.append(EvaluationRow(0.0, 0, 0, train_loss=2.25, test_accuracy=0.125))
+    w.append(EventRow(0.75, "note"))
+    w.append(EventRow(0.875, "lost", 1, "rank 1 left", 2, 1))
+    w.set_client_state(1, "lost")
     w.set_attr("server_cpu_share", 0.5)
     w.close("completed", np.array([4, 3, 2, 1]))
     w.close("failed", np.zeros(4))  # a second call changes nothing
@@ -63,7 +63,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert run.attrs["server_cpu_share"] == 0.5 and np.isnan(run.attrs["peak_rss_mb"])
         assert run.attrs["started"] < run.attrs["finished"] and run.attrs["finished"][-6] in "+-"
         assert run.config == {"name": "ärea", "problem": {"clients": 3}}
-        assert list(run.updates) == list(TABLES["updates"])
+        assert list(run.updates) == list(TABLES["updates"].columns)
         assert run.updates.fillna(-1).to_numpy().tolist() == [
             [0.5, 2, 0, 0, 1, 16, 2.5, 0, -1, -1],
             [0.75, 1, 0, 1, 5, 16, 1.25, 0, -1, -1],
@@ -87,7 +87,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_flushed_rows_are_seen_at_once_and_x0_stays_until_the_end(tmp_path: Path) -> None:
     w = writer(tmp_path / "run.h5")
-    w.update(0.5, 2, 0, 0, 1, 16, 2.5)
+    w.append(UpdateRow(0.5, 2, 0, 0, 1, 16, 2.5))
     w.flush()
     with open_run(tmp_path / "run.h5") as run:
         assert len(run.updates) == 1 and run.status == "running" and run.open_ended and run.age < 60
@@ -98,9 +98,9 @@ def test_flushed_rows_are_seen_at_once_and_x0_stays_until_the_end(tmp_path: Path
 
 
 def test_long_text_is_cut_between_characters(tmp_path: Path) -> None:
-    assert text("aü", 2) == b"a" and text("aü", 3) == "aü".encode()
+    assert encode("aü", 2) == b"a" and encode("aü", 3) == "aü".encode()
     w = writer(tmp_path / "run.h5")
-    w.event(0, "k" * 40, -1, "x" + "ü" * 300)
+    w.append(EventRow(0, "k" * 40, -1, "x" + "ü" * 300))
     w.close("completed")
     with open_run(tmp_path / "run.h5") as run:
         assert run.events.kind[0] == "k" * 32 and run.events.text[0] == "x" + "ü" * 255
@@ -109,7 +109,7 @@ def test_long_text_is_cut_between_characters(tmp_path: Path) -> None:
 def test_many_chunks_and_every_row_in_order(tmp_path: Path) -> None:
     w = writer(tmp_path / "run.h5")
     for k in range(50_000):
-        w.update(k, k % 3, k, 0, 1, 0, 0)
+        w.append(UpdateRow(k, k % 3, k, 0, 1, 0, 0))
     w.close("completed")
     with open_run(tmp_path / "run.h5") as run:
         assert (run.updates.version == np.arange(50_000)).all()
@@ -137,13 +137,13 @@ def test_failed_start_leaves_the_old_file_and_nothing_else(tmp_path: Path, monke
 
 def test_a_file_that_appears_meanwhile_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.h5"
-    lay_out = create_module.lay_out
+    create_datasets = create_module.create_datasets
 
     def slow(*arguments: Any) -> None:
-        lay_out(*arguments)
+        create_datasets(*arguments)
         path.write_text("precious")
 
-    monkeypatch.setattr("mpifl.storage.writer.lay_out", slow)
+    monkeypatch.setattr("mpifl.storage.writer.create_datasets", slow)
     with pytest.raises(ConfigError, match="overwrite=true"):
         writer(path)
     assert path.read_text() == "precious" and os.listdir(tmp_path) == ["run.h5"]
@@ -170,7 +170,7 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_disk_error_in_the_thread_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     w = writer(tmp_path / "run.h5")
-    w.update(0, 0, 0, 0, 1, 0, 0)
+    w.append(UpdateRow(0, 0, 0, 0, 1, 0, 0))
     w.flush()
 
     def full(self: h5py.Dataset, *_: object) -> None:
@@ -178,7 +178,7 @@ def test_disk_error_in_the_thread_is_raised(tmp_path: Path, monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setattr(h5py.Dataset, "__setitem__", full)
-        w.update(0, 0, 0, 0, 1, 0, 0)
+        w.append(UpdateRow(0, 0, 0, 0, 1, 0, 0))
         with pytest.raises(RunFailed, match=r"run\.h5 failed: No space left on device"):
             w.flush()
     with pytest.raises(RunFailed):
@@ -192,6 +192,7 @@ def test_disk_error_in_the_thread_is_raised(tmp_path: Path, monkeypatch: pytest.
 FULL = """
 import sys, time, numpy as np
 from mpifl.errors import RunFailed
+from mpifl.storage.tables import UpdateRow
 from tests.storage.test_writer import writer
 from pathlib import Path
 w = writer(Path(sys.argv[1]))
@@ -199,7 +200,7 @@ end = time.monotonic() + 20
 try:
     while time.monotonic() < end:
         for k in range(5000):
-            w.update(k, k % 3, 0, 0, 1, 0, 0)
+            w.append(UpdateRow(k, k % 3, 0, 0, 1, 0, 0))
         time.sleep(0.05)
         w.check()
 except RunFailed as error:
@@ -260,8 +261,8 @@ def test_wrong_shape_and_unknown_names(tmp_path: Path) -> None:
     w = writer(tmp_path / "run.h5")
     with pytest.raises(KeyError):
         w.set_attr("status", 1.0)
-    with pytest.raises(KeyError, match="accuracy"):
-        w.evaluation(0, 0, 0, accuracy=1.0)
+    with pytest.raises(TypeError, match="accuracy"):
+        w.append(EvaluationRow(0, 0, 0, accuracy=1.0))
     with pytest.raises(ValueError, match="status=done"):
         w.close("done")
     with pytest.raises(RunFailed, match="shape"):

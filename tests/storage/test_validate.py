@@ -12,6 +12,7 @@ import pytest
 
 from mpifl.errors import ConfigError
 from mpifl.storage import RunWriter, open_run
+from mpifl.storage.tables import UpdateRow
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def path(tmp_path: Path) -> Path:
     clients = {"samples": np.arange(3), "rank": np.ones(3), "rate": None}
     writer = RunWriter(tmp_path / "run.h5", attrs=attrs, clients=clients, x0=np.zeros(5), layout=[("w", (5,))])
     for k in range(10):
-        writer.update(float(k), k % 3, k, 0, 1, 8, 1.0)
+        writer.append(UpdateRow(float(k), k % 3, k, 0, 1, 8, 1.0))
     writer.close("completed", np.ones(5))
     return tmp_path / "run.h5"
 
@@ -65,9 +66,9 @@ CHANGES = [
     (attribute("wall_seconds", "long"), "attribute wall_seconds is no float"),
     (attribute("hosts", "{"), ""),
     (attribute("hosts", "3"), "attribute hosts is no list"),
-    (attribute("hosts", "[3]"), "attribute hosts is not what it was"),
+    (attribute("hosts", "[3]"), "attribute hosts is no list of str"),
     (attribute("layout", "[3]", "model/x"), ""),
-    (attribute("layout", '[["w", ["a"]]]', "model/x"), "attribute layout is not what it was"),
+    (attribute("layout", '[["w", ["a"]]]', "model/x"), "attribute layout is no list of names and shapes"),
 ]
 
 
