@@ -55,7 +55,7 @@ def test_every_command_shown(start: Start, tmp_path: Path) -> None:
         shutil.copy(ROOT / "examples" / name, mine)
     assert len(COMMANDS) == 4
     for command in COMMANDS:
-        ranks, words = re.fullmatch(r"(?:mpirun -n (\d+) )?mpifl (.*)", command).groups()
+        ranks, words = re.fullmatch(r"(?:mpirun --map-by :oversubscribe -n (\d+) )?mpifl (.*)", command).groups()
         folder = mine if " own.yaml " in command else tmp_path
         done = start(int(ranks or 0), *MPIFL, *shlex.split(words), cwd=folder).end(120)
         assert done.code == 0 and not done.err, str(done)

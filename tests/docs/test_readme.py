@@ -1,0 +1,69 @@
+"""What the README and the first pages show does what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpifl import config
+from mpifl.algorithms.common.participation import Trigger
+from tests.docs.pages import ROOT, Block, blocks
+from tests.loops import quadratics, run
+
+DOCS = ROOT / "docs"
+
+
+def only(page: Path, text: str) -> Block:
+    """The one block of a page that contains the text."""
+    (block,) = (block for block in blocks(page) if text in block.text)
+    return block
+
+
+def test_the_algorithm_in_one_file_finds_the_optimum_of_equal_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's class is a whole file: nothing is defined for it."""
+    names = {"__name__": "mean"}
+    monkeypatch.setitem(sys.modules, "mean", type(sys)("mean"))  # where dataclasses look types up
+    exec(only(ROOT / "README.md", "class Mean").text, names)
+    algorithm = names["Mean"](step_size=0.5, trigger=Trigger(every=2))  # type: ignore[operator]
+    log = run(algorithm, quadratics((1, 1), (3, 3)), [0, 1] * 200)
+    np.testing.assert_allclose(log.server.x, 3, atol=1e-12)
+
+
+def test_the_job_is_valid(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(only(DOCS / "reference" / "job-file.md", "name: area-mnist").text)
+    job = config.load(tmp_path / "job.yaml")
+    assert (job.name, job.output, job.problem.clients) == ("area-mnist", "results/area-mnist.h5", 128)
+
+
+def test_the_algorithm_of_the_tutorial_runs(tmp_path: Path) -> None:
+    """As the page has it: mine.py in the folder of the run, and the algorithm that its command gives."""
+    page = DOCS / "tutorials" / "own-algorithm.md"
+    (tmp_path / "mine.py").write_text(only(page, "class HeavyBall").text)
+    (algorithm,) = set(re.findall(r'run jobs/quickstart.yaml name=heavy "(.*?)"', page.read_text(encoding="utf-8")))
+    command = [sys.executable, "-m", "mpifl", "run", str(ROOT / "jobs" / "quickstart.yaml"), "name=heavy", algorithm]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*command, "stop={updates: 200}"], env=environment, cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert b"completed, 200 updates" in done.stdout
+
+
+def test_the_tutorial_on_data_ends_as_it_says(tmp_path: Path) -> None:
+    page = DOCS / "tutorials" / "own-problem.md"
+    for name in ("make_data.py", "hospitals.yaml"):
+        (block,) = (b for b in blocks(page) if (b.action, b.argument) == ("file", name))
+        (tmp_path / name).write_text(block.text)
+    updates, accuracy = re.findall(r"([\d,]+) updates, and ends with a test accuracy of ([\d.]+\d)", page.read_text())[
+        0
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "make_data.py"], cwd=tmp_path, check=True)
+    command = [sys.executable, "-m", "mpifl", "run", "hospitals.yaml"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert f"{updates} updates" in done.stdout
+    assert f"test accuracy {100 * float(accuracy):.1f}" in done.stdout

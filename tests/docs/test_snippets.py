@@ -1,0 +1,198 @@
+"""Every command and snippet of the README and of the documentation works, in the order in which its page has them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mpifl import config
+from mpifl.cli import COMMANDS
+from tests.docs.pages import PAGES, ROOT, Block, blocks, name
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+ACTIONS = {"": False, "file": True, "exit": True, "long": False, "skip": True}  # whether it has an argument
+LAUNCHED = re.compile(r"^mpirun (?:--?[\w-]+ (?:[:\w]+ )?)*?-n \d+ ", re.M)  # mpirun with its options
+BUDGET = 120  # s for a block
+
+
+def of(*languages: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language in languages]
+
+
+def runs(page: Path) -> bool:
+    return any(b.language in ("sh", "python") and b.action not in ("skip", "file") for b in blocks(page))
+
+
+ELSEWHERE = ROOT / "examples" / "README.md"  # tests/test_examples.py runs that one, in two folders
+RUN = [page for page in PAGES if runs(page) and page != ELSEWHERE]
+SHORT = [ROOT / "README.md", ROOT / "docs" / "reference" / "run-file.md"]  # what make test runs
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What a reader has before the first command of a page: the repository's folder, without its package."""
+    for entry in ("jobs", "examples", "run_mpi.py", "environment.yml"):
+        (tmp_path / entry).symlink_to(ROOT / entry)
+    return tmp_path
+
+
+def environment() -> dict[str, str]:
+    """That of a laptop: nothing is set for MPI, but that Open MPI runs as root in a container."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PRTE_", "OMPI_", "PMIX_"))}
+    if os.getuid() == 0:
+        kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+
+
+def do(block: Block, folder: Path, text: str) -> None:
+    """Runs a block, or makes the file that it is."""
+    if block.action == "file":
+        (folder / block.argument).write_text(text, encoding="utf-8")
+        return
+    command = ["bash", "-euo", "pipefail", "-c", text] if block.language == "sh" else [sys.executable, "-c", text]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=BUDGET, check=False
+    )
+    expected = int(block.argument) if block.action == "exit" else 0
+    assert done.returncode == expected, f"{block}\n{text}\n{done.stdout}\n{done.stderr}"
+
+
+def run_page(page: Path, folder: Path, short: bool) -> None:
+    """All blocks of a page in order; short: in one process instead of under mpirun, and for half a second."""
+    for block in blocks(page):
+        if block.action == "file" or (block.language in ("sh", "python") and block.action != "skip"):
+            if short and block.action == "long":
+                continue
+            text = re.sub(r"stop\.time=\d+", "stop.time=0.5", LAUNCHED.sub("", block.text)) if short else block.text
+            do(block, folder, text)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("page", SHORT, ids=name)
+def test_a_page_runs_in_one_process(page: Path, folder: Path) -> None:
+    run_page(page, folder, short=True)
+
+
+@pytest.mark.long
+@pytest.mark.mpi
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", RUN, ids=name)
+def test_a_page_runs_as_written(page: Path, folder: Path) -> None:
+    """With mpirun where the page has it, and nothing in the environment that a reader does not have."""
+    if any("torch" in block.text for block in blocks(page)):
+        pytest.importorskip("torch")
+    if "mpich" in os.environ.get("MPIFL_MPIEXEC", ""):
+        pytest.skip("the pages' commands are Open MPI's")
+    run_page(page, folder, short=False)
+
+
+@pytest.mark.mpi
+@pytest.mark.timeout(200)
+def test_more_ranks_than_cores_on_a_laptop(folder: Path) -> None:
+    """The README's mpirun, with no help from the environment."""
+    if "mpich" in os.environ.get("MPIFL_MPIEXEC", ""):
+        pytest.skip("the command is Open MPI's")
+    (command,) = (line for b in blocks(ROOT / "README.md") for line in b.text.splitlines() if line.startswith("mpirun"))
+    do(Block(ROOT / "README.md", 0, "sh", command, "", ""), folder, command)
+
+
+# -- what is not run ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_marks_are_known(block: Block) -> None:
+    assert block.action in ACTIONS and bool(block.argument) == ACTIONS[block.action]
+
+
+@pytest.mark.parametrize("block", of("sh"), ids=str)
+def test_commands_exist(block: Block, tmp_path: Path) -> None:
+    """Of every block, run or not: bash can parse it, the commands, scripts, make targets and paths are real."""
+    subprocess.run(["bash", "-n", "-c", block.text], check=True)
+    shown = re.findall(r"(?:^|[ \"(])(?:python -m )?mpifl (\w[\w-]*)", re.sub(r"\s#.*", "", block.text), re.M)
+    assert set(shown) <= set(COMMANDS)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert set(re.findall(r"^make ([\w-]+)", block.text, re.M)) <= set(targets)
+    for path in re.findall(r"\b(?:jobs|examples|tests|benchmarks|docs)/[\w/.-]+\.(?:yaml|py|sbatch|sh)", block.text):
+        assert (ROOT / path).is_file(), path
+
+
+@pytest.mark.parametrize("block", of("python"), ids=str)
+def test_python_parses(block: Block) -> None:
+    ast.parse(block.text)
+
+
+@pytest.mark.parametrize("block", of("json"), ids=str)
+def test_json_parses(block: Block) -> None:
+    try:
+        json.loads(block.text)
+    except json.JSONDecodeError:
+        for line in block.text.splitlines():  # one object a line
+            json.loads(line)
+
+
+BASE: dict[str, Any] = {
+    "name": "fragment",
+    "seed": 0,
+    "problem": {"data": "digits", "clients": 128, "model": "logistic", "batch_size": 2},
+    "algorithm": {"name": "area", "step_size": 1},
+    "clock": {"mode": "virtual", "delay": {"name": "exponential"}},
+    "stop": {"time": 1},
+}
+
+
+@pytest.mark.parametrize("block", of("yaml"), ids=str)
+def test_yaml_is_a_job_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
+    """A whole job is valid as it stands; sections are valid in place of those of a plain job."""
+    values = yaml.safe_load(block.text)
+    job = values if "name" in values else {**BASE, **values}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    config.load(tmp_path / "job.yaml")
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as the site and repository browsers make them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    titles = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+def links(page: Path) -> Iterator[str]:
+    text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
+    yield from re.findall(r"\]\(([^)\s]+)[^)]*\)", text)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    generated = "<!-- generate:"
+    for target in links(page):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), target
+        if anchor and file.suffix == ".md" and generated not in file.read_text(encoding="utf-8"):
+            assert anchor in anchors(file), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_modules_and_files_that_pages_name_exist(page: Path) -> None:
+    """Paths in backticks, from the repository's root, from the package, or as a module."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    for path in re.findall(r"`((?:mpifl|jobs|tests|docs|benchmarks|examples)/[\w/.-]+)`", text):
+        if not re.search(r"NAME|my_method|JOBID", path):
+            assert (ROOT / path).exists() or list(ROOT.glob(path)), path
+    for module in re.findall(r"`(mpifl(?:\.\w+)+)`", text):
+        path = ROOT / module.replace(".", "/")
+        parents = (path, path.with_suffix(".py"), path.parent.with_suffix(".py"), path.parent / "__init__.py")
+        assert any(p.exists() for p in parents), module
