@@ -17,7 +17,7 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State
 from mpifl.cli import main
 from mpifl.server.checkpointer import Checkpointer
-from mpifl.server.evaluator import Asked, Evaluator
+from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.server.loop import ServerLoop
 from mpifl.signals import SignalRecorder
 from mpifl.storage.checkpoint_set import folder_of, sets
@@ -182,7 +182,7 @@ def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatc
             assert heard.wait(20)
         return measure(self, *asked)
 
-    def awaited(self: Evaluator) -> tuple[int, float, list[Asked]]:
+    def awaited(self: Evaluator) -> tuple[int, float, list[EvaluationRequest]]:
         for future, _ in self._pending:
             future.result()
         return pending(self)
