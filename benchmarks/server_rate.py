@@ -23,8 +23,7 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.common.participation import Trigger
 from mpifl.client.worker import work
-from mpifl.scheduling.clocks import RealClock
-from mpifl.scheduling.schedule import LiveSchedule
+from mpifl.scheduling.live import LiveSchedule, RealClock
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import Row
 from mpifl.transport.frames import Frames
@@ -81,7 +80,7 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
     clients = Clients(np.ones(n, int))
     ServerLoop(algorithm, algorithm.init_server(x0, clients), clients, link, plan, Rows(), lambda *a: False, 0).run()
     seconds = time.perf_counter() - begin
-    link.finish(0)
+    link.shut_down(0)
     return updates / seconds
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.client.worker import Worker
-from mpifl.scheduling.schedule import LiveSchedule, ReplaySchedule
+from mpifl.scheduling.live import LiveSchedule
+from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import AggregationRow, Row, UpdateRow
 from mpifl.transport.in_process import InProcess
@@ -111,21 +112,21 @@ class Scripted:
     def __post_init__(self) -> None:
         self._order = iter(self.order)
 
-    waiting = False
+    timed_out = False
 
     @property
-    def working(self) -> bool:
+    def has_in_flight(self) -> bool:
         return bool(self.out)
 
     def start(self) -> None: ...
 
-    def forget(self, i: int) -> None:
+    def cancel(self, i: int) -> None:
         self.out.remove(i)
 
     def now(self) -> float:
         return self.time
 
-    def sent(self, i: int, round: int, work: int = 1) -> float:
+    def register_message(self, i: int, round: int, work: int = 1) -> float:
         self.out.append(i)
         return 0.0
 
@@ -133,7 +134,7 @@ class Scripted:
         """Whose update is next; None: nobody's."""
         return next(self._order, None)
 
-    def next(self, link, deadline):  # type: ignore[no-untyped-def]
+    def next_update(self, source, deadline):  # type: ignore[no-untyped-def]
         due = self.count + 1.0
         if due <= self.time:  # all were waiting for an aggregation
             due = self.time + 1.0
@@ -143,7 +144,7 @@ class Scripted:
         self.out.remove(i)
         self.count += 1
         self.time = due
-        return i, link.take(i)
+        return i, source.receive_from(i)
 
 
 class Picked(Scripted):
@@ -231,12 +232,12 @@ class Watched(InProcess):
         self._bases[i] = message.vectors[0].copy()
         super().send(i, message, delay)
 
-    def take(self, i: int, timeout: float = inf) -> Update | None:
-        update = super().take(i)
+    def receive_from(self, i: int, timeout: float = inf) -> Update | None:
+        update = super().receive_from(i)
         return update and self._passes(i, update)
 
-    def any(self, timeout: float) -> tuple[int, Update] | None:
-        got = super().any(timeout)
+    def receive_any(self, timeout: float) -> tuple[int, Update] | None:
+        got = super().receive_any(timeout)
         return got and (got[0], self._passes(*got))
 
     def _passes(self, i: int, update: Update) -> Update:

@@ -12,14 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifl.client.checkpoint import Saver, restore
-from mpifl.client.worker import Worker, work
+from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.job import Job, job_from_dict
 from mpifl.errors import ConfigError, RunFailed, described
 from mpifl.problems import Place, host
-from mpifl.server.in_process import resume, vectors
+from mpifl.server.in_process import resume
 from mpifl.signals import SignalRecorder
 from mpifl.storage.checkpoint_set import folder_of
 from mpifl.transport import handshake
+from mpifl.transport.base import max_vectors
 from mpifl.transport.frames import SAVED
 from mpifl.transport.handshake import ClientSetup
 from mpifl.transport.launcher import is_fault_tolerant
@@ -64,7 +65,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     except ConfigError as error:
         handshake.report_error(comm, error)
     handshake.await_start(comm)
-    end = ClientEnd(comm, n, x0.size, x0.dtype, vectors(job.algorithm), hosted.memory)
+    end = ClientEnd(comm, n, x0.size, x0.dtype, max_vectors(job.algorithm), hosted.memory)
     end.signals = signals.numbers
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its losses show it
@@ -90,7 +91,7 @@ class ClientRank:
         try:
             if self._setup.resume:
                 resume(self._worker, self._end, self._setup.resume)
-            work(self._worker, self._end, self._time_limit if is_fault_tolerant() else nullcontext)
+            serve_clients(self._worker, self._end, self._time_limit if is_fault_tolerant() else nullcontext)
         finally:
             self._saver.close()
 

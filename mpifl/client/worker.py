@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import inf, isfinite, nan, sqrt
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from mpifl.errors import described
 from mpifl.memory import HOST, Memory
 from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
 from mpifl.transport import frames as wire
+from mpifl.transport.base import ClientTransport
 
 MOST, ROOM = 64, 8 << 20  # clients that compute together, and bytes of one vector of each: they are in memory at once
 
@@ -184,30 +185,16 @@ class Worker:
         self.failed.pop(i, None)
 
 
-class ClientEnd(Protocol):
-    """The clients' end of a link."""
-
-    def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
-        """(client, message, delay in seconds) of those that are there, at most so many, until the run ends."""
-
-    def reply(self, i: int, update: Update, delay: float) -> None:
-        """Sends client i's update once `delay` seconds have passed since its message came."""
-
-    def failed(self, i: int, text: str) -> None:
-        """Tells what client i raised."""
-
-    def progress(self) -> None:
-        """To be called while clients compute, if their device leaves the time: moves messages on, without waiting."""
-
-
-def work(worker: Worker, end: ClientEnd, patient: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-    """Serves a rank's clients until the server ends the run; `patient` is around all that clients compute."""
-    worker.meanwhile = end.progress
-    for group in end.messages(worker.most):
-        with patient():
+def serve_clients(
+    worker: Worker, transport: ClientTransport, time_limit: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> None:
+    """Answers the messages to a rank's clients until the run ends; clients compute inside `time_limit`."""
+    worker.meanwhile = transport.poll
+    for group in transport.messages(worker.most):
+        with time_limit():
             updates = worker.train_all([(i, message) for i, message, _ in group])
         for (i, _, delay), update in zip(group, updates):
             if isinstance(update, Failed):
-                end.failed(i, update.text)
+                transport.send_client_error(i, update.text)
             else:
-                end.reply(i, update, delay)
+                transport.send_update(i, update, delay)

@@ -15,17 +15,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import asdict
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm
 from mpifl.objective import Vector
-from mpifl.scheduling.schedule import LiveSchedule
+from mpifl.scheduling.live import LiveSchedule
 from mpifl.storage.checkpoint_set import Part, commit, discard, folder_of
 from mpifl.storage.tables import EventRow
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.frames import PartStatus
+from mpifl.transport.base import PartStatus, ServerTransport
 
 if TYPE_CHECKING:
     from mpifl.server.evaluator import Evaluator
@@ -33,35 +33,12 @@ if TYPE_CHECKING:
     from mpifl.storage import RunWriter
 
 
-class Ranks(Protocol):
-    """What is asked of the ranks with clients."""
-
-    living: set[int]
-    silent: set[int]  # those with a client that was given up
-    rank_of: list[int]  # of each client
-    parts: list[PartStatus]  # what ranks have told of theirs
-
-    def mark(self, number: int) -> None: ...
-
-    def look(self) -> None:
-        """Takes in what has arrived, without waiting."""
-
-    def raised(self) -> set[int]:
-        """Clients that have raised, of which nobody was told yet."""
-
-    def bereaved(self) -> list[tuple[int, str]]:
-        """Clients of ranks that have died, and why they are lost; whatever came of them is dropped."""
-
-    def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
-        """Moves client i to another rank; where to, or "" where there is none."""
-
-
 class Checkpointer:
     """Takes the checkpoints of a run and, where clients are to be rehosted, adds up what is consumed of each."""
 
     def __init__(
-        self, writer: RunWriter, evaluator: Evaluator, ranks: Ranks, schedule: LiveSchedule, algorithm: Algorithm,
-        facts: Callable[[], Mapping[str, Any]], rehost: bool, base: dict[str, Any] | None = None,
+        self, writer: RunWriter, evaluator: Evaluator, ranks: ServerTransport, schedule: LiveSchedule,
+        algorithm: Algorithm, facts: Callable[[], Mapping[str, Any]], rehost: bool, base: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """facts: what more a checkpoint is to say. base: `cut` of the checkpoint that the run resumed from, if any."""
         self.folder = folder_of(writer.path)
@@ -87,7 +64,12 @@ class Checkpointer:
         if self.busy:
             self._tell(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written", loop)
             return
-        for i, why in self._ranks.bereaved():  # else they would be lost when their answers are due: no part has them
+        for (
+            i,
+            why,
+        ) in (
+            self._ranks.clients_on_dead_ranks()
+        ):  # else they would be lost when their answers are due: no part has them
             loop.client_failed(time_, i, why)
         self._began = time.perf_counter()
         self._number += 1
@@ -105,7 +87,7 @@ class Checkpointer:
         self._manifest = deepcopy(now)  # written when the loop has gone on
         self._part.save_made(self._number, lambda: self._arrays(loop, models))
         self._parts, self._awaited = {}, {0, *self._needed(loop)}
-        self._ranks.mark(self._number)
+        self._ranks.send_marker(self._number)
         self.busy, self._took = True, time.perf_counter() - self._began
 
     @staticmethod
@@ -117,9 +99,9 @@ class Checkpointer:
         return arrays
 
     def poll(self, time_: float, loop: ServerLoop) -> None:
-        self._ranks.look()
-        told = [PartStatus(0, *part) for part in self._part.done()] + self._ranks.parts
-        self._ranks.parts.clear()
+        self._ranks.poll()
+        told = [PartStatus(0, *part) for part in self._part.done()] + self._ranks.part_statuses
+        self._ranks.part_statuses.clear()
         for part in told:
             if part.number != self._number or not self.busy:
                 self._pool.submit(discard, self.folder, part.number)  # it came too late
@@ -131,8 +113,8 @@ class Checkpointer:
                 self._parts[part.rank] = part.bytes, part.crc
         if self._committing is None:
             left = self._awaited - self._parts.keys()
-            hung = self._ranks.silent - self._needed(loop)
-            if missing := (left - {0} - self._ranks.living) | (left & hung):
+            hung = self._ranks.unresponsive_ranks - self._needed(loop)
+            if missing := (left - {0} - self._ranks.live_ranks) | (left & hung):
                 self._abandon(time_, f"rank {min(missing)} was lost", loop)
             elif not left and (raised := self._ends_with(loop)):
                 self._abandon(time_, f"client {min(raised)} raised", loop)
@@ -159,7 +141,11 @@ class Checkpointer:
         if loop.failures.faults.lost != "stop":
             return set()
         rounds = self._manifest["loop"]["clients"]["rounds"]
-        return {i for i in self._ranks.raised() if i in self._cut["out"] and rounds[i] == loop.clients.rounds[i]}
+        return {
+            i
+            for i in self._ranks.unreported_client_errors()
+            if i in self._cut["out"] and rounds[i] == loop.clients.rounds[i]
+        }
 
     def _commit(self, number: int, manifest: Mapping[str, Any], parts: Mapping[int, tuple[int, int]]) -> None:
         self._writer.durable(manifest["counts"])

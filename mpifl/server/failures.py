@@ -39,7 +39,7 @@ class Decision(NamedTuple):
 class Link(Protocol):
     """The part of a link that tells whether a client has answered."""
 
-    def answered(self, i: int) -> bool: ...
+    def has_arrived(self, i: int) -> bool: ...
 
 
 class ClientFailures:
@@ -68,7 +68,7 @@ class ClientFailures:
         self._silence_checked = now
         for i in list(in_flight):
             waited = now - in_flight.get(i, now)
-            if waited > patience / 2 and link.answered(i):
+            if waited > patience / 2 and link.has_arrived(i):
                 yield Decision(Action.WAIT, i, since=now)  # consumed when it is due, which may take as long again
             elif waited > patience:
                 yield Decision(Action.GIVE_UP, i)

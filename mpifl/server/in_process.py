@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.algorithms.base import Algorithm
 from mpifl.client.checkpoint import Saver, restore
 from mpifl.client.worker import Worker
 from mpifl.problems import Place, host
 from mpifl.server.clients import LIVE
 from mpifl.storage.checkpoint_set import folder_of
-from mpifl.transport.frames import PartStatus
+from mpifl.transport.base import PartStatus
 from mpifl.transport.in_process import InProcess
 
 if TYPE_CHECKING:
@@ -23,12 +22,7 @@ if TYPE_CHECKING:
     from mpifl.storage.checkpoint_set import Checkpoint
 
 
-def vectors(algorithm: Algorithm) -> int:
-    """Most vectors in a message or an update."""
-    return max(algorithm.vectors_up, algorithm.vectors_down)
-
-
-def to_go_on(job: Job, saved: Checkpoint | None) -> dict[str, Any] | None:
+def resume_payload(job: Job, saved: Checkpoint | None) -> dict[str, Any] | None:
     """What the ranks are told of the checkpoint that a run goes on from, JSON-able."""
     if saved is None:
         return None
@@ -43,7 +37,7 @@ def resume(worker: Worker, end: Any, saved: dict[str, Any]) -> None:
     out, living = set(saved["out"]), dict(saved["where"])
     for i, (update, held) in restore(worker, saved, [i for i in worker.states if i in living]).items():
         if i in out and i in worker.failed:
-            end.failed(i, worker.failed[i])
+            end.send_client_error(i, worker.failed[i])
         elif i in out and update:
             end.resume(i, update, held)
 
@@ -58,22 +52,22 @@ class Here(InProcess):
         super().__init__(Worker(job.algorithm, x0, hosted.objectives, hosted.together, hosted.memory, job.faults.norm))
         self.facts = hosted.facts
         self._saver = Saver(folder_of(Path(job.output)), 1, self.worker, self.holding)
-        self.marked = self._saver.save
-        self.living, self.rank_of = {1}, [1] * problem.clients
-        self.silent: set[int] = set()
-        self.parts: list[PartStatus] = []
+        self.on_marker = self._saver.save
+        self.live_ranks, self.rank_of = {1}, [1] * problem.clients
+        self.unresponsive_ranks: set[int] = set()
+        self.part_statuses: list[PartStatus] = []
         self.signals: list[int] = []
-        self.stuck: set[int] = set()
-        if going := to_go_on(job, saved):
+        self.stuck_ranks: set[int] = set()
+        if going := resume_payload(job, saved):
             resume(self.worker, self, going)
 
-    def expect(self, i: int, round: int) -> None:
+    def expect_update(self, i: int, round: int) -> None:
         """Its update is there."""
 
-    def look(self) -> None:
-        self.parts += [PartStatus(1, *written) for written in self._saver.done()]
+    def poll(self) -> None:
+        self.part_statuses += [PartStatus(1, *written) for written in self._saver.done()]
 
-    def bereaved(self) -> list[tuple[int, str]]:
+    def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
         """There is no other rank."""
         return []
 
@@ -81,6 +75,6 @@ class Here(InProcess):
         """There is no other rank."""
         return ""
 
-    def finish(self, code: int, patience: float = inf) -> int:
+    def shut_down(self, code: int, timeout: float = inf) -> int:
         self._saver.close()
-        return super().finish(code, patience)
+        return super().shut_down(code, timeout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,26 +14,12 @@ from mpifl.algorithms.common.participation import CohortSampler
 from mpifl.config.faults import Faults
 from mpifl.errors import RunFailed
 from mpifl.objective import Vector, check_vectors
-from mpifl.scheduling.clocks import Link
-from mpifl.scheduling.schedule import Event
+from mpifl.scheduling.base import Event, Schedule
 from mpifl.server.clients import ASIDE, LOST, ClientTable, ClientTableState
 from mpifl.server.failures import Action, ClientFailures, Decision
 from mpifl.storage.tables import AggregationRow, EventRow, Row, UpdateRow
+from mpifl.transport.base import ServerTransport
 from mpifl.transport.frames import HEAD
-
-
-class Schedule(Protocol):
-    """A plan made by policies, or an earlier run's record (`mpifl.scheduling.schedule`)."""
-
-    recorded: bool
-    round_size: int
-    save_now: bool
-
-    def sent(self, i: int, round: int, work: int = 1) -> float: ...
-
-    def forget(self, i: int) -> None: ...
-
-    def events(self, link: Link) -> Iterator[Event]: ...
 
 
 class Recorder(Protocol):
@@ -94,9 +80,9 @@ class ServerLoop:
     """
 
     def __init__(
-        self, algorithm: Algorithm, server: State, clients: Clients, link: Link, schedule: Schedule, recorder: Recorder,
-        evaluate: Evaluate, seed: int, faults: Faults = Faults(), checkpointer: Checkpointer | None = None,  # noqa: B008 - frozen
-        observers: Sequence[Observer] = (),
+        self, algorithm: Algorithm, server: State, clients: Clients, link: ServerTransport, schedule: Schedule,
+        recorder: Recorder, evaluate: Evaluate, seed: int, faults: Faults = Faults(),  # noqa: B008 - frozen
+        checkpointer: Checkpointer | None = None, observers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
         self.algorithm, self.server, self.schedule, self.link = algorithm, server, schedule, link
         self.recorder, self.checkpointer, self._evaluate = recorder, checkpointer, evaluate
@@ -127,7 +113,7 @@ class ServerLoop:
             round = clients.rounds[i]
             message = self.algorithm.message(self.server, i)._replace(version=self.version, round=round)
             check_vectors(f"client {i} is sent", message.vectors, self._x0)
-            delay = self.schedule.sent(i, round, message.work)
+            delay = self.schedule.register_message(i, round, message.work)
             clients.rounds[i] = round + 1
             clients.bytes_down[i] = size(message.vectors)
             clients.in_flight[i] = time.perf_counter() + delay if self._patience else 0.0
@@ -181,7 +167,7 @@ class ServerLoop:
             self._poll(event.time)
             broken = interrupted()
             if broken and self.checkpointer:
-                self.schedule.save_now = True  # the next event
+                self.schedule.checkpoint_requested = True  # the next event
             elif broken or stopped():
                 if event.kind != "evaluate":
                     self.evaluate(event.time)  # the run's last model
@@ -195,7 +181,7 @@ class ServerLoop:
         self.algorithm.receive(self.server, i, update, staleness)
         if self.checkpointer:
             self.checkpointer.consumed(i, update.vectors)
-        self.link.release(i)
+        self.link.release_update(i)
         self.updates += 1
         clients.refused[i] = clients.moved[i] = 0
         del clients.in_flight[i]
@@ -232,8 +218,8 @@ class ServerLoop:
     # -- failures ------------------------------------------------------------------------------------------------------
     def _poll(self, time: float) -> None:
         """Acts on clients that have failed, and advances a checkpoint in progress."""
-        if not self.schedule.recorded:  # a replay has its own events of clients that fail
-            for i, reason in self.link.lost():
+        if not self.schedule.is_replay:  # a replay has its own events of clients that fail
+            for i, reason in self.link.pop_client_failures():
                 self.client_failed(time, i, reason)
             if self._patience is not None:
                 for decision in self.failures.silent(self.link, self._patience):
@@ -252,7 +238,7 @@ class ServerLoop:
             case Action.WAIT:
                 self.clients.in_flight[i] = since
             case Action.GIVE_UP:
-                self.link.give_up(i)
+                self.link.abandon_client(i)
             case Action.ANSWER:
                 del self.clients.in_flight[i]
                 self.send([i])
@@ -269,7 +255,7 @@ class ServerLoop:
         """Records an update that its client refused to send, and answers the client or sets it aside."""
         i, update = event.client, event.update
         assert update
-        self.link.release(i)
+        self.link.release_update(i)
         self.clients.refused[i] += 1
         self._record_event(event.time, "refused", i, update.refused)
         if i not in self.clients.inactive:
@@ -284,7 +270,7 @@ class ServerLoop:
         self._record_event(time, state, i, reason)
         if len(self.clients.inactive) == self.clients.n:
             raise RunFailed(f"all clients are lost; the last, client {i}: {reason}")
-        self.schedule.forget(i)
+        self.schedule.cancel(i)
         if self.cohort and in_flight:
             self.schedule.round_size -= 1
             if self.schedule.round_size:
@@ -302,7 +288,7 @@ class ServerLoop:
         self._record_event(time, "rehosted", i, f"{where}: {reason}")
         self.algorithm.on_client_rollback(self.server, i)
         if self.clients.in_flight.pop(i, None) is not None:
-            self.schedule.forget(i)
+            self.schedule.cancel(i)
             self.send([i])
 
     def _record_event(self, time: float, kind: str, i: int, text: str) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.server.in_process import vectors
 from mpifl.transport import handshake
+from mpifl.transport.base import max_vectors
 from mpifl.transport.mpi_server import ServerEnd
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class There(ServerEnd):
     """The server's end of the link to ranks that have their clients ready."""
 
     def __init__(self, comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> None:
-        super().__init__(comm, problem.clients, x0.size, x0.dtype, vectors(job.algorithm))
+        super().__init__(comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm))
         self._problem = problem
         # Ranks that a client has left, by client: what they still say of it is told apart by the rank it comes from.
         self._had: dict[int, set[int]] = {}
@@ -34,7 +34,7 @@ class There(ServerEnd):
         """
         had = self._had.setdefault(i, set())
         had.add(self.rank_of[i])
-        able = sorted(self.living - self.silent - had)
+        able = sorted(self.live_ranks - self.unresponsive_ranks - had)
         if not able:
             return ""
         rank = min(able, key=self.rank_of.count)

@@ -9,21 +9,22 @@ import sys
 import time
 from collections.abc import Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpifl.algorithms.base import Clients, State
 from mpifl.errors import RunFailed
-from mpifl.scheduling.clocks import Link
-from mpifl.scheduling.schedule import LiveSchedule, ReplaySchedule
-from mpifl.server.checkpointer import Checkpointer, Ranks
+from mpifl.scheduling.live import LiveSchedule
+from mpifl.scheduling.replay import ReplaySchedule
+from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.server.loop import LoopState, ServerLoop
 from mpifl.server.outcome import Outcome
 from mpifl.server.progress import progress_bar, summary
 from mpifl.signals import SignalRecorder, exit_code
 from mpifl.storage.tables import EventRow
+from mpifl.transport.base import ServerTransport
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -35,21 +36,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("mpifl")
 
 
-class Ends(Ranks, Link, Protocol):
-    """The server's end of a link, and the ranks behind it."""
-
-    signals: list[int]  # that other ranks have received
-    stuck: set[int]  # ranks that did not end
-
-    def expect(self, i: int, round: int) -> None:
-        """Client i's update comes of itself: it was sent the message of this round before the run was resumed."""
-
-
 class Session:
     """One run. Raises nothing that it has not recorded."""
 
     def __init__(
-        self, job: Job, problem: Problem, server: State, clients: Clients, link: Ends,
+        self, job: Job, problem: Problem, server: State, clients: Clients, link: ServerTransport,
         schedule: LiveSchedule | ReplaySchedule, writer: RunWriter, saved: Checkpoint | None, signals: SignalRecorder,
     ) -> None:  # fmt: skip
         self._job, self._link, self._writer, self._schedule = job, link, writer, schedule
@@ -89,7 +80,7 @@ class Session:
         self.loop.time = saved.facts["time"]
         self.evaluator.reached = bool(saved.facts.get("reached"))
         for i in self.loop.clients.in_flight:
-            self._link.expect(i, self.loop.clients.rounds[i] - 1)
+            self._link.expect_update(i, self.loop.clients.rounds[i] - 1)
         part = saved.part(0)
         for k, (time_, updates, version) in enumerate(saved.facts["models"]):
             accuracies = part[f"personal.{k}"] if f"personal.{k}" in part.names() else None
@@ -150,8 +141,8 @@ class Session:
             whole = self._close(status, x)
         if self.checkpointer and not unexpected and self._signals.numbers:
             self._save_last(at)
-        dropped = 0 if unexpected else self._link.finish(code, self._job.faults.patience or inf)
-        self._stuck = self._link.stuck
+        dropped = 0 if unexpected else self._link.shut_down(code, self._job.faults.patience or inf)
+        self._stuck = self._link.stuck_ranks
         if self.checkpointer:
             self.checkpointer.close()
         if status != "interrupted":

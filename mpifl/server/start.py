@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpifl.algorithms.base import Clients, State
-from mpifl.errors import ConfigError, inside
-from mpifl.scheduling.clocks import RealClock, VirtualClock
+from mpifl.errors import inside
 from mpifl.scheduling.delays import Parts, Seconds
-from mpifl.scheduling.schedule import ClientIncident, LiveSchedule, ReplaySchedule
+from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.signals import SignalRecorder
 from mpifl.transport.handshake import Handshake, rank_resources
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
     from mpifl.server.outcome import Outcome
-    from mpifl.server.session import Ends
     from mpifl.storage import Run
     from mpifl.storage.checkpoint_set import Checkpoint
+    from mpifl.transport.base import ServerTransport
 
 
 def run_server(
@@ -37,7 +37,7 @@ def run_server(
     """
     from mpifl.config.job import job_to_dict
     from mpifl.problems import Place, load
-    from mpifl.server.in_process import Here, to_go_on
+    from mpifl.server.in_process import Here, resume_payload
     from mpifl.server.provenance import attributes
     from mpifl.server.session import Session
     from mpifl.storage import RunWriter
@@ -63,7 +63,12 @@ def run_server(
     else:
         with inside("algorithm"):
             server = job.algorithm.init_server(x0, clients)
-    schedule = _replay_schedule(job, replay) if replay else _live_schedule(job, delays)
+    schedule: LiveSchedule | ReplaySchedule
+    if replay:
+        trigger = job.algorithm.aggregation_trigger()
+        schedule = ReplaySchedule.from_run(replay, timed=trigger is not None and trigger.timed)
+    else:
+        schedule = _live_schedule(job, delays)
     if saved and isinstance(schedule, LiveSchedule):
         schedule.load(saved.facts["schedule"])
     else:
@@ -75,7 +80,9 @@ def run_server(
         here = Here(job, problem, x0, place, saved)
         facts = [here.facts]
     else:
-        facts += handshake.scatter_clients(job_to_dict(job), problem.meta, x0, n, problem.shard, to_go_on(job, saved))
+        facts += handshake.scatter_clients(
+            job_to_dict(job), problem.meta, x0, n, problem.shard, resume_payload(job, saved)
+        )
     columns = {
         "samples": problem.samples,
         "rate": rates if rates is not None else np.full(n, np.nan),
@@ -98,12 +105,12 @@ def run_server(
     signals = signals or SignalRecorder()
     signals.record()  # before the ranks start
     handshake.start_ranks()
-    link: Ends = here if comm is None else _there(comm, job, problem, x0)
+    link: ServerTransport = here if comm is None else _there(comm, job, problem, x0)
     session = Session(job, problem, server, clients, link, schedule, writer, saved, signals)
     return session.run()
 
 
-def _there(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> Ends:
+def _there(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> ServerTransport:
     from mpifl.server.mpi_ranks import There
 
     return There(comm, job, problem, x0)
@@ -114,38 +121,8 @@ def _live_schedule(job: Job, delays: tuple[Seconds, Parts | None]) -> LiveSchedu
     return LiveSchedule(
         clock, job.algorithm.aggregation_trigger(), job.seed, stop_time=job.stop.time, stop_updates=job.stop.updates,
         evaluate_every=job.evaluate.every, evaluate_updates=job.evaluate.updates,
-        save_every=job.checkpoint.every, save_updates=job.checkpoint.updates,
+        checkpoint_every=job.checkpoint.every, checkpoint_updates=job.checkpoint.updates,
     )  # fmt: skip
-
-
-def _replay_schedule(job: Job, run: Run) -> ReplaySchedule:
-    """The order of events that a run file holds."""
-    trigger = job.algorithm.aggregation_trigger()
-    updates, aggregations, evaluations = run.updates, run.aggregations, run.evaluations
-    return ReplaySchedule(
-        list(zip(*(updates[c].tolist() for c in ("time", "client", "compute", "exchange")), strict=True)),
-        list(zip(aggregations["time"].tolist(), aggregations["updates"].tolist(), strict=True)),
-        list(zip(*(evaluations[c].tolist() for c in ("time", "updates", "version")), strict=True)),
-        timed=trigger is not None and trigger.timed,
-        incidents=_incidents(run),
-    )
-
-
-def _incidents(run: Run) -> list[ClientIncident]:
-    """The client failures of a recorded run. Raises ConfigError where they cannot be repeated."""
-    events = run.events
-    if (events.kind == "rehosted").any():
-        text = "a run whose clients stayed where they were: clients that were moved went on from an older state"
-        raise ConfigError("run file", run.path, text)
-    failures, clients = events[events.kind.isin(["refused", "lost"])], run.updates.client
-    lost = failures[(failures.kind == "lost") & (failures.updates >= 0)]
-    late = any((clients[row.updates :] == row.client).any() for row in lost.itertuples())
-    if late or not failures.client.between(0, len(run.clients) - 1).all():
-        raise ConfigError("run file", run.path, "events that agree with the updates: a lost client has none later")
-    return [
-        ClientIncident(*row)
-        for row in failures[["kind", "time", "client", "text", "updates", "version"]].itertuples(index=False)
-    ]
 
 
 def _server_state(saved: Checkpoint) -> State:

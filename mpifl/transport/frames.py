@@ -6,8 +6,6 @@ that a message may hold fits into `INLINE` bytes; one message is then all that a
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update
@@ -19,16 +17,6 @@ MARK, SAVED = 5, 6  # a checkpoint's number; a rank's part of it: number, bytes,
 REFUSED, RAISED = 7, 8  # as UPDATE, with the length of the text that follows in place of vectors; client, length
 TEXTS = {REFUSED: 2, RAISED: 2, SAVED: 4}  # where in their heads the length of the text that follows is
 SIGNAL, HOST = 9, 10  # a signal's number, heard by a client rank; more clients for a rank, in the messages that follow
-
-
-class PartStatus(NamedTuple):
-    """What a rank says of its part of a checkpoint: durable, or an error."""
-
-    rank: int
-    number: int
-    bytes: int
-    crc: int
-    error: str
 
 
 class Frames:

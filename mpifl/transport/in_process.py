@@ -20,9 +20,9 @@ class InProcess:
         self._asked: dict[int, tuple[Message, float, float]] = {}  # client -> message, delay (s), when it was sent
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
-        self._failed: dict[int, str] = {}  # clients that raised, and what, until `lost` tells
+        self._failed: dict[int, str] = {}  # clients that raised, and what, until `pop_client_failures` returns them
         self._missed: list[tuple[int, str]] = []
-        self.marked: Callable[[int], None] = lambda number: None  # called to have the clients saved
+        self.on_marker: Callable[[int], None] = lambda number: None  # called to have the clients saved
 
     def send(self, i: int, message: Message, delay: float) -> None:
         self._asked[i] = message, delay, time.perf_counter()
@@ -34,7 +34,7 @@ class InProcess:
         self._ready[i] = update._replace(vectors=tuple(map(self.worker.memory.outside, update.vectors)))
         heapq.heappush(self._due, (time.perf_counter() + held, i))
 
-    def failed(self, i: int, text: str) -> None:
+    def send_client_error(self, i: int, text: str) -> None:
         """Client i raised."""
         self._failed[i] = text
 
@@ -47,7 +47,7 @@ class InProcess:
         )
         for (i, _, delay, sent), update in zip(asked, updates):
             if isinstance(update, Failed):
-                self.failed(i, update.text)
+                self.send_client_error(i, update.text)
             else:
                 self.resume(i, update, sent + delay - time.perf_counter())
 
@@ -56,7 +56,7 @@ class InProcess:
         order = [i for i in self._asked if i != first]
         return ([] if first is None else [first]) + order[: self.worker.most - (first is not None)]
 
-    def take(self, i: int, timeout: float = inf) -> Update | None:
+    def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         if i in self._asked:
             self._compute(self._next(i))
         self._due.clear()  # a clock that takes by client keeps the times itself
@@ -64,7 +64,7 @@ class InProcess:
             self._miss(i)
         return self._ready.pop(i, None)
 
-    def any(self, timeout: float) -> tuple[int, Update] | None:
+    def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         end = time.perf_counter() + timeout
         while self._asked:
             self._compute(self._next())
@@ -78,43 +78,43 @@ class InProcess:
         _, i = heapq.heappop(self._due)
         return i, self._ready.pop(i)
 
-    def release(self, i: int) -> None:
+    def release_update(self, i: int) -> None:
         """Nothing to do: the update was made for this one use."""
 
     # -- what a checkpoint keeps, and what goes wrong ------------------------------------------------------------------
-    def mark(self, number: int) -> None:
+    def send_marker(self, number: int) -> None:
         """Has the clients saved, once all that were asked have computed."""
         while self._asked:
             self._compute(self._next())
-        self.marked(number)
+        self.on_marker(number)
 
     def holding(self) -> dict[int, float]:
         """How long updates are held back still (s), by client."""
         now = time.perf_counter()
         return {i: max(0.0, when - now) for when, i in self._due}
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Nothing comes of itself."""
 
-    def raised(self) -> set[int]:
+    def unreported_client_errors(self) -> set[int]:
         return {*self._failed, *(i for i, _ in self._missed)}
 
     def _miss(self, i: int) -> None:
         text = self._failed.pop(i)
         self._missed.append((i, text))
 
-    def lost(self) -> list[tuple[int, str]]:
+    def pop_client_failures(self) -> list[tuple[int, str]]:
         missed, self._missed = self._missed, []
         return missed
 
-    def answered(self, i: int) -> bool:
+    def has_arrived(self, i: int) -> bool:
         """A client of this process computes when it is its turn."""
         return True
 
-    def give_up(self, i: int) -> None:
+    def abandon_client(self, i: int) -> None:
         """Nothing to do: a client of this process always answers."""
 
-    def finish(self, code: int, patience: float = inf) -> int:
+    def shut_down(self, code: int, timeout: float = inf) -> int:
         dropped = len(self._ready) + len(self._asked)
         for held in (self._asked, self._ready, self._due):
             held.clear()

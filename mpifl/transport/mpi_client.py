@@ -133,7 +133,7 @@ class ClientEnd:
         self._posted = False
         return self._frames.head(self._frame)
 
-    def progress(self) -> None:
+    def poll(self) -> None:
         """Called while clients compute: sends what is due and ready, and takes in one message, which then waits."""
         self._report()
         self._flush(time.perf_counter())
@@ -144,7 +144,7 @@ class ClientEnd:
             self._ahead.vectors.load()
 
     # -- updates -------------------------------------------------------------------------------------------------------
-    def reply(self, i: int, update: Update, delay: float) -> None:
+    def send_update(self, i: int, update: Update, delay: float) -> None:
         head, vectors, frames = wire.update_head(i, update), update.vectors, self._frames
         text = update.refused.encode()
         if text:
@@ -194,7 +194,7 @@ class ClientEnd:
     def resume(self, i: int, update: Update, held: float) -> None:
         """Client i's update was under way when the run was saved, and held back for so long still (s)."""
         self._came[i] = time.perf_counter()
-        self.reply(i, update, held)
+        self.send_update(i, update, held)
 
     def holding(self) -> dict[int, float]:
         """How long updates are held back still (s), by client."""
@@ -215,12 +215,12 @@ class ClientEnd:
             self.say(wire.SIGNAL, self.signals[self._told - 1])
         self.idle()
 
-    def failed(self, i: int, text: str) -> None:
+    def send_client_error(self, i: int, text: str) -> None:
         """Tells the server what client i raised."""
         self.say(wire.RAISED, i, text=text)
 
     def fail(self, error: BaseException) -> None:
         """Tells the server that this rank cannot go on, and waits for the end of the run."""
-        self.failed(-1, described(self._comm.rank, error))
+        self.send_client_error(-1, described(self._comm.rank, error))
         for _ in self.messages(1):  # taken in and dropped
             pass

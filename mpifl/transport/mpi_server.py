@@ -20,7 +20,8 @@ from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
 from mpifl.transport import frames as wire
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.frames import Frames, PartStatus
+from mpifl.transport.base import PartStatus
+from mpifl.transport.frames import Frames
 from mpifl.transport.mpi import FRAME, MPI, SETUP, STUCK, TEXT, Outgoing, dead, post, wait
 from mpifl.transport.receive_pool import ReceivePool
 
@@ -36,7 +37,7 @@ class ServerEnd:
         self._arriving = [frames.empty() for _ in range(self._workers)]
         self._posts = [comm.Recv_init(f, r, FRAME) for r, f in enumerate(self._arriving, 1)]
         self.rank_of = [1 + i % self._workers for i in range(clients)]
-        self.living = set(range(1, comm.size))  # ranks that take part in the run
+        self.live_ranks = set(range(1, comm.size))  # ranks that take part in the run
         self._requests: list[MPI.Request] = [*self._posts]  # the frames' receives, then those of vectors
         self._fetches = ReceivePool(comm, frames, clients, self._requests)
         self._announced: dict[tuple[int, int], list[float]] = {}  # (client, rank) -> head of an update, in order
@@ -46,18 +47,18 @@ class ServerEnd:
         self._outgoing = Outgoing(self._bury)
         self._graves: list[object] = []  # buffers that a dead rank's messages may still touch
         self._gone: set[int] = set()  # ranks that have said goodbye
-        self._failed: dict[int, str] = {}  # clients that were lost, and why, until `lost` tells
+        self._failed: dict[int, str] = {}  # clients that were lost, and why, until `pop_client_failures` returns them
         self._missed: list[tuple[int, str]] = []
-        self.silent: set[int] = set()  # ranks of clients that were given up
+        self.unresponsive_ranks: set[int] = set()  # ranks of clients that were given up
         self._broken = ""  # what made a rank unable to go on, until it is raised
-        self.parts: list[PartStatus] = []  # of checkpoints, as ranks tell of them
+        self.part_statuses: list[PartStatus] = []  # of checkpoints, as ranks tell of them
         self.signals: list[int] = []  # that client ranks have heard
-        self.stuck: set[int] = set()  # ranks that did not say goodbye
+        self.stuck_ranks: set[int] = set()  # ranks that did not say goodbye
         for rank in range(1, comm.size):
             self._listen(rank)
 
     # -- out -----------------------------------------------------------------------------------------------------------
-    def expect(self, i: int, round: int) -> None:
+    def expect_update(self, i: int, round: int) -> None:
         """Client i was sent the message of this round before: its update comes of itself."""
         self._rounds[i] = round
 
@@ -69,12 +70,12 @@ class ServerEnd:
             self._outgoing.look()
 
     def _post(self, buffers: list[np.ndarray], rank: int, client: int = 0) -> None:
-        if rank in self.living:
+        if rank in self.live_ranks:
             self._outgoing.add(lambda: post(self._comm, buffers, rank, client), buffers, rank)
 
-    def mark(self, number: int) -> None:
+    def send_marker(self, number: int) -> None:
         """Has every rank write its part of a checkpoint, when it has worked off what it was sent before."""
-        for rank in sorted(self.living):
+        for rank in sorted(self.live_ranks):
             self._post(self._frames.pack((wire.MARK, number)), rank)
 
     def move(self, i: int, rank: int, words: list[np.ndarray]) -> None:
@@ -115,13 +116,13 @@ class ServerEnd:
     def _listen(self, rank: int) -> None:
         """Waits for a rank's next frame."""
         try:
-            if rank in self.living:
+            if rank in self.live_ranks:
                 self._posts[rank - 1].Start()
         except MPI.Exception as error:
             self._bury(error)
 
     def _frame(self, rank: int) -> None:
-        if rank not in self.living:  # it died just now
+        if rank not in self.live_ranks:  # it died just now
             return
         head = self._frames.head(self._arriving[rank - 1])
         kind, i = int(head[0]), int(head[1])
@@ -139,7 +140,7 @@ class ServerEnd:
         elif kind == wire.RAISED and here:
             self._failed[i] = text
         elif kind == wire.SAVED:
-            self.parts.append(PartStatus(rank, i, int(head[2]), int(head[3]), text))
+            self.part_statuses.append(PartStatus(rank, i, int(head[2]), int(head[3]), text))
         elif kind == wire.SIGNAL:
             self.signals.append(i)
         elif kind == wire.BYE:
@@ -168,7 +169,7 @@ class ServerEnd:
         self._ready[i] = wire.to_update(head, self._fetches.vectors(slot, int(head[2])), self._rounds[i])
         self._slots[i] = slot
 
-    def any(self, timeout: float) -> tuple[int, Update] | None:
+    def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         end = time.perf_counter() + timeout
         backoff = Backoff()
         while not self._ready:
@@ -183,7 +184,7 @@ class ServerEnd:
         i = next(iter(self._ready), -1)
         return (i, self._ready.pop(i)) if i >= 0 else None
 
-    def take(self, i: int, timeout: float = inf) -> Update | None:
+    def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         end = time.perf_counter() + timeout
         backoff = Backoff()
         while i not in self._ready:
@@ -200,17 +201,17 @@ class ServerEnd:
                 backoff.sleep(left)
         return self._ready.pop(i)
 
-    def release(self, i: int) -> None:
+    def release_update(self, i: int) -> None:
         if i in self._slots:
             self._fetches.free.append(self._slots.pop(i))
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
     def _bury(self, error: MPI.Exception) -> None:
         """Forgets what has to do with ranks that have died. Raises the error where nobody has."""
-        died = dead(self._comm) & self.living
+        died = dead(self._comm) & self.live_ranks
         if not died and error.Get_error_class() != MPI.ERR_PROC_FAILED:  # else it is of a rank that is buried already
             raise error
-        self.living -= died
+        self.live_ranks -= died
         for rank in died:
             self._requests[rank - 1] = MPI.REQUEST_NULL
         for key in [key for key in self._announced if key[1] in died]:
@@ -223,7 +224,7 @@ class ServerEnd:
     def _done(self) -> list[int]:
         """Which requests are over, looked at one by one: a call for all of them that fails does not say."""
         found = []
-        for k in [*(rank - 1 for rank in self.living - self._gone), *self._fetches.coming]:
+        for k in [*(rank - 1 for rank in self.live_ranks - self._gone), *self._fetches.coming]:
             try:
                 if self._requests[k].Test():
                     found.append(k)
@@ -231,64 +232,64 @@ class ServerEnd:
                 continue
         return found
 
-    def lost(self) -> list[tuple[int, str]]:
+    def pop_client_failures(self) -> list[tuple[int, str]]:
         missed, self._missed = self._missed, []
         return missed
 
-    def raised(self) -> set[int]:
-        return {i for i in (*self._failed, *(i for i, _ in self._missed)) if self.rank_of[i] in self.living}
+    def unreported_client_errors(self) -> set[int]:
+        return {i for i in (*self._failed, *(i for i, _ in self._missed)) if self.rank_of[i] in self.live_ranks}
 
-    def bereaved(self) -> list[tuple[int, str]]:
-        found = [i for i, rank in enumerate(self.rank_of) if rank and rank not in self.living]
+    def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
+        found = [i for i, rank in enumerate(self.rank_of) if rank and rank not in self.live_ranks]
         for i in found:
             self._failed.pop(i, None)
             if self._ready.pop(i, None):
-                self.release(i)
+                self.release_update(i)
         self._missed = [(i, why) for i, why in self._missed if i not in found]
         return [(i, f"rank {self.rank_of[i]} died") for i in found]
 
-    def answered(self, i: int) -> bool:
-        self.look()
+    def has_arrived(self, i: int) -> bool:
+        self.poll()
         return i in self._ready or i in self._failed or (i, self.rank_of[i]) in self._announced
 
-    def give_up(self, i: int) -> None:
+    def abandon_client(self, i: int) -> None:
         rank, self.rank_of[i] = self.rank_of[i], 0  # of no rank: what it still sends is dropped
-        self.silent.add(rank)
+        self.unresponsive_ranks.add(rank)
         self._failed.pop(i, None)
         self._fetches.drop(lambda j, r: (j, r) == (i, rank))
 
-    def look(self) -> None:
-        """Takes in what has arrived, without waiting; no large vectors: whose are needed first only `take` knows."""
+    def poll(self) -> None:
+        """Handles what has arrived, without waiting; receives no large vectors, of which `receive_from` chooses."""
         while self._progress(fetch=False):
             pass
 
     # -- the end -------------------------------------------------------------------------------------------------------
-    def finish(self, code: int, patience: float = inf) -> int:
-        for rank in sorted(self.living):
+    def shut_down(self, code: int, timeout: float = inf) -> int:
+        for rank in sorted(self.live_ranks):
             self._post(self._frames.pack((wire.STOP, code)), rank)
         for i in [i for i in self._slots if i not in self._ready]:  # in use when the run broke off
-            self.release(i)
-        dropped, backoff, end = 0, Backoff(), time.perf_counter() + patience
-        while (missing := self.living - self._gone) or self._fetches.slots or self._ready or self._announced:
+            self.release_update(i)
+        dropped, backoff, end = 0, Backoff(), time.perf_counter() + timeout
+        while (missing := self.live_ranks - self._gone) or self._fetches.slots or self._ready or self._announced:
             try:
                 if self._progress(fetch=True):
                     backoff.reset()
-                    end = time.perf_counter() + patience
+                    end = time.perf_counter() + timeout
                 else:
                     backoff.sleep()
             except RunFailed as error:
                 print(error, file=sys.stderr)
             for i in list(self._ready):
                 del self._ready[i]
-                self.release(i)
+                self.release_update(i)
                 dropped += 1
-            if missing and missing <= self.silent:  # who may never come
+            if missing and missing <= self.unresponsive_ranks:  # who may never come
                 end = min(end, time.perf_counter() + STUCK)
             if time.perf_counter() > end:
                 waiting = {rank for _, rank in self._announced} | {rank for _, rank, *_ in self._fetches.slots.values()}
-                self.stuck = missing | waiting
+                self.stuck_ranks = missing | waiting
                 return dropped
         self._outgoing.drain()
-        for rank in self.living:
+        for rank in self.live_ranks:
             self._posts[rank - 1].Free()
         return dropped

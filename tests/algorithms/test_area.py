@@ -15,8 +15,8 @@ from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.common.schedules import StronglyConvex
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.rng import stream
-from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Exponential
+from mpifl.scheduling.live import VirtualClock
 from tests.loops import Log, Picked, close, drift_point, optimum, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]

@@ -14,8 +14,8 @@ from mpifl.algorithms.base import Clients
 from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.common.schedules import Constant, Convex, StronglyConvex, event_probabilities
 from mpifl.errors import ConfigError
-from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Exponential
+from mpifl.scheduling.live import VirtualClock
 from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 RATES = np.array([1.0, 2.0, 5.0, 12.0])

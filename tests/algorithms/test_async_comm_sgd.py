@@ -13,8 +13,8 @@ from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.errors import ConfigError
-from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Speed
+from mpifl.scheduling.live import VirtualClock
 from tests.loops import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]

@@ -17,7 +17,7 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
 from mpifl.config.job import job_from_dict
 from mpifl.errors import ConfigError
-from mpifl.scheduling.clocks import VirtualClock
+from mpifl.scheduling.live import VirtualClock
 from tests.algorithms.test_feddr import JOB
 from tests.loops import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 

@@ -18,8 +18,8 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
-from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Exponential
+from mpifl.scheduling.live import VirtualClock
 from tests.loops import Log, Quadratic, close, quadratics, run
 
 

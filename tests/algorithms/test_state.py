@@ -18,9 +18,8 @@ from mpifl.algorithms.common.robust import Clip, Krum, Median, TrimmedMean
 from mpifl.client.worker import Worker
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models.quadratic import Quadratic
-from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Speed
-from mpifl.scheduling.schedule import LiveSchedule
+from mpifl.scheduling.live import LiveSchedule, VirtualClock
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import Row
 from mpifl.transport.in_process import InProcess

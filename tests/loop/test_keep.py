@@ -20,7 +20,7 @@ from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.clients import ClientTable
 from mpifl.server.loop import LoopState
 from mpifl.storage.checkpoint_set import Part, folder_of, sets
-from mpifl.transport.frames import PartStatus
+from mpifl.transport.base import PartStatus
 from mpifl.transport.mpi_server import ServerEnd
 from tests.storage.sets import finished
 from tests.storage.test_writer import writer
@@ -30,23 +30,23 @@ class Ranks:
     """Ranks 1 and 2 with a client each, which save their parts when they are told to."""
 
     def __init__(self, folder: Path) -> None:
-        self.living, self.silent, self.rank_of = {1, 2}, set[int](), [1, 2]
-        self.parts: list[PartStatus] = []
+        self.live_ranks, self.unresponsive_ranks, self.rank_of = {1, 2}, set[int](), [1, 2]
+        self.part_statuses: list[PartStatus] = []
         self.errors: set[int] = set()
         self._writers = {rank: Part(folder, rank) for rank in (1, 2)}
 
     def saves(self, rank: int, number: int = 1) -> None:
         self._writers[rank].save(number, {"x": np.zeros(3)})
-        self.parts += [PartStatus(rank, *written) for written in finished(self._writers[rank])]
+        self.part_statuses += [PartStatus(rank, *written) for written in finished(self._writers[rank])]
 
-    def mark(self, number: int) -> None: ...
+    def send_marker(self, number: int) -> None: ...
 
-    def look(self) -> None: ...
+    def poll(self) -> None: ...
 
-    def raised(self) -> set[int]:
+    def unreported_client_errors(self) -> set[int]:
         return self.errors
 
-    def bereaved(self) -> list[tuple[int, str]]:
+    def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
         return []
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ def test_a_rank_that_lives_saves_though_its_client_is_set_aside(scene: Callable[
 def test_a_rank_that_died(scene: Callable[..., Scene]) -> None:
     made = scene()
     made.ranks.saves(1)
-    made.ranks.living.discard(2)
+    made.ranks.live_ranks.discard(2)
     assert made.end() == [f"{GIVEN_UP}rank 2 was lost"]
 
 
@@ -118,7 +118,7 @@ def test_a_rank_that_died_when_it_had_saved(scene: Callable[..., Scene]) -> None
     made = scene()
     made.ranks.saves(2)
     made.keeper.poll(0.0, made.loop)
-    made.ranks.living.discard(2)
+    made.ranks.live_ranks.discard(2)
     made.loop.clients.inactive.add(1)
     made.ranks.saves(1)
     assert complete(made)
@@ -128,7 +128,7 @@ def test_a_rank_that_hangs(scene: Callable[..., Scene]) -> None:
     """All its clients were given up; one that has others may still answer."""
     made = scene()
     made.ranks.saves(1)
-    made.ranks.silent.add(2)
+    made.ranks.unresponsive_ranks.add(2)
     made.keeper.poll(0.0, made.loop)
     assert made.keeper.busy
     made.loop.clients.inactive.add(1)
@@ -157,5 +157,5 @@ def test_a_client_that_raised_where_the_run_goes_on(scene: Callable[..., Scene])
 
 def test_a_client_of_a_dead_rank_has_not_raised() -> None:
     """What its rank has saved is without an error."""
-    end: Any = SimpleNamespace(_failed={0: "", 1: ""}, _missed=[(2, ""), (3, "")], rank_of=[1, 2, 1, 2], living={1})
-    assert ServerEnd.raised(end) == {0, 2}
+    end: Any = SimpleNamespace(_failed={0: "", 1: ""}, _missed=[(2, ""), (3, "")], rank_of=[1, 2, 1, 2], live_ranks={1})
+    assert ServerEnd.unreported_client_errors(end) == {0, 2}

@@ -19,9 +19,9 @@ from mpifl.algorithms.feddane import FedDANE
 from mpifl.client.worker import Worker
 from mpifl.config.faults import Faults
 from mpifl.errors import RunFailed
-from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Speed
-from mpifl.scheduling.schedule import ClientIncident, LiveSchedule, ReplaySchedule
+from mpifl.scheduling.live import LiveSchedule, VirtualClock
+from mpifl.scheduling.replay import ClientIncident, ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import AggregationRow, EventRow, Row, UpdateRow
@@ -59,14 +59,14 @@ class Dying(InProcess):
             self.sent_late.append(i)
         super().send(i, message, delay)
 
-    def take(self, i: int, timeout: float = inf) -> Update | None:
+    def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         if i in self.dead:
             self._missed.append((i, f"rank {i} died"))
             self._told.add(i)
             return None
-        return super().take(i, timeout)
+        return super().receive_from(i, timeout)
 
-    def release(self, i: int) -> None:
+    def release_update(self, i: int) -> None:
         self._consumed += 1
         self._die()
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mpifl.scheduling.clocks as clocks_module
+import mpifl.scheduling.live as live_module
 import mpifl.server.failures as failures_module
 import mpifl.server.loop as serve_module
 from mpifl.algorithms.area import Area
@@ -17,9 +17,8 @@ from mpifl.algorithms.base import Clients, Message, Update
 from mpifl.algorithms.common.participation import Trigger
 from mpifl.config.faults import Faults
 from mpifl.errors import RunFailed
-from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import NoDelay
-from mpifl.scheduling.schedule import LiveSchedule
+from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcess
 from tests.algorithms.test_state import N, clients
@@ -38,21 +37,21 @@ class Silence(InProcess):
 
     def send(self, i: int, message: Message, delay: float) -> None: ...
 
-    def take(self, i: int, timeout: float = inf) -> Update | None:
+    def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         self.now[0] += timeout
         return None
 
-    def any(self, timeout: float) -> tuple[int, Update] | None:
+    def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         self.now[0] += timeout
         return None
 
-    def lost(self) -> list[tuple[int, str]]:
+    def pop_client_failures(self) -> list[tuple[int, str]]:
         return []
 
-    def answered(self, i: int) -> bool:
+    def has_arrived(self, i: int) -> bool:
         return i in self.when
 
-    def give_up(self, i: int) -> None:
+    def abandon_client(self, i: int) -> None:
         assert i not in self.when
         self.given_up.append(i)
 
@@ -62,7 +61,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: Faults, clock: Any = None) -> None:
         self.now, self.calls = [100.0], 0
-        for module in (failures_module, serve_module, clocks_module):
+        for module in (failures_module, serve_module, live_module):
             monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=self._perf_counter))
         self.link, self.moved, algorithm = Silence(self.now), list[int](), Area(trigger=Trigger(every=2))
         x0, _ = clients("float64")
@@ -202,7 +201,7 @@ def test_a_long_evaluation(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
         here.loop.schedule.clock.start()  # type: ignore[attr-defined]
     with pytest.raises(RunFailed, match="all clients are lost; the last, client 4: gave no answer for 4 s"):
         here.loop.run()
-    assert 144 < here.now[0] < 144 + failures_module.POLL_INTERVAL + 2 * clocks_module.LOOK_UP
+    assert 144 < here.now[0] < 144 + failures_module.POLL_INTERVAL + 2 * live_module.POLL_INTERVAL
 
 
 def test_without_patience_nobody_asks_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ from mpifl.algorithms.base import Update
 from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.scheduling.clocks import RealClock, VirtualClock
+from mpifl.scheduling.base import Event
 from mpifl.scheduling.delays import Exponential, Fixed, NoDelay
-from mpifl.scheduling.schedule import Event, LiveSchedule
+from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
 from tests.loops import Log, Scripted, quadratics, run
 
 CLIENTS = quadratics([1, 1, 1], [0, 1, 2])
@@ -26,16 +26,16 @@ def events(plan: LiveSchedule, reply: bool = True) -> list[tuple]:
     """The plan's events with three clients, each sent a new message after its update."""
 
     class Nothing:
-        def take(self, i: int, timeout: float = inf) -> Update:
+        def receive_from(self, i: int, timeout: float = inf) -> Update:
             return Update((), 1)
 
     found = []
     for i in range(3):
-        plan.sent(i, 0)
+        plan.register_message(i, 0)
     for event in plan.events(Nothing()):  # type: ignore[arg-type]
         found.append((event.kind, event.time, event.client, event.aggregates))
         if event.kind == "update" and reply:
-            plan.sent(event.client, 1)
+            plan.register_message(event.client, 1)
     return found
 
 
@@ -219,6 +219,8 @@ def test_scripted_clock_waits_for_deadlines() -> None:
 
 def test_one_checkpoint_at_a_time() -> None:
     """At multiples of 0.1 s, whatever the quotient of two floats is rounded to."""
-    plan = LiveSchedule(VirtualClock(lambda i, round: 0.1), None, 0, stop_time=30.0, save_every=0.1, evaluate_every=0.1)
+    plan = LiveSchedule(
+        VirtualClock(lambda i, round: 0.1), None, 0, stop_time=30.0, checkpoint_every=0.1, evaluate_every=0.1
+    )
     times = [time for kind, time, *_ in events(plan) if kind == "checkpoint"]
     assert len(times) == len(set(times)) and 295 <= len(times) <= 300

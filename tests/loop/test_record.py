@@ -9,13 +9,13 @@ import pytest
 
 from mpifl.algorithms.base import Update
 from mpifl.errors import RunFailed
-from mpifl.scheduling.schedule import ClientIncident, ReplaySchedule
+from mpifl.scheduling.replay import ClientIncident, ReplaySchedule
 
 UPDATES = [(float(t), t % 2, 0.0, 0.0) for t in range(1, 5)]
 
 
 class Answers:
-    def take(self, i: int, timeout: float = inf) -> Update:
+    def receive_from(self, i: int, timeout: float = inf) -> Update:
         return Update((), 1)
 
 
@@ -53,5 +53,5 @@ def test_an_evaluation_before_a_timed_aggregation() -> None:
 )
 def test_what_has_no_place(aggregations: Any, evaluations: Any, incidents: Any, what: str) -> None:
     """A version that was not there yet, or no more; updates that never came."""
-    with pytest.raises(RunFailed, match=f"^the record contradicts itself: {what} has no place in it$"):
+    with pytest.raises(RunFailed, match=f"^the recorded events contradict each other: {what} has no place among them$"):
         told(aggregations, evaluations, incidents)

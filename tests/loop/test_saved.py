@@ -18,9 +18,9 @@ from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.client.worker import Worker
 from mpifl.config.faults import Faults
-from mpifl.scheduling.clocks import RealClock, VirtualClock
+from mpifl.scheduling.base import Event
 from mpifl.scheduling.delays import Exponential, Fixed, Speed
-from mpifl.scheduling.schedule import Event, LiveSchedule
+from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
 from mpifl.server.loop import LoopState, ServerLoop
 from mpifl.storage.tables import EventRow, Row
 from mpifl.transport.in_process import InProcess
@@ -96,7 +96,7 @@ class Run:
             stop_updates=UPDATES,
             evaluate_updates=7,
             evaluate_every=0.3,
-            save_updates=every,
+            checkpoint_updates=every,
         )
         self.worker, self.record = Worker(algorithm, x0, objectives, norm=faults.norm), Rows()
         link, self.cuts = InProcess(self.worker), Cuts(self.worker)
@@ -179,10 +179,10 @@ def test_the_loop_by_itself() -> None:
 class Answers:
     """A link whose clients answer at once."""
 
-    def take(self, i: int, timeout: float = inf) -> Update:
+    def receive_from(self, i: int, timeout: float = inf) -> Update:
         return Update((), 1)
 
-    def any(self, timeout: float) -> tuple[int, Update] | None:
+    def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         return None
 
 
@@ -191,7 +191,7 @@ def through(plan: LiveSchedule, rounds: list[int], limit: int = 200) -> Iterator
     for event in plan.events(Answers()):  # type: ignore[arg-type]
         if event.kind == "update":
             rounds[event.client] += 1
-            plan.sent(event.client, rounds[event.client])
+            plan.register_message(event.client, rounds[event.client])
         yield event, json.dumps([plan.save(), rounds])
         limit -= 1
         assert limit
@@ -209,14 +209,14 @@ def test_a_plan(trigger: str) -> None:
         clock = VirtualClock(Exponential(rate=2.0, spread=0.5).bind(3, 1))
         plan = LiveSchedule(
             clock, TRIGGERS[trigger], 1, stop_time=6.0, stop_updates=25, evaluate_every=0.7, evaluate_updates=4,
-            save_every=0.9, save_updates=5,
+            checkpoint_every=0.9, checkpoint_updates=5,
         )  # fmt: skip
         plan.round_size = 3
         return plan
 
     plan = new()
     for i in range(3):
-        plan.sent(i, 0)
+        plan.register_message(i, 0)
     whole = list(through(plan, [0, 0, 0]))
     assert {"update", "evaluate", "checkpoint"} <= {event.kind for event, _ in whole}
     for k, (event, saved) in enumerate(whole[:-1]):
@@ -232,14 +232,14 @@ def test_a_plan(trigger: str) -> None:
 def test_checkpoints_by_time_and_by_updates() -> None:
     """By time: at the first event after each multiple, not once for each that was missed."""
     clock = VirtualClock(Fixed(seconds=[1.0, 3.5]).bind(2, 0))
-    plan = LiveSchedule(clock, Trigger(every=1), 0, stop_updates=12, save_every=2.0)
+    plan = LiveSchedule(clock, Trigger(every=1), 0, stop_updates=12, checkpoint_every=2.0)
     for i in range(2):
-        plan.sent(i, 0)
+        plan.register_message(i, 0)
     assert [e.time for e, _ in through(plan, [0, 0]) if e.kind == "checkpoint"] == [2.0, 4.0, 6.0, 8.0]
     plan = LiveSchedule(
-        VirtualClock(Fixed(seconds=5.0).bind(1, 0)), Trigger(every=1), 0, stop_updates=3, save_every=2.0
+        VirtualClock(Fixed(seconds=5.0).bind(1, 0)), Trigger(every=1), 0, stop_updates=3, checkpoint_every=2.0
     )
-    plan.sent(0, 0)
+    plan.register_message(0, 0)
     assert [e.time for e, _ in through(plan, [0]) if e.kind == "checkpoint"] == [5.0, 10.0]
 
 
@@ -247,20 +247,20 @@ def test_the_virtual_clock() -> None:
     """Ties, and clients that are forgotten, are kept; NaN times too."""
     clock = VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 1.0]).bind(4, 0))
     for i in (3, 0, 2, 1):
-        clock.sent(i, 0)
-    clock.forget(3)
-    assert clock.next(Answers(), inf)[0] == 0  # type: ignore[arg-type, index]
+        clock.register_message(i, 0)
+    clock.cancel(3)
+    assert clock.next_update(Answers(), inf)[0] == 0  # type: ignore[arg-type, index]
     again = VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 1.0]).bind(4, 0))
     again.load(json.loads(json.dumps(clock.save())))
-    got = [again.next(Answers(), inf) for _ in range(2)]  # type: ignore[arg-type]
-    assert [i for i, _ in got] == [1, 2] and again.time == 2.0 and not again.working  # type: ignore[misc]
+    got = [again.next_update(Answers(), inf) for _ in range(2)]  # type: ignore[arg-type]
+    assert [i for i, _ in got] == [1, 2] and again.time == 2.0 and not again.has_in_flight  # type: ignore[misc]
     assert isnan(got[0][1].compute)  # type: ignore[index]
 
 
 class Late:
     """A link with one update of client 1, told by whoever asks."""
 
-    def any(self, timeout: float) -> tuple[int, Update]:
+    def receive_any(self, timeout: float) -> tuple[int, Update]:
         return 1, Update((), 1, compute=0.25, busy=0.25)
 
 
@@ -274,19 +274,19 @@ def test_the_real_clock(speed: bool) -> None:
     clock._origin -= 100.0
     asked = clock.now()
     for i in (0, 1):
-        clock.sent(i, 0)
+        clock.register_message(i, 0)
     saved = json.loads(json.dumps(clock.save()))
     assert 100 <= asked <= saved["time"] < 101
     again = RealClock(*delays)
     again.load(saved)
     again.start()
-    assert again.working and saved["time"] <= again.now() < saved["time"] + 1
+    assert again.has_in_flight and saved["time"] <= again.now() < saved["time"] + 1
     again._origin -= 50.0
-    i, update = again.next(Late(), inf)  # type: ignore[arg-type, misc]
+    i, update = again.next_update(Late(), inf)  # type: ignore[arg-type, misc]
     assert i == 1 and 150 <= again.time < 152
     if speed:
         assert (update.compute, update.exchange) == (0.5, 0.25)
     else:
         assert update.compute == 0.25 and update.exchange == pytest.approx(again.time - asked - 0.25, abs=0.1)
-    again.forget(0)
-    assert not again.working
+    again.cancel(0)
+    assert not again.has_in_flight

@@ -18,8 +18,8 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective
-from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
+from mpifl.scheduling.live import RealClock, VirtualClock
 from mpifl.server.start import run_server
 from mpifl.transport.frames import HEAD, message_head, to_message, to_update, update_head
 from tests.loops import Log, close, quadratics, run
@@ -56,9 +56,9 @@ class Noted(RealClock):
         self.left: dict[int, list[tuple[float, float]]] = {i: [] for i in range(3)}
         self.start()
 
-    def sent(self, i: int, round: int, work: int = 1) -> float:
+    def register_message(self, i: int, round: int, work: int = 1) -> float:
         before = self.now()
-        delay = super().sent(i, round, work)
+        delay = super().register_message(i, round, work)
         self.left[i].append((before, self.now()))
         return delay
 

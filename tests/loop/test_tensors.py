@@ -24,9 +24,8 @@ from mpifl.problems.models.networks import TorchMlp
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Shared
-from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Speed
-from mpifl.scheduling.schedule import LiveSchedule
+from mpifl.scheduling.live import LiveSchedule, VirtualClock
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcess
 from tests.algorithms.test_state import UPDATES, N, Silent, build, clients, every_case, plain

@@ -1,0 +1,53 @@
+"""What every schedule offers the server loop, and what it needs to receive updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Protocol
+
+from mpifl.algorithms.base import Update
+
+
+@dataclass(frozen=True)
+class Event:
+    """One step of the server."""
+
+    kind: str  # update | refused | aggregate | evaluate | checkpoint | idle, and in a replay: lost
+    time: float  # s of the run's clock
+    client: int = -1
+    update: Update | None = None
+    aggregates: bool = False  # this update triggers an aggregation
+    text: str = ""
+
+
+class UpdateSource(Protocol):
+    """Where a schedule receives the clients' updates from: the server's end of a transport."""
+
+    def receive_from(self, i: int, timeout: float = inf) -> Update | None:
+        """Waits for client i's update, at most `timeout` seconds; None where it did not come, or never will."""
+
+    def receive_any(self, timeout: float) -> tuple[int, Update] | None:
+        """Waits for the next update of any client, at most `timeout` seconds; None where none came."""
+
+    def pop_client_failures(self) -> list[tuple[int, str]]:
+        """Clients found to have failed since the last call, and why; a clock that receives by client finds a failure
+        when the client's update is due."""
+
+
+class Schedule(Protocol):
+    """The order of all server events, made by policies (`live`) or recorded by an earlier run (`replay`)."""
+
+    is_replay: bool
+    round_size: int  # updates that complete the present synchronous round; the server loop sets it
+    checkpoint_requested: bool  # a checkpoint is to be the next event; the server loop sets it
+
+    def register_message(self, i: int, round: int, work: int = 1) -> float:
+        """Notes that a message asking for so much work leaves for client i now; the delay (s) that the client adds."""
+
+    def cancel(self, i: int) -> None:
+        """Expects no update of client i any more."""
+
+    def events(self, source: UpdateSource) -> Iterator[Event]:
+        """The run's events in order; ends when the run ends."""

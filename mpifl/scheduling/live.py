@@ -1,0 +1,278 @@
+"""The live schedule: the order of server events as clocks, triggers and stop rules make it.
+
+real     updates in order of completion; a client holds its update back until its drawn contact time is over.
+virtual  an update is due at the time of its message + the drawn contact time; ties go to the lower client.
+         Deterministic, whatever computes the updates and however long that takes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterator
+from math import inf, nan
+from typing import Any, Protocol
+
+from mpifl.algorithms.base import Update
+from mpifl.algorithms.common.participation import Trigger
+from mpifl.errors import RunFailed
+from mpifl.scheduling.base import Event, UpdateSource
+from mpifl.scheduling.delays import Parts, Seconds
+
+POLL_INTERVAL = 0.2  # s of real time that a clock waits at most, so that the server can handle signals and failures
+
+
+class Clock(Protocol):
+    """Decides the order in which updates are consumed, and what time it is."""
+
+    time: float  # s since start
+    deterministic: bool
+    timed_out: bool  # `next_update` returned None before the deadline, for the server to poll
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether any client has been sent a message whose update is not consumed."""
+
+    def start(self) -> None:
+        """Starts or continues the run."""
+
+    def cancel(self, i: int) -> None:
+        """Expects no update of client i any more."""
+
+    def save(self) -> dict[str, Any]:
+        """The state that `load` restores, JSON-able."""
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Restores a state; `start` is to follow."""
+
+    def now(self) -> float: ...
+
+    def register_message(self, i: int, round: int, work: int = 1) -> float:
+        """Notes that a message asking for so much work leaves for client i now; the delay (s) that the client adds."""
+
+    def next_update(self, source: UpdateSource, deadline: float) -> tuple[int, Update] | None:
+        """The next update up to the deadline, with the times of its computing and exchange, or None.
+
+        Sets `time` to the update's time, or to the deadline, or to an earlier one where it timed out.
+        """
+
+
+class RealClock:
+    """Seconds of wall time since `start`."""
+
+    deterministic = False
+
+    def __init__(self, delays: Seconds, parts: Parts | None = None) -> None:
+        self._delays, self._parts, self.time = delays, parts, 0.0
+        self._late = self.timed_out = False  # late: the last event was due by the clock, and not an update
+        self._in_flight: dict[
+            int, tuple[float, tuple[float, float] | None]
+        ] = {}  # client -> when its message left, its times
+
+    @property
+    def has_in_flight(self) -> bool:
+        return bool(self._in_flight)
+
+    def start(self) -> None:
+        self._origin = time.perf_counter() - self.time
+
+    def cancel(self, i: int) -> None:
+        self._in_flight.pop(i, None)
+
+    def save(self) -> dict[str, Any]:
+        return {"time": self.now(), "late": self._late, "out": list(self._in_flight.items())}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        self.time, self._late = saved["time"], saved["late"]
+        self._in_flight = {i: (sent, parts and (parts[0], parts[1])) for i, (sent, parts) in saved["out"]}
+
+    def register_message(self, i: int, round: int, work: int = 1) -> float:
+        parts = self._parts(i, round, work) if self._parts else None
+        self._in_flight[i] = self.now(), parts
+        return sum(parts) if parts else self._delays(i, round)
+
+    def next_update(self, source: UpdateSource, deadline: float) -> tuple[int, Update] | None:
+        if not self._in_flight and deadline == inf:
+            raise RunFailed("no update is in flight and nothing is due: the run cannot go on")
+        now = self.now()
+        until = min(deadline, now + POLL_INTERVAL)
+        # An overdue event comes first, but not twice running: too frequent events must not starve updates.
+        got = source.receive_any(max(0.0, until - now)) if now < until or self._late else None
+        self._late = got is None
+        self.time = self.now() if got else until
+        self.timed_out = not got and until < deadline
+        return got and (got[0], self._timed(*got))
+
+    def _timed(self, i: int, update: Update) -> Update:
+        """With the times of its computing and exchange: emulated where the delay model does, else measured."""
+        sent, parts = self._in_flight.pop(i)
+        compute, exchange = parts or (update.compute, self.time - sent - update.busy)
+        return update._replace(compute=compute, exchange=exchange)
+
+    def now(self) -> float:
+        """The time (s) at this instant."""
+        return time.perf_counter() - self._origin
+
+
+class VirtualClock:
+    """Time that jumps from one due event to the next."""
+
+    deterministic = True
+
+    def __init__(self, delays: Seconds, parts: Parts | None = None) -> None:
+        self._delays, self._parts, self.time, self.timed_out = delays, parts, 0.0, False
+        self._due: list[tuple[float, int, tuple[float, float]]] = []  # when, client, its times
+
+    @property
+    def has_in_flight(self) -> bool:
+        return bool(self._due)
+
+    def start(self) -> None: ...
+
+    def cancel(self, i: int) -> None:
+        self._due = [entry for entry in self._due if entry[1] != i]
+        heapq.heapify(self._due)
+
+    def save(self) -> dict[str, Any]:
+        return {"time": self.time, "due": self._due}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        self.time = saved["time"]
+        self._due = [(when, i, (parts[0], parts[1])) for when, i, parts in saved["due"]]
+        heapq.heapify(self._due)
+
+    def register_message(self, i: int, round: int, work: int = 1) -> float:
+        parts = self._parts(i, round, work) if self._parts else (nan, nan)
+        delay = sum(parts) if self._parts else self._delays(i, round)
+        heapq.heappush(self._due, (self.time + delay, i, parts))
+        return 0.0
+
+    def next_update(self, source: UpdateSource, deadline: float) -> tuple[int, Update] | None:
+        if not self._due and deadline == inf:
+            raise RunFailed("no update is in flight and nothing is due: the run cannot go on")
+        self.timed_out = False
+        if not self._due or self._due[0][0] > deadline:
+            self.time = deadline
+            return None
+        due, i, (compute, exchange) = self._due[0]
+        if not (update := source.receive_from(i, POLL_INTERVAL)):
+            self.timed_out = True
+            return None
+        heapq.heappop(self._due)
+        self.time = due
+        return i, update._replace(compute=compute, exchange=exchange)
+
+    def now(self) -> float:
+        """The time (s) of the present event."""
+        return self.time
+
+
+class LiveSchedule:
+    """Merges a clock's updates with aggregations, evaluations, checkpoints and the stop rule.
+
+    At equal times, what is due by the clock comes after all updates: aggregations, evaluations, the end. An evaluation
+    by updates follows its update at once. A timed aggregation under the real clock has the time at which it is made.
+    Where no update is in flight although some are not aggregated, which happens only when clients are lost, the server
+    aggregates.
+    """
+
+    is_replay = False
+
+    def __init__(
+        self,
+        clock: Clock,
+        trigger: Trigger | None,
+        seed: int,
+        *,
+        stop_time: float | None = None,
+        stop_updates: int | None = None,
+        evaluate_every: float | None = None,
+        evaluate_updates: int | None = None,
+        checkpoint_every: float | None = None,
+        checkpoint_updates: int | None = None,
+    ) -> None:
+        self.clock, self._trigger, self._seed = clock, trigger, seed
+        self._stop_time, self._stop_updates = stop_time or inf, stop_updates or inf
+        self._evaluate_every, self._evaluate_updates = evaluate_every or inf, evaluate_updates
+        self._checkpoint_every, self._updates_per_checkpoint = checkpoint_every or inf, checkpoint_updates or inf
+        self.deterministic = clock.deterministic
+        self.round_size = 0
+        self.checkpoint_requested = False
+        self._pending = self._updates = 0  # updates since the last aggregation, and all
+        self._timed_aggregations = self._aggregations = 0  # those by the clock, and all
+        self._evaluations = self._checkpoints = 0  # evaluations and checkpoints that were due by the clock
+        self._checkpoint_updates = 0  # updates at the last checkpoint
+        self._next_aggregation = trigger.next_time(0.0, 0, seed) if trigger else inf
+        self._evaluated: tuple[float, int, int] | None = None  # time, updates, aggregations
+
+    SAVED = (
+        "round_size", "_pending", "_updates", "_timed_aggregations", "_aggregations", "_evaluations", "_checkpoints",
+        "_checkpoint_updates", "_next_aggregation", "_evaluated",
+    )  # fmt: skip
+
+    def save(self) -> dict[str, Any]:
+        """The state between two events, the clock's included, JSON-able."""
+        return {"clock": self.clock.save(), **{name: getattr(self, name) for name in self.SAVED}}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        for name in self.SAVED:
+            setattr(self, name, saved[name])
+        self._evaluated = tuple(saved["_evaluated"])
+        self.clock.load(saved["clock"])
+
+    def register_message(self, i: int, round: int, work: int = 1) -> float:
+        return self.clock.register_message(i, round, work)
+
+    def cancel(self, i: int) -> None:
+        self.clock.cancel(i)
+
+    def _checkpoint_due(self) -> bool:
+        due = self.checkpoint_requested or self._updates - self._checkpoint_updates >= self._updates_per_checkpoint
+        if self._checkpoint_every < inf and self.clock.now() >= (self._checkpoints + 1) * self._checkpoint_every:
+            due, self._checkpoints = True, max(self._checkpoints + 1, int(self.clock.now() / self._checkpoint_every))
+        if due:
+            self.checkpoint_requested, self._checkpoint_updates = False, self._updates
+        return due
+
+    def events(self, source: UpdateSource) -> Iterator[Event]:
+        """The run's events in order; ends when the run ends, with an evaluation."""
+        clock, trigger, seed = self.clock, self._trigger, self._seed
+        if self._evaluated is None:
+            yield self._evaluation(0.0)
+        while self._updates < self._stop_updates:
+            if self._checkpoint_due():
+                yield Event("checkpoint", clock.time)
+            if self._pending and not clock.has_in_flight and not (trigger and trigger.timed):
+                self._aggregations, self._pending = self._aggregations + 1, 0
+                yield Event("aggregate", clock.time)
+            next_evaluation = (self._evaluations + 1) * self._evaluate_every
+            deadline = min(self._next_aggregation, next_evaluation, self._stop_time)
+            got = clock.next_update(source, deadline)
+            if got and got[1].refused:
+                yield Event("refused", clock.time, got[0], got[1])
+            elif got:
+                self._updates, self._pending = self._updates + 1, self._pending + 1
+                due = trigger.due(self._pending, self._updates, seed) if trigger else self._pending >= self.round_size
+                self._pending = 0 if due else self._pending
+                self._aggregations += due
+                yield Event("update", clock.time, got[0], got[1], due)
+                if self._evaluate_updates and self._updates % self._evaluate_updates == 0:
+                    yield self._evaluation(clock.time)
+            elif clock.timed_out:
+                yield Event("idle", clock.time)
+            elif deadline == self._next_aggregation:
+                self._timed_aggregations += 1
+                self._aggregations, self._pending = self._aggregations + 1, 0
+                self._next_aggregation = trigger.next_time(deadline, self._timed_aggregations, seed) if trigger else inf
+                yield Event("aggregate", clock.now())
+            elif deadline == next_evaluation:
+                self._evaluations += 1
+                yield self._evaluation(deadline)
+            else:
+                break
+        if self._evaluated != (clock.time, self._updates, self._aggregations):
+            yield self._evaluation(clock.time)
+
+    def _evaluation(self, time: float) -> Event:
+        self._evaluated = time, self._updates, self._aggregations
+        return Event("evaluate", time)

@@ -1,0 +1,133 @@
+"""The replayed schedule: the order of server events as an earlier run recorded them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from mpifl.algorithms.base import Update
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.scheduling.base import Event, UpdateSource
+
+if TYPE_CHECKING:
+    from mpifl.storage import Run
+
+
+class ClientIncident(NamedTuple):
+    """A refused update or the loss of a client, and its place in the order of events."""
+
+    kind: str  # refused | lost
+    time: float  # s of the run's clock
+    client: int
+    text: str
+    updates: int  # that the server had consumed
+    version: int  # aggregations before
+
+
+class ReplaySchedule:
+    """Repeats recorded events in their order; the times are those that were recorded."""
+
+    deterministic = is_replay = True
+
+    def __init__(
+        self,
+        updates: Sequence[tuple[float, int, float, float]],  # (time, client, compute, exchange)
+        aggregations: Sequence[tuple[float, int]],  # (time, updates before)
+        evaluations: Sequence[tuple[float, int, int]],  # (time, updates before, aggregations before)
+        timed: bool,  # aggregations were due by a clock, not with an update
+        incidents: Sequence[ClientIncident] = (),
+    ) -> None:
+        self._updates, self._timed, self._incidents = updates, timed, incidents
+        self._aggregations, self._evaluations = aggregations, evaluations
+        self.round_size = 0
+        self.checkpoint_requested = False
+
+    @classmethod
+    def from_run(cls, run: Run, timed: bool) -> ReplaySchedule:
+        """The order of events of a run file. Raises ConfigError where it cannot be repeated."""
+        updates, aggregations, evaluations = run.updates, run.aggregations, run.evaluations
+        return cls(
+            list(zip(*(updates[c].tolist() for c in ("time", "client", "compute", "exchange")), strict=True)),
+            list(zip(aggregations["time"].tolist(), aggregations["updates"].tolist(), strict=True)),
+            list(zip(*(evaluations[c].tolist() for c in ("time", "updates", "version")), strict=True)),
+            timed,
+            _incidents(run),
+        )
+
+    def register_message(self, i: int, round: int, work: int = 1) -> float:
+        return 0.0
+
+    def cancel(self, i: int) -> None:
+        """Nothing to do: the recorded order has only updates that came."""
+
+    def events(self, source: UpdateSource) -> Iterator[Event]:
+        """The recorded events in order. Raises RunFailed where a client does not answer as it did."""
+        aggregated = evaluated = failed = 0
+
+        def after(k: int) -> int:
+            """The updates before the k-th aggregation; -1 where there are no more."""
+            return self._aggregations[k][1] if k < len(self._aggregations) else -1
+
+        def evaluation(updates: int) -> tuple[float, int, int] | None:
+            """The evaluation after this many updates and before the next aggregation."""
+            found = self._evaluations[evaluated] if evaluated < len(self._evaluations) else None
+            return found if found and found[1:] == (updates, aggregated) else None
+
+        def incident(updates: int) -> ClientIncident | None:
+            """The client's failure there."""
+            found = self._incidents[failed] if failed < len(self._incidents) else None
+            return found if found and (found.updates, found.version) == (updates, aggregated) else None
+
+        def between(updates: int) -> Iterator[Event]:
+            """The events between this many updates and the next one."""
+            nonlocal aggregated, evaluated, failed
+            while True:
+                if due := evaluation(updates):
+                    evaluated += 1
+                    yield Event("evaluate", due[0])
+                elif found := incident(updates):
+                    failed += 1
+                    refused = self._receive(source, found.client) if found.kind == "refused" else None
+                    yield Event(found.kind, found.time, found.client, refused, text=found.text)
+                elif after(aggregated) == updates:
+                    aggregated += 1
+                    yield Event("aggregate", self._aggregations[aggregated - 1][0])
+                else:
+                    return
+
+        yield from between(0)
+        for count, (time, client, compute, exchange) in enumerate(self._updates, 1):
+            separate = self._timed or evaluation(count) or incident(count)  # something lies before the aggregation
+            due = after(aggregated) == count and not separate
+            aggregated += due
+            update = self._receive(source, client)._replace(compute=compute, exchange=exchange)
+            yield Event("update", time, client, update, due)
+            yield from between(count)
+        for what, done, rows in (
+            ("aggregation", aggregated, self._aggregations),
+            ("evaluation", evaluated, self._evaluations),
+            ("incident", failed, self._incidents),
+        ):
+            if done < len(rows):
+                raise RunFailed(f"the recorded events contradict each other: {what} {done + 1} has no place among them")
+
+    @staticmethod
+    def _receive(source: UpdateSource, i: int) -> Update:
+        if update := source.receive_from(i):
+            return update
+        failures = [f"client {j} was lost: {reason}" for j, reason in source.pop_client_failures()]
+        raise RunFailed("; ".join(failures) or f"client {i} was lost")
+
+
+def _incidents(run: Run) -> list[ClientIncident]:
+    events, clients = run.events, run.updates.client
+    if (events.kind == "rehosted").any():
+        text = "a run whose clients stayed where they were: clients that were moved went on from an older state"
+        raise ConfigError("run file", run.path, text)
+    failures = events[events.kind.isin(["refused", "lost"])]
+    lost = failures[(failures.kind == "lost") & (failures.updates >= 0)]
+    late = any((clients[row.updates :] == row.client).any() for row in lost.itertuples())
+    if late or not failures.client.between(0, len(run.clients) - 1).all():
+        raise ConfigError("run file", run.path, "events that agree with the updates: a lost client has none later")
+    columns = ["kind", "time", "client", "text", "updates", "version"]
+    return [ClientIncident(*row) for row in failures[columns].itertuples(index=False)]
