@@ -1,6 +1,8 @@
 # make run         the default job on 129 ranks;  make run RANKS=5 JOB=jobs/NAME.yaml ARGS="stop.time=3"
-# make test        everything: ruff, mypy, all tests with Open MPI, the smoke tests with MPICH
+# make test        minutes: ruff, mypy, every behaviour once with Open MPI, the smoke tests with MPICH
+# make test-all    everything: also the tests marked `long`, all hypothesis examples, all MPI tests with MPICH, SLURM if installed
 # make test-mpich  all tests that start MPI, with MPICH
+# make timings     the slowest tests of the last make test or test-all, and the time by folder
 # make docs        the documentation, into site/ (open site/index.html; nothing is fetched to read it)
 # make faults      the whole fault injection, its table in docs/results/faults.md: hours;  make faults SOAK=10 (minutes)
 # make clean       what these made, results excepted
@@ -27,24 +29,37 @@ ULFM = $(shell $(dir $(MPIRUN))ompi_info 2> /dev/null | grep -q "Fault Tolerance
 PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGE = pyproject.toml constraints.txt
 
-.PHONY: run test test-mpich docs faults clean
+.PHONY: run test test-all check test-mpich timings docs faults clean
 
 run: .venv/.run
 	.venv/bin/python -m compileall -q mpifl  # once, and not by every rank at the same time
 	$(MPIRUN) $(ULFM) -n $(RANKS) .venv/bin/python run_mpi.py $(JOB) overwrite=true $(ARGS)
 
-test: .venv/.dev
+# The tests that start MPI run one after the other on one of these processes, the others beside them.
+PROCESSES ?= 2
+PYTEST = .venv/bin/pytest -n $(PROCESSES) --dist loadgroup --junitxml build/tests.xml
+
+test: check
+	MPIFL_MPIEXEC=$(MPIRUN) $(PYTEST)
+	$(MAKE) test-mpich MARK="mpi and smoke and not long"
+
+test-all: check
+	MPIFL_MPIEXEC=$(MPIRUN) $(if $(shell command -v slurmctld),MPIFL_TEST_SLURM=1) $(PYTEST) -m "" --hypothesis-profile=full
+	$(MAKE) test-mpich
+
+check: .venv/.dev
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
-	MPIFL_MPIEXEC=$(MPIRUN) .venv/bin/pytest
-	$(MAKE) test-mpich MARK="mpi and smoke"
+
+timings: .venv/.dev
+	.venv/bin/python -m tests.timings build/tests.xml
 
 # The MPI that mpi4py loads is chosen when a rank starts; the linker script libmpi.so of the wheel would not do.
 MARK ?= mpi
 test-mpich: .venv/.dev .venv-mpich/.done
 	MPIFL_MPIEXEC=$(abspath .venv-mpich/bin/mpiexec) MPI4PY_LIBMPI=$(abspath .venv-mpich/lib/libmpi.so.12) \
-		.venv/bin/pytest -m "$(MARK)"
+		.venv/bin/pytest -m "$(MARK)" tests/mpi tests/faults tests/test_examples.py
 
 docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
@@ -55,8 +70,8 @@ faults: export MPIFL_FAULTS = full
 faults: export MPIFL_FAULTS_OUT = $(abspath results/faults)
 faults: export MPIFL_MPIEXEC = $(MPIRUN)
 faults: .venv/.dev
-	.venv/bin/pytest tests/faults tests/mpi/test_lost.py tests/mpi/test_resume.py
-	MPIFL_TEST_SLURM=1 .venv/bin/pytest tests/slurm
+	.venv/bin/pytest -m "" tests/faults tests/mpi/test_lost.py tests/mpi/test_resume.py
+	MPIFL_TEST_SLURM=1 .venv/bin/pytest -m "" tests/slurm
 	.venv/bin/python -m tests.faults.soak --minutes $(SOAK)
 	.venv/bin/python benchmarks/faults_cost.py
 	.venv/bin/python -m tests.faults.table

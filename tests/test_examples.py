@@ -43,6 +43,7 @@ def test_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     learns(tmp_path / "results/own.h5")
 
 
+@pytest.mark.long
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.timeout(400)

@@ -271,6 +271,9 @@ on(
 )
 on("T7", {"name": "async-comm-sgd", "step_size": 0.01, "gap": [2, 6], "draw": "fixed"}, [0.5], 1500, 0.05)
 
+# Of rows that differ in nothing but their problem the last one: the others are of the long tier.
+SHORT = [*{repr((row.algorithm, row.note)): row for row in ROWS}.values()]
+
 ONLY = "a statement on asypfl's and async-comm-sgd's local steps a contact; for other methods the problem is T3"
 EXCUSED = {  # (algorithm, problem) -> why there is no row
     ("fedsplit", "T2"): "for convex f_i only",

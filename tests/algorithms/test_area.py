@@ -18,6 +18,7 @@ from mpifl.rng import stream
 from mpifl.scheduling.delays import Exponential
 from mpifl.scheduling.live import VirtualClock
 from tests.loops import Log, Picked, close, drift_point, optimum, quadratics, random_quadratics, run
+from tests.tiers import examples
 
 CYCLE = [0, 0, 0, 1]
 
@@ -57,7 +58,7 @@ def drive(algorithm: Area, n: int, seed: int, picks: list[int], watch) -> Log:  
     return run(algorithm, random_quadratics(seed, n, 2), x0=x0, clock=Picked(picks), watch=watch, seed=seed, **times)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=examples(80), deadline=None, derandomize=True)
 @given(cases())
 def test_AREA_1(case: tuple[Area, int, int, list[int]]) -> None:
     """x_s + u/n = (1/n) sum y_i after every event, y_i the memory in client i's last consumed upload."""
@@ -72,7 +73,7 @@ def test_AREA_1(case: tuple[Area, int, int, list[int]]) -> None:
     assert len(seen) > len(log.updates) + len(log.aggregations)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=examples(80), deadline=None, derandomize=True)
 @given(cases())
 def test_AREA_7(case: tuple[Area, int, int, list[int]]) -> None:
     """x_s + u/n + (1/n) sum (messages in flight) = (1/n) sum y_i, y_i the clients' own memories, after every event."""

@@ -14,6 +14,7 @@ from mpifl.algorithms.fedprox import FedProx
 from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
 from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.tiers import parameters
 
 ALL = list(range(4))
 
@@ -131,7 +132,7 @@ def test_gamma_t_is_gamma_0_delta_to_the_t() -> None:
 
 
 @pytest.mark.parametrize("variant", ["pipelined", "pipelined-memory"])
-@pytest.mark.parametrize("kind", ["uniform", "samples"])
+@pytest.mark.parametrize("kind", parameters(["uniform", "samples"], ["samples"]))
 def test_FEDDANE_6(variant: str, kind: str) -> None:
     """Both pipelined corrections reach the optimum with all clients and mu = 10."""
     clients = random_quadratics(2, 4)

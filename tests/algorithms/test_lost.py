@@ -21,9 +21,10 @@ from mpifl.algorithms.fedpd import FedPD
 from mpifl.algorithms.scaffold import Scaffold
 from mpifl.algorithms.vrl_sgd import VrlSgd
 from tests.algorithms import test_state
-from tests.algorithms.test_state import CASES, N, build
+from tests.algorithms.test_state import CASES, LONG, N, build
 from tests.algorithms.world import World
 from tests.loops import Quadratic, close, optimum, random_quadratics
+from tests.tiers import parameters
 
 
 # -- whom a round is drawn from ----------------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ def vectors(here: World) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("after", [0, 2, 3], ids=["before", "between", "after"])
-@pytest.mark.parametrize("case", ROUNDS)
+@pytest.mark.parametrize("case", parameters(ROUNDS, set(ROUNDS) - LONG))
 def test_a_round_is_that_of_the_members_who_answered(case: str, after: int) -> None:
     """Some rounds of all, one of a few of whom one drops out before, between or after the others' answers: the server
     is where it would be had the round been begun without it, to rounding; so it is after one more of all the others."""

@@ -16,6 +16,7 @@ from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.fedpd import FedPD
 from tests.algorithms.world import World, snapshot
 from tests.loops import close, optimum, random_quadratics
+from tests.tiers import parameters
 
 CLIENTS = random_quadratics(8, 4)
 VICTIM = 1
@@ -68,7 +69,11 @@ def holds(here: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fate", "since"), [("consumed", 0), ("consumed", 3), ("never consumed", 0), ("none", 0), ("none", 3)]
+    ("fate", "since"),
+    parameters(
+        [("consumed", 0), ("consumed", 3), ("never consumed", 0), ("none", 0), ("none", 3)],
+        [("consumed", 3), ("never consumed", 0)],
+    ),
 )
 @pytest.mark.parametrize("name", TELESCOPES)
 def test_telescopes(name: str, fate: str, since: int) -> None:

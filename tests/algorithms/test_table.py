@@ -9,11 +9,12 @@ import pytest
 from mpifl import config, open_run
 from mpifl.algorithms import names
 from mpifl.server.start import run_server
-from tests.algorithms.table import EXCUSED, ONLY, ROWS, Row
+from tests.algorithms.table import EXCUSED, ONLY, ROWS, SHORT, Row
 from tests.loops import close
+from tests.tiers import parameters
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+@pytest.mark.parametrize("row", parameters(ROWS, SHORT.__contains__), ids=lambda row: row.id)
 def test_limit_in_process(row: Row, tmp_path: Path) -> None:
     """The model ends at the stated optimum or bias."""
     path = tmp_path / "run.h5"

@@ -18,6 +18,7 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.config.job import FAMILIES, Job, load
 from mpifl.config.schema import Reader, dump, fields_of, meanings
 from mpifl.errors import ConfigError
+from tests.tiers import examples
 
 JOB = """\
 name: base
@@ -131,7 +132,7 @@ def test_every_field_says_what_it_means(section: str) -> None:
     l2=st.floats(0, 1e6),
     name=st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.+=,@-]{0,40}", fullmatch=True),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_any_values_read_back_equal(tmp_path_factory: Any, seed: int, step: float, l2: float, name: str) -> None:
     values = {"name": name, "seed": seed, "problem": {"data": "digits", "clients": 3, "l2": l2}, "stop": {"updates": 1}}
     values |= {"algorithm": {"name": "area", "step_size": step}, "output": f"{name}.h5"}

@@ -62,6 +62,7 @@ def draw_plan(draw: random.Random, ranks: int) -> tuple[str, list[tuple[float, i
     return how, [(draw.uniform(0, 0.95 * LENGTH), rank) for rank in victims]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", amount(2, 200))
 def test_killed(seed: int, tmp_path: Path, counted: Tally) -> None:
     needs_tolerance()

@@ -41,6 +41,7 @@ def counted() -> Iterator[Tally]:
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(RUNS))
 def test_reader(number: int, tmp_path: Path, counted: Tally) -> None:
     """Opened again and again, from before the run's end to after it; the end comes at a random instant."""

@@ -83,6 +83,7 @@ def test_rehost(seed: int, tmp_path: Path, counted: Tally) -> None:
         told[0] = "at the optimum of all clients"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", amount(1, 30))
 def test_freeze(seed: int, tmp_path: Path, counted: Tally) -> None:
     needs_tolerance()

@@ -119,6 +119,7 @@ def hurt(folder: Path, draw: random.Random, file: Path, path: Path, *words: str,
     return "killed twice, and resumed twice" if again else "killed once, and resumed"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", amount(1, 100))
 def test_virtual_clock(seed: int, whole: dict[str, Path], tmp_path: Path, counted: Tally) -> None:
     draw = random.Random(seed)

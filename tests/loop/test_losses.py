@@ -31,6 +31,7 @@ from tests.loop.test_resume import kept, mpifl, run  # noqa: F401 - a fixture
 from tests.mpi.cases import SMALL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
+from tests.tiers import parameters
 
 DEATHS: dict[str, dict[int, tuple[int, ...]]] = {  # updates consumed -> the clients that are lost then
     "one": {7: (2,)},
@@ -144,8 +145,14 @@ def check(algorithm: Algorithm, deaths: str, evaluate: int = 7) -> Run:
     return one
 
 
-@pytest.mark.parametrize("deaths", DEATHS)
-@pytest.mark.parametrize("case", [case for case in CASES if "solver" not in case])
+@pytest.mark.parametrize(
+    ("case", "deaths"),  # in the short tier one way to die each, in turn
+    [
+        pytest.param(case, deaths, marks=() if n % len(DEATHS) == k else pytest.mark.long)
+        for n, case in enumerate(case for case in CASES if "solver" not in case)
+        for k, deaths in enumerate(DEATHS)
+    ],
+)
 def test_every_algorithm(case: str, deaths: str) -> None:
     check(build(case), deaths)
 
@@ -207,9 +214,9 @@ def failing(**more: Any) -> dict[str, Any]:
     return job(FAILING, {**SMALL, "dtype": "float64"}, stop={"updates": 90}, **more)
 
 
-@pytest.mark.parametrize("policy", ["freeze", "rehost"])  # in one process there is nowhere to move to
+@pytest.mark.parametrize("policy", parameters(["freeze", "rehost"], ["rehost"]))
 def test_resumed_with_a_lost_client(tmp_path: Path, kept: list[Path], policy: str) -> None:  # noqa: F811
-    """It stays lost, or is lost again where it was."""
+    """It stays lost, or is lost again where it was; in one process there is nowhere to move it to."""
     whole = run(tmp_path, "whole", failing(checkpoint={"updates": 4}, faults={"lost": policy}))
     with open_run(whole) as file:
         (at,) = file.events.updates[file.events.kind == "lost"]

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mpifl import memory
 from mpifl.memory import HOST, Departure, Staged, cuda_aware
+from tests.tiers import examples
 
 D, DTYPE = 5, np.dtype(np.float32)
 NONSENSE = -1.0
@@ -158,7 +159,7 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestTraffic.settings = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)
 
 
 def test_buffers_are_used_again() -> None:

@@ -19,6 +19,7 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.rng import stream
 from tests.loops import Log, Picked, random_quadratics, run
+from tests.tiers import examples
 
 REPLIES = st.sampled_from(["before", "after", "deferred"])
 ANSWERS = st.sampled_from(["before", "after"])
@@ -60,7 +61,7 @@ def drive(algorithm: Algorithm, n: int, seed: int, picks: list[int]) -> Log:
     return log
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(asynchronous(), SEEDS, PICKS)
 def test_every_update_is_consumed_once(case: tuple[Algorithm, int], seed: int, picks: list[int]) -> None:
     """Each message is answered by one update, consumed once, or under way at the end, or not yet made (deferred)."""
@@ -77,7 +78,7 @@ def test_every_update_is_consumed_once(case: tuple[Algorithm, int], seed: int, p
         assert [update.round for k, update in log.consumed if k == i] == list(range(log.order.count(i)))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(asynchronous(), SEEDS, PICKS)
 def test_staleness_is_what_the_rows_say(case: tuple[Algorithm, int], seed: int, picks: list[int]) -> None:
     """version and staleness of every update, recomputed from the order of updates and aggregations."""
@@ -108,7 +109,7 @@ def test_staleness_is_what_the_rows_say(case: tuple[Algorithm, int], seed: int, 
         assert versions == sorted(versions)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(asynchronous(), SEEDS, PICKS)
 def test_aggregations_come_where_the_trigger_says(case: tuple[Algorithm, int], seed: int, picks: list[int]) -> None:
     """Every Delta updates; by the coin of each update; at the multiples of a period; at a Poisson process's events."""
@@ -142,7 +143,7 @@ def cohorts(draw: st.DrawFn) -> tuple[FedAvg, int]:
     return FedAvg(cohort=draw(st.integers(1, n)), sampling=sampling, weights=weights), n
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(cohorts(), SEEDS, PICKS)
 def test_synchronous_rounds_never_mix(case: tuple[FedAvg, int], seed: int, picks: list[int]) -> None:
     """Between two aggregations every member of that round's cohort is heard once, and nobody else; nothing is stale."""

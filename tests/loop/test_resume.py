@@ -24,6 +24,7 @@ from mpifl.storage.checkpoint_set import folder_of, sets
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
+from tests.tiers import parameters
 
 EVERY = 13  # updates from one checkpoint to the next
 OTHERS: dict[str, dict[str, Any]] = {  # cases that have other checkpoints
@@ -95,7 +96,16 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
-@pytest.mark.parametrize("name", ALL)
+# In the short tier each kind of checkpoint once: triggers and replies, rounds and phases, large vectors, personal
+# models, ties. That every method saves and restores all it has is shown by `test_saved.py`.
+SHORT = [
+    "area-before", "area-period", "area-poisson", "area-large-deferred", "fedavg-cohort", "fedbuff-deferred",
+    "fedasync-after", "async-fedavg-memory", "ties", "before-any-update", "apfl", "asypfl", "fedpd", "refused",
+    "feddane-odd", "torch-personal",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", parameters(ALL, SHORT))
 def test_every_kind_of_run(name: str, tmp_path: Path, kept: list[Path]) -> None:
     """A run with checkpoints is the one without. So is what is resumed from one of them, and of every third run what is
     resumed again from one that the resumed run made; from which, is a matter of the case."""
@@ -138,7 +148,7 @@ def test_checkpoints_beside_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 30, 59, 60])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", parameters([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], [signal.SIGINT]))
 def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: int) -> None:
     """After so many updates: the run is saved and resumed; one that has had its last update is completed."""
     whole = run(tmp_path, "whole", CASES["area-after"])

@@ -24,7 +24,7 @@ from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
 from mpifl.server.loop import LoopState, ServerLoop
 from mpifl.storage.tables import EventRow, Row
 from mpifl.transport.in_process import InProcess
-from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
+from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, every_case, same
 
 EVERY = 11  # updates from one cut to the next: in rounds of 5 each falls elsewhere
 MORE = {
@@ -138,7 +138,7 @@ def check(algorithm: Algorithm, dtype: str = "float64", every: int = EVERY, **mo
     return whole
 
 
-@pytest.mark.parametrize("case", CASES)
+@every_case
 def test_every_algorithm(case: str) -> None:
     check(build(case), ["float64", "float32"][list(CASES).index(case) % 2])
 

@@ -30,6 +30,7 @@ from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcess
 from tests.algorithms.test_state import UPDATES, N, Silent, build, clients, every_case, plain
 from tests.loops import close
+from tests.tiers import parameters
 
 
 class Tensor(torch.Tensor):
@@ -115,7 +116,7 @@ def run(worker: Worker, algorithm: Algorithm, x0: np.ndarray) -> tuple[list[np.n
 
 
 @every_case
-@pytest.mark.parametrize("kind", [Worker, Reloading])
+@pytest.mark.parametrize("kind", parameters([Worker, Reloading], [Reloading]))
 def test_every_algorithm_on_tensors(case: str, kind: type[Worker]) -> None:
     """The server's model after every event, and all that server and clients hold at the end."""
     algorithm, expected = build(case), plain(case)

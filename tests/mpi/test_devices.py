@@ -14,6 +14,7 @@ from mpifl import open_run
 from tests.mpi.cases import DIGITS, job
 from tests.mpi.conftest import RUN, Start, write
 from tests.mpi.files import attribute, differing
+from tests.tiers import parameters
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(200)]
 SCRIPT = Path(__file__).with_name("devices.py")
@@ -31,9 +32,10 @@ no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a GPU
 
 
 @no_gpu
-@pytest.mark.parametrize("ranks", [0, pytest.param(3, marks=pytest.mark.smoke)])
-@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_a_gpu_where_there_is_none(run: Start, tmp_path: Path, ranks: int, device: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "ranks"), parameters([("cuda", 0), ("cuda", 3), ("cuda:1", 0), ("cuda:1", 3)], [("cuda", 3)])
+)
+def test_a_gpu_where_there_is_none(run: Start, tmp_path: Path, device: str, ranks: int) -> None:
     """One line, before any work."""
     case = write(tmp_path, "none", job({"name": "fedavg"}, {**SMALL, "torch": {"device": device}}))
     done = run(ranks, *RUN, case, "output=none.h5")

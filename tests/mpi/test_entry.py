@@ -9,6 +9,7 @@ import pytest
 
 from tests.mpi.conftest import MPIFL, Start, in_one_job, write
 from tests.mpi.files import differing
+from tests.tiers import parameters
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
@@ -101,7 +102,7 @@ def test_every_mistake_is_one_line(folder: Path) -> None:
     assert good.codes == [0] * 3 and good.changed == ["kept.h5"] and kept.read_bytes() != b"kept"
 
 
-@pytest.mark.parametrize("case", ["no rows", "unseeded"])
+@pytest.mark.parametrize("case", parameters(["no rows", "unseeded"], ["unseeded"]))
 def test_the_launcher_passes_the_exit_code_on(run: Start, folder: Path, case: str) -> None:
     done = run(3, *MPIFL, "run", "good.yaml", f"problem.options.case={case}")
     ours = [line for line in done.err.splitlines() if line.startswith("mpifl: ")]
@@ -115,12 +116,13 @@ def test_an_error_of_the_users_own_code_is_shown_with_its_place(run: Start, fold
     assert not list(folder.rglob("*.h5"))
 
 
-@pytest.mark.parametrize("case", ["exits", "one exits"])
+@pytest.mark.parametrize("case", parameters(["exits", "one exits"], ["one exits"]))
 def test_a_function_that_ends_the_program_ends_all_ranks(run: Start, folder: Path, case: str) -> None:
     done = run(3, *MPIFL, "run", "good.yaml", f"problem.options.case={case}")
     assert done.code == 3 and "SystemExit" in done.err and "mine.py" in done.err, str(done)
 
 
+@pytest.mark.long
 def test_any_number_of_ranks_gives_the_same_bits(run: Start, folder: Path) -> None:
     for ranks in (0, 6):  # more ranks than clients
         done = run(ranks, *MPIFL, "run", "good.yaml", f"output=r{ranks}.h5", deadline=120)

@@ -13,6 +13,7 @@ import pytest
 from mpifl import open_run
 from tests.mpi.conftest import RUN, Start, write
 from tests.mpi.files import differing
+from tests.tiers import long, parameters
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
@@ -37,7 +38,12 @@ def failing(tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize(
     ("ranks", "clock", "dim"),
-    [pytest.param(4, REAL, 20, marks=pytest.mark.smoke), (4, VIRTUAL, 20000), (3, VIRTUAL, 20), (0, REAL, 20)],
+    [
+        pytest.param(4, REAL, 20, marks=pytest.mark.smoke),
+        long(4, VIRTUAL, 20000),
+        long(3, VIRTUAL, 20),
+        (0, REAL, 20),
+    ],
 )
 def test_a_client_raises(run: Start, failing: Any, tmp_path: Path, ranks: int, clock: dict[str, Any], dim: int) -> None:
     """It is lost, the others go on, and a replay loses it at the same place."""
@@ -82,12 +88,12 @@ def test_a_client_raises_before_the_run(run: Start, failing: Any, tmp_path: Path
     ("at", "clock", "dim", "says"),
     [
         ("longer", REAL, 20, "client 1 sends float32 of shape (21,), not float32 of shape (20,)"),
-        ("shorter", VIRTUAL, 20000, "client 1 sends float32 of shape (19999,), not float32 of shape (20000,)"),
-        ("wider", REAL, 20000, "client 1 sends float64 of shape (20000,), not float32 of shape (20000,)"),
+        long("shorter", VIRTUAL, 20000, "client 1 sends float32 of shape (19999,), not float32 of shape (20000,)"),
+        long("wider", REAL, 20000, "client 1 sends float64 of shape (20000,), not float32 of shape (20000,)"),
         ("two", REAL, 20, "client 1 sends 2 vectors, more than vectors_up"),
         ("nan", VIRTUAL, 20, "the update is not finite"),
         ("infinite", REAL, 20000, "the update is not finite"),
-        ("large", VIRTUAL, 20, "the update's norm"),
+        long("large", VIRTUAL, 20, "the update's norm"),
     ],
 )
 def test_an_update_is_refused(
@@ -141,7 +147,11 @@ def test_nobody_is_left(run: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "ranks"), [("receive", 3), ("aggregate", 3), ("message", 3), ("model", 3), ("receive", 0)]
+    ("at", "ranks"),
+    parameters(
+        [("receive", 3), ("aggregate", 3), ("message", 3), ("model", 3), ("receive", 0)],
+        [("aggregate", 3), ("receive", 0)],
+    ),
 )
 def test_the_server_raises(run: Start, failing: Any, tmp_path: Path, at: str, ranks: int) -> None:
     done = run(ranks, *RUN, failing(at))

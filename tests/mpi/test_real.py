@@ -12,6 +12,7 @@ from mpifl.algorithms import names
 from tests.mpi.cases import AREA, DIGITS, LARGE, job
 from tests.mpi.conftest import in_one_job, write
 from tests.mpi.files import attribute, differing
+from tests.tiers import parameters, selected
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
 
@@ -56,13 +57,20 @@ CASES |= {  # the other methods, as fast as they go
 }  # fmt: skip
 
 
+# In the short tier each trigger, way to stop and kind of message once; that every method has the same bits under MPI as
+# in one process is shown under the virtual clock.
+SHORT = ["rate", "period", "poisson", "cohort", "large", "updates", "accuracy", "phases", "asypfl"]
+every_case = pytest.mark.parametrize("name", parameters(CASES, SHORT))
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """Every case run on 4 ranks as NAME.h5, replayed there as NAME-four.h5, and in one process as NAME-one.h5."""
     folder = tmp_path_factory.mktemp("real")
-    commands = [["run", str(write(folder, name, case))] for name, case in CASES.items()]
-    four = [["replay", f"results/{name}.h5", f"output={name}-four.h5"] for name in CASES]
-    one = [["replay", f"results/{name}.h5", f"output={name}-one.h5"] for name in CASES]
+    wanted = selected(request, "name") or {"rate", "asypfl"}
+    commands = [["run", str(write(folder, name, CASES[name]))] for name in wanted]
+    four = [["replay", f"results/{name}.h5", f"output={name}-four.h5"] for name in wanted]
+    one = [["replay", f"results/{name}.h5", f"output={name}-one.h5"] for name in wanted]
     for ranks, words in ((4, commands + four), (0, one)):
         for command, reply in zip(words, in_one_job(folder, ranks, words, 100), strict=True):
             assert set(reply.codes) == {0} and not reply.err, f"{command}: {reply}"
@@ -70,7 +78,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", CASES)
+@every_case
 def test_a_run_is_whole(folder: Path, name: str) -> None:
     with open_run(folder / f"results/{name}.h5") as run:
         stop = CASES[name]["stop"]
@@ -90,7 +98,7 @@ def test_a_run_is_whole(folder: Path, name: str) -> None:
             assert run.evaluations.test_accuracy.max() >= stop["accuracy"] and run.updates.time.max() < stop["time"]
 
 
-@pytest.mark.parametrize("name", CASES)
+@every_case
 def test_the_last_model_is_measured(folder: Path, name: str) -> None:
     """Where the run ends by its accuracy, that was of an earlier one."""
     with open_run(folder / f"results/{name}.h5") as run:
@@ -99,7 +107,7 @@ def test_the_last_model_is_measured(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["four", "one"])
-@pytest.mark.parametrize("name", CASES)
+@every_case
 def test_a_replay_has_the_same_bits(folder: Path, name: str, how: str) -> None:
     """Rows, staleness, versions, losses and the final model; only what was under way at the end is not recorded."""
     one, other = folder / f"results/{name}.h5", folder / f"{name}-{how}.h5"

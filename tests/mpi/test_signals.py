@@ -11,6 +11,7 @@ import pytest
 from mpifl import open_run
 from mpifl.errors import ConfigError
 from tests.mpi.conftest import RUN, Start, until, write
+from tests.tiers import long
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 JOB = {
@@ -40,12 +41,12 @@ def running(path: Path, updates: int) -> bool:
     [
         pytest.param("launcher", signal.SIGTERM, 4, REAL, marks=pytest.mark.smoke),
         ("launcher", signal.SIGTERM, 3, SLOW),
-        ("launcher", signal.SIGINT, 3, REAL),
+        long("launcher", signal.SIGINT, 3, REAL),
         ("rank 0", signal.SIGTERM, 3, VIRTUAL),
-        ("rank 0", signal.SIGINT, 4, REAL),
-        ("rank 0", signal.SIGTERM, 0, REAL),
+        long("rank 0", signal.SIGINT, 4, REAL),
+        long("rank 0", signal.SIGTERM, 0, REAL),
         ("rank 0", signal.SIGINT, 0, REAL),
-        ("rank 0", signal.SIGINT, 0, VIRTUAL),
+        long("rank 0", signal.SIGINT, 0, VIRTUAL),
     ],
 )
 def test_interrupted(start: Start, tmp_path: Path, to: str, number: signal.Signals, ranks: int, clock: dict) -> None:  # type: ignore[type-arg]

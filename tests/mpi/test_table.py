@@ -14,6 +14,7 @@ from tests.mpi.conftest import in_one_job, write
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 
 
+@pytest.mark.long
 def test_limits_under_mpi(tmp_path: Path) -> None:
     """Every row's model ends at the stated optimum or bias."""
     commands = [["run", str(write(tmp_path, row.id, row.job())), f"output={row.id}.h5"] for row in ROWS]

@@ -13,6 +13,7 @@ from mpifl import open_run
 from tests.mpi.cases import DIGITS, job
 from tests.mpi.conftest import Start, in_one_job, write
 from tests.mpi.files import attribute, differing
+from tests.tiers import parameters
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(280)]
 DEADLINE = 130.0
@@ -71,7 +72,7 @@ def run_all(here: Path, ranks: int, folder: Path) -> Path:
     return here
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", parameters([2, 3, 5], [3]))
 def test_every_rank_count_gives_the_same_bits(
     alone: Path, folder: Path, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ def test_every_rank_count_gives_the_same_bits(
     assert len(list((folder / "cache" / "tokens").iterdir())) == 1  # made once, whoever ran
 
 
+@pytest.mark.long
 def test_a_replay_has_the_same_bits(folder: Path) -> None:
     """Of real time on 4 ranks with clients computed one by one, in one process."""
     here = folder / "real"
@@ -119,8 +121,7 @@ with open(f"rank-{os.getpid()}.told", "w") as told:  # a file a rank: printed li
 """
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("model", ["logistic", "torch-logistic"])
+@pytest.mark.parametrize("model", [pytest.param("logistic", marks=pytest.mark.smoke), "torch-logistic"])
 def test_torch_is_imported_where_it_is_needed_and_nowhere_else(model: str, run: Start, tmp_path: Path) -> None:
     """On every rank."""
     case = write(tmp_path, "lazy", job({"name": "fedavg"}, {**DIGITS, "model": model}, **FEW))

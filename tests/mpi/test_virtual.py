@@ -10,6 +10,7 @@ from mpifl.algorithms import names
 from tests.mpi.cases import CASES
 from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, write
 from tests.mpi.files import attribute, contents, differing
+from tests.tiers import parameters
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
 DEADLINE = 120.0
@@ -32,7 +33,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("ranks", [0, 1, 2, pytest.param(3, marks=pytest.mark.smoke), 5, 9])
+@pytest.mark.parametrize("ranks", [*parameters([0, 1, 2, 5, 9], []), pytest.param(3, marks=pytest.mark.smoke)])
 def test_every_rank_count_gives_the_same_bits(alone: Path, tmp_path: Path, ranks: int) -> None:
     run_all(tmp_path / "again", ranks)
     wrong = {name: differing(alone / f"{name}.h5", tmp_path / "again" / f"{name}.h5") for name in CASES}

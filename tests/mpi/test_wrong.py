@@ -12,6 +12,7 @@ import pytest
 
 from tests.mpi.cases import AREA, SMALL, job
 from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, write
+from tests.tiers import long
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 IDX = "problem.data=mnist problem.model={name: logistic} problem.root="
@@ -144,11 +145,11 @@ def test_every_mistake_is_one_line(tmp_path: Path) -> None:
     ("ranks", "line", "says"),
     [
         pytest.param(3, "run {job} algorithm.step_sise=1", "nearest is algorithm.step_size", marks=pytest.mark.smoke),
-        (5, "run {digits} problem.root=nowhere problem.data=mnist", "nowhere"),
-        (3, "replay text.txt", "an HDF5 file"),
-        (2, "run {job} output={run}", "overwrite=true replaces it"),
-        (3, "rnu", "did you mean run?"),
-        (1, "run {job} problem.clients=0", "problem.clients=0"),
+        long(5, "run {digits} problem.root=nowhere problem.data=mnist", "nowhere"),
+        long(3, "replay text.txt", "an HDF5 file"),
+        long(2, "run {job} output={run}", "overwrite=true replaces it"),
+        long(3, "rnu", "did you mean run?"),
+        long(1, "run {job} problem.clients=0", "problem.clients=0"),
         (0, "run {job} problem.clients=0", "problem.clients=0"),
     ],
 )  # fmt: skip

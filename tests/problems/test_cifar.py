@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA
 from mpifl.problems.base import Rows
+from tests.tiers import examples
 
 BATCHES = {
     "cifar10": [f"data_batch_{k}" for k in range(1, 6)] + ["test_batch"],
@@ -208,7 +209,7 @@ def test_no_dictionary(tmp_path: Path) -> None:
 
 
 ONE = {kind: WRITERS[kind](batch("cifar100", 0, 1)) for kind in ("binary", "python")}
-SLOPPY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOPPY = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def changed(root: Path, kind: str, content: bytes) -> Path:

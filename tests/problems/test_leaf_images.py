@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA, ProblemConfig, load
 from mpifl.problems.base import Rows
+from tests.tiers import examples
 
 Users = dict[str, dict[str, list[Any]]]
 
@@ -103,7 +104,7 @@ def test_bad_writer(tmp_path: Path, change: Callable[[dict[str, list[Any]]], Non
 WHOLE = json.dumps({"users": ["a"], "user_data": {"a": writer(1, 1)}})
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, len(WHOLE) - 1))
 def test_cut_file(tmp_path: Path, length: int) -> None:
     (tmp_path / "train").mkdir(exist_ok=True)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA
 from mpifl.problems.base import Rows
+from tests.tiers import examples
 
 # ALL_LETTERS of LEAF's language_utils.py
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -207,7 +208,7 @@ def test_bad_user(tmp_path: Path, name: str, x: list[Any], y: list[Any], text: s
 WHOLE = json.dumps({"users": ["v"], "user_data": tweets(v=[("a", 1), ("b", 0)])})
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, len(WHOLE) - 1), st.sampled_from(["train", "test"]))
 def test_cut_file(tmp_path: Path, length: int, half: str) -> None:
     for folder in ("train", "test"):

@@ -11,6 +11,7 @@ from scipy.signal import correlate2d
 from mpifl.problems.inits import Uniform
 from mpifl.problems.models import networks
 from mpifl.problems.models.networks import CharLstm, Cnn, Lstm, Resnet, TorchLogistic, TorchMlp, Vgg11
+from tests.tiers import long
 
 torch = pytest.importorskip("torch")
 
@@ -39,7 +40,7 @@ def words(vocabulary: int, window: int, rows: int = 3) -> Any:
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("shape", [MNIST, CIFAR, (2, 8, 8), (1, 9, 13)])
+@pytest.mark.parametrize("shape", [long(MNIST), long(CIFAR), long((2, 8, 8)), (1, 9, 13)])
 @pytest.mark.parametrize("model", [*IMAGES, *FLAT], ids=shown)
 def test_scores_of_images(model: Any, shape: tuple[int, ...]) -> None:
     scores = built(model, shape, 7)(pictures(shape))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA
 from mpifl.problems.base import Rows
+from tests.tiers import examples
 
 # ALL_LETTERS of LEAF's language_utils.py
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -68,7 +69,7 @@ def windows(text: str, window: int, stride: int = 1) -> list[tuple[str, str]]:
     return [(text[b : b + window], text[b + window]) for b in range(0, len(text) - window, stride)]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     texts=st.lists(st.text(st.sampled_from(LETTERS), max_size=30), min_size=1, max_size=5),
     window=st.integers(1, 6),
@@ -134,7 +135,7 @@ def test_file_is_looked_for_under_the_root_too(tmp_path: Path) -> None:
 WHOLE = "".join(json.dumps({"play": p, "role": r, "text": t}) + "\n" for p, r, t in ROLES).encode()
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, len(WHOLE)))
 def test_cut_file(tmp_path: Path, length: int) -> None:
     """A file that ends inside a line is refused; one that ends with a line has that many roles."""

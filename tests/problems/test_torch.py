@@ -19,6 +19,7 @@ from mpifl.problems.torch.objective import Examples, Shared, TorchObjective
 from mpifl.problems.torch.problem import seeded
 from mpifl.server.start import run_server
 from mpifl.storage import Run
+from tests.tiers import long, parameters
 
 CPU = torch.device("cpu")
 JOB = """
@@ -127,7 +128,7 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", parameters(METHODS, METHODS[1::3]))
 def test_logistic_regression_is_the_one_in_numpy(method: str, tmp_path: Path) -> None:
     """Virtual clock, float64: every evaluation to 1e-12."""
     options = {"algorithm": method, "l2": 1e-3}
@@ -158,7 +159,7 @@ def test_fisher_and_accuracy_are_those_in_numpy() -> None:
         ("{name: torch-mlp, hidden: [17, 9]}", "float32"),
         ("{name: cnn, channels: [3, 5], hidden: 11}", "float32"),
         ("{name: resnet, depth: 20, groups: 4}", "float32"),
-        ("{name: vgg11}", "float32"),
+        long("{name: vgg11}", "float32"),
         ("{name: torch-mlp, hidden: [17]}", "float64"),
     ],
 )

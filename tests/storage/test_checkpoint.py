@@ -20,6 +20,7 @@ from hypothesis.extra import numpy as npst
 from mpifl.errors import ConfigError
 from mpifl.storage.checkpoint_set import Checkpoint, Part, Written, commit, folder_of, newest, open_set, remove, sets
 from tests.storage.sets import check, facts, finished, save
+from tests.tiers import examples
 
 ROOT = Path(__file__).parents[2]
 TYPES = [np.dtype(t) for t in ("?", "i1", "u1", "<i2", ">i4", "<i8", ">u8", "<f2", "<f4", ">f4", "<f8", ">f8", "<c16")]
@@ -64,7 +65,7 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path, dtype: np.dtype[Any]) ->
         assert found.flags.writeable and found.flags.c_contiguous and found.flags.owndata
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.dictionaries(
         st.text(max_size=5),

@@ -22,6 +22,7 @@ from tests.storage.resumer import counts
 from tests.storage.test_live import ROOT, Start, consistent, start
 from tests.storage.test_resumed import fill, resumed
 from tests.storage.test_writer import writer
+from tests.tiers import examples
 
 __all__ = ["start"]
 
@@ -63,7 +64,7 @@ def test_a_row_is_read_or_not_whatever_is_resumed(start: Start) -> None:
     try:
         seen = []
         with open_run(path) as run:
-            for _ in range(200):
+            for _ in range(examples(200)):
                 run.refresh()
                 seen.append((run.status, consistent(run)))
     finally:
@@ -72,6 +73,7 @@ def test_a_row_is_read_or_not_whatever_is_resumed(start: Start) -> None:
     assert turns > 5 and {status for status, _ in seen} >= {"running", "interrupted"} and len(set(seen)) > 5
 
 
+@pytest.mark.long
 def test_killed_while_it_resumes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any instant: the old file or the new one is there, whole; the next resume removes what was left."""
     process, path = start()
