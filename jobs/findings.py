@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,15 +14,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from mpifl import config, open_run, problems
-from mpifl.analysis.figures import COLOURS, STYLES
-from mpifl.server.start import run_server
+import mpifl
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 Curve = tuple[np.ndarray, np.ndarray]
 
-_problems: dict[str, problems.Problem] = {}  # the one that this process loaded last
+# Okabe and Ito's colours, as in the report
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", ":", "-.")
+_worker = ExitStack()  # of a process of `pool`
 
 
 @dataclass(frozen=True)
@@ -46,28 +48,36 @@ class Panel:
 
 
 def run(cell: Cell) -> str:
-    """Runs one cell in this process, unless its file is there; the file's name."""
-    if cell.output.exists() and open_run(cell.output).status == "completed":
-        return cell.output.name
-    job = config.load(cell.job, [*cell.overrides, f"output={cell.output}", "overwrite=true"])
-    if (key := repr(job.problem)) not in _problems:
-        _problems.clear()
-        _problems[key] = problems.load(job.problem)
-    if run_server(job, problem=_problems[key]).code:
-        raise RuntimeError(f"{cell.output.name} failed")
+    """Runs one cell in this process, unless its file exists; the file's name."""
+    if not is_completed(cell.output):
+        mpifl.run(cell.job, *cell.overrides, output=cell.output, overwrite=True).close()
     return cell.output.name
 
 
+def is_completed(path: Path) -> bool:
+    """Whether there is a whole run in this file."""
+    return path.exists() and mpifl.open_run(path).status == "completed"
+
+
+def pool(processes: int) -> ProcessPoolExecutor:
+    """Processes for runs, each of which keeps the problem that it loaded last."""
+    return ProcessPoolExecutor(processes, initializer=_keep_problem)
+
+
+def _keep_problem() -> None:
+    _worker.enter_context(mpifl.keep_problem())
+
+
 def run_all(cells: Sequence[Cell], processes: int) -> None:
-    """Runs every cell whose file is not there yet, so many at a time. Raises what a run raised."""
-    with ProcessPoolExecutor(processes) as pool:
-        for k, future in enumerate([pool.submit(run, cell) for cell in cells], 1):
+    """Runs every cell whose file does not exist yet, so many at a time. Raises what a run raised."""
+    with pool(processes) as executor:
+        for k, future in enumerate([executor.submit(run, cell) for cell in cells], 1):
             print(f"{k}/{len(cells)} {future.result()}", file=sys.stderr, flush=True)
 
 
 def curve(path: Path, metric: str, against: str = "time") -> Curve:
     """A metric at the evaluations of a run file, against time (s), updates, version, or bytes (sent both ways)."""
-    with open_run(path) as file:
+    with mpifl.open_run(path) as file:
         evaluations, updates = file.evaluations, file.updates
     y = evaluations[metric].to_numpy()
     if against != "bytes":

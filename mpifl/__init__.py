@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpifl.analysis.run import Run, Runs
-    from mpifl.api import keep_problem, load_job, open_run, open_runs, replay, resume, run
+    from mpifl.api import keep_problem, load_job, load_problem, open_run, open_runs, replay, resume, run
     from mpifl.config.job import Job
     from mpifl.errors import ConfigError, RunFailed
 
@@ -19,6 +19,7 @@ __all__ = [
     "__version__",
     "keep_problem",
     "load_job",
+    "load_problem",
     "open_run",
     "open_runs",
     "replay",

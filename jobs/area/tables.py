@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -19,10 +19,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pandas as pd
 
-from mpifl import config, open_run, problems
-from mpifl.analysis.trials import Group, load
-from mpifl.errors import ConfigError
-from mpifl.server.start import run_server
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import findings
+
+import mpifl
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -68,8 +68,6 @@ All strict cells hold, and of the others every mean of accuracy.
   rows also depend most on the split and the seeds: the printed range of S-FedAvg in Table 3 is 41 to 85 %.
 """
 
-_problems: dict[str, problems.Problem] = {}
-
 
 def run_file(cell: Cell, seed: int) -> Path:
     table, method, step, rates = cell
@@ -77,30 +75,26 @@ def run_file(cell: Cell, seed: int) -> Path:
 
 
 def run(cell: Cell, seed: int) -> str:
-    """One trial, unless its file is there; the file's name."""
+    """One trial, unless its file exists; the file's name."""
     table, method, step, rates = cell
     path = run_file(cell, seed)
-    if path.exists() and open_run(path).status == "completed":
-        return path.name
-    overrides = [f"algorithm.step_size={step:g}", f"clock.delay.spread={SPREAD[rates]}", f"seed={seed}"]
-    overrides += [f"output={path}", "overwrite=true"]
-    job = config.load(HERE / f"table{table}-{JOBS[method]}.yaml", overrides)
-    if (key := repr(job.problem)) not in _problems:
-        _problems.clear()
-        _problems[key] = problems.load(job.problem)
-    if run_server(job, problem=_problems[key]).code:
-        raise RuntimeError(f"{path.name} failed")
-    return path.name
+    job = HERE / f"table{table}-{JOBS[method]}.yaml"
+    overrides = f"algorithm.step_size={step:g}", f"clock.delay.spread={SPREAD[rates]}", f"seed={seed}"
+    return findings.run(findings.Cell(job, path, overrides))
 
 
 def summary(cell: Cell, trials: int) -> dict[str, float]:
     """Mean, min and max over the trials' last evaluations, and rho, of the mean curve and the median of the trials'."""
-    cells = Group({}, [load(run_file(cell, seed)) for seed in range(trials)])
+    (cells,) = mpifl.open_runs([run_file(cell, seed) for seed in range(trials)]).groups
     last = {"accuracy": 100 * cells.last("test_accuracy"), "loss": cells.last("train_loss")}
     found = {
         f"{key}_{what}": getattr(values, what)() for key, values in last.items() for what in ("mean", "min", "max")
     }
-    return {**found, "rho": cells.rho, "rho_median": median(Group({}, [trial]).rho for trial in cells.trials)}
+    return {
+        **found,
+        "rho": cells.rho,
+        "rho_median": median(replace(cells, trials=[trial]).rho for trial in cells.trials),
+    }
 
 
 def verdict(row: pd.Series, ours: dict[str, float]) -> str:
@@ -156,11 +150,11 @@ def main() -> int:
     printed = printed[printed.table.isin(args.tables)]
     cells: list[Cell] = [tuple(c) for c in printed[["table", "method", "step", "rates"]].itertuples(index=False)]
     try:
-        with ProcessPoolExecutor(args.processes) as pool:
+        with findings.pool(args.processes) as pool:
             todo = [pool.submit(run, cell, seed) for cell in cells for seed in range(args.trials)]
             for k, future in enumerate(todo, 1):
                 print(f"\r{k}/{len(todo)} {future.result()}    ", end="", file=sys.stderr, flush=True)
-    except ConfigError as error:
+    except mpifl.ConfigError as error:
         print(f"tables: {error}", file=sys.stderr)
         return 2
     tables, met, count = render(printed, args.trials)

@@ -15,7 +15,7 @@ import findings
 import numpy as np
 from findings import Cell, Panel
 
-from mpifl import config, open_run, problems
+import mpifl
 
 PAGE = """# AsyPFL: irregular clients, and the effect of lambda
 
@@ -98,7 +98,7 @@ def cell(job: str, seed: int, name: str, *overrides: str, E: int = 1, factor: in
     path = JOBS / f"{job}.yaml"
     more = [f"seed={seed}", f"problem.partition.seed={seed}", *overrides]
     if (factor := factor or E) > 1:
-        times = np.array(config.load(path).clock.delay.compute)  # type: ignore[attr-defined]
+        times = np.array(mpifl.load_job(path).clock.delay.compute)  # type: ignore[attr-defined]
         more += [f"algorithm.local_epochs={E}", f"clock.delay.compute={(factor * times).round(2).tolist()}"]
     return Cell(path, RUNS / f"{name}-s{seed}.h5", tuple(more))
 
@@ -153,10 +153,10 @@ def first(runs: list[Cell], metric: str) -> str:
 
 def stability(run: Cell) -> tuple[str, str]:
     """delta lambda max h, from the least to the largest over the clients, at the first and the last shared model."""
-    job = config.load(run.job, run.overrides)
-    with open_run(run.output) as file:
+    job = mpifl.load_job(run.job, *run.overrides)
+    with mpifl.open_run(run.output) as file:
         last = np.asarray(file.model)
-    problem = problems.load(job.problem)
+    problem = mpifl.load_problem(job)
     factor = job.algorithm.step_size * job.algorithm.elastic  # type: ignore[attr-defined]
     ranges = []
     for x in (problem.initial(job.seed), last):

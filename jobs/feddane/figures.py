@@ -19,7 +19,7 @@ import findings
 import numpy as np
 from findings import Cell, Panel
 
-from mpifl import config, open_run, problems
+import mpifl
 
 JOBS, RUNS = Path(__file__).parent, findings.ROOT / "results" / "feddane"
 SETS = {
@@ -189,8 +189,8 @@ def swing(run: Cell) -> float:
 
     Below -1, updates with all devices, mu = 1 and exact local solutions move away from a minimum.
     """
-    problem = problems.load(config.load(run.job, run.overrides).problem)
-    p, x = problem.samples / problem.samples.sum(), np.asarray(open_run(run.output).model, float)
+    problem = mpifl.load_problem(run.job, *run.overrides)
+    p, x = problem.samples / problem.samples.sum(), np.asarray(mpifl.open_run(run.output).model, float)
     hessians = []
     for k in range(problem.clients):
         rows = np.asarray(problem.shard(k)[0], float)

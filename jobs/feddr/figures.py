@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -17,7 +18,7 @@ import findings
 import numpy as np
 from findings import Cell, Curve, Panel
 
-from mpifl import config, open_run, problems
+import mpifl
 from mpifl.algorithms.base import Clients
 
 JOBS, RUNS = Path(__file__).parent, findings.ROOT / "results" / "feddr"
@@ -94,10 +95,10 @@ def at_both_models(data: str, label: str, rounds: int = 60) -> np.ndarray:
     cell = synthetic(data, label, None)
     path = cell.output.with_suffix(".both.npy")
     if not path.exists():
-        job = config.load(cell.job, [*cell.overrides, f"output={cell.output}"])
-        problem, algorithm = problems.load(job.problem), job.algorithm
+        job = mpifl.load_job(cell.job, *cell.overrides, output=cell.output)
+        problem, algorithm = mpifl.load_problem(job), job.algorithm
         n, x0 = problem.clients, problem.initial(job.seed)
-        objectives = [problems.objective(job.problem, problem.meta, problem.shard(i), i, job.seed) for i in range(n)]
+        objectives = client_objectives(job, problem)
         server = algorithm.init_server(x0, Clients(problem.samples, seed=job.seed))
         states = [algorithm.init_client(x0, i) for i in range(n)]
         losses = []
@@ -113,12 +114,17 @@ def at_both_models(data: str, label: str, rounds: int = 60) -> np.ndarray:
     return np.asarray(np.load(path))
 
 
+def client_objectives(job: mpifl.Job, problem: Any) -> list[Any]:
+    """Each client's objective."""
+    shards = (problem.shard(i) for i in range(problem.clients))
+    return [job.problem.model.objective(job.problem, problem.meta, s, i, job.seed) for i, s in enumerate(shards)]
+
+
 def smallest(tau: float, steps: int = 4000) -> float:
     """F* of the convex composite problem, by FISTA with restarts."""
-    job = config.load(JOBS / "l1-accuracy.yaml")
-    problem = problems.load(job.problem)
-    n = problem.clients
-    objectives = [problems.objective(job.problem, problem.meta, problem.shard(i), i, 0) for i in range(n)]
+    job = mpifl.load_job(JOBS / "l1-accuracy.yaml")
+    problem = mpifl.load_problem(job)
+    objectives = client_objectives(job, problem)
     step, momentum = 1 / 7, 1.0  # L is 6
     x = z = np.zeros(problem.d)
     for _ in range(steps):
@@ -132,7 +138,7 @@ def smallest(tau: float, steps: int = 4000) -> float:
 
 def local_steps(cell: Cell, cohort: int) -> Curve:
     """Local steps of a client so far, at each round: the mean over the clients."""
-    with open_run(cell.output) as file:
+    with mpifl.open_run(cell.output) as file:
         steps = file.updates.local_steps.to_numpy()
     total = np.concatenate([[0], np.cumsum(steps.reshape(-1, cohort).mean(1))])
     return np.arange(len(total)), total
@@ -200,7 +206,7 @@ def asynchronous_figure(path: Path) -> str:
     findings.draw(path, panels)
     rows = []
     for label, cell in runs.items():
-        with open_run(cell.output) as file:
+        with mpifl.open_run(cell.output) as file:
             updates = len(file.updates)
         loss, accuracy = (c[label][1][-1] for c in curves)
         times = [first(curves[1][label], level) for level in LEVELS]

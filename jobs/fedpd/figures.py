@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from findings import RESULTS, ROOT, Cell, Curve, Panel, curve, draw, run_all
 
-from mpifl import open_run
+import mpifl
 
 HERE = Path(__file__).parent
 RUNS = ROOT / "results" / "fedpd"
@@ -80,7 +80,7 @@ def squared(cell: Cell, against: str) -> Curve:
     messages, norm = curve(cell.output, "gradient_norm", "version")
     if against == "messages":
         return messages, norm**2
-    with open_run(cell.output) as file:
+    with mpifl.open_run(cell.output) as file:
         updates, config = file.updates, file.config["algorithm"]
     steps = updates.local_steps.to_numpy()[updates.client.to_numpy() == 0] / config["local_steps"]
     return np.concatenate([[0], np.cumsum(steps)])[messages], norm**2

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from findings import RESULTS, ROOT, Curve, Panel, curve, draw
 
-from mpifl import config, open_run, problems
+import mpifl
 
 HERE, RUNS = Path(__file__).parent, ROOT / "results" / "torch"
 TITLES = {
@@ -38,13 +38,13 @@ FEDERATED, PLAIN = "FedAvg, 16 clients", "plain loop, all rows"
 
 
 def job(model: str) -> Any:
-    return config.load(HERE / f"{model}.yaml", [f"output={RUNS / model}.h5", "overwrite=true"])
+    return mpifl.load_job(HERE / f"{model}.yaml", output=f"{RUNS / model}.h5", overwrite=True)
 
 
 def federated(model: str, ranks: int) -> Path:
     """The run file of the model's job, made under mpirun where it is not there."""
     path = RUNS / f"{model}.h5"
-    if not (path.exists() and open_run(path).status == "completed"):
+    if not (path.exists() and mpifl.open_run(path).status == "completed"):
         mpirun = Path(sys.executable).with_name("mpirun")
         command = [str(mpirun), "-n", str(ranks), sys.executable, "run_mpi.py", str(HERE / f"{model}.yaml")]
         subprocess.run([*command, f"output={path}", "overwrite=true"], cwd=ROOT, check=True)
@@ -61,7 +61,7 @@ def plain(model: str) -> Path:
         return path
     this = job(model)
     settings, local = this.problem, this.algorithm.local_steps
-    problem = problems.load(settings)
+    problem = mpifl.load_problem(this)
     torch.set_num_threads(1)
     shards = [problem.shard(i) for i in range(problem.clients)]
     x, y = (np.concatenate([shard[k] for shard in shards]) for k in (0, 1))
@@ -105,7 +105,7 @@ def table(curves: dict[str, dict[str, Curve]]) -> str:
         "|---|" + "--:|" * 6,
     ]
     for model, lines_ in curves.items():
-        with open_run(RUNS / f"{model}.h5") as run:
+        with mpifl.open_run(RUNS / f"{model}.h5") as run:
             d, wall, rounds = run.model.size, run.attrs["wall_seconds"], len(run.aggregations)
         (seen, accuracy), (_, central) = lines_[FEDERATED], lines_[PLAIN]
         link = f"[{model}](../../jobs/torch/{model}.yaml): {TITLES[model]}"

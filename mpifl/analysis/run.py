@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifl.analysis.trials import flatten, group, load
+from mpifl.analysis.trials import Group, flatten, group, load
 from mpifl.errors import ConfigError
 from mpifl.storage import Run as RunFile
 from mpifl.storage import open_run
@@ -93,6 +93,11 @@ class Runs:
 
         return pd.DataFrame([{**label, "status": run.status} for label, run in zip(self.labels, self, strict=True)])
 
+    @property
+    def groups(self) -> list[Group]:
+        """The runs as trials of one configuration each: runs that differ in their seed alone are together."""
+        return group(load(path) for path in self.paths)
+
     def plot(self, y: str, ax: Axes | None = None, **style: Any) -> Axes:
         """Draws a column of `evaluations` against time, a line for each configuration; the Axes.
 
@@ -101,7 +106,7 @@ class Runs:
         """
         from mpifl.analysis.figures import plot_groups
 
-        groups = group(load(path) for path in self.paths)
+        groups = self.groups
         ax = plot_groups(groups, y, ax, **style)
         if len(groups) > 1:
             ax.legend(frameon=False)
