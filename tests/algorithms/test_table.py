@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mpifl import config, open_run
+import mpifl
+from mpifl import open_run
 from mpifl.algorithms import names
-from mpifl.server.start import run_server
 from tests.algorithms.table import EXCUSED, ONLY, ROWS, SHORT, Row
 from tests.loops import close
 from tests.tiers import parameters
@@ -18,7 +18,7 @@ from tests.tiers import parameters
 def test_limit_in_process(row: Row, tmp_path: Path) -> None:
     """The model ends at the stated optimum or bias."""
     path = tmp_path / "run.h5"
-    assert run_server(config.job_from_dict({"name": "row", "output": str(path), **row.job()})).code == 0
+    mpifl.run({"name": "row", "output": str(path), **row.job()}).close()
     with open_run(path) as run:
         close(run.model, row.limit, row.accuracy)
 

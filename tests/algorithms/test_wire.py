@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mpifl import config, open_run
+import mpifl
+from mpifl import open_run
 from mpifl.algorithms import names
-from mpifl.server.start import run_server
 
 HEAD, D, N = 128, 50, 4  # bytes of a frame's head; numbers of a vector, float64; clients, all at work in a round
 # What a client sends and is sent in one round of the method (one contact, where it is asynchronous), in vectors.
@@ -49,7 +49,7 @@ def run(folder: Path, section: dict[str, Any], updates: int) -> Any:
         "problem": {"clients": N, "model": {"name": "quadratic", "dim": D}, "dtype": "float64"},
         "clock": {"mode": "virtual", "delay": "fixed"}, "stop": {"updates": updates}, "evaluate": {"updates": updates},
     }  # fmt: skip
-    assert run_server(config.job_from_dict(job)).code == 0
+    mpifl.run(job).close()
     with open_run(folder / "run.h5") as file:
         return file.updates
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from mpifl import config, open_run
+import mpifl
+from mpifl import open_run
 from mpifl.memory import Staged
 from mpifl.problems import load
 from mpifl.problems.base import Place
 from mpifl.problems.torch.device import Direct, Gpu
-from mpifl.server.start import run_server
 from tests.loops import close
 from tests.mpi.cases import DIGITS, job
 from tests.mpi.conftest import RUN, Start, write
@@ -47,7 +47,7 @@ def on(device: str, case: dict[str, Any], **torch_: Any) -> dict[str, Any]:
 def ran(folder: Path, name: str, case: dict[str, Any]) -> Path:
     """The results of a case that this process has run."""
     path = folder / f"{name}.h5"
-    assert run_server(config.job_from_dict({"name": name, "output": str(path), **case})).code == 0
+    mpifl.run({"name": name, "output": str(path), **case}).close()
     return path
 
 
@@ -69,7 +69,7 @@ def test_models_are_measured_on_the_gpu_as_on_the_cpu() -> None:
     found = []
     for device in ("cpu", GPU):
         case = {"name": "measured", "output": "none.h5", **on(device, CASES["area"])}
-        problem = load(config.job_from_dict(case).problem)
+        problem = load(mpifl.load_job(case).problem)
         facts = problem.prepare(Place())
         assert facts["device"] == device
         found.append([*problem.evaluate(problem.initial(0)).values(), problem.gradient_norm(problem.initial(0))])

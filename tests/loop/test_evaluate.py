@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl import config, open_run
+import mpifl
+from mpifl import open_run
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
 from mpifl.objective import Objective, Vector
 from mpifl.problems import load, objective
 from mpifl.server.evaluator import Evaluator
-from mpifl.server.start import run_server
 from mpifl.storage.tables import EvaluationRow
 from tests.loops import Quadratic, close
 
@@ -123,7 +123,7 @@ def test_a_contact_ends_with_a_test_of_the_personal_model() -> None:
     assert isnan(Worker(FedAvg(), one, {3: Quadratic(one, one)}).train(3, Message((one,))).accuracy)  # type: ignore[dict-item]
 
 
-def job(path: Path, algorithm: dict[str, Any], **more: Any) -> config.Job:
+def job(path: Path, algorithm: dict[str, Any], **more: Any) -> mpifl.Job:
     base = {
         "name": "personal", "seed": 2, "output": str(path), "algorithm": algorithm, "stop": {"time": 8},
         "problem": {"clients": 5, "partition": {"name": "dirichlet", "alpha": 0.3, "min_samples": 3},
@@ -131,7 +131,7 @@ def job(path: Path, algorithm: dict[str, Any], **more: Any) -> config.Job:
         "clock": {"mode": "virtual", "delay": {"name": "fixed", "seconds": [1, 0.5, 1.5, 3, 20]}},
         "evaluate": {"every": 1},
     }  # fmt: skip
-    return config.job_from_dict({**base, **more})
+    return mpifl.load_job({**base, **more})
 
 
 def test_personal_accuracies_recomputed(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_personal_accuracies_recomputed(tmp_path: Path) -> None:
     section = {"name": "apfl", "mixing": 1.0, "step_size": 1.0, "local_steps": 2, "cohort": 3}
     made = job(path, section, stop={"time": 60}, evaluate={"every": 0.75})
     made = replace(made, problem=replace(made.problem, batch_size=2))  # steps so rough that accuracies fall as well
-    assert run_server(made).code == 0
+    mpifl.run(made).close()
     problem = load(made.problem)
     x0 = problem.initial(2)
     mine = [problem.shard(i) for i in range(5)]
@@ -177,7 +177,7 @@ def test_personal_accuracies_recomputed(tmp_path: Path) -> None:
 
 def test_a_method_without_personal_models(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
-    assert run_server(job(path, {"name": "area", "step_size": 0.3})).code == 0
+    mpifl.run(job(path, {"name": "area", "step_size": 0.3})).close()
     with open_run(path) as run:
         assert run.evaluations.filter(like="personal").isna().all(axis=None)
         assert run.evaluations.client_accuracy_mean.notna().all() and run.evaluations.gradient_norm.isna().all()
@@ -189,7 +189,7 @@ def test_gradient_and_penalty_in_the_run_file(tmp_path: Path) -> None:
     section = {"name": "feddr", "eta": 0.1, "step_size": 0.1, "regulariser": {"name": "l1", "tau": 0.02}}
     clock = {"mode": "virtual", "delay": "fixed"}
     made = job(path, section, evaluate={"every": 2, "gradient": True}, clock=clock)
-    assert run_server(made).code == 0
+    mpifl.run(made).close()
     problem = load(made.problem)
     with open_run(path) as run:
         last, x = run.evaluations.iloc[-1], run.model

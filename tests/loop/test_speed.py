@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from mpifl import config, open_run
+import mpifl
+from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective
 from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
 from mpifl.scheduling.live import RealClock, VirtualClock
-from mpifl.server.start import run_server
 from mpifl.transport.frames import HEAD, message_head, to_message, to_update, update_head
 from tests.loops import Log, close, quadratics, run
 from tests.mpi.files import differing
@@ -138,7 +138,7 @@ def test_a_list_of_another_length(tmp_path: Path, key: str, length: int) -> None
     for ask in (Speed(**{key: times}).rates, Speed(**{key: times}).bind, Speed(**{key: times}).parts):
         with pytest.raises(ConfigError, match=f"^{key}={length} values: one number, or 3: one a client$"):
             ask(3, 0)
-    job = config.job_from_dict(
+    job = mpifl.load_job(
         {
             "name": "wrong", "seed": 0, "problem": {"clients": 3, "model": "quadratic"}, "algorithm": "area",
             "clock": {"mode": "virtual", "delay": {"name": "speed", key: times}}, "stop": {"updates": 1},
@@ -146,7 +146,7 @@ def test_a_list_of_another_length(tmp_path: Path, key: str, length: int) -> None
         }
     )  # fmt: skip
     with pytest.raises(ConfigError, match=rf"^clock\.delay\.{key}={length} values: one number, or 3: one a client$"):
-        run_server(job)
+        mpifl.run(job)
     assert not list(tmp_path.iterdir())
 
 
@@ -231,7 +231,7 @@ def test_a_replay_tells_the_rule_the_same(law: Delay) -> None:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """AsyPFL under the real clock: clients with longer exchanges are told to take more local steps."""
     path = tmp_path_factory.mktemp("speed") / "real.h5"
-    job = config.job_from_dict(
+    job = mpifl.load_job(
         {
             "name": "real", "seed": 4, "output": str(path), "stop": {"updates": 60}, "evaluate": {"updates": 10},
             "problem": {"clients": 4, "batch_size": 8, "test_split": 0.2},
@@ -239,13 +239,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "clock": {"mode": "real", "delay": {"name": "fixed", "seconds": [0.004, 0.012, 0.03, 0.06]}},
         }
     )  # fmt: skip
-    assert run_server(job).code == 0
+    mpifl.run(job).close()
     return path
 
 
 def repeat(path: Path, output: Path) -> Path:
-    with open_run(path) as run_file:
-        assert run_server(config.replayed(run_file.config, output, []), replay=run_file).code == 0
+    mpifl.replay(path, output=output).close()
     return output
 
 

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from mpifl import config, open_run, problems
+import mpifl
+from mpifl import open_run, problems
 from mpifl.problems import ProblemConfig
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Examples, Shared, TorchObjective
 from mpifl.problems.torch.problem import seeded
-from mpifl.server.start import run_server
 from mpifl.storage import Run
 from tests.tiers import long, parameters
 
@@ -38,7 +38,7 @@ def run(tmp_path: Path, name: str = "run", **options: Any) -> Run:
     given = {"clients": 6, "l2": 0, "batch": 16, "dtype": "float64", "updates": 40, "rows": "null", "gradient": True}
     file = tmp_path / f"{name}.yaml"
     file.write_text(JOB.format(**{**given, **options}))
-    assert run_server(config.load(file, [f"output={tmp_path / name}.h5"])).code == 0
+    mpifl.run(file, output=f"{tmp_path / name}.h5").close()
     return open_run(tmp_path / f"{name}.h5")
 
 
@@ -170,7 +170,7 @@ def test_one_client_is_a_plain_loop(model: str, dtype: str, tmp_path: Path) -> N
         tmp_path, model=model, dtype=dtype, clients=1, updates=updates, rows=20, gradient=False,
         algorithm="{name: fedavg, step_size: 0.05, local_steps: 3}",
     )  # fmt: skip
-    job = config.job_from_dict(ours.config)
+    job = mpifl.load_job(ours.config)
     problem = problems.load(job.problem)
     x, y = (torch.from_numpy(part) for part in problem.shard(0))
     one: Any = problems.objective(job.problem, problem.meta, problem.shard(0), 0, job.seed)
@@ -197,8 +197,8 @@ def test_one_client_is_a_plain_loop_on_text(model: str, tmp_path: Path, monkeypa
     algorithm = "{name: fedavg, step_size: 0.5, local_steps: 4}"
     given = {"clients": "null", "l2": 0, "batch": 6, "dtype": "float32", "updates": 3, "rows": 20, "gradient": False}
     file.write_text(JOB.format(model=model, algorithm=algorithm, **given).replace("digits", data))
-    job = config.load(file, [f"output={tmp_path}/run.h5"])
-    assert run_server(job).code == 0
+    job = mpifl.load_job(file, output=f"{tmp_path}/run.h5")
+    mpifl.run(job).close()
     problem = problems.load(job.problem)
     begins, y = (torch.from_numpy(part) for part in problem.shard(0)[:2])
     tokens = torch.from_numpy(np.load(problem.meta["tokens"][0]).astype(np.int64))

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import yaml
 
-from mpifl import config, open_run
+import mpifl
+from mpifl import open_run
 from mpifl.analysis.report import report
 from mpifl.analysis.show import show
-from mpifl.server.start import run_server
 from mpifl.storage import RunWriter
 from mpifl.storage.tables import TABLES
 from tests.mpi.files import differing
@@ -32,14 +32,14 @@ NEW = {
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run file of now, and the same as it was before."""
     folder = tmp_path_factory.mktemp("old")
-    job = config.job_from_dict(
+    job = mpifl.load_job(
         {
             "name": "new", "seed": 1, "output": str(folder / "new.h5"), "stop": {"updates": 40},
             "problem": {"clients": 4, "batch_size": 8}, "algorithm": {"name": "area", "trigger": {"every": 2}},
             "clock": {"mode": "virtual", "delay": "exponential"}, "evaluate": {"updates": 10},
         }
     )  # fmt: skip
-    assert run_server(job).code == 0
+    mpifl.run(job).close()
     old = folder / "old.h5"
     old.write_bytes((folder / "new.h5").read_bytes())
     with h5py.File(old, "r+", libver="latest") as file:
@@ -81,8 +81,7 @@ def test_an_old_file_is_reported(files: tuple[Path, Path], tmp_path: Path) -> No
 
 def test_an_old_file_is_replayed(files: tuple[Path, Path], tmp_path: Path) -> None:
     """To the same rows and the same model."""
-    with open_run(files[1]) as old:
-        assert run_server(config.replayed(old.config, tmp_path / "again.h5", []), replay=old).code == 0
+    mpifl.replay(files[1], output=tmp_path / "again.h5").close()
     assert not differing(files[0], tmp_path / "again.h5", but=("events",))
 
 
