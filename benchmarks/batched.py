@@ -25,11 +25,11 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedprox import FedProx
 from mpifl.client.worker import Worker
 from mpifl.problems import ProblemConfig
-from mpifl.problems.base import Hosted
+from mpifl.problems.base import HostedClients
 from mpifl.problems.models.network import Network
 from mpifl.problems.models.networks import Cnn, TorchMlp
 from mpifl.problems.settings import Torch
-from mpifl.problems.torch.batched import hosted
+from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Examples, Shared, TorchObjective
 from mpifl.problems.torch.problem import CPU
@@ -50,7 +50,9 @@ RULES: dict[str, Algorithm] = {
 }
 
 
-def clients(model: Network, shape: tuple[int, ...], n: int, batch: int, threads: int) -> tuple[Hosted, np.ndarray]:
+def clients(
+    model: Network, shape: tuple[int, ...], n: int, batch: int, threads: int
+) -> tuple[HostedClients, np.ndarray]:
     """n clients with random rows, and the first model."""
     torch.manual_seed(0)
     flat = Flat(model.build(shape, CLASSES, 0), CPU, torch.float32, True)
@@ -59,7 +61,7 @@ def clients(model: Network, shape: tuple[int, ...], n: int, batch: int, threads:
     shared, meta = Shared(flat, cross_entropy, CPU, config), {"samples": [ROWS] * n, "clients": n}
     rows = [Examples(torch.randn(ROWS, *shape), torch.randint(0, CLASSES, (ROWS,))) for _ in range(n)]
     objectives = {i: TorchObjective(shared, config, meta, i, 0, rows[i], None) for i in range(n)}
-    return hosted(shared, objectives, settings, {"transfers": "host"}), flat.values().numpy()
+    return host_clients(shared, objectives, settings, {"transfers": "host"}), flat.values().numpy()
 
 
 def contact(worker: Worker, x: np.ndarray, n: int, k: int) -> tuple[float, np.ndarray]:
@@ -70,9 +72,9 @@ def contact(worker: Worker, x: np.ndarray, n: int, k: int) -> tuple[float, np.nd
     return time.perf_counter() - begin, np.array([u.vectors[0] for u in updates])
 
 
-def compare(algorithm: Algorithm, held: Hosted, x: np.ndarray, n: int, repeats: int) -> str:
+def compare(algorithm: Algorithm, held: HostedClients, x: np.ndarray, n: int, repeats: int) -> str:
     objectives: Mapping[int, Objective] = held.objectives
-    workers = [Worker(algorithm, x, objectives, held.together), Worker(algorithm, x, objectives)]
+    workers = [Worker(algorithm, x, objectives, held.train_batch), Worker(algorithm, x, objectives)]
     pairs, apart = [], 0.0
     for k in range(repeats + 1):  # the first is the warm-up
         (together, a), (alone, b) = (contact(worker, x, n, k) for worker in workers)
@@ -99,7 +101,7 @@ def main() -> int:
                 held, x = clients(*CASES[case], args.clients, batch, threads)
                 for rule in args.rules:
                     line = f"{case:12} {rule:17} {batch:5} {threads:7} "
-                    if held.together is None:
+                    if held.train_batch is None:
                         print(line, held.facts["batched"], flush=True)
                         break
                     print(line + compare(RULES[rule], held, x, args.clients, args.repeats), flush=True)

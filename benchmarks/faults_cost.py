@@ -35,7 +35,7 @@ from mpifl import open_run
 from mpifl.algorithms.base import Message, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
-from mpifl.problems import ProblemConfig, load
+from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models import MODELS
 
 BOUNDS = {"checkpoint": 1.05, "ulfm": 1.03, "validation": 1.05}
@@ -91,9 +91,9 @@ def trainings(dim: int) -> dict[bool, Callable[[], float]]:
     config = ProblemConfig(clients=1, model=MODELS["quadratic"](dim=dim))  # type: ignore[arg-type]
     problem = load(config)
     x = problem.initial(0)
-    objective = config.model.objective(config, problem.meta, problem.shard(0), 0, 0)
+    client = objective(config, problem.meta, problem.shard(0), 0, 0)
     algorithm = FedAvg(step_size=0.01)
-    made = {on: kind(algorithm, x, {0: objective}) for on, kind in ((True, Worker), (False, Unchecked))}
+    made = {on: kind(algorithm, x, {0: client}) for on, kind in ((True, Worker), (False, Unchecked))}
     return {on: lambda worker=worker: training(worker, x) for on, worker in made.items()}
 
 

@@ -15,7 +15,7 @@ from mpifl.client.checkpoint import Saver, restore
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.job import Job, job_from_dict
 from mpifl.errors import ConfigError, RunFailed, described
-from mpifl.problems import Place, host
+from mpifl.problems import ComputeResources, host
 from mpifl.server.in_process import resume
 from mpifl.signals import SignalRecorder
 from mpifl.storage.checkpoint_set import folder_of
@@ -56,10 +56,10 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     setup = handshake.receive_setup(comm)
     try:
         job = job_from_dict(setup.job)
-        hosted = host(job.problem, setup.meta, setup.shards, job.seed, Place(*setup.resources))
+        hosted = host(job.problem, setup.meta, setup.shards, job.seed, ComputeResources(*setup.resources))
         x0, n = setup.x0, setup.clients
         worker = Worker(
-            job.algorithm, x0, hosted.objectives, hosted.together, hosted.memory, job.faults.norm, comm.rank
+            job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm, comm.rank
         )
         handshake.report_ready(comm, hosted.facts)
     except ConfigError as error:
@@ -120,8 +120,8 @@ class ClientRank:
         shard = handshake.receive_arrays(self._comm, asked["shard"])
         consumed = handshake.receive_arrays(self._comm, asked["consumed"])
         try:
-            place = Place(*self._setup.resources)
-            hosted = host(self._job.problem, self._setup.meta, {i: shard}, self._job.seed, place)
+            resources = ComputeResources(*self._setup.resources)
+            hosted = host(self._job.problem, self._setup.meta, {i: shard}, self._job.seed, resources)
             self._worker.adopt(hosted.objectives)
             pending = None
             if asked["saved"]:

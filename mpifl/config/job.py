@@ -10,92 +10,95 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from mpifl import algorithms, problems
 from mpifl.algorithms.base import Algorithm
-from mpifl.config.faults import Faults
 from mpifl.config.schema import Family, Reader, dump, table
-from mpifl.errors import ConfigError, at_least, choice, inside
+from mpifl.config.types import INT64_MAX, Bounds, Config, PositiveFloat, PositiveFraction, PositiveInt
+from mpifl.errors import ConfigError, inside
 from mpifl.problems import ProblemConfig
 from mpifl.scheduling.delays import DELAYS, Delay, NoDelay
 
 
 @dataclass(frozen=True)
-class Clock:
+class Clock(Config):
     """What decides the order in which updates are consumed."""
 
-    mode: str = "real"
+    mode: Literal["real", "virtual"] = "real"
     """real: as updates arrive; virtual: as the delay model says, the same on any number of ranks"""
     delay: Delay = field(default_factory=NoDelay)
     """how long a client takes from one contact to the next: a delay model"""
 
-    def __post_init__(self) -> None:
-        choice("mode", self.mode, ("real", "virtual"))
-
 
 @dataclass(frozen=True)
-class Stop:
+class Stop(Config):
     """When the run ends: the first of those given."""
 
-    time: float | None = None
+    time: PositiveFloat | None = None
     """seconds of the run's clock"""
-    updates: int | None = None
+    updates: PositiveInt | None = None
     """updates that the server has consumed"""
-    accuracy: float | None = None
+    accuracy: PositiveFraction | None = None
     """test accuracy that an evaluation reaches, 0..1"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.time is self.updates is self.accuracy is None:
             raise ConfigError("stop", None, "at least one of time, updates, accuracy")
-        at_least("time", self.time, 0, strict=True)
-        at_least("updates", self.updates, 1)
-        if self.accuracy is not None and not 0 < self.accuracy <= 1:
-            raise ConfigError("accuracy", self.accuracy, "a fraction above 0 and up to 1")
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Config):
     """How often the global model is evaluated: exactly one of every and updates is given."""
 
-    every: float | None = None
+    every: PositiveFloat | None = None
     """seconds of the run's clock"""
-    updates: int | None = None
+    updates: PositiveInt | None = None
     """updates that the server has consumed"""
     gradient: bool = False
     """measure the norm of the training loss's gradient as well, without a method's own penalty"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.every is None) == (self.updates is None):
             both = None if self.every is None else "every and updates"
             raise ConfigError("evaluate", both, "either every (seconds) or updates (a count)")
-        at_least("every", self.every, 0, strict=True)
-        at_least("updates", self.updates, 1)
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Config):
     """How often the run is saved while it goes on; a signal has it saved in any case."""
 
-    every: float | None = None
+    every: PositiveFloat | None = None
     """seconds of the run's clock; null: not by time"""
-    updates: int | None = None
+    updates: PositiveInt | None = None
     """updates that the server has consumed; null: not by updates"""
-
-    def __post_init__(self) -> None:
-        at_least("every", self.every, 0, strict=True)
-        at_least("updates", self.updates, 1)
 
 
 @dataclass(frozen=True)
-class Job:
+class Faults(Config):
+    """The policy for clients that fail, and what is refused of them."""
+
+    lost: Literal["freeze", "rehost", "stop"] = "freeze"
+    """a client that is lost: freeze, the run goes on without it; rehost, another rank hosts it; stop, the run fails"""
+    norm: PositiveFloat | None = None
+    """an update with a larger Euclidean norm is refused; null: only those that are not finite, or of another shape"""
+    refusals: PositiveInt = 3
+    """updates refused in a row after which a client is set aside; moves in a row after which one is moved no more"""
+    patience: PositiveFloat | None = None
+    """seconds of wall time that a client may take for an answer, its emulated delay not counted; null: any time"""
+
+
+@dataclass(frozen=True)
+class Job(Config):
     """One run."""
 
     name: str
     """the run's name, and by default the name of its file"""
-    seed: int
+    seed: Annotated[int, Bounds(at_least=0, at_most=INT64_MAX)]
     """all random numbers of the run are functions of it; 0 .. 2**63 - 1"""
     problem: ProblemConfig
     """what is minimised"""
@@ -117,24 +120,28 @@ class Job:
     """replace the output where it exists"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not re.fullmatch(r"\w[\w.+=,@-]*", self.name) or len(self.name.encode()) > 200:
             raise ConfigError("name", self.name, "a file name's letters, digits and . + = , @ _ -")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError("seed", self.seed, "an integer from 0 to 2**63 - 1")
         if not Path(self.output).name.removesuffix(".h5") or not self.output.endswith(".h5"):
             raise ConfigError("output", self.output, "the path of a file that ends in .h5")
-        if self.clock.mode == "virtual" and self.clock.delay.stands_still and self.stop.updates is None:
+        if self.clock.mode == "virtual" and self.clock.delay.may_be_zero and self.stop.updates is None:
             text = "a delay model with times above 0, or stop.updates: without them virtual time stands still"
-            raise ConfigError("clock.delay", self.clock.delay.name, text)
-        if self.clock.mode == "virtual" and self.algorithm.needs_timings() and not self.clock.delay.tells_parts:
+            raise ConfigError("clock.delay", type_name(self.clock.delay), text)
+        if self.clock.mode == "virtual" and self.algorithm.needs_timings() and not self.clock.delay.has_parts:
             text = "speed: this method is told the times of computing and exchanging, which no other model tells apart"
-            raise ConfigError("clock.delay", self.clock.delay.name, text)
+            raise ConfigError("clock.delay", type_name(self.clock.delay), text)
         if self.problem.torch is not None:
-            settled = self.problem.torch.settled(self.clock.mode == "virtual")
-            object.__setattr__(self, "problem", replace(self.problem, torch=settled))
+            torch = self.problem.torch.with_defaults(repeatable=self.clock.mode == "virtual")
+            object.__setattr__(self, "problem", replace(self.problem, torch=torch))
         if self.problem.clients is not None:  # data that come by client say how many only when they are read
             with inside("algorithm"):
                 self.algorithm.validate(self.problem.clients)
+
+
+def type_name(section: object) -> str:
+    """The name by which a job selects a section's class; of a user's own class that has none, the class' own."""
+    return str(getattr(section, "name", type(section).__qualname__))
 
 
 def _algorithm_name(cls: type) -> str:
@@ -175,8 +182,8 @@ def replayed(
     values = {**config, "output": str(output), "overwrite": False}
     problem = values.get("problem")
     if isinstance(problem, Mapping) and isinstance(torch := problem.get("torch"), Mapping):
-        settled = {"batched": False, "deterministic": True, "threads": torch.get("threads") or threads}
-        values["problem"] = {**problem, "torch": {**torch, **settled}}
+        repeatable = {"batched": False, "deterministic": True, "threads": torch.get("threads") or threads}
+        values["problem"] = {**problem, "torch": {**torch, **repeatable}}
     for key, value in [*map(_override, overrides), *_plain(keys or {}).items()]:
         if key not in ("output", "overwrite"):
             raise ConfigError(key, value, "a replay is the recorded job; only output and overwrite can be given")

@@ -84,14 +84,15 @@ def check_fields(cls: type, values: Mapping[str, Any]) -> None:
 
 def _check(key: str, hint: Any, value: Any) -> None:
     if any(_admits(member, value) for member in members(hint)):
+        if isinstance(value, int) and abs(value) > INT64_MAX:
+            raise ConfigError(key, value, f"an integer of at most {INT64_MAX}")
         return
     lists = [m for m in members(hint) if typing.get_origin(m) in (list, tuple)]
     if lists and isinstance(value, list | tuple):
         item = typing.get_args(lists[0])[0]
         for k, each in enumerate(value):
             _check(f"{key}[{k}]", item, each)
-    large = isinstance(value, int) and abs(value) > INT64_MAX
-    raise ConfigError(key, value, f"an integer of at most {INT64_MAX}" if large else describe(hint))
+    raise ConfigError(key, value, describe(hint))
 
 
 def _admits(hint: Any, value: Any) -> bool:
@@ -104,7 +105,7 @@ def _admits(hint: Any, value: Any) -> bool:
     if origin in (list, tuple):
         return isinstance(value, list | tuple) and all(_admits(m, v) for v in value for m in members(arguments[0]))
     if hint is int:
-        return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) <= INT64_MAX
+        return isinstance(value, Integral) and not isinstance(value, bool)
     if hint is float:
         return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     return hint is Any or isinstance(value, hint)

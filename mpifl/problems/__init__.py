@@ -4,33 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Hosted, Init, Model, Partition, Place, Problem, Rows, Shard
+from mpifl.objective import Objective
+from mpifl.problems.base import (
+    ComputeResources,
+    Data,
+    HostedClients,
+    Init,
+    Model,
+    Partition,
+    Problem,
+    Rows,
+    Shard,
+)
+from mpifl.problems.config import ProblemConfig
 from mpifl.problems.data import DATA
 from mpifl.problems.inits import INITS
 from mpifl.problems.models import MODELS
 from mpifl.problems.partitions import PARTITIONS
-from mpifl.problems.settings import ProblemConfig
-
-if TYPE_CHECKING:
-    from mpifl.objective import Objective
+from mpifl.problems.settings import ProblemSettings, Torch
 
 __all__ = [
     "DATA",
     "INITS",
     "MODELS",
     "PARTITIONS",
+    "ComputeResources",
     "Data",
-    "Hosted",
+    "HostedClients",
     "Init",
     "Model",
     "Partition",
-    "Place",
     "Problem",
     "ProblemConfig",
+    "ProblemSettings",
     "Rows",
+    "Torch",
     "host",
     "load",
     "objective",
@@ -38,7 +49,7 @@ __all__ = [
 
 
 def load(config: ProblemConfig) -> Problem:
-    """Reads the data and deals it to the clients; rank 0 or one process. Raises ConfigError."""
+    """Reads the data and partitions it over the clients; on rank 0 or in one process. Raises ConfigError."""
     if config.torch is not None:
         try:
             import mpifl.problems.torch  # noqa: F401 - before torch: it sets what torch reads when it starts
@@ -52,19 +63,22 @@ def load(config: ProblemConfig) -> Problem:
     if config.entry is not None:
         from mpifl.problems.torch.entry import EntryProblem
 
-        return EntryProblem(config)
-    return config.model.problem(config)
+        return EntryProblem(config.settings)
+    assert config.data is not None and config.partition is not None
+    return config.model.problem(config.data, config.partition, config.settings)
 
 
-def host(config: ProblemConfig, meta: dict[str, Any], shards: Mapping[int, Shard], seed: int, place: Place) -> Hosted:
-    """The clients of one rank, from their shards and `Problem.meta`; any rank. Raises ConfigError."""
+def host(
+    config: ProblemConfig, meta: dict[str, Any], shards: Mapping[int, Shard], seed: int, resources: ComputeResources
+) -> HostedClients:
+    """The clients of one rank, from their shards and `Problem.meta`; on any rank. Raises ConfigError."""
     if config.entry is not None:
         from mpifl.problems.torch.entry import host_entry
 
-        return host_entry(config, meta, list(shards), seed, place)
-    return config.model.host(config, meta, shards, seed, place)
+        return host_entry(config.settings, meta, list(shards), seed, resources)
+    return config.model.host(config.settings, meta, shards, seed, resources)
 
 
 def objective(config: ProblemConfig, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:
     """Client i's objective alone, from its shard and `Problem.meta`. Raises ConfigError."""
-    return host(config, meta, {i: shard}, seed, Place()).objectives[i]
+    return host(config, meta, {i: shard}, seed, ComputeResources()).objectives[i]

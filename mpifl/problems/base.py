@@ -1,4 +1,4 @@
-"""What a problem is made of: data, a partition of its rows over the clients, a model, an initial point.
+"""What a problem is made of: a data set, a partition of its rows over the clients, a model, an initial model.
 
 Each part is a frozen dataclass whose fields are its configuration, and a subclass is all that a new one takes. Nothing
 here is heavier than NumPy: every rank imports it.
@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from mpifl.config.types import Config
 from mpifl.memory import HOST, Memory
+from mpifl.objective import Objective
+from mpifl.problems.settings import ProblemSettings
 
-if TYPE_CHECKING:
-    from mpifl.objective import Objective
-    from mpifl.problems.settings import ProblemConfig
-
-Shard = Sequence["np.ndarray"]  # what a client's rank is sent of the data
+Shard = Sequence["np.ndarray"]  # a client's part of the data, as its rank receives it
 Layout = list[tuple[str, tuple[int, ...]]]  # names and shapes of a model's parts, in the order of the flat vector
 
 
@@ -34,35 +33,35 @@ class Tokens:
 
 @dataclass
 class Rows:
-    """What a data set holds: rows to train on, rows to test on, and where they come by client, whose each is."""
+    """Training rows and test rows of a data set, and the client of each where the data come by client."""
 
-    x: np.ndarray  # (S, features), any numeric dtype; of text (S, 1) int64, where in `tokens.file` each row begins
+    x: np.ndarray  # (S, features), any numeric dtype; of text (S, 1) int64: where each begins in `tokens`
     y: np.ndarray  # (S,) int labels
     x_test: np.ndarray  # (T, features); T = 0 where there is none
     y_test: np.ndarray  # (T,)
     classes: int  # labels are 0 .. classes - 1
     divisor: float = 1  # features are x / divisor
     owner: np.ndarray | None = None  # (S,) int client of each training row
-    owner_test: np.ndarray | None = None  # (T,) likewise of each test row; -1: of none
+    owner_test: np.ndarray | None = None  # (T,) likewise of each test row; -1: no client's
     shape: tuple[int, ...] = ()  # of one row where it is an image: channels, height, width
     tokens: Tokens | None = None  # where the rows are text
 
 
 @dataclass(frozen=True)
-class Data:
+class Data(Config):
     """The base of every data set."""
 
-    devices: ClassVar[int | None] = None  # number of clients where the job does not say
+    default_clients: ClassVar[int | None] = None  # number of clients where the job does not say
     natural: ClassVar[bool] = False  # the rows come by client
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
-        """The rows, from files under `root`; fetched first where `download` and they are not there."""
+        """The rows, from files under `root`; missing files are downloaded first where `download` is set."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Partition:
-    """The base of every rule that deals the training rows to clients."""
+class Partition(Config):
+    """The base of every rule that assigns the training rows to clients."""
 
     def owners(self, y: np.ndarray, classes: int, clients: int, batch: int) -> np.ndarray:
         """(S,) the client of each row, from the rows' labels y (S,); `batch` is the least useful number of rows."""
@@ -70,27 +69,28 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Init:
-    """The base of every law of the initial model."""
+class Init(Config):
+    """The base of every distribution of the initial model."""
 
     def draw(self, generator: np.random.Generator, d: int) -> np.ndarray:
         """(d,) float64"""
         raise NotImplementedError
 
 
-class Place(NamedTuple):
+class ComputeResources(NamedTuple):
     """What a rank has to compute with."""
 
-    local: int = 0  # its number among the ranks with clients on its host
+    local_rank: int = 0  # its number among the ranks with clients on its host
     cores: int = 1  # its share of the host's cores
 
 
-class Hosted(NamedTuple):
-    """A rank's clients."""
+class HostedClients(NamedTuple):
+    """The clients of one rank."""
 
     objectives: Mapping[int, Objective]
-    facts: Mapping[str, Any] = {}  # JSON-able: what the run file says of how this rank computes
-    together: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None  # runs several clients' jobs at once
+    facts: Mapping[str, Any] = {}  # JSON-able: how this rank computes, for the run file
+    # trains several clients in one call: results in the order of the functions
+    train_batch: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None
     memory: Memory = HOST  # where their vectors live
 
 
@@ -104,8 +104,8 @@ class Problem:
     layout: Layout
     meta: dict[str, Any]  # JSON-able: what `objective` needs besides the configuration and a shard
 
-    def prepare(self, place: Place) -> Mapping[str, Any]:
-        """Told once, before anything is measured, what rank 0 computes with; facts for the run file, JSON-able."""
+    def prepare(self, resources: ComputeResources) -> Mapping[str, Any]:
+        """Called once, before the first evaluation, with rank 0's resources; facts for the run file, JSON-able."""
         return {}
 
     def initial(self, seed: int) -> np.ndarray:
@@ -119,7 +119,7 @@ class Problem:
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         """train_loss, test_loss, test_accuracy, client_accuracy_mean of the model x (d,); nan where there is none.
 
-        Safe beside gradients.
+        May run in a thread while gradients are computed.
         """
         raise NotImplementedError
 
@@ -133,30 +133,35 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Config):
     """The base of every model: what a client's loss is."""
 
     def data(self) -> Data:
         """The data set where the job names none."""
         raise NotImplementedError
 
-    def devices(self) -> int | None:
+    def fixed_clients(self) -> int | None:
         """The number of clients, where the model alone decides it."""
         return None
 
-    def check(self, config: ProblemConfig) -> None:
-        """Raises ConfigError where another part of the problem does not go with this model."""
+    def check(self, data: Data, settings: ProblemSettings) -> None:
+        """Raises ConfigError where the data or the settings do not fit this model."""
 
-    def problem(self, config: ProblemConfig) -> Problem:
-        """Reads the data and deals it; rank 0 or one process."""
+    def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
+        """Reads the data and partitions it; on rank 0 or in one process."""
         raise NotImplementedError
 
-    def objective(self, config: ProblemConfig, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:
+    def objective(self, settings: ProblemSettings, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:
         """Client i's objective, on any rank."""
         raise NotImplementedError
 
     def host(
-        self, config: ProblemConfig, meta: dict[str, Any], shards: Mapping[int, Shard], seed: int, place: Place
-    ) -> Hosted:
+        self,
+        settings: ProblemSettings,
+        meta: dict[str, Any],
+        shards: Mapping[int, Shard],
+        seed: int,
+        resources: ComputeResources,
+    ) -> HostedClients:
         """A rank's clients, from client -> shard. Raises ConfigError where this rank cannot compute them."""
-        return Hosted({i: self.objective(config, meta, shard, i, seed) for i, shard in shards.items()})
+        return HostedClients({i: self.objective(settings, meta, shard, i, seed) for i, shard in shards.items()})

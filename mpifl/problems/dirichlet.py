@@ -1,7 +1,7 @@
 """The Dirichlet split: for every class a share of each client from Dir(alpha), redrawn until all clients have enough.
 
 A split where all of many clients have enough rows is rare (about 1 in 10,000 for alpha = 0.1, 128 clients, 60,000 rows
-and at least 32 each), so whole blocks of candidates are drawn a few clients at a time, and a candidate is dropped as
+and at least 32 each), so many candidates are drawn at once, a few clients at a time, and a candidate is dropped as
 soon as one client has too few. That does not change the law: the shares of some clients among themselves are again
 Dirichlet, and independent of their total, which is a beta variable.
 """
@@ -9,15 +9,17 @@ Dirichlet, and independent of their total, which is a beta variable.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from mpifl.errors import ConfigError, number, whole
+from mpifl.config.types import Bounds, NonNegativeInt, PositiveInt
+from mpifl.errors import ConfigError
 from mpifl.problems.base import Partition
 from mpifl.rng import stream
 
-BLOCK = 256  # candidates drawn together
-GROUP = 16  # clients drawn together
+CANDIDATES = 256  # candidates drawn together
+CLIENTS_PER_DRAW = 16  # clients drawn together
 BUDGET = 2e8  # candidates x classes x clients before giving up: some seconds
 
 
@@ -26,17 +28,12 @@ class Dirichlet(Partition):
     """For every class each client's share is drawn from Dir(alpha); all is redrawn until everyone has enough rows."""
 
     name: str = "dirichlet"
-    alpha: float = 0.1
+    alpha: Annotated[float, Bounds(at_least=0.01)] = 0.1
     """Concentration: the smaller, the fewer classes a client holds; of at least 0.01."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the split; the run's own seed does not change it."""
-    min_samples: int | None = None
+    min_samples: PositiveInt | None = None
     """Least rows of a client; null: the batch size, or 1 where there is none."""
-
-    def __post_init__(self) -> None:
-        number("alpha", self.alpha, 0.01)  # below, the shares underflow
-        whole("seed", self.seed, 0)
-        whole("min_samples", self.min_samples, 1, optional=True)
 
     def owners(self, y: np.ndarray, classes: int, clients: int, batch: int) -> np.ndarray:
         sizes = np.bincount(y, minlength=classes)
@@ -55,8 +52,8 @@ class Dirichlet(Partition):
     def _counts(self, sizes: np.ndarray, clients: int, least: int) -> np.ndarray:
         """(classes, clients) rows of the first candidate that leaves every client at least `least`."""
         generator = stream(self.seed, "partition")
-        draws = max(BLOCK, int(BUDGET / (len(sizes) * clients)))
-        for _ in range(0, draws, BLOCK):
+        draws = max(CANDIDATES, int(BUDGET / (len(sizes) * clients)))
+        for _ in range(0, draws, CANDIDATES):
             counts = candidates(generator, self.alpha, sizes, clients, least)
             if len(counts):
                 return counts[0]
@@ -65,12 +62,12 @@ class Dirichlet(Partition):
 
 
 def candidates(generator: np.random.Generator, alpha: float, sizes: np.ndarray, clients: int, least: int) -> np.ndarray:
-    """(accepted, classes, clients) row counts of those of BLOCK candidates that leave every client at least `least`."""
+    """(accepted, classes, clients) row counts of the candidates that leave every client at least `least`."""
     classes = len(sizes)
-    counts = np.empty((BLOCK, classes, 0), np.int64)
-    mass = np.ones((BLOCK, classes, 1))  # what the clients to come share
-    for first in range(0, clients, GROUP):
-        size, rest = min(GROUP, clients - first), max(clients - first - GROUP, 0)
+    counts = np.empty((CANDIDATES, classes, 0), np.int64)
+    mass = np.ones((CANDIDATES, classes, 1))  # what the clients to come share
+    for first in range(0, clients, CLIENTS_PER_DRAW):
+        size, rest = min(CLIENTS_PER_DRAW, clients - first), max(clients - first - CLIENTS_PER_DRAW, 0)
         shape = (len(mass), classes)
         taken = generator.beta(alpha * size, alpha * rest, (*shape, 1)) if rest else np.ones((*shape, 1))
         shares = generator.standard_gamma(alpha, (*shape, size))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifl.errors import number
+from mpifl.config.types import PositiveFloat
 from mpifl.problems.base import Init
 
 
@@ -37,11 +37,8 @@ class Uniform(Init):
     """Uniform on (-half_width, half_width)."""
 
     name: str = "uniform"
-    half_width: float = 0.5
+    half_width: PositiveFloat = 0.5
     """Half the width of the interval; variance half_width^2 / 3."""
-
-    def __post_init__(self) -> None:
-        number("half_width", self.half_width, 0, strict=True)
 
     def draw(self, generator: np.random.Generator, d: int) -> np.ndarray:
         return generator.uniform(-self.half_width, self.half_width, d)
@@ -52,11 +49,8 @@ class Normal(Init):
     """Normal with mean 0."""
 
     name: str = "normal"
-    std: float = 0.1
+    std: PositiveFloat = 0.1
     """Standard deviation."""
-
-    def __post_init__(self) -> None:
-        number("std", self.std, 0, strict=True)
 
     def draw(self, generator: np.random.Generator, d: int) -> np.ndarray:
         return self.std * generator.standard_normal(d)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifl.errors import ConfigError, whole
+from mpifl.config.types import NonNegativeInt, PositiveInt
+from mpifl.errors import ConfigError
 from mpifl.problems.base import Partition
 from mpifl.problems.dirichlet import Dirichlet
 from mpifl.rng import stream
@@ -17,11 +18,8 @@ class Iid(Partition):
     """Shuffled rows in n equal parts (sizes differ by one at most)."""
 
     name: str = "iid"
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the split; the run's own seed does not change it."""
-
-    def __post_init__(self) -> None:
-        whole("seed", self.seed, 0)
 
     def owners(self, y: np.ndarray, classes: int, clients: int, batch: int) -> np.ndarray:
         return stream(self.seed, "partition").permutation(len(y)) % clients
@@ -32,11 +30,8 @@ class NearIid(Partition):
     """Of every class clients 1 .. n-1 get floor(count/n) rows and client n gets the rest (arXiv 2405.10123, Fig. 2)."""
 
     name: str = "near-iid"
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the split; the run's own seed does not change it."""
-
-    def __post_init__(self) -> None:
-        whole("seed", self.seed, 0)
 
     def owners(self, y: np.ndarray, classes: int, clients: int, batch: int) -> np.ndarray:
         generator = stream(self.seed, "partition")
@@ -54,14 +49,10 @@ class ClassesPerClient(Partition):
     """m classes a client: each class is cut into n m / C equal shards, every client is dealt m of different classes."""
 
     name: str = "classes-per-client"
-    m: int = 2
+    m: PositiveInt = 2
     """Classes m that one client holds; n m must be a multiple of the number of classes C."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the split; the run's own seed does not change it."""
-
-    def __post_init__(self) -> None:
-        whole("m", self.m, 1)
-        whole("seed", self.seed, 0)
 
     def owners(self, y: np.ndarray, classes: int, clients: int, batch: int) -> np.ndarray:
         if self.m > classes or clients * self.m % classes:

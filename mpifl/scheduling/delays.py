@@ -6,66 +6,71 @@ import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from mpifl.errors import ConfigError, at_least, choice
+from mpifl.config.types import Config, NonNegativeFloat, PositiveFloat
+from mpifl.errors import ConfigError
 from mpifl.rng import stream
 
 Seconds = Callable[[int, int], float]  # (client, round) -> s
 Parts = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
-BLOCK = 64  # draws that one stream makes at once
+ROUNDS_PER_STREAM = 64  # draws of one random stream, made at once
 
 
 @dataclass(frozen=True)
-class NoDelay:
-    """A client answers as soon as it has computed (at once, under the virtual clock)."""
-
-    name: str = "none"
+class Delay(Config):
+    """Base of every delay model, a user's own included: what is drawn is a function of (seed, client, round) alone."""
 
     def rates(self, clients: int, seed: int) -> np.ndarray | None:
         """(n,) contacts a second, or None where the model has no rates."""
         return None
 
     @property
-    def stands_still(self) -> bool:
-        """Whether a client may contact the server again and again without any (virtual) time going by."""
-        return True
+    def may_be_zero(self) -> bool:
+        """Whether a client may contact the server again and again while no (virtual) time passes."""
+        return False
 
     @property
-    def tells_parts(self) -> bool:
-        """Whether computing and exchanging are told apart."""
+    def has_parts(self) -> bool:
+        """Whether the model has separate times of computing and exchanging."""
         return False
 
     def bind(self, clients: int, seed: int) -> Seconds:
-        """The time of each client's each contact: a function of (seed, client, round) alone."""
-        return lambda client, round: 0.0
+        """The duration of each contact of each client."""
+        raise NotImplementedError
 
     def parts(self, clients: int, seed: int) -> Parts | None:
-        """Likewise, in parts, for the work that a message asks for; None where the model has one time for all."""
+        """Likewise, computing and exchanging apart, for the work that a message asks for; None without `has_parts`."""
         return None
 
 
 @dataclass(frozen=True)
-class Exponential(NoDelay):
+class NoDelay(Delay):
+    """A client answers as soon as it has computed (at once, under the virtual clock)."""
+
+    name: str = "none"
+
+    @property
+    def may_be_zero(self) -> bool:
+        return True
+
+    def bind(self, clients: int, seed: int) -> Seconds:
+        return lambda client, round: 0.0
+
+
+@dataclass(frozen=True)
+class Exponential(Delay):
     """Contact times Exp(lambda_i), as in AREA (arXiv 2405.10123): lambda_i = rate, or ~ N(rate, spread)."""
 
     name: str = "exponential"
-    rate: float = 10.0
+    rate: PositiveFloat = 10.0
     """mean of the clients' rates lambda_i, per second"""
-    spread: float = 0.0
+    spread: NonNegativeFloat = 0.0
     """standard deviation of the rates across clients, per second; 0: all equal"""
-    negative: str = "absolute"
+    negative: Literal["absolute", "resample"] = "absolute"
     """what a negative rate drawn from N(rate, spread) becomes: its absolute value, or a new draw (resample)"""
-
-    def __post_init__(self) -> None:
-        at_least("rate", self.rate, 0, strict=True)
-        at_least("spread", self.spread, 0)
-        choice("negative", self.negative, ("absolute", "resample"))
-
-    @property
-    def stands_still(self) -> bool:
-        return False
 
     def rates(self, clients: int, seed: int) -> np.ndarray:
         rng = stream(seed, "rate")
@@ -80,29 +85,25 @@ class Exponential(NoDelay):
 
         def seconds(client: int, round: int) -> float:
             number, draws = blocks.get(client, (-1, []))
-            if number != round // BLOCK:
-                number = round // BLOCK
-                draws = stream(seed, "delay", client, number).exponential(means[client], BLOCK).tolist()
+            if number != round // ROUNDS_PER_STREAM:
+                number = round // ROUNDS_PER_STREAM
+                draws = stream(seed, "delay", client, number).exponential(means[client], ROUNDS_PER_STREAM).tolist()
                 blocks[client] = number, draws
-            return draws[round % BLOCK]
+            return draws[round % ROUNDS_PER_STREAM]
 
         return seconds
 
 
 @dataclass(frozen=True)
-class Fixed(NoDelay):
+class Fixed(Delay):
     """Every contact of a client takes the same time."""
 
     name: str = "fixed"
-    seconds: float | list[float] = 1.0
+    seconds: NonNegativeFloat | list[NonNegativeFloat] = 1.0
     """one time for all clients, or a list with one for each (s)"""
 
-    def __post_init__(self) -> None:
-        for value in self.seconds if isinstance(self.seconds, list | tuple) else [self.seconds]:
-            at_least("seconds", value, 0)
-
     @property
-    def stands_still(self) -> bool:
+    def may_be_zero(self) -> bool:
         return 0 in self.seconds if isinstance(self.seconds, list | tuple) else self.seconds == 0
 
     def rates(self, clients: int, seed: int) -> np.ndarray | None:
@@ -127,34 +128,22 @@ def each(key: str, value: float | list[float], clients: int) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Speed(NoDelay):
+class Speed(Delay):
     """Computing and exchanging apart: a contact takes work * compute_i + exchange_i, work being what its message asks
     for (local epochs or rounds; 1 for most methods)."""
 
     name: str = "speed"
-    compute: float | list[float] = 1.0
+    compute: PositiveFloat | list[PositiveFloat] = 1.0
     """time of a unit of local work (s): one for all clients, or a list with one for each"""
-    exchange: float | list[float] = 0.1
+    exchange: PositiveFloat | list[PositiveFloat] = 0.1
     """time that the messages of a contact take both ways (s): likewise"""
-    spread: float = 1.0
+    spread: PositiveFloat = 1.0
     """times of the last client over those of the first: multiplied by factors spaced evenly from 1 to this"""
-    noise: str = "none"
+    noise: Literal["none", "exponential"] = "none"
     """exponential: each time is drawn from an exponential law with the given mean; none: it is the mean"""
 
-    def __post_init__(self) -> None:
-        for key in ("compute", "exchange"):
-            given = getattr(self, key)
-            for value in given if isinstance(given, list | tuple) else [given]:
-                at_least(key, value, 0, strict=True)
-        at_least("spread", self.spread, 0, strict=True)
-        choice("noise", self.noise, ("none", "exponential"))
-
     @property
-    def stands_still(self) -> bool:
-        return False
-
-    @property
-    def tells_parts(self) -> bool:
+    def has_parts(self) -> bool:
         return True
 
     def _means(self, clients: int) -> tuple[np.ndarray, np.ndarray]:
@@ -183,16 +172,12 @@ class Speed(NoDelay):
 
 
 @dataclass(frozen=True)
-class Trace(NoDelay):
+class Trace(Delay):
     """Contact times read from a CSV file with the columns client and seconds; a client's rows follow in its order."""
 
     name: str = "trace"
     path: str = ""
     """the file; a client whose rows are used up starts again at its first"""
-
-    @property
-    def stands_still(self) -> bool:
-        return False
 
     def bind(self, clients: int, seed: int) -> Seconds:
         times: list[list[float]] = [[] for _ in range(clients)]
@@ -214,8 +199,7 @@ class Trace(NoDelay):
         return lambda client, round: times[client][round % len(times[client])]
 
 
-Delay = NoDelay
-DELAYS: dict[str, type[NoDelay]] = {
+DELAYS: dict[str, type[Delay]] = {
     "none": NoDelay,
     "exponential": Exponential,
     "fixed": Fixed,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
-from mpifl.config.faults import Faults
+from mpifl.config.job import Faults
 from mpifl.errors import brief
 from mpifl.server.clients import ClientTable
 

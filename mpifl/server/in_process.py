@@ -10,7 +10,7 @@ import numpy as np
 
 from mpifl.client.checkpoint import Saver, restore
 from mpifl.client.worker import Worker
-from mpifl.problems import Place, host
+from mpifl.problems import ComputeResources, host
 from mpifl.server.clients import LIVE
 from mpifl.storage.checkpoint_set import folder_of
 from mpifl.transport.base import PartStatus
@@ -45,11 +45,15 @@ def resume(worker: Worker, end: Any, saved: dict[str, Any]) -> None:
 class Here(InProcess):
     """All clients in this process; their part of a checkpoint is that of rank 1."""
 
-    def __init__(self, job: Job, problem: Problem, x0: np.ndarray, place: Place, saved: Checkpoint | None) -> None:
+    def __init__(
+        self, job: Job, problem: Problem, x0: np.ndarray, resources: ComputeResources, saved: Checkpoint | None
+    ) -> None:
         """Raises ConfigError."""
         shards = {i: problem.shard(i) for i in range(problem.clients)}
-        hosted = host(job.problem, problem.meta, shards, job.seed, place)
-        super().__init__(Worker(job.algorithm, x0, hosted.objectives, hosted.together, hosted.memory, job.faults.norm))
+        hosted = host(job.problem, problem.meta, shards, job.seed, resources)
+        super().__init__(
+            Worker(job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm)
+        )
         self.facts = hosted.facts
         self._saver = Saver(folder_of(Path(job.output)), 1, self.worker, self.holding)
         self.on_marker = self._saver.save

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, State
 from mpifl.algorithms.common.participation import CohortSampler
-from mpifl.config.faults import Faults
+from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.objective import Vector, check_vectors
 from mpifl.scheduling.base import Event, Schedule

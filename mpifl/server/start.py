@@ -36,7 +36,7 @@ def run_server(
     released. `problem` saves the loading where several jobs share it; `signals` end the run.
     """
     from mpifl.config.job import job_to_dict
-    from mpifl.problems import Place, load
+    from mpifl.problems import ComputeResources, load
     from mpifl.server.in_process import Here, resume_payload
     from mpifl.server.provenance import attributes
     from mpifl.server.session import Session
@@ -74,10 +74,10 @@ def run_server(
     else:
         refuse_existing(Path(job.output), job.overwrite)
     hellos = handshake.gather_hellos()
-    place = Place(*rank_resources(hellos)[0])
-    facts: list[Any] = [dict(problem.prepare(place))]
+    resources = ComputeResources(*rank_resources(hellos)[0])
+    facts: list[Any] = [dict(problem.prepare(resources))]
     if comm is None:
-        here = Here(job, problem, x0, place, saved)
+        here = Here(job, problem, x0, resources, saved)
         facts = [here.facts]
     else:
         facts += handshake.scatter_clients(

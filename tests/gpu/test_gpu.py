@@ -15,7 +15,7 @@ import mpifl
 from mpifl import open_run
 from mpifl.memory import Staged
 from mpifl.problems import load
-from mpifl.problems.base import Place
+from mpifl.problems.base import ComputeResources
 from mpifl.problems.torch.device import Direct, Gpu
 from tests.loops import close
 from tests.mpi.cases import DIGITS, job
@@ -70,7 +70,7 @@ def test_models_are_measured_on_the_gpu_as_on_the_cpu() -> None:
     for device in ("cpu", GPU):
         case = {"name": "measured", "output": "none.h5", **on(device, CASES["area"])}
         problem = load(mpifl.load_job(case).problem)
-        facts = problem.prepare(Place())
+        facts = problem.prepare(ComputeResources())
         assert facts["device"] == device
         found.append([*problem.evaluate(problem.initial(0)).values(), problem.gradient_norm(problem.initial(0))])
     close(np.nan_to_num(found[1]), np.nan_to_num(found[0]), 1e-9)

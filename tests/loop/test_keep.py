@@ -15,7 +15,7 @@ import pytest
 from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State
-from mpifl.config.faults import Faults
+from mpifl.config.job import Faults
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.clients import ClientTable
 from mpifl.server.loop import LoopState

@@ -17,7 +17,7 @@ from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.feddane import FedDANE
 from mpifl.client.worker import Worker
-from mpifl.config.faults import Faults
+from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.live import LiveSchedule, VirtualClock

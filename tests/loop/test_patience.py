@@ -15,7 +15,7 @@ import mpifl.server.loop as serve_module
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Update
 from mpifl.algorithms.common.participation import Trigger
-from mpifl.config.faults import Faults
+from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.scheduling.delays import NoDelay
 from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock

@@ -17,7 +17,7 @@ from mpifl.algorithms.base import Algorithm, Clients, State, Update
 from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.client.worker import Worker
-from mpifl.config.faults import Faults
+from mpifl.config.job import Faults
 from mpifl.scheduling.base import Event
 from mpifl.scheduling.delays import Exponential, Fixed, Speed
 from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock

@@ -19,7 +19,7 @@ from mpifl.client.worker import Worker
 from mpifl.memory import Memory
 from mpifl.objective import check_vectors, clone, from_numpy, to_numpy
 from mpifl.problems import ProblemConfig, host, load
-from mpifl.problems.base import Place
+from mpifl.problems.base import ComputeResources
 from mpifl.problems.models.networks import TorchMlp
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
@@ -161,9 +161,9 @@ def test_a_torch_module_on_tensors(case: str, batched: bool) -> None:
     x0, shards = problem.initial(0), {i: problem.shard(i) for i in range(N)}
 
     def outcome(memory: Memory, torch_: Torch) -> list[np.ndarray]:
-        hosted = host(replace(NETWORK, torch=torch_), problem.meta, shards, 0, Place())
-        assert (hosted.together is not None) == torch_.batched
-        worker = Worker(algorithm, x0, hosted.objectives, hosted.together, memory)
+        hosted = host(replace(NETWORK, torch=torch_), problem.meta, shards, 0, ComputeResources())
+        assert (hosted.train_batch is not None) == torch_.batched
+        worker = Worker(algorithm, x0, hosted.objectives, hosted.train_batch, memory)
         return run(worker, algorithm, x0)[0]
 
     settings = Torch(threads=1, batched=batched, deterministic=True)
@@ -219,12 +219,16 @@ def test_a_module_on_another_device() -> None:
     flat, meta = Flat(torch.nn.Linear(3, 2), torch.device("cpu"), torch.float64, True), torch.device("meta")
     shared = Shared(flat, torch.nn.CrossEntropyLoss(weight=torch.ones(2)), flat.values().device, config)
     x = np.arange(8.0)
-    assert shared.here(x) is x
+    assert shared.to_device(x) is x
     shared.move(meta)
-    there = shared.here(x)
-    assert there.device == meta and there.dtype == torch.float64 and shared.here(x) is there is not shared.here(x + 1)
-    shared.flat.hold(there)
-    (weight,) = shared.shrinks
+    there = shared.to_device(x)
+    assert (
+        there.device == meta
+        and there.dtype == torch.float64
+        and shared.to_device(x) is there is not shared.to_device(x + 1)
+    )
+    shared.flat.bind(there)
+    (weight,) = shared.regularised
     assert weight is shared.flat.module.weight and weight.device == shared.loss.weight.device == meta
 
 

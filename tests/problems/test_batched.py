@@ -24,7 +24,7 @@ from mpifl.algorithms.fedprox import FedProx
 from mpifl.algorithms.scaffold import Scaffold
 from mpifl.client.worker import Worker
 from mpifl.problems import ProblemConfig
-from mpifl.problems.base import Hosted, Place
+from mpifl.problems.base import ComputeResources, HostedClients
 from mpifl.problems.models.networks import TorchLogistic, TorchMlp
 from mpifl.problems.partitions import Iid
 from mpifl.problems.settings import Torch
@@ -57,7 +57,7 @@ def host(
     batch: int | None = 10,
     rows: Callable[[int, int], Tensor | Windows] | None = None,
     **options: Any,
-) -> tuple[Hosted, np.ndarray]:
+) -> tuple[HostedClients, np.ndarray]:
     """Clients with random rows of 4 classes, and a first model."""
     torch.manual_seed(0)
     l2 = options.pop("l2", 0.0)
@@ -71,7 +71,7 @@ def host(
         return TorchObjective(shared, config, meta, i, 0, Examples(x, torch.randint(0, 4, (s,))), None)
 
     objectives = {i: client(i, s) for i, s in enumerate(sizes)}
-    return batched.hosted(shared, objectives, settings, {"transfers": "host"}), shared.flat.values().numpy()
+    return batched.host_clients(shared, objectives, settings, {"transfers": "host"}), shared.flat.values().numpy()
 
 
 def mlp(dtype: torch.dtype = torch.float64, hidden: int = 5) -> nn.Module:
@@ -79,27 +79,27 @@ def mlp(dtype: torch.dtype = torch.float64, hidden: int = 5) -> nn.Module:
     return nn.Sequential(nn.Linear(6, hidden), nn.ReLU(), nn.Linear(hidden, 4)).to(dtype)
 
 
-def hub(hosted: Hosted) -> batched.Hub:
-    return hosted.together.__self__  # type: ignore[union-attr]
+def trainer(hosted: HostedClients) -> batched.BatchTrainer:
+    return hosted.train_batch.__self__  # type: ignore[union-attr]
 
 
-def spied(hosted: Hosted) -> list[tuple[int, ...]]:
+def spied(hosted: HostedClients) -> list[tuple[int, ...]]:
     """(clients, rows) of each call of vmap from now on."""
     calls: list[tuple[int, ...]] = []
-    inner = hub(hosted)._gradients
+    inner = trainer(hosted)._gradients
 
     def call(weights: Any, x: Tensor, y: Tensor) -> Any:
         assert all(len(weight) == len(x) for weight in weights.values())
         calls.append(tuple(y.shape))
         return inner(weights, x, y)
 
-    hub(hosted)._gradients = call
+    trainer(hosted)._gradients = call
     return calls
 
 
-def answers(algorithm: Algorithm, message: Any, hosted: Hosted, x: np.ndarray, together: bool) -> list[Any]:
+def answers(algorithm: Algorithm, message: Any, hosted: HostedClients, x: np.ndarray, together: bool) -> list[Any]:
     """What every client sends in each of three contacts, whose models differ."""
-    worker = Worker(algorithm, x, hosted.objectives, hosted.together if together else None)
+    worker = Worker(algorithm, x, hosted.objectives, hosted.train_batch if together else None)
     result = []
     for k in range(3):
         messages = [(i, message(x + 0.05 * k, i)._replace(round=k)) for i in hosted.objectives]
@@ -107,7 +107,7 @@ def answers(algorithm: Algorithm, message: Any, hosted: Hosted, x: np.ndarray, t
     return result
 
 
-def agree(algorithm: Algorithm, message: Any, hosted: Hosted, x: np.ndarray, tolerance: float) -> None:
+def agree(algorithm: Algorithm, message: Any, hosted: HostedClients, x: np.ndarray, tolerance: float) -> None:
     calls = spied(hosted)
     alone = answers(algorithm, message, hosted, x, False)
     assert not calls
@@ -136,23 +136,23 @@ def test_models_on_a_data_set(model: Any) -> None:
     config = ProblemConfig(model=model, clients=12, partition=Iid(), batch_size=20, dtype="float64", torch=settings)
     problem = problems.load(config)
     shards = {i: problem.shard(i) for i in range(12)}
-    hosted = problems.host(config, problem.meta, shards, 0, Place())
+    hosted = problems.host(config, problem.meta, shards, 0, ComputeResources())
     assert hosted.facts["batched"] is True
     agree(*CASES["fedavg, epochs"], hosted, problem.initial(0), 1e-12)
     config = replace(config, torch=Torch(batched=False))
-    hosted = problems.host(config, problem.meta, shards, 0, Place())
-    assert hosted.together is None and hosted.facts["batched"] == "no: problem.torch.batched is false"
+    hosted = problems.host(config, problem.meta, shards, 0, ComputeResources())
+    assert hosted.train_batch is None and hosted.facts["batched"] == "no: problem.torch.batched is false"
 
 
 def test_a_step_is_one_call() -> None:
     """12 clients of 20 or 27 rows, 2 epochs: the first are through when the others' last batch has its turn."""
     hosted, x = host(mlp(), (20, 27) * 6)
     calls = spied(hosted)
-    worker = Worker(FedAvg(local_epochs=2), x, hosted.objectives, hosted.together)
+    worker = Worker(FedAvg(local_epochs=2), x, hosted.objectives, hosted.train_batch)
     worker.train_all([(i, Message((x,))) for i in range(12)])
     assert calls == [(12, 10)] * 2 + [(6, 10)] * 2 + [(6, 7)] + [(6, 10)] * 2 + [(6, 7)]
     calls.clear()
-    worker = Worker(FedProx(local_steps=4), x, hosted.objectives, hosted.together)
+    worker = Worker(FedProx(local_steps=4), x, hosted.objectives, hosted.train_batch)
     worker.train_all([(i, Message((x,))) for i in range(12)])
     assert calls == [(12, 10)] * 4
 
@@ -175,8 +175,8 @@ def test_steps_and_gradients_at_the_same_time() -> None:
         return client.gradient(x, rows) if i % 2 else client.descend(ys[i], [rows] * 2, 0.1)  # type: ignore[attr-defined]
 
     calls = spied(hosted)
-    assert hosted.together is not None
-    results = hosted.together([lambda i=i: task(i) for i in range(12)])  # type: ignore[misc]
+    assert hosted.train_batch is not None
+    results = hosted.train_batch([lambda i=i: task(i) for i in range(12)])  # type: ignore[misc]
     assert calls == [(6, 8)] * 3
     for i in range(12):
         y, rows = x.copy(), np.arange(i, i + 8)
@@ -188,10 +188,10 @@ def test_steps_and_gradients_at_the_same_time() -> None:
 
 
 def test_few_clients_compute_alone() -> None:
-    """Fewer than are worth a call: the same bits as without the hub."""
+    """Fewer than are worth a call: the same bits as without the trainer."""
     hosted, x = host(mlp(), (20,) * 6)
     calls = spied(hosted)
-    worker = Worker(FedAvg(local_steps=2), x, hosted.objectives, hosted.together)
+    worker = Worker(FedAvg(local_steps=2), x, hosted.objectives, hosted.train_batch)
     plain = Worker(FedAvg(local_steps=2), x, hosted.objectives)
     for count in (1, 4):
         messages = [(i, Message((x,), round=count)) for i in range(count)]
@@ -204,13 +204,13 @@ def test_few_clients_compute_alone() -> None:
 
 def test_rows_in_a_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many clients as have 80 rows together; none with a batch that is work enough by itself."""
-    monkeypatch.setattr(batched, "MOST", 80)
+    monkeypatch.setattr(batched, "MAX_ROWS", 80)
     hosted, x = host(mlp(), (20,) * 13)
     calls = spied(hosted)
     agree(FedAvg(**STEPS), CASES["fedavg"][1], hosted, x, 1e-12)
     assert calls == ([(8, 10)] * 3 + [(5, 10)] * 3) * 3
     calls.clear()
-    hub(hosted).rows = 9
+    trainer(hosted).rows = 9
     answers(*CASES["fedavg"], hosted, x, True)
     assert not calls
 
@@ -228,11 +228,11 @@ def test_an_error_in_one_client_gives_up_the_others() -> None:
         finally:
             ended.append(i)
 
-    assert hosted.together is not None
+    assert hosted.train_batch is not None
     with pytest.raises(ZeroDivisionError, match="client 2") as error:
-        hosted.together([lambda i=i: task(i) for i in range(6)])  # type: ignore[misc]
+        hosted.train_batch([lambda i=i: task(i) for i in range(6)])  # type: ignore[misc]
     assert sorted(ended) == [0, 1, 2, 3, 4, 5] and error  # which holds the others' frames
-    assert hosted.objectives[0].shared.meeting is None  # type: ignore[attr-defined]
+    assert hosted.objectives[0].shared.executor is None  # type: ignore[attr-defined]
     agree(*CASES["fedavg"], hosted, x, 1e-12)
 
 
@@ -242,8 +242,8 @@ def test_results_are_in_order_and_each_has_its_own() -> None:
     before = x.copy()
     alone = [hosted.objectives[i].gradient(x) for i in range(6)]
     tasks = [lambda: "nothing", *(lambda i=i: hosted.objectives[i].gradient(x) for i in range(6))]
-    assert hosted.together is not None
-    first, *gradients = hosted.together(tasks)
+    assert hosted.train_batch is not None
+    first, *gradients = hosted.train_batch(tasks)
     assert first == "nothing" and (x == before).all()
     gradients[0] += 1
     for g, expected in zip(gradients[1:], alone[1:], strict=True):
@@ -254,9 +254,11 @@ def test_results_are_in_order_and_each_has_its_own() -> None:
 def test_numpy_keeps_its_error_state() -> None:
     """A run that diverges prints no warnings."""
     hosted, _ = host(mlp(), (20,) * 6)
-    assert hosted.together is not None
+    assert hosted.train_batch is not None
     with np.errstate(over="ignore", invalid="raise"):
-        assert hosted.together([lambda: (np.geterr()["over"], np.geterr()["invalid"])] * 2) == [("ignore", "raise")] * 2
+        assert (
+            hosted.train_batch([lambda: (np.geterr()["over"], np.geterr()["invalid"])] * 2) == [("ignore", "raise")] * 2
+        )
 
 
 def test_the_clock_decides(tmp_path: Any) -> None:

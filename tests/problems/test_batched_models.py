@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch import batched
 from mpifl.problems.torch.objective import Windows
-from tests.problems.test_batched import CASES, CPU, agree, answers, host, hub, mlp, spied
+from tests.problems.test_batched import CASES, CPU, agree, answers, host, mlp, spied, trainer
 
 
 class Bag(nn.Module):
@@ -108,7 +108,7 @@ class Last(nn.Module):
 )
 def test_models_that_are_computed_one_by_one(module: Callable[[], nn.Module], reason: str) -> None:
     hosted, x = host(module(), (20,) * 6, torch.float32)
-    assert hosted.together is None
+    assert hosted.train_batch is None
     assert hosted.facts["batched"].startswith("no: ") and reason in hosted.facts["batched"]
     assert len(hosted.facts["batched"]) < 210 and "\n" not in hosted.facts["batched"]
     answers(*CASES["fedavg"], hosted, x, True)
@@ -121,7 +121,7 @@ def test_clients_of_a_rank_must_be_several() -> None:
     assert hosted.facts["batched"] is True
     shared, settings = hosted.objectives[0].shared, Torch(batched=True)  # type: ignore[attr-defined]
     assert (
-        batched.hosted(shared, {}, settings, {"transfers": "host"}).facts["batched"] == few
+        batched.host_clients(shared, {}, settings, {"transfers": "host"}).facts["batched"] == few
     )  # more ranks than clients
     assert host(mlp(), (20,) * 5, rows=lambda i, s: torch.randn(s, 6 + i % 2))[0].facts["batched"] == few
 
@@ -130,6 +130,6 @@ def test_the_work_of_a_batch() -> None:
     """A row goes through the first layer twice, as nobody needs its gradient, and through the second three times."""
     operations = 2 * (2 * 6 * 5000 + 3 * 5000 * 4)
     hosted, _ = host(mlp(hidden=5000), (200,) * 6, batch=50)
-    assert hub(hosted).rows == 15 * 10**6 // operations == 62
+    assert trainer(hosted).rows == 15 * 10**6 // operations == 62
     hosted, _ = host(mlp(hidden=5000), (200,) * 6, batch=63)
     assert hosted.facts["batched"] == "no: one client's batch is enough work for a CPU: it has more than 62 rows"

@@ -15,10 +15,10 @@ import torch
 
 from mpifl.errors import ConfigError
 from mpifl.memory import HOST, Staged
-from mpifl.problems.base import Place
+from mpifl.problems.base import ComputeResources
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch import device
-from mpifl.problems.torch.device import Direct, Gpu, choose, memory, prepare, prepare_evaluation, transfers
+from mpifl.problems.torch.device import Direct, Gpu, choose_device, memory, prepare, prepare_evaluation, transfers
 
 CPU = torch.device("cpu")
 
@@ -39,26 +39,26 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_ranks_of_a_host_share_its_gpus(gpus: Any) -> None:
     gpus(4)
-    assert [choose("cuda", local).index for local in range(9)] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
-    assert [choose("cuda:2", local).index for local in range(3)] == [2, 2, 2]
-    assert choose("cpu", 3) == CPU
+    assert [choose_device("cuda", local).index for local in range(9)] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    assert [choose_device("cuda:2", local).index for local in range(3)] == [2, 2, 2]
+    assert choose_device("cpu", 3) == CPU
 
 
 def test_a_gpu_that_is_not_there(gpus: Any) -> None:
     gpus(2)
     text = f"problem.torch.device=cuda:2: cuda:0 to cuda:1 on {socket.gethostname()}"
     with pytest.raises(ConfigError, match=f"^{text}$"):
-        choose("cuda:2", 0)
+        choose_device("cuda:2", 0)
     gpus(0)
     for name in ("cuda", "cuda:0"):
         with pytest.raises(ConfigError, match=f"={name}: cpu: torch finds no GPU on {socket.gethostname()}$"):
-            choose(name, 0)
+            choose_device(name, 0)
 
 
 def test_the_run_file_is_told(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device, how vectors get there, and where rank 0 measures: on the job's GPU, if its host has that one."""
     gpus(2)
-    settings, place = Torch(device="cuda", threads=1), Place(local=3)
+    settings, place = Torch(device="cuda", threads=1), ComputeResources(local_rank=3)
     cpu = {"device": "cpu", "threads": 1, "transfers": "host"}
     gpu = {"device": "cuda:1", "threads": 1, "transfers": "copied", "gpu": "the GPU 1"}
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)

@@ -11,7 +11,7 @@ import pytest
 
 from mpifl import problems
 from mpifl.errors import ConfigError
-from mpifl.problems import Place, ProblemConfig
+from mpifl.problems import ComputeResources, ProblemConfig
 from mpifl.problems.settings import Torch
 from mpifl.rng import stream
 
@@ -33,7 +33,9 @@ def configured(function: str, *, dtype: str = "float64", **more: Any) -> Problem
 def hosted(config: ProblemConfig, problem: problems.Problem, *clients: int, seed: int = 0) -> Any:
     """As on another rank, which knows what came over the wire."""
     meta = json.loads(json.dumps(problem.meta))
-    return problems.host(config, meta, {i: problem.shard(i) for i in clients or range(problem.clients)}, seed, Place())
+    return problems.host(
+        config, meta, {i: problem.shard(i) for i in clients or range(problem.clients)}, seed, ComputeResources()
+    )
 
 
 def tensors(rows: tuple[Any, ...]) -> TensorDataset:
@@ -202,7 +204,7 @@ def test_a_rank_reads_the_rows_of_its_own_clients_alone() -> None:
     assert x.dtype == torch.float64 and y.dtype == torch.int64
     np.testing.assert_array_equal(x, ROWS[2][0])
     assert y.tolist() == [0, 1, 2, 3, 0, 1, 2]
-    here = problems.host(config, problem.meta, {1: []}, 0, Place()).objectives[1]
+    here = problems.host(config, problem.meta, {1: []}, 0, ComputeResources()).objectives[1]
     assert Plain.read == {0: 4, 2: 7}  # one process holds the rows once
     assert here.rows.take(slice(None))[1].tolist() == [1]  # True
 

@@ -124,7 +124,7 @@ def test_root_is_the_environments_unless_given(
         load(ProblemConfig(data=Mnist(), clients=2, root=str(tmp_path / "other")))
     monkeypatch.delenv("MPIFL_DATA")
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert ProblemConfig().folder() == Path("/home/somebody/.cache/mpifl")
+    assert ProblemConfig().settings.folder() == Path("/home/somebody/.cache/mpifl")
 
 
 @pytest.fixture

@@ -235,5 +235,5 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["users", "min_samples", "vocabulary", "window"])
 def test_bad_options(option: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{option}=0: a whole number of at least 1"):
+    with pytest.raises(ConfigError, match=f"^{option}=0: an integer of at least 1"):
         DATA["sent140"](**{option: 0})

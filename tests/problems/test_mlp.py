@@ -119,5 +119,5 @@ def test_initial_model_by_another_law() -> None:
 
 
 def test_hidden_units_are_a_positive_number() -> None:
-    with pytest.raises(ConfigError, match="hidden=0: a whole number of at least 1"):
+    with pytest.raises(ConfigError, match="hidden=0: an integer from 1 to 1000000000"):
         Mlp(hidden=0)

@@ -132,7 +132,7 @@ def test_a_model_without_rows_has_no_split() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 20.0, float("nan")])
 def test_wrong_fractions(value: float) -> None:
-    with pytest.raises(ConfigError, match=r"^test_split=.*: a fraction above 0 and below 1, or null"):
+    with pytest.raises(ConfigError, match=r"^test_split=.*: a number above 0 and below 1, or null"):
         ProblemConfig(test_split=value)
 
 

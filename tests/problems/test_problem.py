@@ -13,7 +13,7 @@ import pytest
 
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA, INITS, MODELS, PARTITIONS, ProblemConfig, load, objective
-from mpifl.problems.data import Digits, FedPDSynthetic, Mnist, Nothing, Synthetic
+from mpifl.problems.data import Digits, FedPDSynthetic, Mnist, NoData, Synthetic
 from mpifl.problems.dirichlet import Dirichlet
 from mpifl.problems.inits import Uniform
 from mpifl.problems.models import Logistic, NonconvexLogistic, Quadratic
@@ -55,7 +55,7 @@ def test_same_again(config: ProblemConfig) -> None:
 
 def test_shards_are_the_data() -> None:
     problem = load(CONFIGS[0])
-    rows = Digits().read(CONFIGS[0].folder(), False, None)
+    rows = Digits().read(CONFIGS[0].settings.folder(), False, None)
     parts = [problem.shard(i) for i in range(32)]
     x, y = (np.concatenate(part) for part in zip(*parts, strict=True))
     mine = np.column_stack([x * 16, y])
@@ -98,7 +98,7 @@ def test_what_is_left_out_is_filled_in() -> None:
     config = ProblemConfig(model=NonconvexLogistic())
     assert (config.data, config.clients) == (FedPDSynthetic(), 100)
     config = ProblemConfig(model=Quadratic(optima=[1, 2, 3]))
-    assert (config.data, config.clients) == (Nothing(), 3)
+    assert (config.data, config.clients) == (NoData(), 3)
     assert (
         ProblemConfig(data=config.data, model=config.model, clients=config.clients, partition=config.partition)
         == config
@@ -115,7 +115,7 @@ def test_what_is_left_out_is_filled_in() -> None:
         ({"batch_size": 2.5}, "batch_size"),
         ({"clients": 0}, "clients"),
         ({"data": Mnist()}, "clients"),
-        ({"data": Nothing()}, "data"),
+        ({"data": NoData()}, "data"),
         ({"partition": Natural()}, "partition"),
         ({"model": Quadratic(), "data": Digits()}, "data"),
         ({"model": Quadratic(), "l2": 1e-3}, "l2"),

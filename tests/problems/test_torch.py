@@ -70,7 +70,7 @@ def test_parameters_and_gradients_are_views() -> None:
     """One contiguous buffer each: arithmetic on the vector is arithmetic on the module."""
     flat = Flat(small(), CPU, torch.float64, True)
     x = np.arange(float(flat.d))
-    flat.hold(x)
+    flat.bind(x)
     x *= 2  # in place, on the NumPy side
     at = 0
     for (_, shape), p in zip(flat.layout, flat.module.parameters(), strict=True):
@@ -107,7 +107,7 @@ def test_large_batches_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     one = client(small(), x, y)
     start = one.shared.flat.values().numpy()
     whole = one.gradient(start), one.loss(start)
-    monkeypatch.setattr("mpifl.problems.torch.objective.MOST", 7)
+    monkeypatch.setattr("mpifl.problems.torch.objective.MAX_ROWS", 7)
     np.testing.assert_allclose(one.gradient(start), whole[0], atol=1e-15)
     assert one.loss(start) == pytest.approx(whole[1], abs=1e-14)
     stepped = start.copy()

@@ -11,7 +11,7 @@ from mpifl.problems.data.folder import Folder
 from mpifl.problems.data.images import EmnistLetters, FashionMnist, Mnist
 from mpifl.problems.data.leaf import Leaf
 from mpifl.problems.data.leaf_text import LeafShakespeare, Sent140
-from mpifl.problems.data.nothing import Nothing
+from mpifl.problems.data.no_data import NoData
 from mpifl.problems.data.shakespeare import Shakespeare
 from mpifl.problems.data.synthetic import Synthetic, SyntheticIid
 
@@ -31,5 +31,5 @@ DATA: dict[str, type[Data]] = {
     "fedpd-synthetic": FedPDSynthetic,
     "leaf": Leaf,
     "folder": Folder,
-    "none": Nothing,
+    "none": NoData,
 }

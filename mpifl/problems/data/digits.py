@@ -20,7 +20,7 @@ TRAIN = 1497
 class Digits(Data):
     """scikit-learn's digits: 64 features pixel/16, 10 classes, 1,497 rows to train on and 300 to test on."""
 
-    devices: ClassVar[int | None] = 32
+    default_clients: ClassVar[int | None] = 32
     name: str = "digits"
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:

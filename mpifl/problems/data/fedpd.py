@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from mpifl.errors import LARGEST, choice, whole
+from mpifl.config.types import LARGEST, Bounds, NonNegativeInt, PositiveInt
 from mpifl.problems.base import Data, Rows
 from mpifl.rng import stream
 
@@ -19,27 +19,21 @@ from mpifl.rng import stream
 class FedPDSynthetic(Data):
     """FedPD's binary data: 100 agents with 400 samples of 20 features each; nothing to test on."""
 
-    devices: ClassVar[int | None] = 100
+    default_clients: ClassVar[int | None] = 100
     natural: ClassVar[bool] = True
     name: str = "fedpd-synthetic"
-    kind: str = "weak"
+    kind: Literal["weak", "strong", "strong-code"] = "weak"
     """weak: labels are random; strong: label = sign(a'x_i + noise) with x_i uniform on [-10, 10]^d, noise N(0, 1);
     strong-code: the released code's labels, with x_i in [-10, 50]^d; 53 in 100 of them have the sign of a'x_i."""
-    dim: int = 20
+    dim: Annotated[int, Bounds(at_least=2, at_most=LARGEST)] = 20
     """Features d; the last one is constant 1."""
-    samples: int = 400
+    samples: PositiveInt = 400
     """Samples of each agent."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the data; the run's own seed does not change it."""
 
-    def __post_init__(self) -> None:
-        choice("kind", self.kind, ("weak", "strong", "strong-code"))
-        whole("dim", self.dim, 2, high=LARGEST)
-        whole("samples", self.samples, 1)
-        whole("seed", self.seed, 0)
-
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
-        agents = clients or self.devices or 1
+        agents = clients or self.default_clients or 1
         x = np.ones((agents, self.samples, self.dim))
         y = np.empty((agents, self.samples), np.int64)
         scores, noise = np.empty(y.shape), np.empty(y.shape)

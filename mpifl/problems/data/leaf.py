@@ -11,7 +11,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from mpifl.errors import ConfigError, whole
+from mpifl.config.types import NonNegativeInt, PositiveInt
+from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Rows
 from mpifl.problems.data.folder import CLASSES, Part, gather, located
 from mpifl.problems.data.users import drawn
@@ -42,17 +43,12 @@ class LeafUsers(Data):
     name: str = ""
     path: str = ""
     """Folder with train/*.json and test/*.json: as it stands, else under the data root."""
-    users: int | None = None
+    users: PositiveInt | None = None
     """So many users, drawn at random among those with enough rows, in the files' order; null: all of them."""
-    min_samples: int = 1
+    min_samples: PositiveInt = 1
     """Least training rows of a user that becomes a client."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the draw; the run's own seed does not change it."""
-
-    def __post_init__(self) -> None:
-        whole("users", self.users, 1, optional=True)
-        whole("min_samples", self.min_samples, 1)
-        whole("seed", self.seed, 0)
 
     def drawn(self, samples: np.ndarray, folder: Path) -> np.ndarray:
         """The places of the users that become clients, of all with their numbers of training rows (users,)."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mpifl.errors import whole
+from mpifl.config.types import PositiveInt
 from mpifl.problems.base import Rows, Tokens
 from mpifl.problems.data.cache import Arrays, cached
 from mpifl.problems.data.folder import located
@@ -73,15 +73,10 @@ class Sent140(LeafText):
     name: str = "sent140"
     path: str = "sent140"
     """Folder with train/*.json and test/*.json: as it stands, else under the data root."""
-    vocabulary: int = 10000
+    vocabulary: PositiveInt = 10000
     """Words known, the most frequent ones; padding and unknown words have two more indices, 0 and 1."""
-    window: int = 25
+    window: PositiveInt = 25
     """Words in a row; the rest of a longer tweet is cut off."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole("vocabulary", self.vocabulary, 1)
-        whole("window", self.window, 1)
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         options = {"vocabulary": self.vocabulary, "window": self.window}

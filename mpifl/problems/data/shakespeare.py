@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from mpifl.errors import ConfigError, number, whole
+from mpifl.config.types import Bounds, NonNegativeInt, PositiveInt
+from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Rows, Tokens
 from mpifl.problems.data.cache import Arrays, cached
 from mpifl.problems.data.folder import located
@@ -33,28 +34,18 @@ class Shakespeare(Data):
     name: str = "shakespeare"
     path: str = "shakespeare/mit_roles.jsonl"
     """File of lines {"play": ..., "role": ..., "text": ...}: as it stands, else under the data root."""
-    window: int = 80
+    window: PositiveInt = 80
     """Characters in a row."""
-    stride: int = 1
+    stride: PositiveInt = 1
     """Characters from one row's begin to the next one's."""
-    min_characters: int = 1000
+    min_characters: NonNegativeInt = 1000
     """Least length of a role's text; a role also needs a row to train on."""
-    roles: int | None = None
+    roles: PositiveInt | None = None
     """So many roles, drawn at random among those with enough text, in the file's order; null: all of them."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the draw; the run's own seed does not change it."""
-    test: float = 0.2
+    test: Annotated[float, Bounds(at_least=0, below=1)] = 0.2
     """Fraction of each role's text, at its end, that is for testing (rounded down)."""
-
-    def __post_init__(self) -> None:
-        whole("window", self.window, 1)
-        whole("stride", self.stride, 1)
-        whole("min_characters", self.min_characters, 0)
-        whole("roles", self.roles, 1, optional=True)
-        whole("seed", self.seed, 0)
-        number("test", self.test, 0)
-        if self.test >= 1:
-            raise ConfigError("test", self.test, "a fraction of at least 0 and below 1")
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         file = located(self.path, root, file=True)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from mpifl.errors import number, whole
+from mpifl.config.types import NonNegativeFloat, NonNegativeInt
 from mpifl.problems.base import Data, Rows
 from mpifl.rng import stream
 
@@ -26,23 +26,18 @@ def sizes(generator: np.random.Generator, devices: int) -> np.ndarray:
 class Synthetic(Data):
     """FedProx's synthetic data: 60 features, 10 classes, a model and feature means a device; 90 % to train on."""
 
-    devices: ClassVar[int | None] = 30
+    default_clients: ClassVar[int | None] = 30
     natural: ClassVar[bool] = True
     name: str = "synthetic"
-    alpha: float = 0.0
+    alpha: NonNegativeFloat = 0.0
     """How much the devices' models differ: standard deviation of u_k."""
-    beta: float = 0.0
+    beta: NonNegativeFloat = 0.0
     """How much the devices' features differ: standard deviation of B_k."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the data; the run's own seed does not change it."""
 
-    def __post_init__(self) -> None:
-        number("alpha", self.alpha, 0)
-        number("beta", self.beta, 0)
-        whole("seed", self.seed, 0)
-
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
-        devices = clients or self.devices or 1
+        devices = clients or self.default_clients or 1
         models = [self._device(stream(self.seed, "data model", k)) for k in range(devices)]
         return generate(models, self.seed)
 
@@ -57,19 +52,16 @@ class Synthetic(Data):
 class SyntheticIid(Data):
     """FedProx's synthetic-iid data: sizes as in `synthetic`, one model and zero feature means for all devices."""
 
-    devices: ClassVar[int | None] = 30
+    default_clients: ClassVar[int | None] = 30
     natural: ClassVar[bool] = True
     name: str = "synthetic-iid"
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the data; the run's own seed does not change it."""
-
-    def __post_init__(self) -> None:
-        whole("seed", self.seed, 0)
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         generator = stream(self.seed, "data model")
         weights, bias = generator.standard_normal((FEATURES, CLASSES)), generator.standard_normal(CLASSES)
-        return generate([(weights, bias, np.zeros(FEATURES))] * (clients or self.devices or 1), self.seed)
+        return generate([(weights, bias, np.zeros(FEATURES))] * (clients or self.default_clients or 1), self.seed)
 
 
 def generate(models: list[tuple[np.ndarray, np.ndarray, np.ndarray]], seed: int) -> Rows:

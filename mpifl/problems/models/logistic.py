@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mpifl.problems.base import Layout
 from mpifl.problems.models.rows import RowModel, RowObjective
-
-if TYPE_CHECKING:
-    from mpifl.problems.settings import ProblemConfig
+from mpifl.problems.settings import ProblemSettings
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,9 @@ class Logistic(RowModel):
         return l2 / 2 * float(weights @ weights)
 
     def objective(
-        self, config: ProblemConfig, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
+        self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
     ) -> LogisticObjective:
-        return LogisticObjective(self, config, meta, shard, i, seed)
+        return LogisticObjective(self, settings, meta, shard, i, seed)
 
 
 def _scores(x: np.ndarray, rows: np.ndarray, features: int, classes: int) -> np.ndarray:
@@ -61,8 +59,8 @@ class LogisticObjective(RowObjective):
 
     model: Logistic
 
-    def __init__(self, model: Logistic, config: ProblemConfig, meta: dict[str, Any], *rest: Any) -> None:
-        super().__init__(config, meta, *rest)
+    def __init__(self, model: Logistic, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
+        super().__init__(settings, meta, *rest)
         self.model = model
         self.shape = self.layout[0][1]
         self.hot = np.zeros((self.samples, self.shape[1]), self.x.dtype)  # (s_i, classes) one 1 a row, at its label

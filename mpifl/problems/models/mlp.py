@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mpifl.errors import LARGEST, whole
-from mpifl.problems.base import Init, Layout, Problem
+from mpifl.config.types import Size
+from mpifl.problems.base import Data, Init, Layout, Partition, Problem
 from mpifl.problems.inits import Uniform
 from mpifl.problems.models.rows import RowModel, RowObjective, RowProblem
-
-if TYPE_CHECKING:
-    from mpifl.problems.settings import ProblemConfig
+from mpifl.problems.settings import ProblemSettings
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -28,11 +26,8 @@ class Mlp(RowModel):
     """Law of the initial entries times the root of the inputs to their layer, biases included: `uniform` with
     half_width 1 is PyTorch's default, `normal` with std 1.414 He's."""
     name: str = "mlp"
-    hidden: int = 32
+    hidden: Size = 32
     """Units of the hidden layer."""
-
-    def __post_init__(self) -> None:
-        whole("hidden", self.hidden, 1, high=LARGEST)
 
     def layout(self, features: int, classes: int) -> Layout:
         m = self.hidden
@@ -54,13 +49,13 @@ class Mlp(RowModel):
         w1, _, w2, _ = _parts(x.astype(np.float64), layout)
         return l2 / 2 * float((w1**2).sum() + (w2**2).sum())
 
-    def problem(self, config: ProblemConfig) -> Problem:
-        return MlpProblem(config, self)
+    def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
+        return MlpProblem(data, partition, settings, self)
 
     def objective(
-        self, config: ProblemConfig, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
+        self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
     ) -> MlpObjective:
-        return MlpObjective(self, config, meta, shard, i, seed)
+        return MlpObjective(self, settings, meta, shard, i, seed)
 
 
 class MlpProblem(RowProblem):
@@ -105,8 +100,8 @@ def _rows(part: np.ndarray, rows: Any) -> np.ndarray:
 class MlpObjective(RowObjective):
     """One client's network."""
 
-    def __init__(self, model: Mlp, config: ProblemConfig, meta: dict[str, Any], *rest: Any) -> None:
-        super().__init__(config, meta, *rest)
+    def __init__(self, model: Mlp, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
+        super().__init__(settings, meta, *rest)
         self.model = model
         self.hot = np.zeros((self.samples, self.layout[3][1][0]), self.x.dtype)  # (s_i, classes) one 1 a row
         self.hot[np.arange(self.samples), self.y] = 1

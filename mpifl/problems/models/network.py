@@ -1,4 +1,4 @@
-"""The base of the models that are torch modules. torch itself is imported where one is built, and not before."""
+"""Base of the models that are torch modules. torch is imported when a module is built, not earlier."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.problems.base import Hosted, Init, Layout, Place, Problem, Shard
+from mpifl.objective import Objective
+from mpifl.problems.base import ComputeResources, Data, HostedClients, Init, Layout, Partition, Problem, Shard
 from mpifl.problems.models.rows import RowModel
+from mpifl.problems.settings import ProblemSettings
 
 if TYPE_CHECKING:
     import torch
-
-    from mpifl.objective import Objective
-    from mpifl.problems.settings import ProblemConfig
 
 
 @dataclass(frozen=True)
@@ -51,17 +50,22 @@ class Network(RowModel):
                 total += float(np.sum(part.astype(np.float64) ** 2))
         return l2 / 2 * total
 
-    def problem(self, config: ProblemConfig) -> Problem:
+    def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
         from mpifl.problems.torch.problem import TorchProblem
 
-        return TorchProblem(config, self)
+        return TorchProblem(data, partition, settings, self)
 
-    def objective(self, config: ProblemConfig, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:
-        return self.host(config, meta, {i: shard}, seed, Place()).objectives[i]
+    def objective(self, settings: ProblemSettings, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:
+        return self.host(settings, meta, {i: shard}, seed, ComputeResources()).objectives[i]
 
     def host(
-        self, config: ProblemConfig, meta: dict[str, Any], shards: Mapping[int, Shard], seed: int, place: Place
-    ) -> Hosted:
+        self,
+        settings: ProblemSettings,
+        meta: dict[str, Any],
+        shards: Mapping[int, Shard],
+        seed: int,
+        resources: ComputeResources,
+    ) -> HostedClients:
         from mpifl.problems.torch.problem import host_rows
 
-        return host_rows(self, config, meta, shards, seed, place)
+        return host_rows(self, settings, meta, shards, seed, resources)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from mpifl.errors import ConfigError, choice, whole
+from mpifl.config.types import PositiveInt
+from mpifl.errors import ConfigError
 from mpifl.problems.base import Init
 from mpifl.problems.inits import Uniform
 from mpifl.problems.models.network import Network
 
 if TYPE_CHECKING:
     from torch.nn import Module
-
-NORMS = ("group", "batch", "none")
 
 # He et al. section 4.2, for CIFAR-10: basic blocks and option A; then table 1, for ImageNet: option B
 SMALL = {20: (3, 3, 3), 32: (5, 5, 5), 44: (7, 7, 7), 56: (9, 9, 9)}  # blocks with 16, 32, 64 channels
@@ -43,11 +42,12 @@ class TorchMlp(Network):
     """Dense layers with ReLU between them; with hidden [128] FedDR's network for FEMNIST and MNIST."""
 
     name: str = "torch-mlp"
-    hidden: tuple[int, ...] = (128,)
+    hidden: tuple[PositiveInt, ...] = (128,)
     """Units of each hidden layer."""
 
     def __post_init__(self) -> None:
-        widths("hidden", self.hidden)
+        super().__post_init__()
+        check_not_empty("hidden", self.hidden)
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
         from mpifl.problems.torch.modules import mlp
@@ -61,14 +61,14 @@ class Cnn(Network):
     layers."""
 
     name: str = "cnn"
-    channels: tuple[int, ...] = (32, 64)
+    channels: tuple[PositiveInt, ...] = (32, 64)
     """Output channels of each convolution."""
-    hidden: int = 2048
+    hidden: PositiveInt = 2048
     """Units of the first dense layer."""
 
     def __post_init__(self) -> None:
-        widths("channels", self.channels)
-        whole("hidden", self.hidden, 1)
+        super().__post_init__()
+        check_not_empty("channels", self.channels)
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
         from mpifl.problems.torch.modules import cnn
@@ -82,16 +82,12 @@ class CharLstm(Network):
     last output. Two biases a gate, as PyTorch has it (TensorFlow has one, and adds 1 to that of the forget gate)."""
 
     name: str = "char-lstm"
-    embedding: int = 8
+    embedding: PositiveInt = 8
     """Length of a character's vector."""
-    hidden: int = 256
+    hidden: PositiveInt = 256
     """Units of each LSTM layer."""
-    layers: int = 2
+    layers: PositiveInt = 2
     """LSTM layers."""
-
-    def __post_init__(self) -> None:
-        for field in ("embedding", "hidden", "layers"):
-            whole(field, getattr(self, field), 1)
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
         from mpifl.problems.torch.modules import char_lstm
@@ -106,18 +102,14 @@ class Lstm(Network):
     values; theirs are fixed GloVe vectors. Token 0 is padding: its vector has no gradient."""
 
     name: str = "lstm"
-    embedding: int = 300
+    embedding: PositiveInt = 300
     """Length of a word's vector."""
-    hidden: int = 100
+    hidden: PositiveInt = 100
     """Units of each LSTM layer."""
-    layers: int = 2
+    layers: PositiveInt = 2
     """LSTM layers."""
-    dense: int = 30
+    dense: PositiveInt = 30
     """Units of the first dense layer; it has no activation, as in their code."""
-
-    def __post_init__(self) -> None:
-        for field in ("embedding", "hidden", "layers", "dense"):
-            whole(field, getattr(self, field), 1)
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
         from mpifl.problems.torch.modules import lstm
@@ -129,15 +121,14 @@ class Lstm(Network):
 class Normed(Network):
     """What convolutional networks with a norm share."""
 
-    norm: str = "group"
+    norm: Literal["group", "batch", "none"] = "group"
     """After each convolution: group (Wu & He, arXiv 1803.08494), which takes a row by itself; batch, whose statistics
     of a batch differ from client to client where the labels do; none."""
-    groups: int = 8
+    groups: PositiveInt = 8
     """Groups of the channels in group norm; must divide the first layer's channels."""
 
     def __post_init__(self) -> None:
-        choice("norm", self.norm, NORMS)
-        whole("groups", self.groups, 1)
+        super().__post_init__()
         if self.first() % self.groups:
             raise ConfigError("groups", self.groups, f"a divisor of {self.first()}, the first layer's channels")
 
@@ -154,13 +145,8 @@ class Resnet(Normed):
     the stride in their 3 x 3 convolution, as torchvision. Without a norm they learn slowly, if at all."""
 
     name: str = "resnet"
-    depth: int = 20
+    depth: Literal[20, 32, 44, 56, 18, 34, 50] = 20
     """Layers with weights: 20, 32, 44 or 56; 18, 34 or 50."""
-
-    def __post_init__(self) -> None:
-        if self.depth not in {**SMALL, **WIDE}:
-            raise ConfigError("depth", self.depth, f"one of {', '.join(map(str, [*SMALL, *WIDE]))}")
-        super().__post_init__()
 
     def first(self) -> int:
         return 16 if self.depth in SMALL else 64
@@ -183,12 +169,8 @@ class Vgg11(Normed):
     smaller images get zeros around them. Convolutions begin with He's law."""
 
     name: str = "vgg11"
-    hidden: tuple[int, ...] = ()
+    hidden: tuple[PositiveInt, ...] = ()
     """Units of dense layers, each with a ReLU, before the last; VGG has 4096 and 4096, with dropout."""
-
-    def __post_init__(self) -> None:
-        widths("hidden", self.hidden, least=0)
-        super().__post_init__()
 
     def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> Module:
         from mpifl.problems.torch.deep import convolutions, vgg11
@@ -199,12 +181,10 @@ class Vgg11(Normed):
         return vgg11(size, self.hidden, classes, convolutions(self.norm, self.groups))
 
 
-def widths(field: str, given: Sequence[int], least: int = 1) -> None:
-    """Raises ConfigError unless `given` is a list of at least `least` whole numbers above 0."""
-    if len(given) < least:
-        raise ConfigError(field, list(given), f"a list of at least {least} whole number{'s' * (least > 1)}")
-    for k, width in enumerate(given):
-        whole(f"{field}[{k}]", width, 1)
+def check_not_empty(field: str, widths: Sequence[int]) -> None:
+    """Raises ConfigError where there is no layer."""
+    if not widths:
+        raise ConfigError(field, list(widths), "a list of at least 1 integer")
 
 
 def numbers(name: str, shape: tuple[int, ...], vocabulary: int) -> tuple[int, ...]:

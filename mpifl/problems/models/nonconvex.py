@@ -6,18 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mpifl.errors import ConfigError, number
+from mpifl.config.types import NonNegativeFloat
+from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Init, Layout
 from mpifl.problems.data.fedpd import FedPDSynthetic
 from mpifl.problems.inits import Zero
 from mpifl.problems.models.rows import RowModel, RowObjective
-
-if TYPE_CHECKING:
-    from mpifl.problems.settings import ProblemConfig
+from mpifl.problems.settings import ProblemSettings
 
 
 @dataclass(frozen=True)
@@ -27,14 +26,10 @@ class NonconvexLogistic(RowModel):
     init: Init = Zero()
     """Law of the initial model's entries."""
     name: str = "nonconvex-logistic"
-    lam: float = 0.1
+    lam: NonNegativeFloat = 0.1
     """Weight of the penalty (lambda)."""
-    al: float = 1.0
+    al: NonNegativeFloat = 1.0
     """Sharpness of the penalty (alpha)."""
-
-    def __post_init__(self) -> None:
-        number("lam", self.lam, 0)
-        number("al", self.al, 0)
 
     def data(self) -> Data:
         return FedPDSynthetic()
@@ -60,9 +55,9 @@ class NonconvexLogistic(RowModel):
         return 2 * self.lam * self.al * x / np.square(1 + self.al * np.square(x))
 
     def objective(
-        self, config: ProblemConfig, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
+        self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
     ) -> NonconvexObjective:
-        return NonconvexObjective(self, config, meta, shard, i, seed)
+        return NonconvexObjective(self, settings, meta, shard, i, seed)
 
 
 def _slopes(x: np.ndarray, rows: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -78,8 +73,8 @@ class NonconvexObjective(RowObjective):
 
     model: NonconvexLogistic
 
-    def __init__(self, model: NonconvexLogistic, config: ProblemConfig, meta: dict[str, Any], *rest: Any) -> None:
-        super().__init__(config, meta, *rest)
+    def __init__(self, model: NonconvexLogistic, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
+        super().__init__(settings, meta, *rest)
         self.model = model
         self.b = self.y.astype(self.x.dtype)  # +-1
 

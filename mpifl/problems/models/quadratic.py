@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from mpifl.errors import LARGEST, ConfigError, number, whole
-from mpifl.problems.base import Data, Init, Model, Problem
-from mpifl.problems.data.nothing import Nothing
+from mpifl.config.types import Bounds, NonNegativeFloat, NonNegativeInt, Size
+from mpifl.errors import ConfigError
+from mpifl.problems.base import Data, Init, Model, Partition, Problem
+from mpifl.problems.data.no_data import NoData
 from mpifl.problems.inits import Zero
+from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
-
-if TYPE_CHECKING:
-    from mpifl.problems.settings import ProblemConfig
 
 
 @dataclass(frozen=True)
@@ -27,50 +26,47 @@ class Quadratic(Model):
     """Diagonal of A_i for each client: n numbers, or n lists of d; null: drawn."""
     optima: list[Any] | None = None
     """c_i for each client: n numbers (d = 1), or n lists of d; null: drawn from N(0, 1)."""
-    dim: int = 10
+    dim: Size = 10
     """Dimension d, where optima are drawn."""
-    condition: float = 10.0
+    condition: Annotated[float, Bounds(at_least=1)] = 10.0
     """Drawn curvatures are log-uniform between 1 and this."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of what is drawn; the run's own seed does not change it."""
-    sigma: float = 0.0
+    sigma: NonNegativeFloat = 0.0
     """Standard deviation of the noise in each entry of a local step's gradient."""
     init: Init = Zero()
     """Law of the initial model's entries."""
 
     def __post_init__(self) -> None:
-        whole("dim", self.dim, 1, high=LARGEST)
-        number("condition", self.condition, 1)
-        whole("seed", self.seed, 0)
-        number("sigma", self.sigma, 0)
+        super().__post_init__()
         a, c = _table("curvatures", self.curvatures), _table("optima", self.optima)
         if a is not None and c is not None and (len(a) != len(c) or a.shape[1] not in (1, c.shape[1])):
             raise ConfigError("curvatures", f"{a.shape}", f"{c.shape}, the shape of the optima, or a number a client")
 
     def data(self) -> Data:
-        return Nothing()
+        return NoData()
 
-    def devices(self) -> int | None:
+    def fixed_clients(self) -> int | None:
         given = self.optima if self.optima is not None else self.curvatures
         return 10 if given is None else len(given)
 
-    def check(self, config: ProblemConfig) -> None:
+    def check(self, data: Data, settings: ProblemSettings) -> None:
         for field in ("optima", "curvatures"):
             given = getattr(self, field)
-            if given is not None and len(given) != config.clients:
-                raise ConfigError("clients", config.clients, f"{len(given)}, the number of clients of model.{field}")
-        if not isinstance(config.data, Nothing):
-            raise ConfigError("data", getattr(config.data, "name", ""), "none or null: the model quadratic has no data")
-        if config.test_split:
-            raise ConfigError("test_split", config.test_split, "null: the model quadratic has no data")
-        if config.l2:
-            raise ConfigError("l2", config.l2, "0: the model quadratic has no regulariser")
+            if given is not None and len(given) != settings.clients:
+                raise ConfigError("clients", settings.clients, f"{len(given)}, the number of clients of model.{field}")
+        if not isinstance(data, NoData):
+            raise ConfigError("data", getattr(data, "name", ""), "none or null: the model quadratic has no data")
+        if settings.test_split:
+            raise ConfigError("test_split", settings.test_split, "null: the model quadratic has no data")
+        if settings.l2:
+            raise ConfigError("l2", settings.l2, "0: the model quadratic has no regulariser")
 
-    def problem(self, config: ProblemConfig) -> Problem:
-        return QuadraticProblem(config, self)
+    def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
+        return QuadraticProblem(settings, self)
 
     def objective(
-        self, config: ProblemConfig, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
+        self, settings: ProblemSettings, meta: dict[str, Any], shard: Sequence[np.ndarray], i: int, seed: int
     ) -> QuadraticObjective:
         return QuadraticObjective(self.sigma, meta["clients"], shard, i, seed)
 
@@ -91,9 +87,9 @@ def _table(field: str, given: list[Any] | None) -> np.ndarray | None:
 class QuadraticProblem(Problem):
     """`train_loss` is the uniform mean of the f_i; there is nothing to test on."""
 
-    def __init__(self, config: ProblemConfig, model: Quadratic) -> None:
-        assert config.clients is not None
-        self.clients, self.dtype, self.init = config.clients, np.dtype(config.dtype), model.init
+    def __init__(self, settings: ProblemSettings, model: Quadratic) -> None:
+        assert settings.clients is not None
+        self.clients, self.dtype, self.init = settings.clients, np.dtype(settings.dtype), model.init
         generator = stream(model.seed, "quadratic")
         a, c = _table("curvatures", model.curvatures), _table("optima", model.optima)
         if c is None:

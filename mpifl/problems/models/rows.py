@@ -1,4 +1,4 @@
-"""What models on rows of data share: rows sorted by client in one array, batches, and evaluation over all rows."""
+"""Base of the models on rows of data: rows sorted by client in one array, batches, and evaluation over all rows."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Init, Layout, Model, Problem, Rows, Shard
+from mpifl.objective import Objective
+from mpifl.problems.base import Data, Init, Layout, Model, Partition, Problem, Rows, Shard
 from mpifl.problems.data.digits import Digits
-from mpifl.problems.data.nothing import Nothing
+from mpifl.problems.data.no_data import NoData
 from mpifl.problems.inits import Uniform
 from mpifl.problems.partitions import Natural
+from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
-
-if TYPE_CHECKING:
-    from mpifl.objective import Objective
-    from mpifl.problems.settings import ProblemConfig
 
 CHUNK = 1024  # rows evaluated together: their scores stay in cache
 
@@ -35,9 +33,9 @@ class RowModel(Model):
     def data(self) -> Data:
         return Digits()
 
-    def check(self, config: ProblemConfig) -> None:
-        if isinstance(config.data, Nothing):
-            raise ConfigError("data", config.data.name, "a data set: this model needs one")
+    def check(self, data: Data, settings: ProblemSettings) -> None:
+        if isinstance(data, NoData):
+            raise ConfigError("data", data.name, "a data set: this model needs one")
 
     @abstractmethod
     def layout(self, features: int, classes: int) -> Layout:
@@ -55,28 +53,27 @@ class RowModel(Model):
     def regulariser(self, x: np.ndarray, l2: float, layout: Layout) -> float:
         """What is added to the mean loss of the rows."""
 
-    def problem(self, config: ProblemConfig) -> Problem:
-        return RowProblem(config, self)
+    def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
+        return RowProblem(data, partition, settings, self)
 
 
 class RowProblem(Problem):
-    """Rows of data dealt to n clients. `train_loss` is the mean loss over all training rows plus the regulariser (that
-    is sum_i (s_i/S) f_i); `test_loss` is the mean loss over the test rows, without the regulariser."""
+    """Rows partitioned over n clients. `train_loss` is the mean loss over all training rows plus the regulariser
+    (that is sum_i (s_i/S) f_i); `test_loss` is the mean loss over the test rows, without the regulariser."""
 
-    def __init__(self, config: ProblemConfig, model: RowModel) -> None:
-        assert config.data is not None
-        rows = config.data.read(config.folder(), config.download, config.clients)
+    def __init__(self, data: Data, partition: Partition, settings: ProblemSettings, model: RowModel) -> None:
+        rows = data.read(settings.folder(), settings.download, settings.clients)
         labels = np.concatenate([rows.y, rows.y_test])
         if not len(rows.y) or labels.min() < 0 or labels.max() >= rows.classes:
-            raise ConfigError("problem.data", _name(config.data), f"rows with labels 0 to {rows.classes - 1}")
-        owner, self.clients = _owners(config, rows)
-        held = _held_out(config.test_split, owner, self.clients)
+            raise ConfigError("problem.data", _name(data), f"rows with labels 0 to {rows.classes - 1}")
+        owner, self.clients = _owners(partition, settings, rows)
+        held = _held_out(settings.test_split, owner, self.clients)
         self.samples = np.bincount(owner[~held], minlength=self.clients).astype(np.int64)
         if not self.samples.all():
             none = int(self.samples.argmin())
             raise ConfigError("problem.clients", self.clients, f"rows for every client: client {none} would have none")
-        self.model, self.l2, self.dtype = model, config.l2, np.dtype(config.dtype)
-        self._config = config
+        self.model, self.l2, self.dtype = model, settings.l2, np.dtype(settings.dtype)
+        self._settings = settings
         self.layout = self._layout(rows)
         order = np.argsort(owner, kind="stable")
         kept, held_out = order[~held[order]], order[held[order]]
@@ -84,11 +81,11 @@ class RowProblem(Problem):
         train, test = targets[: len(owner)], targets[len(owner) :]
         dtype = rows.x.dtype if rows.tokens else self.dtype  # where text begins is no number to scale
         self._x, self._y = _scaled(rows.x, rows.divisor, dtype, kept), train[kept]
-        dealt = rows.owner_test is None or owner is not rows.owner  # anew: then test rows are nobody's
-        whose = np.full(len(rows.y_test), -1) if dealt else np.asarray(rows.owner_test)
-        order = np.argsort(whose, kind="stable")  # nobody's come first
+        repartitioned = rows.owner_test is None or owner is not rows.owner  # then test rows belong to no client
+        whose = np.full(len(rows.y_test), -1) if repartitioned else np.asarray(rows.owner_test)
+        order = np.argsort(whose, kind="stable")  # those of no client come first
         self._x_test, self._y_test = _scaled(rows.x_test, rows.divisor, dtype, order), test[order]
-        if config.test_split:  # a client's own test rows: held out, else those that the data bring for it
+        if settings.test_split:  # a client's own test rows: held out, else those that the data bring for it
             self._x_own, self._y_own = _scaled(rows.x, rows.divisor, dtype, held_out), train[held_out]
             whose = owner[held_out]
             if not len(test):
@@ -96,13 +93,13 @@ class RowProblem(Problem):
         else:
             first = int((whose < 0).sum())
             self._x_own, self._y_own, whose = self._x_test[first:], self._y_test[first:], whose[order][first:]
-        few = drawn(config.evaluation_rows, len(whose))
+        few = subsample(settings.evaluation_rows, len(whose))
         self._x_own, self._y_own = self._x_own[few], self._y_own[few]
         self._own = np.bincount(whose[few], minlength=self.clients)
         self._ends, self._own_ends = np.cumsum(self.samples), np.cumsum(self._own)
         self._whole: Objective | None = None  # one objective on all rows, where its gradient is asked for
         parts = (self._x, self._y), (self._x_test, self._y_test)
-        self._seen = [(x[few], y[few]) for x, y in parts for few in [drawn(config.evaluation_rows, len(y))]]
+        self._evaluated = [(x[few], y[few]) for x, y in parts for few in [subsample(settings.evaluation_rows, len(y))]]
         self.d = sum(int(np.prod(shape)) for _, shape in self.layout)
         self.meta = {
             "d": self.d,
@@ -145,14 +142,14 @@ class RowProblem(Problem):
     def gradient_norm(self, x: np.ndarray) -> float:
         if self._whole is None:
             meta = {**self.meta, "samples": [len(self._y)], "clients": 1}
-            self._whole = self.model.objective(self._config, meta, [self._x, self._y], 0, 0)
+            self._whole = self.model.objective(self._settings, meta, [self._x, self._y], 0, 0)
         with np.errstate(over="ignore", invalid="ignore"):
             return float(np.linalg.norm(self._whole.gradient(x)))
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged; the setting belongs to a thread
-            train, _ = self._mean(x, *self._seen[0])
-            test, accuracy = self._mean(x, *self._seen[1])
+            train, _ = self._mean(x, *self._evaluated[0])
+            test, accuracy = self._mean(x, *self._evaluated[1])
             train += self.model.regulariser(x, self.l2, self.layout)
         own = self.client_accuracies(x) if self._own.any() else np.full(1, np.nan)
         return {
@@ -182,21 +179,19 @@ def _name(data: Data) -> str:
     return str(getattr(data, "name", type(data).__name__))
 
 
-def _owners(config: ProblemConfig, rows: Rows) -> tuple[np.ndarray, int]:
+def _owners(partition: Partition, settings: ProblemSettings, rows: Rows) -> tuple[np.ndarray, int]:
     """(S,) the client of each row, and the number of clients."""
-    partition = config.partition
-    assert partition is not None
     if isinstance(partition, Natural) and rows.owner is not None:
         clients = int(rows.owner.max()) + 1
-        if config.clients not in (None, clients):
-            raise ConfigError("problem.clients", config.clients, f"{clients}, as the data have them, or null")
+        if settings.clients not in (None, clients):
+            raise ConfigError("problem.clients", settings.clients, f"{clients}, as the data have them, or null")
         return rows.owner, clients
-    if config.clients is None:
-        raise ConfigError("problem.clients", None, "a whole number of at least 1")
-    if config.clients > len(rows.y):
-        raise ConfigError("problem.clients", config.clients, f"at most {len(rows.y)}, the number of training rows")
-    batch = config.batch_size or 1
-    return partition.owners(rows.y, rows.classes, config.clients, batch), config.clients
+    if settings.clients is None:
+        raise ConfigError("problem.clients", None, "an integer of at least 1")
+    if settings.clients > len(rows.y):
+        raise ConfigError("problem.clients", settings.clients, f"at most {len(rows.y)}, the number of training rows")
+    batch = settings.batch_size or 1
+    return partition.owners(rows.y, rows.classes, settings.clients, batch), settings.clients
 
 
 def _held_out(fraction: float | None, owner: np.ndarray, clients: int) -> np.ndarray:
@@ -209,8 +204,8 @@ def _held_out(fraction: float | None, owner: np.ndarray, clients: int) -> np.nda
     return held
 
 
-def drawn(most: int | None, rows: int) -> Any:
-    """At most so many of the rows, in order; the same ones for all runs."""
+def subsample(most: int | None, rows: int) -> Any:
+    """At most `most` of the row numbers, in order, drawn at random; the same ones for all runs."""
     if most is None or rows <= most:
         return slice(None)
     return np.sort(stream(0, "evaluation").choice(rows, most, replace=False, shuffle=False))
@@ -235,14 +230,14 @@ def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -
 
 
 class Batches:
-    """A client's batches, and what the rules may know of it."""
+    """A client's batches, and its numbers of samples that algorithms use."""
 
-    def __init__(self, config: ProblemConfig, meta: dict[str, Any], i: int, seed: int) -> None:
+    def __init__(self, settings: ProblemSettings, meta: dict[str, Any], i: int, seed: int) -> None:
         self.i, self.seed = i, seed
         self.samples: int = meta["samples"][i]
         self.clients: int = meta["clients"]
         self.share: float = self.samples / sum(meta["samples"])
-        self.batch = min(config.batch_size or self.samples, self.samples)
+        self.batch = min(settings.batch_size or self.samples, self.samples)
 
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
         """The rows of each local step: `steps` batches, each drawn afresh without replacement, or where `epochs` is
@@ -262,11 +257,11 @@ class RowObjective(Batches):
 
     model: RowModel
 
-    def __init__(self, config: ProblemConfig, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> None:
-        super().__init__(config, meta, i, seed)
+    def __init__(self, settings: ProblemSettings, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> None:
+        super().__init__(settings, meta, i, seed)
         self.x, self.y, *own = shard
         self.x_own, self.y_own = own or (self.x[:0], self.y[:0])  # the client's test rows
-        self.l2 = self.x.dtype.type(config.l2)
+        self.l2 = self.x.dtype.type(settings.l2)
         self.layout: Layout = [(name, tuple(shape)) for name, shape in meta["layout"]]
 
     def accuracy(self, x: np.ndarray) -> float:

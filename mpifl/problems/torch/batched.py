@@ -1,8 +1,8 @@
-"""Clients of a rank that compute together: their gradients come from one call of torch.func.vmap.
+"""Batched training of a rank's clients: their gradients are computed by one call of torch.func.vmap.
 
-A rule is code for one client. Here each client's runs in a greenlet, a function that can be left and entered again: it
-is left where it asks its objective for steps or a gradient. Once all wait, those whose batches have equally many rows
-are answered by one call on their stacked vectors (clients, d), and what is left over one after another.
+A client rule is code for one client. Each client's rule runs in a greenlet, a function that can be suspended: it is
+suspended where it requests steps or a gradient from its objective. Once all are suspended, requests with equally many
+rows are computed by one call on the stacked vectors (clients, d), and the remaining ones one after another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from math import prod
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,70 +22,69 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
-from mpifl.problems.base import Hosted, Layout
+from mpifl.objective import Vector
+from mpifl.problems.base import HostedClients, Layout
+from mpifl.problems.settings import Torch
 from mpifl.problems.torch.device import memory
-from mpifl.problems.torch.flat import Vector, like, tensor
-from mpifl.problems.torch.objective import MOST, Shared, TorchObjective
+from mpifl.problems.torch.flat import tensor, vector_like
+from mpifl.problems.torch.objective import MAX_ROWS, Shared, TorchObjective
 
-if TYPE_CHECKING:
-    from mpifl.problems.settings import Torch
-
-LEAST = 5  # clients in one call: fewer are as fast one after another
-ROOM = 2**28  # entries of their vectors in one call, and as many of their gradients
-WORK = 15 * 10**6  # floating-point operations of one gradient: with more, one client is work enough for a CPU
-AHEAD = 512  # rows of a client's next batches that are looked up at once
+MIN_CLIENTS = 5  # clients in one call: fewer are as fast one after another
+MAX_ENTRIES = 2**28  # entries of their vectors in one call, and as many of their gradients
+MAX_FLOPS = 15 * 10**6  # floating-point operations of one gradient: with more, one client is work enough for a CPU
+PREFETCH_ROWS = 512  # rows of a client's next batches that are read at once
 
 
 class Request:
-    """What a client asks for: a step y <- y - step * gradient for each batch, in place; or, with no step, one gradient
-    at y, which is then its `answer`."""
+    """A client's request: a step y <- y - step * gradient for each batch, in place; or, without a step, one gradient at
+    y, which becomes its `result`."""
 
     def __init__(self, objective: TorchObjective, y: Vector, batches: Sequence[Any], step: float | None) -> None:
         self.objective, self.y, self.batches, self.step = objective, y, batches, step
-        self.at, self.answer = 0, None
-        self._ahead: deque[tuple[Tensor, Tensor]] = deque()
-        self._arrive()
+        self.position, self.result = 0, None
+        self._prefetched: deque[tuple[Tensor, Tensor]] = deque()
+        self._classify()
 
-    def _arrive(self) -> None:
-        """Looks at the next batch. `kind`: requests of the same one can be answered together."""
-        self.waits = self.at < len(self.batches)
-        if self.waits:
-            rows = self.batches[self.at]
+    def _classify(self) -> None:
+        """Sets `kind` from the next batch: requests of equal kinds can be computed in one call."""
+        self.pending = self.position < len(self.batches)
+        if self.pending:
+            rows = self.batches[self.position]
             count = len(rows) if isinstance(rows, np.ndarray) else self.objective.samples
-            self.kind = count, self.step is None, self.objective.rows.looks
+            self.kind = count, self.step is None, self.objective.rows.signature
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the next batch, which is done with."""
-        if not self._ahead:
-            self._look()
-        self.at += 1
-        self._arrive()
-        return self._ahead.popleft()
+        """Inputs and targets of the next batch; moves on to the one after it."""
+        if not self._prefetched:
+            self._prefetch()
+        self.position += 1
+        self._classify()
+        return self._prefetched.popleft()
 
-    def _look(self) -> None:
-        """Takes some of the next batches out of the rows at once."""
-        take, rows = self.objective.rows.take, self.batches[self.at]
+    def _prefetch(self) -> None:
+        """Reads some of the next batches in one access to the rows."""
+        take, rows = self.objective.rows.take, self.batches[self.position]
         if not isinstance(rows, np.ndarray):
-            self._ahead.append(take(slice(None)))
+            self._prefetched.append(take(slice(None)))
             return
-        some = self.batches[self.at : self.at + max(1, AHEAD // len(rows))]
+        some = self.batches[self.position : self.position + max(1, PREFETCH_ROWS // len(rows))]
         if len(some) == 1:
-            self._ahead.append(take(rows))
+            self._prefetched.append(take(rows))
             return
         x, y = take(np.concatenate(some))
         sizes = [len(rows) for rows in some]
-        self._ahead.extend(zip(x.split(sizes), y.split(sizes), strict=True))
+        self._prefetched.extend(zip(x.split(sizes), y.split(sizes), strict=True))
 
-    def alone(self) -> None:
-        """Has the objective itself do the next batch."""
-        rows = self.batches[self.at]
+    def run_alone(self) -> None:
+        """Computes the next batch by the objective alone."""
+        rows = self.batches[self.position]
         if self.step is None:
-            self.answer = self.objective.gradient(self.y, rows)
+            self.result = self.objective.gradient(self.y, rows)
         else:
             self.objective.descend(self.y, [rows], self.step)
-        self._ahead.clear()
-        self.at += 1
-        self._arrive()
+        self._prefetched.clear()
+        self.position += 1
+        self._classify()
 
 
 class Group:
@@ -104,74 +103,74 @@ class Group:
             steps = self._steps.view(-1, *[1] * (weight.ndim - 1))
             weight.addcmul_(gradients[name], steps, value=-1)
 
-    def leave(self) -> None:
+    def write_back(self) -> None:
         """Writes the vectors back."""
         for request, y in zip(self.requests, self.y, strict=True):
             if request.step is not None:
                 tensor(request.y).copy_(y)
 
 
-class Hub:
-    """Where the requests of all clients meet."""
+class BatchTrainer:
+    """Collects the requests of all clients and computes them in batches."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._gradients = vmap(grad(self._loss))  # of (clients, ...), (clients, rows, ...) and (clients, rows)
-        self.rows = MOST  # of a batch, beyond which a client is answered alone
+        self.rows = MAX_ROWS  # of a batch, beyond which a client is computed alone
 
-    def ask(self, objective: TorchObjective, y: Vector, batches: Sequence[Any], step: float | None = None) -> Any:
-        """Leaves the client's greenlet until its request is done; the gradient, where it is for one."""
+    def submit(self, objective: TorchObjective, y: Vector, batches: Sequence[Any], step: float | None = None) -> Any:
+        """Suspends the client's greenlet until its request is computed; the gradient, where it asks for one."""
         return getcurrent().parent.switch(Request(objective, y, batches, step))
 
-    def together(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-        """What the tasks return, each a client's. Raises what one of them raises, and gives up the others."""
+    def train_batch(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Runs the tasks, one a client, and returns their results; cancels all when one of them raises."""
         clients = [greenlet(task) for task in tasks]
         results: list[Any] = [None] * len(tasks)
         waiting: dict[int, Request] = {}
 
-        def enter(k: int, *answer: Any) -> None:
-            self._shared.meeting = self  # only while a client's own code runs
+        def resume(k: int, *result: Any) -> None:
+            self._shared.executor = self  # only while a client's own code runs
             try:
-                said = clients[k].switch(*answer)
+                yielded = clients[k].switch(*result)
             finally:
-                self._shared.meeting = None
+                self._shared.executor = None
             if clients[k].dead:
-                results[k] = said
+                results[k] = yielded
             else:
-                waiting[k] = said
+                waiting[k] = yielded
 
         try:
             for k, client in enumerate(clients):
                 client.gr_context = copy_context()  # NumPy's error state is there
-                enter(k)
+                resume(k)
             while waiting:
-                asked = dict(waiting)
+                requests = dict(waiting)
                 waiting.clear()
-                self.answer(list(asked.values()))
-                for k, request in asked.items():
-                    enter(k, request.answer)
+                self.compute(list(requests.values()))
+                for k, request in requests.items():
+                    resume(k, request.result)
         finally:
             for client in clients:
                 if not client.dead:
                     client.throw()
         return results
 
-    def answer(self, requests: Sequence[Request]) -> None:
-        """Does all that is asked for, the commonest kind first: before their epochs' last, smaller batches clients wait
-        for each other, and are then together again."""
+    def compute(self, requests: Sequence[Request]) -> None:
+        """Computes all requests, the commonest kind first, so that clients wait for each other before the last, smaller
+        batches of their epochs and are of one kind again after them."""
         self._shared.flat.module.train()
         group: Group | None = None
-        while waiting := [r for r in requests if r.waits]:
+        while waiting := [r for r in requests if r.pending]:
             kind, count = Counter(r.kind for r in waiting).most_common(1)[0]
-            most = self.most(kind[0])
-            now = [r for r in waiting if r.kind == kind][:most] if count >= LEAST else waiting
-            alone = min(count, most) < LEAST
+            most = self.max_clients(kind[0])
+            now = [r for r in waiting if r.kind == kind][:most] if count >= MIN_CLIENTS else waiting
+            alone = min(count, most) < MIN_CLIENTS
             if group and (alone or now != group.requests):
-                group.leave()
+                group.write_back()
                 group = None
             if alone:
                 for request in now:
-                    request.alone()
+                    request.run_alone()
                 continue
             group = group or Group(now, self._shared.flat.layout)
             gradients = self.gradients(group)
@@ -179,13 +178,15 @@ class Hub:
                 group.descend(gradients)
                 continue
             for request, gradient in zip(now, flat(gradients), strict=True):
-                request.answer = like(request.y, gradient.clone())  # a view would keep those of all clients in memory
+                request.result = vector_like(
+                    request.y, gradient.clone()
+                )  # a view would keep those of all clients in memory
         if group:
-            group.leave()
+            group.write_back()
 
-    def most(self, rows: int) -> int:
+    def max_clients(self, rows: int) -> int:
         """Clients in one call, where each has so many rows."""
-        return 1 if rows > self.rows else min(MOST // rows, ROOM // self._shared.flat.d)
+        return 1 if rows > self.rows else min(MAX_ROWS // rows, MAX_ENTRIES // self._shared.flat.d)
 
     def gradients(self, group: Group) -> dict[str, Tensor]:
         """(clients, ...) of each parameter, on the next batches."""
@@ -208,48 +209,50 @@ def flat(gradients: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([g.reshape(len(g), -1) for g in gradients.values()], 1)
 
 
-def hosted(
+def host_clients(
     shared: Shared, objectives: Mapping[int, TorchObjective], settings: Torch, facts: Mapping[str, Any]
-) -> Hosted:
-    """A rank's clients, and what computes them together; the run file is told where nothing does, and why."""
-    hub, own = Hub(shared), memory(shared.device, facts["transfers"])
-    reason = refusal(hub, shared, list(objectives.values()), settings)
+) -> HostedClients:
+    """A rank's clients with their batch trainer; where they cannot be batched, the facts for the run file say why."""
+    trainer, own = BatchTrainer(shared), memory(shared.device, facts["transfers"])
+    reason = reason_not_batched(trainer, shared, list(objectives.values()), settings)
     if reason:
-        return Hosted(objectives, {**facts, "batched": f"no: {reason}"}, memory=own)
-    return Hosted(objectives, {**facts, "batched": True}, hub.together, own)
+        return HostedClients(objectives, {**facts, "batched": f"no: {reason}"}, memory=own)
+    return HostedClients(objectives, {**facts, "batched": True}, trainer.train_batch, own)
 
 
-def refusal(hub: Hub, shared: Shared, clients: Sequence[TorchObjective], settings: Torch) -> str:
-    """Why these clients are not computed together; empty where they are, and the hub then knows up to how many rows.
+def reason_not_batched(
+    trainer: BatchTrainer, shared: Shared, clients: Sequence[TorchObjective], settings: Torch
+) -> str:
+    """Why these clients are not computed in batches; empty where they are, and `trainer.rows` is then set.
 
-    Two clients' gradients on a few rows are held against those that they compute themselves.
+    Two clients' gradients on a few rows are compared with those that the clients compute alone.
     """
     if not settings.batched:
         return "problem.torch.batched is false"
-    looks = Counter(c.rows.looks for c in clients).most_common(1)
-    if not looks or looks[0][1] < LEAST:
-        return f"fewer than {LEAST} clients on this rank, or with rows of one shape"
+    signatures = Counter(c.rows.signature for c in clients).most_common(1)
+    if not signatures or signatures[0][1] < MIN_CLIENTS:
+        return f"fewer than {MIN_CLIENTS} clients on this rank, or with rows of one shape"
     if shared.flat.stats:
         return "the module has buffers, as batch norm has for running statistics, that a pass may change"
-    if ROOM // shared.flat.d < LEAST:
-        return f"more than {ROOM // LEAST} parameters"
-    pair = [c for c in clients if c.rows.looks == looks[0][0]][:2]
+    if MAX_ENTRIES // shared.flat.d < MIN_CLIENTS:
+        return f"more than {MAX_ENTRIES // MIN_CLIENTS} parameters"
+    pair = [c for c in clients if c.rows.signature == signatures[0][0]][:2]
     x, rows = shared.flat.values(), np.arange(min(8, *(c.samples for c in pair)))
     with FlopCounterMode(display=False) as counter:
         alone = torch.stack([c.gradient(x, rows) for c in pair])
     if shared.device.type == "cpu" and (work := counter.get_total_flops()):
-        hub.rows = min(MOST, WORK * len(pair) * len(rows) // work)
-        if all(c.batch > hub.rows for c in clients):
-            return f"one client's batch is enough work for a CPU: it has more than {hub.rows} rows"
+        trainer.rows = min(MAX_ROWS, MAX_FLOPS * len(pair) * len(rows) // work)
+        if all(c.batch > trainer.rows for c in clients):
+            return f"one client's batch is enough work for a CPU: it has more than {trainer.rows} rows"
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*batching rule")  # vmap would loop over the clients, slowly
             group = Group([Request(c, x, [rows], None) for c in pair], shared.flat.layout)
-            together = flat(hub.gradients(group))
+            batched = flat(trainer.gradients(group))
     except Exception as error:  # whatever this module comes to under vmap; by itself it has just worked
         return shorten(str(error), 200)
     precision = torch.finfo(torch.bfloat16 if settings.autocast else x.dtype).eps
-    apart = float((together - alone).norm() / alone.norm())
+    apart = float((batched - alone).norm() / alone.norm())
     if not apart <= precision**0.5:
         return f"gradients under vmap are others: {apart:.1e} of their norm away"
     return ""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,19 +16,16 @@ from torch import Tensor
 
 from mpifl.errors import ConfigError
 from mpifl.memory import HOST, Arrival, Departure, Memory, Staged, cuda_aware
-from mpifl.transport.backoff import Backoff
-
-if TYPE_CHECKING:
-    from mpifl.problems.base import Place
-    from mpifl.problems.settings import Torch
+from mpifl.problems.base import ComputeResources
+from mpifl.problems.settings import Torch
 
 PAUSE = 1e-4  # s, the longest sleep while a GPU computes
 
 
-def prepare(settings: Torch, place: Place) -> tuple[torch.device, dict[str, Any]]:
-    """Sets this process up as the job says; its device, and what the run file is told. Raises ConfigError."""
-    device = choose(settings.device, place.local)
-    torch.set_num_threads(settings.threads or place.cores)
+def prepare(settings: Torch, resources: ComputeResources) -> tuple[torch.device, dict[str, Any]]:
+    """Configures torch in this process; its device, and facts for the run file. Raises ConfigError."""
+    device = choose_device(settings.device, resources.local_rank)
+    torch.set_num_threads(settings.threads or resources.cores)
     torch.use_deterministic_algorithms(bool(settings.deterministic))
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     facts = {"device": str(device), "threads": torch.get_num_threads(), "transfers": transfers(device)}
@@ -39,17 +37,17 @@ def prepare(settings: Torch, place: Place) -> tuple[torch.device, dict[str, Any]
     return device, facts
 
 
-def prepare_evaluation(settings: Torch, place: Place) -> tuple[torch.device, dict[str, Any]]:
+def prepare_evaluation(settings: Torch, resources: ComputeResources) -> tuple[torch.device, dict[str, Any]]:
     """Likewise for rank 0, which measures models: on the job's GPU where its host has that one, else on the CPU."""
     try:
-        choose(settings.device, place.local)
+        choose_device(settings.device, resources.local_rank)
     except ConfigError:
         settings = replace(settings, device="cpu")
-    device, facts = prepare(settings, place)
+    device, facts = prepare(settings, resources)
     return device, {**facts, "transfers": "host" if device.type == "cpu" else "copied"}
 
 
-def choose(name: str, local: int) -> torch.device:
+def choose_device(name: str, local: int) -> torch.device:
     """cpu; cuda: the GPU that falls to this rank, number `local` of those on its host; cuda:K. Raises ConfigError."""
     kind, _, number = name.partition(":")
     if kind == "cpu":
@@ -101,7 +99,7 @@ class Copy:
 
 
 class Gpu(Memory):
-    """A GPU's memory. What clients compute is asked for on the current stream; `seconds` were spent in `Copy`s."""
+    """A GPU's memory. Clients compute on the current stream; `seconds` were spent in `Copy`s."""
 
     transfers = "copied"
 
@@ -116,16 +114,17 @@ class Gpu(Memory):
         return found
 
     def wait(self, meanwhile: Callable[[], None]) -> None:
-        computed, backoff = self._mark(), Backoff()
+        computed, pause = self._mark(), 1e-6
         while not computed.query():
             meanwhile()
-            backoff.sleep(PAUSE)
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE)
 
     def _mark(self) -> torch.cuda.Event:
-        """What is over once all that was asked for so far is computed."""
+        """An event that completes once all that was queued so far is computed."""
         return torch.cuda.current_stream(self.device).record_event()
 
-    def room(self, d: int, dtype: np.dtype) -> Tensor:
+    def allocate(self, d: int, dtype: np.dtype) -> Tensor:
         """(d,) on the GPU, with what is there by chance. Nothing that is still to be computed reads or writes it: what
         belongs to `stream` is given out again only when all streams that used it are done with it (`use`)."""
         with torch.cuda.stream(self.stream):
@@ -137,7 +136,7 @@ class Gpu(Memory):
         return found
 
     def load(self, buffer: np.ndarray) -> tuple[Tensor, Copy]:
-        v = self.room(buffer.size, buffer.dtype)
+        v = self.allocate(buffer.size, buffer.dtype)
         return v, Copy(self, v, torch.from_numpy(buffer))
 
     def use(self, v: Tensor, loaded: Copy | None = None) -> None:
@@ -168,7 +167,7 @@ class Direct(Gpu):
     transfers = "direct"
 
     def arrival(self, count: int, d: int, dtype: np.dtype) -> Arrival:
-        return DirectArrival(self, [self.room(d, dtype) for _ in range(count)])
+        return DirectArrival(self, [self.allocate(d, dtype) for _ in range(count)])
 
     def departure(self, vectors: Sequence[Tensor], d: int, dtype: np.dtype) -> Departure:
         buffers = [v.contiguous() for v in vectors]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mpifl.objective import Vector
 from mpifl.problems.base import Layout
-
-Vector = Any  # (d,) NumPy array, or a tensor on the module's device
 
 
 def tensor(x: Vector) -> Tensor:
@@ -18,12 +15,12 @@ def tensor(x: Vector) -> Tensor:
     return torch.from_numpy(x) if isinstance(x, np.ndarray) else x
 
 
-def like(x: Vector, result: Tensor) -> Vector:
+def vector_like(x: Vector, result: Tensor) -> Vector:
     """A result as what x is, a NumPy array or a tensor, in the same memory."""
     return result.numpy() if isinstance(x, np.ndarray) else result
 
 
-def running(module: nn.Module) -> dict[str, Tensor]:
+def running_statistics(module: nn.Module) -> dict[str, Tensor]:
     """The running statistics of its norms, by name."""
     norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._NormBase)]
     kept = {id(b) for norm in norms for b in (norm.running_mean, norm.running_var) if b is not None}
@@ -31,7 +28,7 @@ def running(module: nn.Module) -> dict[str, Tensor]:
 
 
 class Flat:
-    """One module, held at one vector at a time.
+    """One module, bound to one flat vector at a time.
 
     The vector has the parameters that need a gradient, in the module's order, and where running statistics are averaged
     these follow. Other parameters and buffers stay what they are.
@@ -40,7 +37,7 @@ class Flat:
     def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype, averaged: bool) -> None:
         self.module = module.to(device=device, dtype=dtype)
         weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        stats = running(module)
+        stats = running_statistics(module)
         self._variances = [name.endswith("running_var") for name in stats]
         self.weights, self.stats = list(weights.values()), list(stats.values())
         self.averaged = averaged and bool(stats)
@@ -52,8 +49,8 @@ class Flat:
         self.trained = sum(self._sizes)  # entries that gradients change
         self.d = self.trained + (sum(self._stat_sizes) if self.averaged else 0)
         self._device, self.dtype = device, dtype
-        self._held: Vector = None
-        self._stats_at: Tensor | None = None  # where the statistics are views into
+        self._bound: Vector = None
+        self._bound_statistics: Tensor | None = None  # where the statistics are views into
         self._scratch = torch.empty(self.d - self.trained, device=device, dtype=dtype)
 
     def values(self) -> Tensor:
@@ -65,11 +62,11 @@ class Flat:
         """A copy of the running statistics, for one client; null where there are none, or the vector has them."""
         return torch.cat([part.reshape(-1) for part in self.stats]) if self.stats and not self.averaged else None
 
-    def hold(self, x: Vector, stats: Tensor | None = None) -> None:
+    def bind(self, x: Vector, stats: Tensor | None = None) -> None:
         """From now on the module's parameters are views of x (d,), and its running statistics of `stats` or, where that
         is null, of a copy of those in x: x itself is not changed by a forward pass."""
-        if x is not self._held:
-            self._held, whole = x, tensor(x)
+        if x is not self._bound:
+            self._bound, whole = x, tensor(x)
             for weight, values in zip(self.weights, whole[: self.trained].split(self._sizes), strict=True):
                 weight.data = values.view(weight.shape)
         if not self.stats:
@@ -77,17 +74,17 @@ class Flat:
         if stats is None:
             stats = self._scratch
             stats.copy_(tensor(x)[self.trained :])
-        if stats is not self._stats_at:
-            self._stats_at = stats
+        if stats is not self._bound_statistics:
+            self._bound_statistics = stats
             for part, values in zip(self.stats, stats.split(self._stat_sizes), strict=True):
                 part.data = values.view(part.shape)
         for part, is_variance in zip(self.stats, self._variances):
             if is_variance:
                 part.clamp_(min=0)  # rules that extrapolate or reflect may have averaged to less
 
-    def hold_in_place(self, y: Vector) -> None:
+    def bind_in_place(self, y: Vector) -> None:
         """Likewise, but averaged statistics are views of y as well: a forward pass in training changes them there."""
-        self.hold(y, tensor(y)[self.trained :] if self.averaged else None)
+        self.bind(y, tensor(y)[self.trained :] if self.averaged else None)
 
     def update_buffers(self, y: Vector) -> None:
         """Writes the statistics that the last forward pass left into y, in place."""

@@ -7,20 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from math import nan
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mpifl.objective import Vector
 from mpifl.problems.models.rows import Batches
-from mpifl.problems.torch.flat import Flat, Vector, like
+from mpifl.problems.settings import ProblemSettings
+from mpifl.problems.torch.flat import Flat, vector_like
 
-if TYPE_CHECKING:
-    from mpifl.problems.settings import ProblemConfig
-
-MOST = 4096  # rows in one pass: a gradient over more is the mean of pieces
-CHUNK = 256  # rows that are measured together
+MAX_ROWS = 4096  # rows in one pass: a gradient over more is the mean of pieces
+EVALUATION_ROWS = 256  # rows that are measured together
 
 
 class Windows:
@@ -45,7 +44,7 @@ class Examples:
     def __init__(self, x: Tensor | Windows, y: Tensor) -> None:
         self.x, self.y = x, y
         window = (x.window,) if isinstance(x, Windows) else x.shape[1:]
-        self.looks = window, x.dtype, y.shape[1:], y.dtype  # rows that look alike make one tensor
+        self.signature = window, x.dtype, y.shape[1:], y.dtype  # rows of one signature make one tensor
 
     def __len__(self) -> int:
         return len(self.y)
@@ -55,7 +54,7 @@ class Examples:
         return Examples(self.x.to(device) if isinstance(self.x, Tensor) else self.x, self.y.to(device))
 
     def take(self, rows: Any) -> tuple[Tensor, Tensor]:
-        """Copies of those of a batch, as modules may change their input in place: row numbers (int64), or a slice."""
+        """Copies of a batch's inputs and targets, as modules may change them; rows: numbers (int64), or a slice."""
         if not isinstance(rows, np.ndarray):
             x = self.x[rows].clone() if isinstance(self.x, Tensor) else self.x[rows]
             return x, self.y[rows].clone()
@@ -64,26 +63,28 @@ class Examples:
         return x, self.y.index_select(0, at)
 
 
-class Meeting(Protocol):
-    """Where clients that compute at the same time have their requests answered together (`batched`)."""
+class BatchExecutor(Protocol):
+    """Computes the requests of several clients in one call (`BatchTrainer`)."""
 
-    def ask(self, objective: TorchObjective, y: Vector, batches: Sequence[Any], step: float | None = None) -> Any: ...
+    def submit(
+        self, objective: TorchObjective, y: Vector, batches: Sequence[Any], step: float | None = None
+    ) -> Any: ...
 
 
 class Shared:
     """What the clients of one rank share: one module, one loss, one device."""
 
     def __init__(
-        self, flat: Flat, loss: Callable[[Tensor, Tensor], Tensor], device: torch.device, config: ProblemConfig
+        self, flat: Flat, loss: Callable[[Tensor, Tensor], Tensor], device: torch.device, settings: ProblemSettings
     ) -> None:
-        assert config.torch is not None
-        self.flat, self.loss, self.device, self.l2 = flat, loss, device, config.l2
-        self.shrinks = self._matrices()
-        self._bfloat16 = config.torch.autocast == "bfloat16"
-        self.meeting: Meeting | None = None  # while several clients compute together
-        self._here: tuple[np.ndarray | None, Vector] = None, None
+        assert settings.torch is not None
+        self.flat, self.loss, self.device, self.l2 = flat, loss, device, settings.l2
+        self.regularised = self._regularised_parameters()
+        self._bfloat16 = settings.torch.autocast == "bfloat16"
+        self.executor: BatchExecutor | None = None  # while several clients compute together
+        self._on_device: tuple[np.ndarray | None, Vector] = None, None
 
-    def _matrices(self) -> list[nn.Parameter]:
+    def _regularised_parameters(self) -> list[nn.Parameter]:
         """The parameters that l2 shrinks: biases and those of norms are left out."""
         return [p for p in self.flat.weights if p.ndim > 1] if self.l2 else []
 
@@ -92,23 +93,23 @@ class Shared:
         if device == self.device:
             return
         self.flat, self.device = Flat(self.flat.module, device, self.flat.dtype, self.flat.averaged), device
-        self.shrinks = self._matrices()
+        self.regularised = self._regularised_parameters()
         if isinstance(self.loss, nn.Module):
             self.loss.to(device)
 
-    def here(self, x: np.ndarray) -> Vector:
+    def to_device(self, x: np.ndarray) -> Vector:
         """A model (d,) where the module is; copied there once, however often it is asked for."""
         if self.device.type == "cpu":
             return x
-        if x is not self._here[0]:
-            self._here = x, torch.from_numpy(x).to(self.device)
-        return self._here[1]
+        if x is not self._on_device[0]:
+            self._on_device = x, torch.from_numpy(x).to(self.device)
+        return self._on_device[1]
 
-    def look(self, x: np.ndarray) -> None:
-        """Holds the model x (d,) to be measured: nothing is drawn, and nothing changes. Where clients keep statistics
-        of their own the shared model has none: norms then take those of the rows at hand."""
+    def load_for_evaluation(self, x: np.ndarray) -> None:
+        """Binds the module to the model x (d,) for an evaluation: nothing is drawn or changed. Where clients keep
+        statistics of their own the shared model has none: norms then take those of the rows at hand."""
         flat = self.flat
-        flat.hold(self.here(x), flat.own_statistics())
+        flat.bind(self.to_device(x), flat.own_statistics())
         flat.module.eval()
         for part in flat.module.modules() if not flat.averaged else ():
             if isinstance(part, nn.modules.batchnorm._BatchNorm):
@@ -124,12 +125,12 @@ class Shared:
             return self.loss(self.flat.module(x), y)
 
     def regulariser(self) -> float:
-        """nu/2 ||w||^2 of the model that is held."""
-        return self.l2 / 2 * sum(float((p.detach().double() ** 2).sum()) for p in self.shrinks)
+        """nu/2 ||w||^2 of the bound model."""
+        return self.l2 / 2 * sum(float((p.detach().double() ** 2).sum()) for p in self.regularised)
 
     def add_regulariser(self) -> None:
         """Adds nu w to the gradients."""
-        for p in self.shrinks:
+        for p in self.regularised:
             if p.grad is None:  # it has no part in the loss
                 p.grad = torch.zeros_like(p)
             p.grad.add_(p.detach(), alpha=self.l2)
@@ -139,10 +140,10 @@ class TorchObjective(Batches):
     """One client's f_i. NumPy vectors give NumPy gradients in the same memory as torch's; tensors give tensors."""
 
     def __init__(
-        self, shared: Shared, config: ProblemConfig, meta: dict[str, Any], i: int, seed: int, rows: Examples,
+        self, shared: Shared, settings: ProblemSettings, meta: dict[str, Any], i: int, seed: int, rows: Examples,
         own: Examples | None,
     ) -> None:  # fmt: skip
-        super().__init__(config, meta, i, seed)
+        super().__init__(settings, meta, i, seed)
         self.shared, self.rows, self.own = shared, rows, own
         self.stats = shared.flat.own_statistics()
 
@@ -155,11 +156,11 @@ class TorchObjective(Batches):
 
     def descend(self, y: Vector, batches: Sequence[Any], step: float) -> None:
         """y <- y - step * gradient(y, rows) for each batch, in place; the arithmetic is that of torch.optim.SGD."""
-        if self.shared.meeting:
-            self.shared.meeting.ask(self, y, batches, step)
+        if self.shared.executor:
+            self.shared.executor.submit(self, y, batches, step)
             return
         flat = self.shared.flat
-        flat.hold(y, self.stats) if self.stats is not None else flat.hold_in_place(y)
+        flat.bind(y, self.stats) if self.stats is not None else flat.bind_in_place(y)
         flat.module.train()
         for p in flat.weights:
             p.grad = None
@@ -172,15 +173,15 @@ class TorchObjective(Batches):
                         p.grad = None
 
     def gradient(self, x: Vector, rows: Any = None) -> Vector:
-        if self.shared.meeting:
-            return self.shared.meeting.ask(self, x, [rows])
-        self.shared.flat.hold(x, self.stats)
+        if self.shared.executor:
+            return self.shared.executor.submit(self, x, [rows])
+        self.shared.flat.bind(x, self.stats)
         self.shared.flat.module.train()
-        return like(x, self._gradient(rows))
+        return vector_like(x, self._gradient(rows))
 
     def measured_gradient(self, x: np.ndarray) -> Tensor:
         """(d,) of all rows, with the module as it is when models are measured."""
-        self.shared.look(x)
+        self.shared.load_for_evaluation(x)
         with torch.backends.cudnn.flags(enabled=False):  # as in `fisher`
             return self._gradient(None, exact=True)
 
@@ -196,11 +197,11 @@ class TorchObjective(Batches):
         self.shared.add_regulariser()
 
     def save(self) -> dict[str, Vector]:
-        """A copy of what it remembers from one contact to the next: running statistics of its own."""
+        """A copy of its state from one contact to the next: running statistics of its own."""
         return {} if self.stats is None else {"stats": self.stats.clone()}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Takes over what `save` told, as tensors or arrays."""
+        """Restores what `save` returned, as tensors or arrays."""
         if self.stats is not None:
             self.stats.copy_(torch.as_tensor(saved["stats"]))
 
@@ -209,24 +210,24 @@ class TorchObjective(Batches):
         self.shared.flat.update_buffers(y)
 
     def _values(self, rows: Any, exact: bool = False) -> Iterator[tuple[Tensor, float]]:
-        """Mean losses of a batch (null: all rows), in pieces of at most MOST rows, and each piece's share of it."""
+        """Mean losses of a batch (null: all rows), in pieces of at most MAX_ROWS rows, and each piece's share of it."""
         if isinstance(rows, np.ndarray):
-            rows, total = [rows[k : k + MOST] for k in range(0, len(rows), MOST)], len(rows)
+            rows, total = [rows[k : k + MAX_ROWS] for k in range(0, len(rows), MAX_ROWS)], len(rows)
         else:
             total = self.samples
-            rows = [slice(k, min(k + MOST, total)) for k in range(0, total, MOST)]
+            rows = [slice(k, min(k + MAX_ROWS, total)) for k in range(0, total, MAX_ROWS)]
         for piece in rows:
             x, y = (part.to(self.shared.device) for part in self.rows.take(piece))
             yield self.shared.value(x, y, exact), len(y) / total
 
     @torch.no_grad()
     def loss(self, x: Vector, rows: Any = None) -> float:
-        self._look(x)
+        self._load(x)
         mean = sum(float(value) * share for value, share in self._values(rows))
         return mean + self.shared.regulariser()
 
     def fisher(self, x: Vector) -> Vector:
-        self._look(x)
+        self._load(x)
         flat = self.shared.flat
         total = torch.zeros_like(flat.new_gradient())
         with torch.backends.cudnn.flags(enabled=False):  # whose LSTMs give no gradients where nothing is drawn
@@ -234,17 +235,17 @@ class TorchObjective(Batches):
                 row = flat.new_gradient()
                 self.shared.value(*self.rows.take(slice(k, k + 1))).backward()
                 total += row**2
-        return like(x, total / self.samples)
+        return vector_like(x, total / self.samples)
 
     def accuracy(self, x: Vector) -> float:
         if not self.own:
             return nan
-        self._look(x)
+        self._load(x)
         return measure(self.shared, self.own)[1] / len(self.own)
 
-    def _look(self, x: Vector) -> None:
-        """Holds x, for passes that change nothing."""
-        self.shared.flat.hold(x, self.stats)
+    def _load(self, x: Vector) -> None:
+        """Binds the module to x, for passes that change nothing."""
+        self.shared.flat.bind(x, self.stats)
         self.shared.flat.module.eval()
 
 
@@ -252,7 +253,10 @@ class TorchObjective(Batches):
 def measure(shared: Shared, rows: Examples) -> tuple[float, float]:
     """The sum of the rows' losses and how many are classified rightly; nan where scores are no class scores."""
     total, right = 0.0, 0.0
-    ends = [*range(CHUNK, len(rows) - 1, CHUNK), len(rows)]  # no last piece of one row, which norms cannot look at
+    ends = [
+        *range(EVALUATION_ROWS, len(rows) - 1, EVALUATION_ROWS),
+        len(rows),
+    ]  # no last piece of one row, which norms cannot look at
     for begin, end in pairwise([0, *ends]):
         x, y = (part.to(shared.device) for part in rows.take(slice(begin, end)))
         scores = shared.flat.module(x)

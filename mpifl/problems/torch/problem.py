@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,32 +14,35 @@ from torch.nn.functional import cross_entropy
 
 from mpifl.errors import ConfigError
 from mpifl.objective import to_numpy
-from mpifl.problems.base import Hosted, Layout, Place, Rows, Shard
+from mpifl.problems.base import ComputeResources, HostedClients, Layout, Rows, Shard
 from mpifl.problems.models.rows import RowProblem
-from mpifl.problems.torch.batched import hosted
+from mpifl.problems.settings import ProblemSettings
+from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, Windows, measure
 from mpifl.rng import stream
 
-if TYPE_CHECKING:
-    from mpifl.problems.models.network import Network
-    from mpifl.problems.settings import ProblemConfig
-
 CPU = torch.device("cpu")
 
 
+class ModuleBuilder(Protocol):
+    """What this module uses of `models.network.Network`."""
+
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> torch.nn.Module: ...
+
+
 def seeded(seed: int, build: Any) -> Any:
-    """What `build` makes with torch's generator at a place that the run's seed gives; it is then as it was."""
+    """Calls `build` with torch's generator seeded from the run's seed; restores the generator afterwards."""
     with torch.random.fork_rng([]):
         torch.manual_seed(int(stream(seed, "init").integers(2**63)))
         return build()
 
 
 class TorchProblem(RowProblem):
-    """Rows dealt to n clients, and a torch module with cross entropy."""
+    """Rows partitioned over n clients, and a torch module with cross entropy."""
 
-    model: Network
+    model: Any  # a `models.network.Network`
 
     def _layout(self, rows: Rows) -> Layout:
         self._shape = rows.shape or rows.x.shape[1:]
@@ -48,12 +51,12 @@ class TorchProblem(RowProblem):
             self._shape, self._vocabulary = (rows.tokens.window,), rows.tokens.vocabulary
             self._text = mapped(rows.tokens.file)
         self._classes = rows.classes
-        self._shared = Shared(self._flat(0), cross_entropy, CPU, self._config)
+        self._shared = Shared(self._flat(0), cross_entropy, CPU, self._settings)
         return self._shared.flat.layout
 
-    def prepare(self, place: Place) -> Mapping[str, Any]:
-        assert self._config.torch is not None
-        device, facts = prepare_evaluation(self._config.torch, place)
+    def prepare(self, resources: ComputeResources) -> Mapping[str, Any]:
+        assert self._settings.torch is not None
+        device, facts = prepare_evaluation(self._settings.torch, resources)
         self._shared.move(device)
         return facts
 
@@ -63,8 +66,8 @@ class TorchProblem(RowProblem):
         except (RuntimeError, TypeError, MemoryError, OverflowError) as error:
             text = f"a network that torch can make: {str(error).splitlines()[0][:200]}"
             raise ConfigError("problem.model", getattr(self.model, "name", ""), text) from error
-        assert self._config.torch is not None
-        return Flat(module, CPU, getattr(torch, self.dtype.name), self._config.torch.buffers == "averaged")
+        assert self._settings.torch is not None
+        return Flat(module, CPU, getattr(torch, self.dtype.name), self._settings.torch.buffers == "averaged")
 
     def initial(self, seed: int) -> np.ndarray:
         """(d,) the module's own initial values, or all parameters from the law `init`."""
@@ -75,14 +78,14 @@ class TorchProblem(RowProblem):
         return x
 
     def _measure(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, int]:
-        self._shared.look(x)
+        self._shared.load_for_evaluation(x)
         total, right = measure(self._shared, examples(rows, y, self._shape, self._text, CPU))
         return total, int(right)
 
     def gradient_norm(self, x: np.ndarray) -> float:
         meta = {**self.meta, "samples": [len(self._y)], "clients": 1}
         rows = examples(self._x, self._y, self._shape, self._text, CPU)
-        whole = TorchObjective(self._shared, self._config, meta, 0, 0, rows, None)
+        whole = TorchObjective(self._shared, self._settings, meta, 0, 0, rows, None)
         return float(np.linalg.norm(to_numpy(whole.measured_gradient(x))))
 
 
@@ -107,21 +110,26 @@ def examples(
 
 
 def host_rows(
-    model: Network, config: ProblemConfig, meta: dict[str, Any], shards: Mapping[int, Shard], seed: int, place: Place
-) -> Hosted:
+    model: ModuleBuilder,
+    settings: ProblemSettings,
+    meta: dict[str, Any],
+    shards: Mapping[int, Shard],
+    seed: int,
+    resources: ComputeResources,
+) -> HostedClients:
     """The clients of a rank, which share one module. Raises ConfigError."""
-    assert config.torch is not None
-    device, facts = prepare(config.torch, place)
+    assert settings.torch is not None
+    device, facts = prepare(settings.torch, resources)
     shape, text, vocabulary = tuple(meta["shape"]), None, 0
     if meta["tokens"]:
         file, window, vocabulary = meta["tokens"]
         shape, text = (window,), mapped(file)
     module = seeded(seed, lambda: model.build(shape, meta["classes"], vocabulary))
-    flat = Flat(module, device, getattr(torch, meta["dtype"]), config.torch.buffers == "averaged")
-    shared = Shared(flat, cross_entropy, device, config)
+    flat = Flat(module, device, getattr(torch, meta["dtype"]), settings.torch.buffers == "averaged")
+    shared = Shared(flat, cross_entropy, device, settings)
 
     def client(i: int, shard: Shard) -> TorchObjective:
         parts = [examples(shard[k], shard[k + 1], shape, text, device) for k in range(0, len(shard), 2)]
-        return TorchObjective(shared, config, meta, i, seed, parts[0], parts[1] if len(parts) > 1 else None)
+        return TorchObjective(shared, settings, meta, i, seed, parts[0], parts[1] if len(parts) > 1 else None)
 
-    return hosted(shared, {i: client(i, shard) for i, shard in shards.items()}, config.torch, facts)
+    return host_clients(shared, {i: client(i, shard) for i, shard in shards.items()}, settings.torch, facts)

@@ -10,7 +10,7 @@ from mpifl.problems.base import Data, Rows
 
 
 @dataclass(frozen=True)
-class Nothing(Data):
+class NoData(Data):
     """No data set, for models that need none."""
 
     name: str = "none"
