@@ -161,7 +161,9 @@ def stability(run: Cell) -> tuple[str, str]:
     ranges = []
     for x in (problem.initial(job.seed), last):
         shards = (problem.shard(i) for i in range(problem.clients))
-        clients = [problems.objective(job.problem, problem.meta, s, i, 0) for i, s in enumerate(shards)]
+        clients = [
+            job.problem.model.objective(job.problem.settings, problem.meta, s, i, 0) for i, s in enumerate(shards)
+        ]
         h = [float(client.fisher(x).max()) for client in clients]
         ranges.append(f"{factor * min(h):.2f} to {factor * max(h):.2f}")
     return ranges[0], ranges[1]

@@ -117,7 +117,9 @@ def at_both_models(data: str, label: str, rounds: int = 60) -> np.ndarray:
 def client_objectives(job: mpifl.Job, problem: Any) -> list[Any]:
     """Each client's objective."""
     shards = (problem.shard(i) for i in range(problem.clients))
-    return [job.problem.model.objective(job.problem, problem.meta, s, i, job.seed) for i, s in enumerate(shards)]
+    return [
+        job.problem.model.objective(job.problem.settings, problem.meta, s, i, job.seed) for i, s in enumerate(shards)
+    ]
 
 
 def smallest(tau: float, steps: int = 4000) -> float:
