@@ -55,8 +55,8 @@ def load_job(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys:
 def load_problem(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys: Any) -> Problem:
     """What a job, given as `load_job` takes it, minimises: each client's data, the initial model, the evaluation.
 
-    `job.problem.model.objective(job.problem.settings, problem.meta, problem.shard(i), i, job.seed)` is client i's objective.
-    Raises ConfigError.
+    Client i's objective is `job.problem.model.objective(job.problem.settings, problem.meta, problem.shard(i), i,
+    job.seed)`. Raises ConfigError.
     """
     return _load_problem(load_job(job, *overrides, **keys))
 
