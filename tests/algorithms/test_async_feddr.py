@@ -16,6 +16,7 @@ from mpifl.config.job import job_from_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_feddr import JOB, X0, by_formula, exact, prox
 from tests.loops import Log, Picked, close, optimum, quadratics, random_quadratics, run
+from tests.tiers import long
 
 ORDER = np.random.default_rng(1).choice(4, 4000, p=[0.5, 0.25, 0.2, 0.05]).tolist()
 
@@ -80,7 +81,7 @@ def test_messages_are_stale_and_answers_are_not() -> None:
         assert (message.vectors[0] == log.models[k]).all()
 
 
-@pytest.mark.parametrize("g", [NoRegulariser(), L1(tau=0.2)], ids=lambda g: g.name)
+@pytest.mark.parametrize("g", [long(NoRegulariser()), L1(tau=0.2)], ids=lambda g: g.name)
 def test_ASYNCDR_3(g: Any) -> None:
     """Client 0 arrives ten times as often as client 3, and all messages are stale: the exact minimiser all the same."""
     clients = random_quadratics(5, 4, low=1.0)

@@ -14,7 +14,7 @@ from mpifl.algorithms.fedprox import FedProx
 from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
 from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
-from tests.tiers import parameters
+from tests.tiers import long, parameters
 
 ALL = list(range(4))
 
@@ -111,7 +111,7 @@ def test_FEDDANE_4(mu: float, kind: str) -> None:
             close(model, other.models[k])
 
 
-@pytest.mark.parametrize(("mu", "limit"), [(0.1, -0.042654028436), (1.0, -9 / 31), (10.0, -9 / 13)])
+@pytest.mark.parametrize(("mu", "limit"), [long(0.1, -0.042654028436), (1.0, -9 / 31), long(10.0, -9 / 13)])
 def test_FEDDANE_5(mu: float, limit: float) -> None:
     """A decaying correction: the limit is FedProx's fixed point -9 mu/(20 + 11 mu) (T1), not the optimum -9/11."""
     close(limit, -9 * mu / (20 + 11 * mu))

@@ -19,6 +19,7 @@ from mpifl.errors import ConfigError
 from tests.algorithms.test_proximal import minimised
 from tests.algorithms.world import World
 from tests.loops import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.tiers import long
 
 X0 = np.array([1.0, -2.0, 0.5])
 
@@ -135,7 +136,7 @@ def test_FEDDR_3(cohort: int | None, sampling: str) -> None:
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("alpha", "eta"), [(1.0, 0.5), (1.95, 0.5), (1.5, 2.0), (0.5, 0.2)])
+@pytest.mark.parametrize(("alpha", "eta"), [long(1.0, 0.5), long(1.95, 0.5), (1.5, 2.0), (0.5, 0.2)])
 def test_FEDDR_4(alpha: float, eta: float) -> None:
     """2 of 5 clients a round: the minimiser of f, and x_i = xbar for all."""
     clients = random_quadratics(6, 5)

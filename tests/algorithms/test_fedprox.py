@@ -15,6 +15,7 @@ from mpifl.algorithms.fedprox import FedProx
 from mpifl.errors import ConfigError
 from mpifl.rng import stream
 from tests.loops import Log, Quadratic, close, quadratics, random_quadratics, run
+from tests.tiers import long
 
 
 @dataclass
@@ -100,7 +101,7 @@ def test_FEDPROX_2_tends_to_the_optimum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mu", "limit"), [(0.1, -0.042654028436018957), (1, -0.290322580645161290), (10, -0.692307692307692307)]
+    ("mu", "limit"), [long(0.1, -0.042654028436018957), (1, -0.290322580645161290), long(10, -0.692307692307692307)]
 )
 def test_T1(mu: float, limit: float) -> None:
     """a = (1, 10), c = (1, -1), exact prox: -9 mu/(20 + 11 mu), while the optimum is -9/11."""

@@ -33,7 +33,7 @@ no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a GPU
 
 @no_gpu
 @pytest.mark.parametrize(
-    ("device", "ranks"), parameters([("cuda", 0), ("cuda", 3), ("cuda:1", 0), ("cuda:1", 3)], [("cuda", 3)])
+    ("device", "ranks"), parameters([("cuda", 0), ("cuda", 3), ("cuda:1", 0), ("cuda:1", 3)], [("cuda", 0)])
 )
 def test_a_gpu_where_there_is_none(run: Start, tmp_path: Path, device: str, ranks: int) -> None:
     """One line, before any work."""

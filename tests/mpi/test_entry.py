@@ -102,7 +102,8 @@ def test_every_mistake_is_one_line(folder: Path) -> None:
     assert good.codes == [0] * 3 and good.changed == ["kept.h5"] and kept.read_bytes() != b"kept"
 
 
-@pytest.mark.parametrize("case", parameters(["no rows", "unseeded"], ["unseeded"]))
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["no rows", "unseeded"])
 def test_the_launcher_passes_the_exit_code_on(run: Start, folder: Path, case: str) -> None:
     done = run(3, *MPIFL, "run", "good.yaml", f"problem.options.case={case}")
     ours = [line for line in done.err.splitlines() if line.startswith("mpifl: ")]
@@ -110,6 +111,7 @@ def test_the_launcher_passes_the_exit_code_on(run: Start, folder: Path, case: st
     assert not list(folder.rglob("*.h5"))
 
 
+@pytest.mark.long
 def test_an_error_of_the_users_own_code_is_shown_with_its_place(run: Start, folder: Path) -> None:
     done = run(3, *MPIFL, "run", "good.yaml", "problem.options.case=raises")
     assert done.code == 3 and 'KeyError: "of the user\'s own"' in done.err and "mine.py" in done.err, str(done)

@@ -66,7 +66,7 @@ def test_a_client_raises(run: Start, failing: Any, tmp_path: Path, ranks: int, c
     assert not differing(tmp_path / "f.h5", tmp_path / "f-replay.h5", but=("events",))
 
 
-@pytest.mark.parametrize("ranks", [3, 0])
+@pytest.mark.parametrize("ranks", [long(3), 0])
 def test_a_loss_that_fails_the_run(run: Start, failing: Any, tmp_path: Path, ranks: int) -> None:
     done = run(ranks, *RUN, failing("train", faults={"lost": "stop"}))
     assert done.code == 3 and done.err.count("Traceback") == 1, str(done)
@@ -92,7 +92,7 @@ def test_a_client_raises_before_the_run(run: Start, failing: Any, tmp_path: Path
         long("wider", REAL, 20000, "client 1 sends float64 of shape (20000,), not float32 of shape (20000,)"),
         ("two", REAL, 20, "client 1 sends 2 vectors, more than vectors_up"),
         ("nan", VIRTUAL, 20, "the update is not finite"),
-        ("infinite", REAL, 20000, "the update is not finite"),
+        long("infinite", REAL, 20000, "the update is not finite"),
         long("large", VIRTUAL, 20, "the update's norm"),
     ],
 )
@@ -113,7 +113,7 @@ def test_an_update_is_refused(
     assert not differing(tmp_path / "f.h5", tmp_path / "f-replay.h5", but=("events",))
 
 
-@pytest.mark.parametrize("ranks", [3, 0])
+@pytest.mark.parametrize("ranks", [3, long(0)])
 def test_a_client_is_set_aside(run: Start, failing: Any, tmp_path: Path, ranks: int) -> None:
     """After so many refusals in a row."""
     done = run(ranks, *RUN, failing("always nan", VIRTUAL, 20, {"updates": 120}, faults={"refusals": 4}))

@@ -13,7 +13,7 @@ from mpifl import open_run
 from tests.mpi.cases import DIGITS, job
 from tests.mpi.conftest import Start, in_one_job, write
 from tests.mpi.files import attribute, differing
-from tests.tiers import parameters
+from tests.tiers import long, parameters
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(280)]
 DEADLINE = 130.0
@@ -121,7 +121,7 @@ with open(f"rank-{os.getpid()}.told", "w") as told:  # a file a rank: printed li
 """
 
 
-@pytest.mark.parametrize("model", [pytest.param("logistic", marks=pytest.mark.smoke), "torch-logistic"])
+@pytest.mark.parametrize("model", [pytest.param("logistic", marks=pytest.mark.smoke), long("torch-logistic")])
 def test_torch_is_imported_where_it_is_needed_and_nowhere_else(model: str, run: Start, tmp_path: Path) -> None:
     """On every rank."""
     case = write(tmp_path, "lazy", job({"name": "fedavg"}, {**DIGITS, "model": model}, **FEW))

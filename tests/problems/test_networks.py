@@ -156,11 +156,11 @@ def filled(module: Any) -> Any:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (Resnet(depth=18), [-3.044144125071371, 2.9576895937187766, -1.4798553686063303]),
+        long(Resnet(depth=18), [-3.044144125071371, 2.9576895937187766, -1.4798553686063303]),
         (Resnet(depth=18, norm="batch"), [-1.7892179029139779, 2.360288018872189, -2.619403650038058]),
-        (Resnet(depth=34), [-3.104139891519678, 3.436572083964548, -3.7084420653761114]),
+        long(Resnet(depth=34), [-3.104139891519678, 3.436572083964548, -3.7084420653761114]),
         (Resnet(depth=50), [-0.6059409706384744, -0.07228802123129285, -1.5398096894105362]),
-        (Resnet(depth=50, norm="batch"), [-0.5971594623434047, -1.0453627873122324, -1.4176074474210352]),
+        long(Resnet(depth=50, norm="batch"), [-0.5971594623434047, -1.0453627873122324, -1.4176074474210352]),
         (Vgg11(norm="none"), [-0.023129542556433402, 1.2827600299625614, -0.028657283593798044]),
     ],
     ids=shown,
@@ -210,7 +210,7 @@ def test_shortcuts_of_option_a() -> None:
     assert torch.allclose(module(x), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("norm", ["group", "batch", "none"])
+@pytest.mark.parametrize("norm", [long("group"), long("batch"), "none"])
 def test_first_scores_of_vgg_depend_on_the_row(norm: str) -> None:
     """Under PyTorch's own law, whose variance is a sixth of He's, eight convolutions and no norm: 2e-5."""
     scores = built(Vgg11(norm=norm), MNIST)(pictures(MNIST, 16))
