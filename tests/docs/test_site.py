@@ -1,0 +1,213 @@
+"""The documentation site: it builds, its links and images lead somewhere, a browser shows it without errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+from tests.docs.pages import PAGES, ROOT, name
+
+pytest.importorskip("material", reason="the site's generator is not installed: pip install -e .[docs]")
+pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` does: with warnings as errors."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+class Page(HTMLParser):
+    """The links, resources and ids of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.resources: list[str] = []
+        self.ids: set[str] = set()
+        self.unnamed = 0  # images without a text for those who do not see them
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {key: value or "" for key, value in attrs}
+        self.ids |= {values[key] for key in ("id", "name") if key in values and tag != "meta"}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        if tag in ("img", "script", "iframe") and values.get("src"):
+            self.resources.append(values["src"])
+        if tag == "link" and values.get("rel") not in ("canonical", "next", "prev"):
+            self.resources.append(values.get("href", ""))
+        self.unnamed += tag == "img" and not values.get("alt")
+
+
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path) for path in sorted(site.rglob("*.html")) if path.name != "404.html"}
+
+
+def test_links_and_resources_are_in_the_site(site: Path) -> None:
+    """Relative links lead to a file, and to an anchor in it; what a page loads comes from the site itself."""
+    found = pages(site)
+    assert len(found) > 40
+    wrong = []
+    for path, page in found.items():
+        for target in page.links + page.resources:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                if target in page.resources and parts.scheme != "data":
+                    wrong.append(f"{path.relative_to(site)} loads {target}")
+                continue
+            file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if not file.is_file():
+                wrong.append(f"{path.relative_to(site)}: {target}")
+            elif parts.fragment and file in found and unquote(parts.fragment) not in found[file].ids:
+                wrong.append(f"{path.relative_to(site)}: no anchor {target}")
+    assert not wrong, "\n".join(wrong[:20])
+
+
+def test_images_have_a_text(site: Path) -> None:
+    assert not [path.name for path, page in pages(site).items() if page.unnamed]
+
+
+def test_style_sheets_load_nothing_from_elsewhere(site: Path) -> None:
+    for sheet in site.rglob("*.css"):
+        assert not re.findall(r"url\(['\"]?https?:|@import", sheet.read_text(encoding="utf-8")), sheet
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """A page that nobody can find is not documentation."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in PAGES:
+        if name(page).startswith("docs/"):
+            assert re.search(rf"[ :-] {re.escape(name(page)[5:])}$", text, re.M), name(page)
+
+
+def test_everything_public_is_documented() -> None:
+    import mpifl
+
+    shown = re.findall(r"^::: mpifl\.(\w+)$", (ROOT / "docs/reference/python.md").read_text(encoding="utf-8"), re.M)
+    assert sorted(shown) == sorted(set(mpifl.__all__) - {"__version__"})
+
+
+def test_generated_pages_have_every_key_command_and_method(site: Path) -> None:
+    """The reference is made from the definitions: nothing of them is missing, whatever is added."""
+    from mpifl import algorithms
+    from mpifl.cli import COMMANDS
+    from mpifl.config.job import FAMILIES
+
+    def shown(page: str) -> set[str]:
+        return set(re.findall(r"<code>([^<]*)</code>", (site / page).read_text(encoding="utf-8")))
+
+    assert {f"mpifl {command}" for command in COMMANDS} <= shown("reference/cli.html")
+    assert set(algorithms.names()) <= shown("reference/algorithm-options.html")
+    job = shown("reference/job-file.html")
+    for family in ("data", "partition", "model", "init", "delay"):
+        assert set(FAMILIES[family].names()) <= job
+    assert {"problem.l2", "stop.time", "faults.lost", "checkpoint.every", "clock.mode"} <= job
+
+
+def test_diagrams_are_those_of_the_script() -> None:
+    sys.path.insert(0, str(ROOT / "docs" / "generator"))
+    try:
+        import diagrams
+    finally:
+        sys.path.pop(0)
+    for file, draw in diagrams.DIAGRAMS.items():
+        assert (ROOT / "docs" / "assets" / file).read_text(encoding="utf-8") == draw(), "run docs/generator/diagrams.py"
+
+
+def test_the_citation_names_every_paper() -> None:
+    """CITATION.cff has the fields that its format requires, and each arXiv number that a method's file names."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors", "references"} <= set(cited)
+    for reference in cited["references"]:
+        assert {"type", "title", "authors"} <= set(reference)
+        assert all(("family-names" in author) != ("name" in author) for author in reference["authors"])
+    numbers = set(re.findall(r"\d{4}\.\d{4,5}", json.dumps(cited)))
+    named = {
+        number
+        for path in (ROOT / "mpifl" / "algorithms").rglob("*.py")
+        for number in re.findall(r"arXiv (\d{4}\.\d{4,5})", path.read_text(encoding="utf-8"))
+    }
+    assert named <= numbers
+
+
+# -- in a browser ------------------------------------------------------------------------------------------------------
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+SIZES = {"wide": 1400, "narrow": 390}
+
+
+def browse(page: Path, width: int, budget: int = 4000) -> tuple[str, str]:
+    """The page's document after its scripts ran, and what the browser logged."""
+    command = [
+        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--log-level=0",
+        f"--window-size={width},1000", f"--virtual-time-budget={budget}", "--host-resolver-rules=MAP * ~NOTFOUND",
+        "--dump-dom", page.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+@pytest.mark.timeout(1800)
+def test_a_browser_shows_every_page_without_errors(site: Path) -> None:
+    """From the file system and with no network: no console error, no missing resource, all images drawn, no page wider
+    than the window. Source pages are all alike: one is opened."""
+    check = (
+        "<script>addEventListener('load',()=>{const d=document.documentElement;"
+        "const broken=[...document.images].filter(i=>i.complete&&!i.naturalWidth).map(i=>i.src);"
+        "d.setAttribute('data-check',JSON.stringify({broken,wide:d.scrollWidth-d.clientWidth}))})</script>"
+    )
+    opened = [p for p in pages(site) if "source" not in p.relative_to(site).parts]
+    opened.append(next((site / "source").rglob("*.html")))
+
+    def problems(path: Path) -> list[str]:
+        copy = path.with_name(f"{path.stem}-checked.html")
+        copy.write_text(path.read_text(encoding="utf-8").replace("</head>", f"{check}</head>"), encoding="utf-8")
+        wrong = []
+        for size, width in SIZES.items():
+            document, log = browse(copy, width)
+            where = f"{path.relative_to(site)}, {size}"
+            wrong += [f"{where}: {line}" for line in log.splitlines() if "CONSOLE" in line]
+            result = re.search(r'data-check="([^"]*)"', document)
+            facts = json.loads(result[1].replace("&quot;", '"')) if result else {"broken": ["not loaded"], "wide": 0}
+            wrong += [f"{where}: broken {image}" for image in facts["broken"]]
+            wrong += [f"{where}: {facts['wide']} pixels wider than the window"] if facts["wide"] > 0 else []
+        copy.unlink()
+        return wrong
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        wrong = [line for lines in pool.map(problems, opened) for line in lines]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+def test_search_works_from_the_file_system(site: Path) -> None:
+    """The index is loaded and a query finds the page on clocks, without a server."""
+    query = (
+        "<script>addEventListener('load',()=>setTimeout(()=>{const q=document.querySelector('.md-search__input');"
+        "q.focus();q.value='replay';q.dispatchEvent(new Event('input',{bubbles:true}));"
+        "q.dispatchEvent(new KeyboardEvent('keyup',{bubbles:true}))},500))</script>"
+    )
+    copy = site / "search-checked.html"
+    copy.write_text((site / "index.html").read_text(encoding="utf-8").replace("</head>", f"{query}</head>"))
+    document, _ = browse(copy, 1400, budget=20000)
+    copy.unlink()
+    assert re.search(r'href="[^"]*replay\.html[^"]*" class="md-search-result__link', document)
