@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mpifl.version import __version__
+
 if TYPE_CHECKING:
     from mpifl.analysis.run import Run, Runs
     from mpifl.api import keep_problem, load_job, load_problem, open_run, open_runs, replay, resume, run
@@ -26,7 +28,6 @@ __all__ = [
     "resume",
     "run",
 ]
-__version__ = "0.1.0"
 
 _MODULES = {
     "ConfigError": "mpifl.errors",

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifl import __version__
 from mpifl.config.job import job_to_dict, to_yaml
+from mpifl.version import __version__
 
 if TYPE_CHECKING:
     from mpi4py import MPI
