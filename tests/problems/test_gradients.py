@@ -177,7 +177,7 @@ def test_large_scores_stay_finite(model: Any) -> None:
 
 @pytest.mark.parametrize("model", LOGISTIC, ids=str)
 def test_evaluate_against_formula(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifl.problems.models.rows.CHUNK", 13)
+    monkeypatch.setattr("mpifl.problems.rows.CHUNK", 13)
     problem, _ = built(model, l2=0.3)
     x = np.random.default_rng(5).standard_normal(problem.d)
     rows = Synthetic().read(None, False, 3)  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ def test_mean_of_the_rows_gradients_and_of_their_squares() -> None:
 
 
 def test_evaluate_against_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifl.problems.models.rows.CHUNK", 13)
+    monkeypatch.setattr("mpifl.problems.rows.CHUNK", 13)
     problem, _ = built(Mlp(hidden=6), l2=0.0)
     x, rows = point(problem.d, 5), Synthetic().read(None, False, 3)  # type: ignore[arg-type]
     found = problem.evaluate(x)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.problems.base import Layout
-from mpifl.problems.models.rows import RowModel, RowObjective
+from mpifl.problems.rows import RowModel, RowObjective
 from mpifl.problems.settings import ProblemSettings
 
 

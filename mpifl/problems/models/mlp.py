@@ -12,7 +12,7 @@ import numpy as np
 from mpifl.config.types import Size
 from mpifl.problems.base import Data, Init, Layout, Partition, Problem
 from mpifl.problems.inits import Uniform
-from mpifl.problems.models.rows import RowModel, RowObjective, RowProblem
+from mpifl.problems.rows import RowModel, RowObjective, RowProblem
 from mpifl.problems.settings import ProblemSettings
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

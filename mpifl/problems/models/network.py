@@ -10,7 +10,7 @@ import numpy as np
 
 from mpifl.objective import Objective
 from mpifl.problems.base import ComputeResources, Data, HostedClients, Init, Layout, Partition, Problem, Shard
-from mpifl.problems.models.rows import RowModel
+from mpifl.problems.rows import RowModel
 from mpifl.problems.settings import ProblemSettings
 
 if TYPE_CHECKING:

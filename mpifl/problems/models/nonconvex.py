@@ -15,7 +15,7 @@ from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Init, Layout
 from mpifl.problems.data.fedpd import FedPDSynthetic
 from mpifl.problems.inits import Zero
-from mpifl.problems.models.rows import RowModel, RowObjective
+from mpifl.problems.rows import RowModel, RowObjective
 from mpifl.problems.settings import ProblemSettings
 
 

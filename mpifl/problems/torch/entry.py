@@ -18,7 +18,7 @@ from torch import nn
 from mpifl.errors import ConfigError
 from mpifl.objective import to_numpy
 from mpifl.problems.base import ComputeResources, HostedClients, Problem
-from mpifl.problems.models.rows import subsample
+from mpifl.problems.rows import subsample
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mpifl.objective import Vector
-from mpifl.problems.models.rows import Batches
+from mpifl.problems.rows import Batches
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.flat import Flat, vector_like
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from mpifl.errors import ConfigError
 from mpifl.objective import to_numpy
 from mpifl.problems.base import ComputeResources, HostedClients, Layout, Rows, Shard
-from mpifl.problems.models.rows import RowProblem
+from mpifl.problems.rows import RowProblem
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation
