@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -27,6 +27,8 @@ from mpifl.transport.launcher import is_fault_tolerant
 from mpifl.transport.mpi import MPI, STUCK, dead
 from mpifl.transport.mpi_client import ClientEnd
 
+log = logging.getLogger("mpifl")
+
 
 class RankEnd(NamedTuple):
     """How a client rank's command ended."""
@@ -47,7 +49,7 @@ def run_client_rank(comm: MPI.Comm) -> RankEnd:
     except MPI.Exception:
         if 0 not in dead(comm):
             raise
-        print(f"mpifl: rank {comm.rank} ends: rank 0 died", file=sys.stderr, flush=True)
+        log.error("rank %d ends: rank 0 died", comm.rank)
         return RankEnd(3, RunFailed("rank 0 died"))
 
 

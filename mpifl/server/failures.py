@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Iterator
 from enum import Enum, auto
@@ -11,6 +11,8 @@ from typing import NamedTuple, Protocol
 from mpifl.config.job import Faults
 from mpifl.errors import brief
 from mpifl.server.clients import ClientTable
+
+log = logging.getLogger("mpifl")
 
 POLL_INTERVAL = 0.5  # s between two polls for silent clients
 
@@ -47,7 +49,7 @@ class ClientFailures:
 
     def __init__(self, faults: Faults, clients: ClientTable) -> None:
         self.faults, self._clients = faults, clients
-        self._printed: set[str] = set()  # last lines of tracebacks
+        self._logged: set[str] = set()  # last lines of tracebacks
         self._silence_checked = 0.0  # perf_counter
         self._last_poll = time.perf_counter()
 
@@ -76,9 +78,9 @@ class ClientFailures:
 
     def failed(self, i: int, reason: str) -> Decision:
         """Decides on live client i, which cannot answer on its rank; prints a traceback once."""
-        if "\n" in reason and (what := reason.splitlines()[-1]) not in self._printed:
-            self._printed.add(what)
-            print(f"mpifl: client {i} {reason}", file=sys.stderr, flush=True)
+        if "\n" in reason and (what := reason.splitlines()[-1]) not in self._logged:
+            self._logged.add(what)
+            log.error("client %d %s", i, reason)
         reason = brief(reason)
         if self.faults.lost == "stop":
             return Decision(Action.FAIL, i, f"client {i} was lost: {reason}")

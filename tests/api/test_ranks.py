@@ -1,0 +1,106 @@
+"""The Python API under mpirun: every rank makes the same calls, and gets the same run or the same error from each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import mpifl
+from tests.api.jobs import FAILING, JOB, REAL
+from tests.mpi.conftest import Start, run, start, until
+from tests.mpi.files import differing
+
+__all__ = ["run", "start"]  # the fixtures
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(150)]
+
+CALLS = """
+import json, sys
+import mpifl
+from mpi4py import MPI
+
+JOB = json.load(open("job.json"))
+replies = []
+
+def reply(call, *args, **keys):
+    try:
+        with call(*args, **keys) as run:
+            replies.append([run.status, str(run.path), len(run.updates), float(run.model.sum())])
+    except (mpifl.ConfigError, mpifl.RunFailed) as error:
+        replies.append([type(error).__name__, str(error)])
+
+reply(mpifl.run, JOB)
+reply(mpifl.run, JOB, "algorithm.step_sise=1")
+reply(mpifl.run, "none.yaml")
+reply(mpifl.run, JOB)
+reply(mpifl.run, JOB, algorithm="nowhere:Own")
+reply(mpifl.run, JOB, algorithm={"name": "failing_rules:Failing"}, faults={"lost": "stop"}, output="failed.h5")
+reply(mpifl.replay, "results/small.h5", output="again.h5")
+reply(mpifl.resume, "again.h5")
+reply(mpifl.run, JOB, seed=8, output="last.h5")
+json.dump(replies, open(f"rank{MPI.COMM_WORLD.rank}.json", "w"))
+"""
+
+
+@pytest.mark.smoke
+def test_one_program_of_many_calls(run: Start, tmp_path: Path) -> None:
+    (tmp_path / "failing_rules.py").write_text(FAILING)
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    (tmp_path / "calls.py").write_text(CALLS)
+    done = run(3, "calls.py", deadline=100)
+    assert done.code == 0 and not done.out and "Traceback" not in done.err, str(done)
+    replies = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
+    assert replies[0] == replies[1] == replies[2]
+    first, key, missing, existing, own, failed, again, resumed, last = replies[0]
+    assert first[:3] == ["completed", "results/small.h5", 60] and last[:3] == ["completed", "last.h5", 60]
+    assert key[0] == "ConfigError" and key[1].endswith("the nearest is algorithm.step_size")
+    assert missing == ["ConfigError", "job=none.yaml: no such file"]
+    assert existing[0] == "ConfigError" and "overwrite=true" in existing[1]
+    assert own[0] == "ConfigError" and "nowhere:Own" in own[1]
+    assert failed[0] == "RunFailed" and "the rule broke" in failed[1]
+    assert again[:3] == ["completed", "again.h5", 60] and again[3] == first[3]
+    assert resumed[0] == "ConfigError" and "completed" in resumed[1]
+    assert mpifl.open_run(tmp_path / "failed.h5").status == "failed"
+    alone = mpifl.run(JOB, output=tmp_path / "alone.h5")
+    assert not differing(alone.path, tmp_path / "results/small.h5")
+
+
+def test_an_interrupt(start: Start, tmp_path: Path) -> None:
+    """A signal to one rank: the file is closed, and every rank gets a KeyboardInterrupt after which it can go on."""
+    (tmp_path / "job.json").write_text(json.dumps({**JOB, "clock": REAL, "stop": {"time": 1000}}))
+    (tmp_path / "interrupted.py").write_text(
+        "import json, mpifl\n"
+        "job = json.load(open('job.json'))\n"
+        "try:\n    mpifl.run(job)\n"
+        "except KeyboardInterrupt as error:\n    print(type(error).__name__, error.code)\n"
+        "print(mpifl.run(job, 'stop={updates: 20}', output='next.h5').status)\n"
+    )
+    command = start(3, "interrupted.py")
+    path = tmp_path / "results" / "small.h5"
+    until(lambda: consumed(path) > 10, command, "updates")
+    os.kill(command.rank(1), signal.SIGTERM)
+    done = command.end(60)
+    assert done.code == 0, str(done)
+    assert sorted(done.out.split("\n")) == ["", *["Interrupted 143"] * 3, *["completed"] * 3], str(done)
+    assert mpifl.open_run(path).status == "interrupted"
+
+
+def consumed(path: Path) -> int:
+    try:
+        with mpifl.open_run(path) as run:
+            return len(run.updates)
+    except mpifl.ConfigError:
+        return 0
+
+
+def test_an_error_nobody_expects(run: Start, tmp_path: Path) -> None:
+    """A client's code ends its rank's Python: no other rank waits for it."""
+    (tmp_path / "failing_rules.py").write_text(FAILING)
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    algorithm = {"name": "failing_rules:Failing", "leaves": True}
+    code = f"import json, mpifl; mpifl.run(json.load(open('job.json')), algorithm={algorithm})"
+    done = run(3, "-c", code)
+    assert done.code not in (0, 2) and "SystemExit: 7" in done.err, str(done)

@@ -1,0 +1,227 @@
+"""The Python API in one process: what it returns, what it raises, and what it leaves behind: nothing."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpifl
+from mpifl import api, cli, problems
+from mpifl.signals import SIGNALS
+from tests.api.jobs import FAILING, JOB, REAL
+from tests.mpi.files import differing
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test runs in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# -- what it returns ---------------------------------------------------------------------------------------------------
+def test_a_run_of_a_dict(capfd: pytest.CaptureFixture[str]) -> None:
+    run = mpifl.run(JOB, "stop.updates=30", seed=7)
+    assert isinstance(run, mpifl.Run) and run.path == Path("results/small.h5")
+    assert run.status == "completed" and run.config["seed"] == 7 and run.attrs["clients"] == 6
+    assert len(run.updates) == 30 and len(run.aggregations) == 10 and run.model.shape == (20,)
+    assert (
+        run.evaluations.updates.tolist() == [0, 20, 30]
+        and len(run.clients) == 6
+        and run.events.kind.tolist() == ["dropped"]
+    )
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_run_of_a_file_is_that_of_the_command_line(folder: Path) -> None:
+    """To the last bit, wherever NumPy's number of threads is left open."""
+    quickstart = str(ROOT / "jobs" / "quickstart.yaml")
+    more = ["clock={mode: virtual, delay: exponential}", "stop={updates: 300}"]
+    assert cli.main(["run", quickstart, *more, "output=cli.h5"]) == 0
+    code = f"import mpifl; print(mpifl.run({quickstart!r}, *{more!r}, output='api.h5').status)"
+    environment = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
+    environment["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "completed\n", "")
+    assert not differing(folder / "cli.h5", folder / "api.h5")
+
+
+def test_a_job_is_filled_in_and_given_back() -> None:
+    job = mpifl.load_job(JOB)
+    assert isinstance(job, mpifl.Job) and mpifl.load_job(job) is job
+    assert job.output == "results/small.h5" and job.faults.lost == "freeze"
+    run = mpifl.run(job)
+    again = mpifl.run(run.config, output="again.h5")  # the configuration of a run is a job
+    assert not differing(run.path, again.path)
+    assert mpifl.load_job(job, seed=8).seed == 8 and job.seed == 3
+
+
+def test_overrides_come_before_keys_and_both_replace_what_stood_there() -> None:
+    job = mpifl.load_job(JOB, "seed=4", "stop.time=2", seed=5)
+    assert (job.seed, job.stop.updates, job.stop.time) == (5, 60, 2)
+    job = mpifl.load_job(JOB, stop={"time": 2})
+    assert (job.stop.updates, job.stop.time) == (None, 2)
+    assert JOB["seed"] == 3 and JOB["stop"] == {"updates": 60}
+
+
+def test_plain_values_of_numpy_and_pathlib() -> None:
+    job = mpifl.load_job(
+        JOB, output=Path("there") / "x.h5", seed=np.int64(9),
+        clock={"mode": "virtual", "delay": {"name": "fixed", "seconds": np.ones(6)}},
+    )  # fmt: skip
+    assert (job.output, job.seed) == ("there/x.h5", 9)
+
+
+def test_replay_and_resume() -> None:
+    run = mpifl.run(JOB, clock=REAL)
+    again = mpifl.replay(run.path)
+    assert again.path == Path("results/small-replay.h5") and again.attrs["clock"] == "replay"
+    assert np.array_equal(run.model, again.model)
+    assert mpifl.replay(run.path, output="other.h5").path == Path("other.h5")
+    with pytest.raises(mpifl.ConfigError, match="only output and overwrite"):
+        mpifl.replay(run.path, seed=4)
+    with pytest.raises(mpifl.ConfigError, match="this one is completed"):
+        mpifl.resume(run.path)
+
+
+def test_not_in_the_main_thread() -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(mpifl.run(JOB).status))
+    thread.start()
+    thread.join(60)
+    assert found == ["completed"]
+
+
+def test_one_problem_for_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[object] = []
+    load = problems.load
+    monkeypatch.setattr(problems, "load", lambda config: loaded.append(config) or load(config))
+    with mpifl.keep_problem():
+        runs = [mpifl.run(JOB, seed=seed, name=f"r{seed}", output=f"{seed}.h5") for seed in (1, 1, 2)[1:]]
+        assert len(loaded) == 1
+        mpifl.run(JOB, "problem.clients=7", output="7.h5")
+        assert len(loaded) == 2 and len(api._kept or {}) == 1
+    assert api._kept is None
+    assert not differing(runs[1].path, mpifl.run(JOB, seed=2, output="alone.h5").path) and len(loaded) == 3
+
+
+# -- what it raises ----------------------------------------------------------------------------------------------------
+WRONG: list[tuple[Any, tuple[str, ...], dict[str, Any], str]] = [
+    (JOB, ("algorithm.step_sise=1",), {}, "algorithm.step_sise=1: no such key; the nearest is algorithm.step_size"),
+    (JOB, (), {"sead": 1}, "sead=1: no such key; the nearest is seed"),
+    (JOB, (), {"seed": "one"}, "seed=one"),
+    (JOB, ("seed",), {}, "override=seed: key=value"),
+    (JOB, (), {"output": "there.h5"}, "output=there.h5: .*overwrite=true"),
+    ("none.yaml", (), {}, "job=none.yaml: no such file"),
+    ({}, (), {}, "job={}: a dict with name, seed"),
+    ({"name": "x"}, (), {}, "required|is missing"),
+]
+
+
+@pytest.mark.parametrize(("job", "overrides", "keys", "text"), WRONG, ids=[w[-1] for w in WRONG])
+def test_mistakes(
+    job: Any, overrides: tuple[str, ...], keys: dict[str, Any], text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("there.h5").touch()
+    with pytest.raises(mpifl.ConfigError, match=text) as error:
+        mpifl.run(job, *overrides, **keys)
+    assert error.value.key and error.value.expected
+    assert os.listdir() == ["there.h5"] and capfd.readouterr() == ("", "")
+
+
+def test_a_client_that_fails(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    (folder / "failing_rules.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(mpifl.RunFailed, match="the rule broke"):
+        mpifl.run(JOB, algorithm={"name": "failing_rules:Failing"}, faults={"lost": "stop"})
+    run = mpifl.open_run("results/small.h5")
+    assert run.status == "failed" and "failed" in run.events.kind.tolist()
+    with pytest.raises(SystemExit, match="7"):  # nobody's expectation: it passes
+        mpifl.run(JOB, algorithm={"name": "failing_rules:Failing", "leaves": True}, overwrite=True)
+
+
+def test_an_interrupt(folder: Path) -> None:
+    """Ctrl-C: the file is closed, a checkpoint written, KeyboardInterrupt raised; the run can be resumed."""
+    handlers = [signal.getsignal(s) for s in SIGNALS]
+    endless = {"time": 1000}
+    timer = interrupt_when(Path("results/small.h5"))
+    with pytest.raises(KeyboardInterrupt, match=r"interrupted.*mpifl resume"):
+        mpifl.run(JOB, clock=REAL, stop=endless, evaluate={"every": 0.1})
+    timer.join()
+    assert [signal.getsignal(s) for s in SIGNALS] == handlers
+    with mpifl.open_run("results/small.h5") as run:
+        assert run.status == "interrupted" and not run.open_ended and run.clients.updates.sum() == len(run.updates)
+        before = len(run.updates)
+    timer = interrupt_when(Path("results/small.h5"), before)
+    with pytest.raises(KeyboardInterrupt):
+        mpifl.resume("results/small.h5")
+    timer.join()
+    assert len(mpifl.open_run("results/small.h5").updates) > before
+
+
+def interrupt_when(path: Path, updates: int = 0) -> threading.Thread:
+    """Sends this process SIGINT once the run has consumed more updates."""
+
+    def watch() -> None:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            try:
+                with mpifl.open_run(path) as run:
+                    if run.status == "running" and len(run.updates) > updates:
+                        break
+            except mpifl.ConfigError:
+                continue
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+# -- what it leaves ----------------------------------------------------------------------------------------------------
+def test_nothing_is_left_behind(folder: Path) -> None:
+    """Threads, open files, signal handlers, NumPy's error state and the module path are as before, memory is freed."""
+
+    def state() -> list[Any]:
+        handlers = [signal.getsignal(s) for s in SIGNALS]
+        return [threading.enumerate(), handlers, np.geterr(), list(sys.path), logging.getLogger("mpifl").handlers[:]]
+
+    before = state()
+    for seed in range(20):
+        mpifl.run(JOB, "stop.updates=6", seed=seed, overwrite=True).close()
+    assert state() == before
+    descriptors = Path("/proc/self/fd")
+    assert not [fd for fd in descriptors.iterdir() if fd.is_symlink() and str(folder) in os.readlink(fd)]
+    gc.collect()
+    assert not [o for o in gc.get_objects() if type(o).__name__ in ("RunWriter", "Worker", "ServerLoop")]
+
+
+def test_public_names() -> None:
+    """Each is there, documented, and listed by `dir`."""
+    for name in mpifl.__all__:
+        assert name in dir(mpifl)
+        assert name == "__version__" or getattr(mpifl, name).__doc__
+    with pytest.raises(AttributeError, match="no attribute 'runn'"):
+        _ = mpifl.runn
+
+
+def test_a_script_gets_by_with_the_api() -> None:
+    """The scripts under jobs and examples import nothing below it but what authors of algorithms use."""
+    for path in [*(ROOT / "jobs").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith(("import mpifl", "from mpifl")):
+                assert line == "import mpifl" or line.startswith("from mpifl.algorithms.base import "), (path, line)
