@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from mpifl.analysis.run import Run, Runs
     from mpifl.config.job import Job
     from mpifl.problems import Problem
+    from mpifl.server.resume import ResumePoint
     from mpifl.storage import Run as RunFile
-    from mpifl.storage.checkpoint_set import Checkpoint
     from mpifl.transport.handshake import Handshake
 
 log = logging.getLogger("mpifl")
@@ -139,15 +139,15 @@ class Task(NamedTuple):
 
     job: Job
     replay: RunFile | None = None  # the run whose order of events is repeated
-    saved: Checkpoint | None = None  # the checkpoint to resume from
+    resumed: ResumePoint | None = None  # the checkpoint to resume from
 
 
 def resume_task(path: Path) -> Task:
     """Raises ConfigError for a run that cannot be resumed."""
-    from mpifl.server.resume import resumed
+    from mpifl.server.resume import find_resume_point
 
-    job, saved = resumed(path)
-    return Task(job, saved=saved)
+    point = find_resume_point(path)
+    return Task(point.job, resumed=point)
 
 
 def replay_task(path: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None) -> Task:
@@ -195,7 +195,7 @@ def _lead(
         try:
             if task := prepare():
                 outcome = run_server(
-                    task.job, handshake, replay=task.replay, saved=task.saved, problem=_load_problem(task.job),
+                    task.job, handshake, replay=task.replay, resumed=task.resumed, problem=_load_problem(task.job),
                     signals=signals,
                 )  # fmt: skip
         except ConfigError as wrong:

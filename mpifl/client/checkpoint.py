@@ -1,27 +1,48 @@
-"""The clients' side of checkpoints: a rank writes its part, and reads the states of clients that it is to host."""
+"""The clients' side of checkpoints: a rank writes snapshots of its clients, and restores clients that it is to host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mpifl.algorithms.base import Update
 from mpifl.client.worker import Worker
-from mpifl.storage.checkpoint_set import Part, Written, open_set
+from mpifl.storage.checkpoint_part import PartWriter, Written
+from mpifl.storage.checkpoint_set import open_set
 
 
-class Saver:
-    """Writes the parts of one rank: what its clients hold, at a mark between two jobs."""
+@dataclass(frozen=True)
+class ResumePayload:
+    """Which checkpoint has the snapshots of clients: sent to the ranks that are to host these, as JSON."""
 
-    def __init__(self, folder: Path, rank: int, worker: Worker, holding: Callable[[], Mapping[int, float]]) -> None:
-        """holding: how long updates are held back still (s), by client."""
-        self._part, self._worker, self._holding = Part(folder, rank), worker, holding
-        self._open = 0  # parts that are being made durable
+    folder: str  # of the checkpoints, absolute
+    number: int
+    client_rank: list[tuple[int, int]]  # client, and the rank whose part has it
+    in_flight: list[int]  # clients whose last update the server has not consumed
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> ResumePayload:
+        """Inverse of `to_dict`."""
+        return cls(**{**saved, "client_rank": [(i, rank) for i, rank in saved["client_rank"]]})
+
+
+class ClientCheckpointer:
+    """Writes the parts of one rank: its clients at a mark between two messages."""
+
+    def __init__(self, folder: Path, rank: int, worker: Worker, holds: Callable[[], Mapping[int, float]]) -> None:
+        """holds: how long updates are still held back (s), by client."""
+        self._part, self._worker, self._holds = PartWriter(folder, rank), worker, holds
+        self._open = 0  # parts that are not durable yet
 
     def save(self, number: int) -> None:
-        """Writes the part of checkpoint `number`; `done` tells when it is durable, or why it is not."""
-        self._part.save_made(number, lambda: self._worker.saved(self._holding()))
+        """Writes the part of checkpoint `number`; `done` reports when it is durable, or why it is not."""
+        self._part.save_made(number, lambda: self._worker.snapshots(self._holds()))
         self._open += 1
 
     def done(self) -> list[Written]:
@@ -34,21 +55,37 @@ class Saver:
         self._part.close()
 
 
-def restore(worker: Worker, saved: Mapping[str, Any], clients: Iterable[int]) -> dict[int, tuple[Update | None, float]]:
-    """Puts clients into the state in which a checkpoint has them; their last updates, and how long those are to be held
-    back (s). Raises ConfigError where the checkpoint cannot be read.
+class ClientEnd(Protocol):
+    """The clients' end of a transport, as far as a resumed run needs it."""
 
-    saved  folder, number, and where: (client, the rank whose part has it)
+    def send_client_error(self, i: int, text: str) -> None: ...
+
+    def resume(self, i: int, update: Update, held: float) -> None: ...
+
+
+def restore(
+    worker: Worker, payload: ResumePayload, clients: Iterable[int]
+) -> dict[int, tuple[Update | None, float]]:  # fmt: skip
+    """Restores clients from their snapshots: their last updates, and how long those are still held back (s).
+
+    Raises ConfigError where the checkpoint cannot be read.
     """
-    checkpoint, clients = open_set(Path(saved["folder"]), saved["number"]), list(clients)
-    everywhere = dict(saved["where"])
-    where = {i: everywhere[i] for i in clients}
-    found = {}
-    for rank in set(where.values()):
-        part = checkpoint.part(rank)
-        names: dict[int, list[str]] = {i: [] for i in clients}
-        for name in part.names():
-            names.get(int(name.partition(".")[0]), []).append(name)
-        for i in (i for i in clients if where[i] == rank):
-            found[i] = worker.restore(i, {name.partition(".")[2]: part[name] for name in names[i]})
-    return found
+    checkpoint = open_set(Path(payload.folder), payload.number)
+    rank_of, by_rank = dict(payload.client_rank), dict[int, list[int]]()
+    for i in clients:
+        by_rank.setdefault(rank_of[i], []).append(i)
+    return {
+        i: worker.restore(i, snapshot)
+        for rank, members in by_rank.items()
+        for i, snapshot in checkpoint.clients(rank, members).items()
+    }
+
+
+def resume(worker: Worker, end: ClientEnd, payload: ResumePayload) -> None:
+    """Restores a worker's clients, and sends again what the server has not consumed. Raises ConfigError."""
+    in_flight, known = set(payload.in_flight), dict(payload.client_rank)
+    for i, (update, hold) in restore(worker, payload, [i for i in worker.states if i in known]).items():
+        if i in in_flight and i in worker.failed:
+            end.send_client_error(i, worker.failed[i])
+        elif i in in_flight and update:
+            end.resume(i, update, hold)

@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifl.client.checkpoint import Saver, restore
+from mpifl.client.checkpoint import ClientCheckpointer, ResumePayload, restore, resume
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.job import Job, job_from_dict
 from mpifl.errors import ConfigError, RunFailed, described
 from mpifl.problems import ComputeResources, host
-from mpifl.server.in_process import resume
 from mpifl.signals import SignalRecorder
 from mpifl.storage.checkpoint_set import folder_of
 from mpifl.transport import handshake
@@ -84,18 +83,18 @@ class ClientRank:
 
     def __init__(self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, end: ClientEnd) -> None:
         self._comm, self._job, self._setup, self._worker, self._end = comm, job, setup, worker, end
-        self._saver = Saver(folder_of(Path(job.output)), comm.rank, worker, end.holding)
-        end.marked, end.idle, end.hosting = self._saver.save, self._tell, self._host
-        end.ending = self._saver.close  # no part appears after the goodbye
+        self._checkpointer = ClientCheckpointer(folder_of(Path(job.output)), comm.rank, worker, end.holding)
+        end.marked, end.idle, end.hosting = self._checkpointer.save, self._tell, self._host
+        end.ending = self._checkpointer.close  # no part appears after the goodbye
 
     def run(self) -> None:
         """Computes until the server ends the run."""
         try:
             if self._setup.resume:
-                resume(self._worker, self._end, self._setup.resume)
+                resume(self._worker, self._end, ResumePayload.from_dict(self._setup.resume))
             serve_clients(self._worker, self._end, self._time_limit if is_fault_tolerant() else nullcontext)
         finally:
-            self._saver.close()
+            self._checkpointer.close()
 
     @contextmanager
     def _time_limit(self) -> Iterator[None]:
@@ -113,7 +112,7 @@ class ClientRank:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _tell(self) -> None:
-        for written in self._saver.done():
+        for written in self._checkpointer.done():
             self._end.say(SAVED, written.number, written.bytes, written.crc, text=written.error)
 
     def _host(self, i: int) -> None:
@@ -127,8 +126,9 @@ class ClientRank:
             self._worker.adopt(hosted.objectives)
             pending = None
             if asked["saved"]:
-                update, _ = restore(self._worker, asked["saved"], [i])[i]
-                pending = update if asked["saved"]["pending"] else None
+                payload = ResumePayload.from_dict(asked["saved"])
+                update, _ = restore(self._worker, payload, [i])[i]
+                pending = update if i in payload.in_flight else None
             self._worker.correct(i, consumed, pending)
         except Exception as error:
             self._worker.reject(i, described(self._comm.rank, error))  # told when it is sent something

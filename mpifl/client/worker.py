@@ -15,7 +15,7 @@ from mpifl.algorithms.base import Algorithm, Message, State, Update
 from mpifl.errors import described
 from mpifl.memory import HOST, Memory
 from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
-from mpifl.transport import frames as wire
+from mpifl.storage.checkpoint import ClientSnapshot, UpdateSnapshot
 from mpifl.transport.base import ClientTransport
 
 MOST, ROOM = 64, 8 << 20  # clients that compute together, and bytes of one vector of each: they are in memory at once
@@ -120,43 +120,42 @@ class Worker:
         if own:
             self._objectives[i].load(own)  # type: ignore[attr-defined]
 
-    # -- what a checkpoint keeps ---------------------------------------------------------------------------------------
-    def saved(self, held: Mapping[int, float]) -> dict[str, np.ndarray]:
-        """Every client's state, last update, and how long that is still held back (s), by name; views where it can be:
-        to be written before any client computes again."""
-        arrays: dict[str, np.ndarray] = {}
-        for i, state in self.states.items():
-            arrays |= {f"{i}.state.{name}": value for name, value in state.save().items()}
-            own: Mapping[str, Any] = getattr(self._objectives[i], "save", dict)()
-            arrays |= {f"{i}.own.{name}": to_numpy(value) for name, value in own.items()}
-            if u := self.last.get(i):
-                arrays[f"{i}.update"] = np.array([*wire.update_head(i, u), u.round, held.get(i, 0.0)])
-                arrays[f"{i}.refused"] = np.frombuffer(u.refused.encode(), np.uint8)
-                arrays |= {f"{i}.vector.{k}": to_numpy(v) for k, v in enumerate(u.vectors)}
-        for i, text in self.failed.items():
-            arrays[f"{i}.failed"] = np.frombuffer(text.encode(), np.uint8)
-        return arrays
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+    def snapshots(self, holds: Mapping[int, float]) -> dict[int, ClientSnapshot]:
+        """A snapshot of every client, to be written before any computes again: its arrays are views where possible.
 
-    def restore(self, i: int, saved: Mapping[str, np.ndarray]) -> tuple[Update | None, float]:
-        """Puts client i into the state that `saved` wrote down, names without its number; its last update, if it has
-        one, and how long that is to be held back (s)."""
-        if "failed" in saved:
-            self.failed[i] = saved["failed"].tobytes().decode()
-        if saved.keys() == {"failed"}:
+        holds: how long updates are still held back (s), by client
+        """
+        saved = {}
+        for i in {**self.states, **self.failed}:
+            state = self.states[i].save() if i in self.states else None
+            own: Mapping[str, Any] = getattr(self._objectives.get(i), "save", dict)() if i in self.states else {}
+            update = self.last.get(i) if i in self.states else None
+            saved[i] = ClientSnapshot(
+                state,
+                {name: to_numpy(value) for name, value in own.items()},
+                update and _update_snapshot(update, holds.get(i, 0.0)),
+                self.failed.get(i, ""),
+            )
+        return saved
+
+    def restore(self, i: int, saved: ClientSnapshot) -> tuple[Update | None, float]:
+        """Restores client i; its last update, if it has one, and how long that is to be held back (s)."""
+        if saved.error:
+            self.failed[i] = saved.error
+        if saved.state is None:
             self.states.pop(i, None)
             return None, 0.0
-        state = {name.removeprefix("state."): value for name, value in saved.items() if name.startswith("state.")}
-        self.states[i] = State.load(state, self._x0)
-        own = {name.removeprefix("own."): value for name, value in saved.items() if name.startswith("own.")}
-        if own:
-            self._objectives[i].load(own)  # type: ignore[attr-defined]
-        if "update" not in saved:
+        self.states[i] = State.load(saved.state, self._x0)
+        if saved.objective:
+            self._objectives[i].load(saved.objective)  # type: ignore[attr-defined]
+        if not (u := saved.update):
             return None, 0.0
-        *head, round, held = saved["update"].tolist()
-        vectors = tuple(from_numpy(saved[f"vector.{k}"], self._x0) for k in range(int(head[2])))
-        update = wire.to_update(head, vectors, int(round))
-        self.last[i] = update._replace(refused=saved["refused"].tobytes().decode())
-        return self.last[i], held
+        self.last[i] = Update(
+            tuple(from_numpy(v, self._x0) for v in u.vectors), u.local_steps, u.numbers, u.version, u.round, u.norm,
+            u.compute, busy=u.busy, accuracy=u.accuracy, refused=u.refused,
+        )  # fmt: skip
+        return self.last[i], u.hold
 
     def adopt(self, objectives: Mapping[int, Objective]) -> None:
         """Hosts more clients, in their first state."""
@@ -183,6 +182,13 @@ class Worker:
         self._algorithm.on_rollback(state)
         self.last.pop(i, None)
         self.failed.pop(i, None)
+
+
+def _update_snapshot(u: Update, hold: float) -> UpdateSnapshot:
+    return UpdateSnapshot(
+        tuple(map(to_numpy, u.vectors)), tuple(map(float, u.numbers)), u.local_steps, u.version, u.round, u.norm,
+        u.compute, u.busy, u.accuracy, u.refused, hold,
+    )  # fmt: skip
 
 
 def serve_clients(

@@ -10,14 +10,15 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator
-from math import inf, nan
-from typing import Any, Protocol
+from math import inf, isnan, nan
+from typing import Protocol
 
 from mpifl.algorithms.base import Update
 from mpifl.algorithms.common.participation import Trigger
 from mpifl.errors import RunFailed
 from mpifl.scheduling.base import Event, UpdateSource
 from mpifl.scheduling.delays import Parts, Seconds
+from mpifl.storage.checkpoint import ClockState, ScheduleState
 
 POLL_INTERVAL = 0.2  # s of real time that a clock waits at most, so that the server can handle signals and failures
 
@@ -39,10 +40,10 @@ class Clock(Protocol):
     def cancel(self, i: int) -> None:
         """Expects no update of client i any more."""
 
-    def save(self) -> dict[str, Any]:
-        """The state that `load` restores, JSON-able."""
+    def save(self) -> ClockState:
+        """The state that `load` restores."""
 
-    def load(self, saved: dict[str, Any]) -> None:
+    def load(self, saved: ClockState) -> None:
         """Restores a state; `start` is to follow."""
 
     def now(self) -> float: ...
@@ -79,12 +80,17 @@ class RealClock:
     def cancel(self, i: int) -> None:
         self._in_flight.pop(i, None)
 
-    def save(self) -> dict[str, Any]:
-        return {"time": self.now(), "late": self._late, "out": list(self._in_flight.items())}
+    def save(self) -> ClockState:
+        times = [parts or (nan, nan) for _, parts in self._in_flight.values()]
+        return ClockState(
+            self.now(), list(self._in_flight), [sent for sent, _ in self._in_flight.values()],
+            [compute for compute, _ in times], [exchange for _, exchange in times], self._late,
+        )  # fmt: skip
 
-    def load(self, saved: dict[str, Any]) -> None:
-        self.time, self._late = saved["time"], saved["late"]
-        self._in_flight = {i: (sent, parts and (parts[0], parts[1])) for i, (sent, parts) in saved["out"]}
+    def load(self, saved: ClockState) -> None:
+        self.time, self._late = saved.time, saved.late
+        in_flight = zip(saved.client, saved.due, saved.compute, saved.exchange, strict=True)
+        self._in_flight = {i: (sent, None if isnan(c) else (c, e)) for i, sent, c, e in in_flight}
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
         parts = self._parts(i, round, work) if self._parts else None
@@ -133,12 +139,16 @@ class VirtualClock:
         self._due = [entry for entry in self._due if entry[1] != i]
         heapq.heapify(self._due)
 
-    def save(self) -> dict[str, Any]:
-        return {"time": self.time, "due": self._due}
+    def save(self) -> ClockState:
+        return ClockState(
+            self.time, [i for _, i, _ in self._due], [when for when, *_ in self._due],
+            [compute for *_, (compute, _) in self._due], [exchange for *_, (_, exchange) in self._due],
+        )  # fmt: skip
 
-    def load(self, saved: dict[str, Any]) -> None:
-        self.time = saved["time"]
-        self._due = [(when, i, (parts[0], parts[1])) for when, i, parts in saved["due"]]
+    def load(self, saved: ClockState) -> None:
+        self.time = saved.time
+        in_flight = zip(saved.client, saved.due, saved.compute, saved.exchange, strict=True)
+        self._due = [(when, i, (compute, exchange)) for i, when, compute, exchange in in_flight]
         heapq.heapify(self._due)
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
@@ -205,20 +215,23 @@ class LiveSchedule:
         self._next_aggregation = trigger.next_time(0.0, 0, seed) if trigger else inf
         self._evaluated: tuple[float, int, int] | None = None  # time, updates, aggregations
 
-    SAVED = (
-        "round_size", "_pending", "_updates", "_timed_aggregations", "_aggregations", "_evaluations", "_checkpoints",
-        "_checkpoint_updates", "_next_aggregation", "_evaluated",
-    )  # fmt: skip
+    def save(self) -> ScheduleState:
+        """The state between two events, the clock's included."""
+        time, updates, aggregations = self._evaluated or (nan, -1, -1)
+        return ScheduleState(
+            self.clock.save(), self.round_size, self._updates, self._pending, self._aggregations,
+            self._timed_aggregations, self._next_aggregation, self._evaluations, self._checkpoints,
+            self._checkpoint_updates, time, updates, aggregations,
+        )  # fmt: skip
 
-    def save(self) -> dict[str, Any]:
-        """The state between two events, the clock's included, JSON-able."""
-        return {"clock": self.clock.save(), **{name: getattr(self, name) for name in self.SAVED}}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        for name in self.SAVED:
-            setattr(self, name, saved[name])
-        self._evaluated = tuple(saved["_evaluated"])
-        self.clock.load(saved["clock"])
+    def load(self, saved: ScheduleState) -> None:
+        self.clock.load(saved.clock)
+        self.round_size, self._updates, self._pending = saved.round_size, saved.updates, saved.pending
+        self._aggregations, self._timed_aggregations = saved.aggregations, saved.timed_aggregations
+        self._next_aggregation, self._evaluations = saved.next_aggregation, saved.evaluations
+        self._checkpoints, self._checkpoint_updates = saved.checkpoints, saved.checkpoint_updates
+        evaluated = saved.evaluated_time, saved.evaluated_updates, saved.evaluated_aggregations
+        self._evaluated = None if saved.evaluated_updates < 0 else evaluated
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
         return self.clock.register_message(i, round, work)

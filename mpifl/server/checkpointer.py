@@ -1,9 +1,9 @@
-"""The server's side of checkpoints: cuts through a run that goes on, and what moving a client to another rank takes.
+"""The server's side of checkpoints: Chandy-Lamport snapshots of a running job, and what moving a client takes.
 
-A cut lies between two events. The server saves its state there and sends every rank a mark, which travels with the
-messages, so that a rank meets it when it has worked off what it was sent before. It then saves each client's state and
-last update. Whose update the server still has to consume, the server knows: nothing that is under way is missed, and
-nobody waits. A checkpoint is valid once every part of it is durable, and so are the run file's rows up to the cut.
+A snapshot is taken between two events. The server saves its state and sends every rank a marker over the channel of the
+messages; a rank that receives the marker has processed what it was sent before, and saves each client's state and last
+update. The server's snapshot lists the updates in flight, those that it has not consumed: nothing is missed, and
+nobody waits. A checkpoint is valid once every part of it is durable, and so are the run file's rows up to the snapshot.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm
+from mpifl.client.checkpoint import ResumePayload
 from mpifl.objective import Vector
 from mpifl.scheduling.live import LiveSchedule
-from mpifl.storage.checkpoint_set import Part, commit, discard, folder_of
+from mpifl.storage.checkpoint import EvaluatorState, PendingEvaluation, ServerSnapshot
+from mpifl.storage.checkpoint_part import PartWriter
+from mpifl.storage.checkpoint_set import commit, discard, folder_of
 from mpifl.storage.tables import EventRow
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.base import PartStatus, ServerTransport
@@ -38,65 +40,53 @@ class Checkpointer:
 
     def __init__(
         self, writer: RunWriter, evaluator: Evaluator, ranks: ServerTransport, schedule: LiveSchedule,
-        algorithm: Algorithm, facts: Callable[[], Mapping[str, Any]], rehost: bool, base: dict[str, Any] | None = None,
+        algorithm: Algorithm, wall_seconds: Callable[[], float], rehost: bool, base: ServerSnapshot | None = None,
     ) -> None:  # fmt: skip
-        """facts: what more a checkpoint is to say. base: `cut` of the checkpoint that the run resumed from, if any."""
+        """wall_seconds: what the run has taken so far. base: of the checkpoint that the run resumed from, if any."""
         self.folder = folder_of(writer.path)
         self._writer, self._evaluator, self._ranks, self._schedule = writer, evaluator, ranks, schedule
-        self._facts, self._part = facts, Part(self.folder, 0)
+        self._wall_seconds, self._part = wall_seconds, PartWriter(self.folder, 0)
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._names = [k for k, name in enumerate(algorithm.increment_of) if name] if rehost else []
         self._sums: dict[int, list[np.ndarray]] = {}  # consumed of each client since the last complete checkpoint
         self._since: dict[int, list[np.ndarray]] = {}  # and since the one under way
-        self._base = base
-        self._number = base["number"] if base else 0
-        self._evaluations = base["evaluations"] if base else 0  # rows of the file that were there before
+        self._base = base and base.without_arrays()  # the last complete checkpoint
+        self._number = base.number if base else 0
+        self._evaluations = base.rows["evaluations"] if base else 0  # rows of the file that were there before
         self._parts: dict[int, tuple[int, int]] = {}
         self._awaited: set[int] = set()
-        self._cut: dict[str, Any] = {}
-        self._began, self._took = 0.0, 0.0  # perf_counter; s that the loop was kept from its work
+        self._current: ServerSnapshot | None = None  # of the checkpoint in progress
+        self._began = 0.0  # perf_counter
         self._committing: Future[None] | None = None
         self.busy = False
         self.complete = 0  # number of the last complete checkpoint that this run has taken
 
-    # -- cuts ----------------------------------------------------------------------------------------------------------
+    # -- snapshots -----------------------------------------------------------------------------------------------------
     def snapshot(self, time_: float, loop: ServerLoop) -> None:
         if self.busy:
             self._tell(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written", loop)
             return
-        for (
-            i,
-            why,
-        ) in (
-            self._ranks.clients_on_dead_ranks()
-        ):  # else they would be lost when their answers are due: no part has them
+        # Otherwise their failure would be found when their updates are due: no part has them.
+        for i, why in self._ranks.clients_on_dead_ranks():
             loop.client_failed(time_, i, why)
         self._began = time.perf_counter()
         self._number += 1
-        counts, (measured, best, models) = self._writer.counts(), self._evaluator.pending()
-        counts["evaluations"] = self._evaluations + measured
-        self._cut = {
-            "number": self._number, "where": list(self._ranks.rank_of), "out": list(loop.clients.in_flight),
-            "evaluations": counts["evaluations"],
-        }  # fmt: skip
-        now = {
-            "run": self._writer.id, "session": self._writer.session, "resumed_from": self._writer.resumed_from,
-            "time": time_, "counts": counts, "loop": asdict(loop.save()), "schedule": self._schedule.save(),
-            "cut": self._cut, "models": [m[:3] for m in models], "best": best, **self._facts(),
-        }  # fmt: skip
-        self._manifest = deepcopy(now)  # written when the loop has gone on
-        self._part.save_made(self._number, lambda: self._arrays(loop, models))
+        snapshot = self._server_snapshot(time_, loop)
+        self._part.save_made(self._number, lambda: replace(snapshot, algorithm=loop.server.save()))
+        self._current = snapshot.without_arrays()
         self._parts, self._awaited = {}, {0, *self._needed(loop)}
         self._ranks.send_marker(self._number)
-        self.busy, self._took = True, time.perf_counter() - self._began
+        self.busy = True
 
-    @staticmethod
-    def _arrays(loop: ServerLoop, models: Sequence[Any]) -> dict[str, np.ndarray]:
-        """The server's part: its state, and what waits to be evaluated."""
-        arrays = {f"server.{name}": value for name, value in loop.server.save().items()}
-        for k, (*_, x, personal) in enumerate(models):
-            arrays |= {f"model.{k}": x} | ({} if personal is None else {f"personal.{k}": personal})
-        return arrays
+    def _server_snapshot(self, time_: float, loop: ServerLoop) -> ServerSnapshot:
+        """The server now, but for the algorithm's state."""
+        measured, best, pending = self._evaluator.pending()
+        evaluator = EvaluatorState(best, self._evaluator.reached, [PendingEvaluation(*each) for each in pending])
+        rows = {**self._writer.counts(), "evaluations": self._evaluations + measured}
+        return ServerSnapshot(
+            self._number, self._writer.id, self._writer.session, self._writer.resumed_from, time_, self._wall_seconds(),
+            rows, list(self._ranks.rank_of), loop.save(), self._schedule.save(), evaluator, {},
+        )  # fmt: skip
 
     def poll(self, time_: float, loop: ServerLoop) -> None:
         self._ranks.poll()
@@ -118,15 +108,15 @@ class Checkpointer:
                 self._abandon(time_, f"rank {min(missing)} was lost", loop)
             elif not left and (raised := self._ends_with(loop)):
                 self._abandon(time_, f"client {min(raised)} raised", loop)
-            elif not left:
-                self._committing = self._pool.submit(self._commit, self._number, self._manifest, dict(self._parts))
+            elif not left and self._current:
+                self._committing = self._pool.submit(self._commit, self._current, dict(self._parts))
         elif self._committing.done():
             committing, self._committing = self._committing, None
             if error := committing.exception():
                 self._abandon(time_, str(error), loop)
                 return
             self.busy, self.complete = False, self._number
-            self._base, self._sums, self._since = self._cut, self._since, {}
+            self._base, self._sums, self._since = self._current, self._since, {}
             size, seconds = sum(n for n, _ in self._parts.values()), time.perf_counter() - self._began
             text = f"{self._number}: {len(self._parts)} parts, {size / 1e6:.3g} MB, {seconds:.3g} s"
             self._tell(time_, "checkpoint", text, loop)
@@ -140,16 +130,20 @@ class Checkpointer:
         it goes on from there."""
         if loop.failures.faults.lost != "stop":
             return set()
-        rounds = self._manifest["loop"]["clients"]["rounds"]
+        assert self._current
+        saved = self._current.loop.clients
         return {
             i
             for i in self._ranks.unreported_client_errors()
-            if i in self._cut["out"] and rounds[i] == loop.clients.rounds[i]
+            if i in saved.in_flight and saved.rounds[i] == loop.clients.rounds[i]
         }
 
-    def _commit(self, number: int, manifest: Mapping[str, Any], parts: Mapping[int, tuple[int, int]]) -> None:
-        self._writer.durable(manifest["counts"])
-        commit(self.folder, number, manifest, parts)
+    def _commit(self, snapshot: ServerSnapshot, parts: Mapping[int, tuple[int, int]]) -> None:
+        self._writer.durable(snapshot.rows)
+        commit(
+            self.folder, snapshot.number, parts, run=snapshot.run, session=snapshot.session,
+            resumed_from=snapshot.resumed_from,
+        )  # fmt: skip
 
     def _abandon(self, time_: float, why: str, loop: ServerLoop) -> None:
         self.busy, self._committing = False, None
@@ -200,7 +194,8 @@ class Checkpointer:
         if self.busy:  # it would have this client where it was
             self._abandon(time_, f"client {i} moves", loop)
         saved = None
-        if self._base:
-            saved = {"folder": str(self.folder.absolute()), "number": self._base["number"]}
-            saved |= {"where": [(i, self._base["where"][i])], "pending": i in self._base["out"]}
+        if base := self._base:
+            in_flight = [i] if i in base.loop.clients.in_flight else []
+            payload = ResumePayload(str(self.folder.absolute()), base.number, [(i, base.client_rank[i])], in_flight)
+            saved = payload.to_dict()
         return self._ranks.rehost(i, saved, self._sums.get(i, []))

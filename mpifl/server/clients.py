@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from mpifl.storage.checkpoint import ClientTableState
+
 LIVE, LOST, ASIDE = "live", "lost", "aside"  # states of a client; aside: its updates were refused too often
-
-
-@dataclass(frozen=True)
-class ClientTableState:
-    """The client table in a checkpoint; a list has an item for each client unless it says otherwise."""
-
-    state: list[str]
-    rounds: list[int]
-    bytes_down: list[int]
-    refused: list[int]
-    moved: list[int]
-    in_flight: list[int]  # clients whose update has not been consumed
-    grace: list[float]  # s, of each client in flight: what was left before its silence counts
-    waiting: list[int]  # clients
-    accuracies: list[float] | None
 
 
 class ClientTable:

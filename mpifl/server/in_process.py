@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.client.checkpoint import Saver, restore
+from mpifl.client.checkpoint import ClientCheckpointer, ResumePayload, resume
 from mpifl.client.worker import Worker
 from mpifl.problems import ComputeResources, host
-from mpifl.server.clients import LIVE
 from mpifl.storage.checkpoint_set import folder_of
 from mpifl.transport.base import PartStatus
 from mpifl.transport.in_process import InProcess
@@ -19,34 +18,13 @@ from mpifl.transport.in_process import InProcess
 if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
-    from mpifl.storage.checkpoint_set import Checkpoint
-
-
-def resume_payload(job: Job, saved: Checkpoint | None) -> dict[str, Any] | None:
-    """What the ranks are told of the checkpoint that a run goes on from, JSON-able."""
-    if saved is None:
-        return None
-    cut, states = saved.facts["cut"], saved.facts["loop"]["clients"]["state"]
-    where = [(i, rank) for i, rank in enumerate(cut["where"]) if states[i] == LIVE]
-    folder = str(folder_of(Path(job.output)).absolute())
-    return {"folder": folder, "number": saved.number, "where": where, "out": cut["out"]}
-
-
-def resume(worker: Worker, end: Any, saved: dict[str, Any]) -> None:
-    """Puts a worker's clients into their saved states, and has those that were at work answer. Raises ConfigError."""
-    out, living = set(saved["out"]), dict(saved["where"])
-    for i, (update, held) in restore(worker, saved, [i for i in worker.states if i in living]).items():
-        if i in out and i in worker.failed:
-            end.send_client_error(i, worker.failed[i])
-        elif i in out and update:
-            end.resume(i, update, held)
 
 
 class Here(InProcess):
     """All clients in this process; their part of a checkpoint is that of rank 1."""
 
     def __init__(
-        self, job: Job, problem: Problem, x0: np.ndarray, resources: ComputeResources, saved: Checkpoint | None
+        self, job: Job, problem: Problem, x0: np.ndarray, resources: ComputeResources, payload: ResumePayload | None
     ) -> None:
         """Raises ConfigError."""
         shards = {i: problem.shard(i) for i in range(problem.clients)}
@@ -55,21 +33,21 @@ class Here(InProcess):
             Worker(job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm)
         )
         self.facts = hosted.facts
-        self._saver = Saver(folder_of(Path(job.output)), 1, self.worker, self.holding)
-        self.on_marker = self._saver.save
+        self._checkpointer = ClientCheckpointer(folder_of(Path(job.output)), 1, self.worker, self.holding)
+        self.on_marker = self._checkpointer.save
         self.live_ranks, self.rank_of = {1}, [1] * problem.clients
         self.unresponsive_ranks: set[int] = set()
         self.part_statuses: list[PartStatus] = []
         self.signals: list[int] = []
         self.stuck_ranks: set[int] = set()
-        if going := resume_payload(job, saved):
-            resume(self.worker, self, going)
+        if payload:
+            resume(self.worker, self, payload)
 
     def expect_update(self, i: int, round: int) -> None:
         """Its update is there."""
 
     def poll(self) -> None:
-        self.part_statuses += [PartStatus(1, *written) for written in self._saver.done()]
+        self.part_statuses += [PartStatus(1, *written) for written in self._checkpointer.done()]
 
     def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
         """There is no other rank."""
@@ -80,5 +58,5 @@ class Here(InProcess):
         return ""
 
     def shut_down(self, code: int, timeout: float = inf) -> int:
-        self._saver.close()
+        self._checkpointer.close()
         return super().shut_down(code, timeout)

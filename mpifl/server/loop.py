@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -15,8 +14,9 @@ from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.objective import Vector, check_vectors
 from mpifl.scheduling.base import Event, Schedule
-from mpifl.server.clients import ASIDE, LOST, ClientTable, ClientTableState
+from mpifl.server.clients import ASIDE, LOST, ClientTable
 from mpifl.server.failures import Action, ClientFailures, Decision
+from mpifl.storage.checkpoint import LoopState
 from mpifl.storage.tables import AggregationRow, EventRow, Row, UpdateRow
 from mpifl.transport.base import ServerTransport
 from mpifl.transport.frames import HEAD
@@ -56,20 +56,6 @@ class Checkpointer(Protocol):
 
 # (time, updates, version, model, (n,) the clients' accuracies or None) -> the run is to end
 Evaluate = Callable[[float, int, int, Vector, np.ndarray | None], bool]
-
-
-@dataclass(frozen=True)
-class LoopState:
-    """The server loop in a checkpoint; the algorithm's server state is apart."""
-
-    version: int
-    updates: int
-    clients: ClientTableState
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any]) -> LoopState:
-        """The inverse of `dataclasses.asdict`."""
-        return cls(**saved | {"clients": ClientTableState(**saved["clients"])})
 
 
 class ServerLoop:

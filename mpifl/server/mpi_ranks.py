@@ -29,7 +29,7 @@ class There(ServerEnd):
     def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
         """Moves client i to another rank, which answers and never had it, with the fewest clients; where to, or "".
 
-        saved     where its state is (`client.checkpoint.restore`); pending: whether its last update was not consumed
+        saved     which checkpoint has its snapshot (`client.checkpoint.ResumePayload`); None: it starts anew
         consumed  sums of what was consumed of it since, of each vector named in `increment_of`
         """
         had = self._had.setdefault(i, set())

@@ -1,30 +1,46 @@
-"""What a run goes on from: its file and the newest checkpoint that is whole."""
+"""Finds what a run resumes from: its file and the newest checkpoint that is complete, undamaged and its own."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from mpifl.client.checkpoint import ResumePayload
 from mpifl.config.job import Job, job_from_dict
 from mpifl.errors import ConfigError
+from mpifl.server.clients import LIVE
 from mpifl.storage import Run, open_run
-from mpifl.storage.checkpoint_set import belongs, folder_of, newest
-
-if TYPE_CHECKING:
-    from mpifl.storage.checkpoint_set import Checkpoint
+from mpifl.storage.checkpoint import ServerSnapshot
+from mpifl.storage.checkpoint_set import Manifest, belongs, folder_of, newest
 
 log = logging.getLogger("mpifl")
 ALIVE = 3.0  # s in which the file of a run that goes on is written to, several times
 DEAD = 60.0  # s since it was written to, after which nobody asks; hosts may differ by some seconds
 
 
-def resumed(path: Path) -> tuple[Job, Checkpoint]:
-    """The job of a run file, and where it goes on from. Raises ConfigError where it does not."""
+@dataclass(frozen=True)
+class ResumePoint:
+    """A checkpoint that a run resumes from."""
+
+    job: Job
+    snapshot: ServerSnapshot
+    session: str | None  # of the run file, when it was read
+    passed: list[str]  # why newer checkpoints were passed over, a clause each
+
+    def payload(self) -> ResumePayload:
+        """Where the snapshots of the live clients are, for the ranks that host these."""
+        loop, rank = self.snapshot.loop, self.snapshot.client_rank
+        live = [(i, rank[i]) for i, state in enumerate(loop.clients.state) if state == LIVE]
+        folder = str(folder_of(Path(self.job.output)).absolute())
+        return ResumePayload(folder, self.snapshot.number, live, loop.clients.in_flight)
+
+
+def find_resume_point(path: Path) -> ResumePoint:
+    """The newest usable checkpoint of a run file. Raises ConfigError where the run cannot be resumed."""
     if path.is_symlink():  # the file itself is replaced, not the link to it
         path = Path(os.path.realpath(path))
     with open_run(path) as run:
@@ -35,19 +51,19 @@ def resumed(path: Path) -> tuple[Job, Checkpoint]:
         _not_alive(run)
         job = replace(job_from_dict(run.config), output=str(path))
         session = run.attrs.get("session")
-        saved, passed = newest(folder_of(path), run.id, partial(_unfit, run))
-    if saved is None:
+        checkpoint, passed = newest(folder_of(path), run.id, partial(_unfit, run))
+    if checkpoint is None:
         why = f": {'; '.join(passed)}" if passed else ""
         raise ConfigError("resume", path, f"a run with a complete checkpoint in {folder_of(path)}{why}")
     for clause in passed:
-        log.warning("%s: going on from checkpoint %d", clause, saved.number)
-    saved.facts["passed"], saved.facts["found"] = passed, session
-    return job, saved
+        log.warning("%s: going on from checkpoint %d", clause, checkpoint.number)
+    return ResumePoint(job, checkpoint.server(), session, passed)
 
 
-def _unfit(run: Run, checkpoint: Checkpoint) -> str:
+def _unfit(run: Run, manifest: Manifest) -> str:
     """Why a checkpoint of this run does not continue the rows of its file; "" where it does."""
-    if "session" not in run.attrs or belongs(checkpoint, {**run.attrs, "run": run.id}):
+    attrs = run.attrs
+    if "session" not in attrs or belongs(manifest, run.id, attrs["session"], attrs.get("resumed_from", 0)):
         return ""
     return "is of a part of the run that was undone"
 

@@ -7,9 +7,9 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from mpifl.scheduling.live import LiveSchedule
 from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
-from mpifl.server.loop import LoopState, ServerLoop
+from mpifl.server.loop import ServerLoop
 from mpifl.server.outcome import Outcome
 from mpifl.server.progress import progress_bar, summary
 from mpifl.signals import SignalRecorder, exit_code
@@ -29,8 +29,9 @@ from mpifl.transport.base import ServerTransport
 if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
+    from mpifl.server.resume import ResumePoint
     from mpifl.storage import RunWriter
-    from mpifl.storage.checkpoint_set import Checkpoint
+    from mpifl.storage.checkpoint import ServerSnapshot
 
 
 log = logging.getLogger("mpifl")
@@ -41,53 +42,54 @@ class Session:
 
     def __init__(
         self, job: Job, problem: Problem, server: State, clients: Clients, link: ServerTransport,
-        schedule: LiveSchedule | ReplaySchedule, writer: RunWriter, saved: Checkpoint | None, signals: SignalRecorder,
+        schedule: LiveSchedule | ReplaySchedule, writer: RunWriter, resumed: ResumePoint | None,
+        signals: SignalRecorder,
     ) -> None:  # fmt: skip
         self._job, self._link, self._writer, self._schedule = job, link, writer, schedule
         self._error = ""  # why the run failed, or was not saved
         self._stuck: set[int] = set()  # ranks that have not ended
         self._signals = signals
         plan = schedule if isinstance(schedule, LiveSchedule) else None
-        facts: Mapping[str, Any] = saved.facts if saved else {}
-        self._earlier = float(facts.get("wall_seconds", 0.0))  # of the run, before it was resumed
+        snapshot = resumed.snapshot if resumed else None
+        self._earlier = snapshot.wall_seconds if snapshot else 0.0  # s of the run, before it was resumed
         self.evaluator = Evaluator(
             problem, writer, deterministic=schedule.deterministic,
             accuracy=job.stop.accuracy if plan else None,  # a record ends where it ends
             gradient=job.evaluate.gradient, penalty=job.algorithm.penalty,
-            first=problem.client_accuracies(problem.initial(job.seed)), best=facts.get("best", np.nan),
+            first=problem.client_accuracies(problem.initial(job.seed)),
+            best=snapshot.evaluator.best if snapshot else np.nan,
         )  # fmt: skip
-        updates = LoopState.from_dict(facts["loop"]).updates if saved else 0
+        updates = snapshot.loop.updates if snapshot else 0
         self._bar = progress_bar(job.stop, self.evaluator, updates)
         self.checkpointer = None
         if plan:
             self.checkpointer = Checkpointer(
-                writer, self.evaluator, link, plan, job.algorithm, self._facts, job.faults.lost == "rehost",
-                facts.get("cut"),
+                writer, self.evaluator, link, plan, job.algorithm, self._wall_seconds, job.faults.lost == "rehost",
+                snapshot,
             )  # fmt: skip
         self.loop = ServerLoop(
             job.algorithm, server, clients, link, schedule, writer, self.evaluator, job.seed, job.faults,
             self.checkpointer, [self._bar] if self._bar else [],
         )  # fmt: skip
-        if saved:
-            self._resume(saved)
+        if resumed:
+            self._resume(resumed.snapshot, resumed.passed)
 
-    def _facts(self) -> dict[str, Any]:
-        wall = self._earlier + time.perf_counter() - self._begin
-        return {"wall_seconds": wall, "reached": self.evaluator.reached}
+    def _wall_seconds(self) -> float:
+        """Since the run began, earlier sessions included."""
+        return self._earlier + time.perf_counter() - self._begin
 
-    def _resume(self, saved: Checkpoint) -> None:
-        self.loop.load(LoopState.from_dict(saved.facts["loop"]))
-        self.loop.time = saved.facts["time"]
-        self.evaluator.reached = bool(saved.facts.get("reached"))
+    def _resume(self, snapshot: ServerSnapshot, passed: Sequence[str]) -> None:
+        """Restores the server; passed: why newer checkpoints were passed over."""
+        self.loop.load(snapshot.loop)
+        self.loop.time = snapshot.time
+        self.evaluator.reached = snapshot.evaluator.reached
         for i in self.loop.clients.in_flight:
             self._link.expect_update(i, self.loop.clients.rounds[i] - 1)
-        part = saved.part(0)
-        for k, (time_, updates, version) in enumerate(saved.facts["models"]):
-            accuracies = part[f"personal.{k}"] if f"personal.{k}" in part.names() else None
-            self.evaluator.submit(EvaluationRequest(time_, updates, version, part[f"model.{k}"], accuracies))
-        text = "; ".join([f"from checkpoint {saved.number}", *saved.facts.get("passed", ())])
-        at, loop = saved.facts["time"], self.loop
-        self._writer.append(EventRow(at, "resumed", -1, text, loop.updates, loop.version))
+        for each in snapshot.evaluator.pending:
+            request = EvaluationRequest(each.time, each.updates, each.version, each.model, each.accuracies)
+            self.evaluator.submit(request)
+        text = "; ".join([f"from checkpoint {snapshot.number}", *passed])
+        self._writer.append(EventRow(snapshot.time, "resumed", -1, text, self.loop.updates, self.loop.version))
 
     # -- the run -------------------------------------------------------------------------------------------------------
     def run(self) -> Outcome:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
     from mpifl.server.outcome import Outcome
+    from mpifl.server.resume import ResumePoint
     from mpifl.storage import Run
-    from mpifl.storage.checkpoint_set import Checkpoint
     from mpifl.transport.base import ServerTransport
 
 
 def run_server(
-    job: Job, handshake: Handshake | None = None, *, replay: Run | None = None, saved: Checkpoint | None = None,
+    job: Job, handshake: Handshake | None = None, *, replay: Run | None = None, resumed: ResumePoint | None = None,
     problem: Problem | None = None, signals: SignalRecorder | None = None,
 ) -> Outcome:  # fmt: skip
     """Runs a job, repeats a recorded run, or resumes an interrupted one.
@@ -37,7 +37,7 @@ def run_server(
     """
     from mpifl.config.job import job_to_dict
     from mpifl.problems import ComputeResources, load
-    from mpifl.server.in_process import Here, resume_payload
+    from mpifl.server.in_process import Here
     from mpifl.server.provenance import attributes
     from mpifl.server.session import Session
     from mpifl.storage import RunWriter
@@ -58,8 +58,8 @@ def run_server(
     clients = Clients(problem.samples, rates, job.seed)
     with inside("algorithm"):
         job.algorithm.validate(n)  # data that come by client say only now how many there are
-    if saved:
-        server = _server_state(saved)
+    if resumed:
+        server = State.load(resumed.snapshot.algorithm)
     else:
         with inside("algorithm"):
             server = job.algorithm.init_server(x0, clients)
@@ -69,20 +69,20 @@ def run_server(
         schedule = ReplaySchedule.from_run(replay, timed=trigger is not None and trigger.timed)
     else:
         schedule = _live_schedule(job, delays)
-    if saved and isinstance(schedule, LiveSchedule):
-        schedule.load(saved.facts["schedule"])
+    if resumed and isinstance(schedule, LiveSchedule):
+        schedule.load(resumed.snapshot.schedule)
     else:
         refuse_existing(Path(job.output), job.overwrite)
     hellos = handshake.gather_hellos()
     resources = ComputeResources(*rank_resources(hellos)[0])
+    payload = resumed.payload() if resumed else None
     facts: list[Any] = [dict(problem.prepare(resources))]
     if comm is None:
-        here = Here(job, problem, x0, resources, saved)
+        here = Here(job, problem, x0, resources, payload)
         facts = [here.facts]
     else:
-        facts += handshake.scatter_clients(
-            job_to_dict(job), problem.meta, x0, n, problem.shard, resume_payload(job, saved)
-        )
+        saved = payload.to_dict() if payload else None
+        facts += handshake.scatter_clients(job_to_dict(job), problem.meta, x0, n, problem.shard, saved)
     columns = {
         "samples": problem.samples,
         "rate": rates if rates is not None else np.full(n, np.nan),
@@ -91,22 +91,19 @@ def run_server(
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     file: dict[str, Any] = {"attrs": attrs, "clients": columns, "layout": problem.layout}
-    if saved:
-        rows = {
-            "number": saved.number,
-            "counts": saved.facts["counts"],
-            "states": saved.facts["loop"]["clients"]["state"],
-        }
-        rows["found"] = saved.facts["found"]
-        model = {"x": job.algorithm.model(server), "version": saved.facts["loop"]["version"]}
-        writer = RunWriter.resumed(job.output, **file, **rows, **model)
+    if resumed:
+        snapshot, model = resumed.snapshot, job.algorithm.model(server)
+        writer = RunWriter.resumed(
+            job.output, **file, x=model, version=snapshot.loop.version, number=snapshot.number, counts=snapshot.rows,
+            states=snapshot.loop.clients.state, found=resumed.session,
+        )  # fmt: skip
     else:
         writer = RunWriter(job.output, **file, x0=x0, overwrite=job.overwrite)
     signals = signals or SignalRecorder()
     signals.record()  # before the ranks start
     handshake.start_ranks()
     link: ServerTransport = here if comm is None else _there(comm, job, problem, x0)
-    session = Session(job, problem, server, clients, link, schedule, writer, saved, signals)
+    session = Session(job, problem, server, clients, link, schedule, writer, resumed, signals)
     return session.run()
 
 
@@ -123,10 +120,3 @@ def _live_schedule(job: Job, delays: tuple[Seconds, Parts | None]) -> LiveSchedu
         evaluate_every=job.evaluate.every, evaluate_updates=job.evaluate.updates,
         checkpoint_every=job.checkpoint.every, checkpoint_updates=job.checkpoint.updates,
     )  # fmt: skip
-
-
-def _server_state(saved: Checkpoint) -> State:
-    """The server's state at a checkpoint."""
-    part = saved.part(0)
-    names = [name for name in part.names() if name.startswith("server.")]
-    return State.load({name.removeprefix("server."): part[name] for name in names})

@@ -1,4 +1,4 @@
-"""One rank's parts of checkpoints: written while it waits, made durable by a thread while it works on."""
+"""Writes one rank's parts of checkpoints: while the rank waits, and makes them durable in a thread while it goes on."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from queue import Queue
 from typing import BinaryIO, NamedTuple
 
-import numpy as np
-
-from mpifl.storage import checkpoint_arrays as format
+from mpifl.storage.checkpoint import PartContent, write_part
 from mpifl.storage.durable import checksum, sync_folder, words
 
 
@@ -39,7 +37,7 @@ class _Job(NamedTuple):
     error: str
 
 
-class Part:
+class PartWriter:
     """Writes the parts of rank `rank` into `folder`, which is made when it is needed. One thread calls."""
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -51,19 +49,18 @@ class Part:
         self._closing = False
         self._thread: threading.Thread | None = None  # a rank that never saves has none
 
-    def save(self, number: int, arrays: Mapping[str, np.ndarray]) -> None:
+    def save(self, number: int, content: PartContent) -> None:
         """Writes the part of checkpoint `number`; the arrays may change when this returns.
 
-        arrays  numbers or truth values, of any shape, byte order and strides; TypeError for anything else
-        What the disk refuses is told by `done`.
+        Raises TypeError or ValueError for what cannot be stored; what the disk refuses is reported by `done`.
         """
         self._begin()
         temporary = self._folder / f".{part_name(number, self._rank)}.{next(self._names)}"
         file: BinaryIO | None = None
         try:
-            self._folder.mkdir(exist_ok=True)  # not what it is in: a file system that vanished is not made anew
+            self._folder.mkdir(exist_ok=True)  # not its parent: a file system that vanished is not made anew
             file = temporary.open("x+b")
-            format.write(file, arrays)
+            write_part(file, number, self._rank, content)
             file.flush()
             self._queue.put(_Job(number, file, temporary, ""))
         except OSError as error:
@@ -73,8 +70,8 @@ class Part:
             _discard(file, temporary)
             raise
 
-    def save_made(self, number: int, make: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        """Writes what `make` returns; that it cannot be made or written is told by `done` as well."""
+    def save_made(self, number: int, make: Callable[[], PartContent]) -> None:
+        """Writes what `make` returns; that it cannot be made or stored is reported by `done` as well."""
         self._begin()
         try:
             self.save(number, make())
@@ -82,7 +79,7 @@ class Part:
             self._queue.put(_Job(number, None, self._folder, str(error)))
 
     def done(self) -> list[Written]:
-        """Those that became durable, or failed, since the last call, in the order of `save`; never waits."""
+        """Parts that became durable, or failed, since the last call, in the order of `save`; never waits."""
         with self._lock:
             finished, self._finished = self._finished, []
         return finished
@@ -108,6 +105,7 @@ class Part:
                 self._finished.append(written)
 
     def _finish(self, job: _Job) -> Written:
+        """Synchronises the file, takes its checksum, gives it its name, synchronises the folder."""
         if job.file is None:
             return Written(job.number, 0, 0, job.error)
         try:
@@ -115,7 +113,7 @@ class Part:
                 raise OSError(None, "given up at the end")
             os.fsync(job.file.fileno())
             size, crc = checksum(job.file)
-            job.file.close()  # may tell of an error too
+            job.file.close()  # may report an error too
             os.replace(job.temporary, self._folder / part_name(job.number, self._rank))
             sync_folder(self._folder)
         except Exception as error:

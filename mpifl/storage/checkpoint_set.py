@@ -1,13 +1,12 @@
 """Checkpoints of a run: sets of files in the folder NAME.ckpt beside NAME.h5.
 
-    000012.rank0, 000012.rank1, ...   the parts of checkpoint 12, each written by its rank (`Part`)
+    000012.rank0, 000012.rank1, ...   the parts of checkpoint 12, HDF5 files, each written by its rank (`PartWriter`)
     000012.json                       its manifest, written last by rank 0 (`commit`): this makes the set valid
 
-The manifest has length and CRC-32 of every part, and of itself: {"crc", "format", "number", "facts", "parts"}. Names
-that begin with a dot are temporary. The last two complete sets are kept.
+Names that begin with a dot are temporary. The last two complete sets are kept.
 
-A run that resumes from checkpoint k writes k + 1 next. What is there with a higher number then is of a future that
-is undone: `undo` takes its manifests away.
+A run that resumes from checkpoint k writes k + 1 next. Sets with a higher number are then of a future that is undone:
+`undo` removes their manifests.
 """
 
 from __future__ import annotations
@@ -17,21 +16,26 @@ import errno
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpifl.errors import ConfigError
-from mpifl.storage.checkpoint_arrays import BROKEN, Saved, Unusable, dumps, newer, regular
-from mpifl.storage.checkpoint_part import Part, Written, part_name
+from mpifl.storage.checkpoint import (
+    FORMAT,
+    ClientSnapshot,
+    ServerSnapshot,
+    Unusable,
+    check_part,
+    other_format,
+    read_clients,
+    read_server,
+    regular,
+)
+from mpifl.storage.checkpoint_part import part_name
 from mpifl.storage.durable import checksum, sync_folder, words, write_durably
 
-__all__ = [
-    "Checkpoint", "Part", "Saved", "Written", "belongs", "commit", "discard", "folder_of", "newest", "open_set",
-    "remove", "undo",
-]  # fmt: skip
-
-FORMAT = 1
 MANIFEST = re.compile(r"(\d{6,})\.json")
 FILE = re.compile(r"\.?(\d{6,})\.(?:rank\d+|json)(?:\.[0-9a-f]{8}\d*)?")  # of a set, temporary or not
 
@@ -42,30 +46,44 @@ def folder_of(run_file: Path) -> Path:
     return run_file.with_name(f"{name}.ckpt")
 
 
-class Checkpoint:
-    """A complete set.
-
-    number  counts a run's checkpoints
-    facts   of the manifest: what JSON can hold
-    """
+@dataclass(frozen=True)
+class Manifest:
+    """What makes a set valid: the names of all its files follow from number and rank, these are their contents."""
 
     number: int
-    facts: dict[str, Any]
+    run: str  # id of the run
+    session: str  # id of the process that wrote it
+    parts: Mapping[int, tuple[int, int]]  # rank: bytes and CRC-32 of its part
+
+
+class Checkpoint:
+    """A complete set."""
 
     def __init__(self, folder: Path, number: int) -> None:
         """Reads the manifest. Raises Unusable."""
         self.number = number
         self._folder = folder
-        self.facts, self._parts = _manifest(folder / _manifest_name(number), number)
+        self.manifest = _manifest(folder / _manifest_name(number), number)
+        self._parts = self.manifest.parts
 
-    def part(self, rank: int) -> Saved:
-        """What rank `rank` saved. Raises ConfigError("checkpoint", ...)."""
+    def server(self) -> ServerSnapshot:
+        """The server's part. Raises ConfigError("checkpoint", ...)."""
+        with self._part(0) as path:
+            return read_server(path)
+
+    def clients(self, rank: int, wanted: Iterable[int] | None = None) -> dict[int, ClientSnapshot]:
+        """The snapshots of these clients (None: all) in the part of a rank. Raises ConfigError("checkpoint", ...)."""
+        with self._part(rank) as path:
+            return read_clients(path, wanted)
+
+    @contextlib.contextmanager
+    def _part(self, rank: int) -> Iterator[Path]:
         path = self._folder / part_name(self.number, rank)
         if rank not in self._parts:
             raise ConfigError("checkpoint", path, f"a part of checkpoint {self.number}, which has none of rank {rank}")
-        with _told(path):
+        with _config_error(path):
             self._check_size(rank)
-            return Saved(path)
+            yield path
 
     @property
     def ranks(self) -> list[int]:
@@ -73,7 +91,7 @@ class Checkpoint:
         return sorted(self._parts)
 
     def check(self) -> None:
-        """Reads all of every part. Raises Unusable where it is not what was written."""
+        """Reads all of every part: all checksums first, then what is in them. Raises Unusable."""
         for rank in self.ranks:
             self._check_size(rank)
             name = part_name(self.number, rank)
@@ -84,7 +102,8 @@ class Checkpoint:
                 raise Unusable(f"cannot be read: {name}: {words(error)}") from error
             if found != self._parts[rank]:
                 raise Unusable(f"is damaged: {name} has other bytes than were written")
-            Saved(self._folder / name)
+        for rank in self.ranks:
+            check_part(self._folder / part_name(self.number, rank), self.number, rank)
 
     def check_sizes(self) -> None:
         """Raises Unusable where a part is not there or not whole."""
@@ -103,37 +122,33 @@ class Checkpoint:
             raise Unusable(f"is damaged: {name} has {found} bytes instead of {size}")
 
 
-def commit(folder: Path, number: int, facts: Mapping[str, Any], parts: Mapping[int, tuple[int, int]]) -> None:
+def commit(
+    folder: Path, number: int, parts: Mapping[int, tuple[int, int]], *, run: str, session: str, resumed_from: int
+) -> None:  # fmt: skip
     """Makes checkpoint `number` valid, then removes what it replaces: all sets but this and the complete one before.
 
-    facts   what JSON can hold, by strings; those of `belongs` are asked for
-    parts   rank: (bytes, crc), as `Part.done` told
-    Raises OSError; the set is then not valid. TypeError or ValueError for facts that are no JSON.
+    parts   rank: (bytes, crc), as `PartWriter.done` reports
+    others  as in `ServerSnapshot`
+    Raises OSError; the set is then not valid.
     """
     for rank, (size, _) in parts.items():
         path = folder / part_name(number, rank)
         if regular(path) != size:
             raise OSError(errno.EIO, f"{path.name} does not have its {size} bytes", path)
-    content = _encode(
-        {"number": number, "facts": dict(facts), "parts": {str(rank): list(parts[rank]) for rank in sorted(parts)}}
-    )
-    if _encode(_rest(json.loads(content))) != content:
-        raise ValueError("facts whose keys are not different strings")
-    write_durably(folder / _manifest_name(number), content)
+    manifest = Manifest(number, run, session, parts)
+    write_durably(folder / _manifest_name(number), _encode(manifest))
     with contextlib.suppress(OSError):  # the folder's own name; the parent may not be ours to open
         sync_folder(folder.parent)
     with contextlib.suppress(OSError):  # the set is valid; what stays now goes at the next commit
-        _tidy(folder, number, facts, {part_name(number, rank) for rank in parts})
+        _tidy(folder, manifest, resumed_from)
 
 
-def belongs(checkpoint: Checkpoint, now: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint is of the run and of the part of it that is in its file, and not of one that was undone.
+def belongs(manifest: Manifest, run: str, session: str | None, resumed_from: int) -> bool:
+    """Whether a checkpoint continues the rows of a run file, and is not of a part of the run that was undone.
 
-    now  run: its id; session: of the file's writer; resumed_from: the checkpoint that this one went on from
+    run, session, resumed_from  of the file: its run, its writer, the checkpoint that this one went on from
     """
-    facts = checkpoint.facts
-    followed = checkpoint.number <= now.get("resumed_from", 0) or facts.get("session") == now.get("session")
-    return bool(facts.get("run") == now.get("run") and followed)
+    return manifest.run == run and (manifest.number <= resumed_from or manifest.session == session)
 
 
 def discard(folder: Path, number: int) -> None:
@@ -145,7 +160,7 @@ def discard(folder: Path, number: int) -> None:
 
 
 def newest(
-    folder: Path, run: str, unfit: Callable[[Checkpoint], str] = lambda checkpoint: ""
+    folder: Path, run: str, unfit: Callable[[Manifest], str] = lambda manifest: ""
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest complete checkpoint of `run` all of whose files are what was written; None where there is none.
 
@@ -162,7 +177,7 @@ def newest(
     for number in reversed(numbers):
         try:
             checkpoint = Checkpoint(folder, number)
-            if why := unfit(checkpoint) if checkpoint.facts.get("run") == run else "is of another run":
+            if why := unfit(checkpoint.manifest) if checkpoint.manifest.run == run else "is of another run":
                 raise Unusable(why)
             checkpoint.check()
             return checkpoint, passed
@@ -173,7 +188,7 @@ def newest(
 
 def open_set(folder: Path, number: int) -> Checkpoint:
     """A checkpoint that rank 0 has checked: no part is read. Raises ConfigError("checkpoint", ...)."""
-    with _told(folder / _manifest_name(number)):
+    with _config_error(folder / _manifest_name(number)):
         return Checkpoint(folder, number)
 
 
@@ -221,13 +236,23 @@ def _files(folder: Path) -> list[Path]:
     return sorted(files, key=lambda path: (not MANIFEST.fullmatch(path.name), path.name))
 
 
-def _tidy(folder: Path, number: int, facts: Mapping[str, Any], parts: set[str]) -> None:
-    """Removes all but set `number` and the last complete one before it that belongs to the same run.
+def _tidy(folder: Path, manifest: Manifest, resumed_from: int) -> None:
+    """Removes all but this set and the last complete one before it that belongs to the same run.
 
     Parts of higher numbers stay, as they may be the next checkpoint's. Every writer of this set has finished what it
-    began before, so temporary files up to `number` are those of the dead.
+    began before, so temporary files up to its number are those of the dead.
     """
-    before = next((k for k in reversed(_numbers(folder)) if k < number and _complete(folder, k, facts)), None)
+    number, parts = manifest.number, {part_name(manifest.number, rank) for rank in manifest.parts}
+
+    def complete(k: int) -> bool:
+        try:
+            checkpoint = Checkpoint(folder, k)
+            checkpoint.check_sizes()
+        except Unusable:
+            return False
+        return belongs(checkpoint.manifest, manifest.run, manifest.session, resumed_from)
+
+    before = next((k for k in reversed(_numbers(folder)) if k < number and complete(k)), None)
     for path in _files(folder):
         if _superfluous(path.name, number, before, parts):
             with contextlib.suppress(OSError):
@@ -244,17 +269,8 @@ def _superfluous(name: str, number: int, before: int | None, parts: set[str]) ->
     return k != before if k < number else not (manifest or name in parts)
 
 
-def _complete(folder: Path, number: int, facts: Mapping[str, Any]) -> bool:
-    try:
-        checkpoint = Checkpoint(folder, number)
-        checkpoint.check_sizes()
-    except Unusable:
-        return False
-    return belongs(checkpoint, facts)
-
-
 @contextlib.contextmanager
-def _told(path: Path) -> Any:
+def _config_error(path: Path) -> Iterator[None]:
     """Unusable as ConfigError."""
     try:
         yield
@@ -263,36 +279,41 @@ def _told(path: Path) -> Any:
 
 
 # -- the manifest ------------------------------------------------------------------------------------------------------
-def _encode(rest: Mapping[str, Any]) -> bytes:
+BROKEN = (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError)  # of JSON of any kind
+
+
+def _encode(manifest: Manifest) -> bytes:
     """The one way in which a manifest is written, so that one that is not written so is damaged."""
-    rest = {"format": FORMAT, **rest}
-    return dumps({"crc": zlib.crc32(dumps(rest)), **rest}) + b"\n"
+    files = {
+        str(rank): {"name": part_name(manifest.number, rank), "bytes": size, "crc32": crc}
+        for rank, (size, crc) in sorted(manifest.parts.items())
+    }
+    rest = {"format": FORMAT, "number": manifest.number, "run": manifest.run, "session": manifest.session}
+    rest |= {"files": files}
+    return _json({"crc32": zlib.crc32(_json(rest)), **rest}) + b"\n"
 
 
-def _rest(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in content.items() if key not in ("crc", "format")}
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _manifest(path: Path, number: int) -> tuple[dict[str, Any], dict[int, tuple[int, int]]]:
-    """Facts, and (bytes, crc) by rank. Raises Unusable."""
+def _manifest(path: Path, number: int) -> Manifest:
+    """Raises Unusable."""
     damaged = Unusable(f"is damaged: {path.name} is not what was written")
     try:
         regular(path)
         data = path.read_bytes()
         content = json.loads(data)
-        if type(content["format"]) is int and content["format"] > FORMAT:
-            raise newer(path.name, content["format"], FORMAT)
-        if data != _encode(_rest(content)) or content["number"] != number:
+        if type(content["format"]) is int and content["format"] != FORMAT:
+            raise other_format(path.name, content["format"])
+        parts = {int(rank): (part["bytes"], part["crc32"]) for rank, part in content["files"].items()}
+        manifest = Manifest(number, content["run"], content["session"], parts)
+        texts = type(manifest.run) is str and type(manifest.session) is str
+        sizes = all(type(value) is int and value >= 0 for part in parts.values() for value in part)
+        if not texts or not sizes or data != _encode(manifest):
             raise damaged
-        facts, parts = content["facts"], {int(rank): tuple(part) for rank, part in content["parts"].items()}
     except OSError as error:
         raise Unusable(f"cannot be read: {path.name}: {words(error)}") from error
-    except (*BROKEN, AttributeError) as error:
+    except BROKEN as error:
         raise damaged from error
-    if not isinstance(facts, dict) or not all(map(_sound, parts.values())):
-        raise damaged
-    return facts, parts
-
-
-def _sound(part: tuple[Any, ...]) -> bool:
-    return len(part) == 2 and all(type(value) is int and value >= 0 for value in part)
+    return manifest

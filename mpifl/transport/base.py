@@ -59,7 +59,7 @@ class ServerTransport(UpdateSource, Protocol):
     def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
         """Moves client i to another rank; which one, in words, or "" where there is none.
 
-        saved     where its state is (`client.checkpoint.restore`); pending: whether its last update was not consumed
+        saved     which checkpoint has its snapshot (`client.checkpoint.ResumePayload`); None: it starts anew
         consumed  sums of what was consumed of it since, of each vector that telescopes
         """
 

@@ -81,12 +81,16 @@ def gap_at_checkpoint(path: Path) -> float:
     with open_run(path) as run:
         checkpoint, passed = newest(folder_of(path), run.id)
     assert checkpoint and not passed
-    server, cut = checkpoint.part(0), checkpoint.facts["cut"]
-    x, u, n = server["server.x"], server["server.u"], int(server["server.n"])
-    parts = {rank: checkpoint.part(rank) for rank in checkpoint.ranks}
+    snapshot = checkpoint.server()
+    server, in_flight = snapshot.algorithm, snapshot.loop.clients.in_flight
+    x, u, n = server["x"], server["u"], int(server["n"])
+    parts = {rank: checkpoint.clients(rank) for rank in checkpoint.ranks if rank}
     total = np.zeros_like(x)
-    for i, rank in enumerate(cut["where"]):
-        total += parts[rank][f"{i}.state.y"]
-        if i in cut["out"]:
-            total -= parts[rank][f"{i}.vector.0"]
+    for i, rank in enumerate(snapshot.client_rank):
+        client = parts[rank][i]
+        assert client.state
+        total += client.state["y"]
+        if i in in_flight:
+            assert client.update
+            total -= client.update.vectors[0]
     return float(np.abs(x + u / n - total / n).max())

@@ -115,7 +115,7 @@ def test_a_newer_checkpoint(interrupted: tuple[Path, Path], capsys: pytest.Captu
     """Its format is named; the one before, which can be read, will do."""
     whole, path = interrupted
     manifest = folder_of(path) / "000003.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 2}))
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 3}))
     assert mpifl("resume", path) == 0
     assert "checkpoint 3 is of a newer format" in capsys.readouterr().err
     assert not differing(whole, path, but=("events",))

@@ -18,8 +18,9 @@ from mpifl.algorithms.base import State
 from mpifl.config.job import Faults
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.clients import ClientTable
-from mpifl.server.loop import LoopState
-from mpifl.storage.checkpoint_set import Part, folder_of, sets
+from mpifl.storage.checkpoint import ClientSnapshot, ClockState, LoopState, ScheduleState
+from mpifl.storage.checkpoint_part import PartWriter
+from mpifl.storage.checkpoint_set import folder_of, sets
 from mpifl.transport.base import PartStatus
 from mpifl.transport.mpi_server import ServerEnd
 from tests.storage.sets import finished
@@ -33,10 +34,10 @@ class Ranks:
         self.live_ranks, self.unresponsive_ranks, self.rank_of = {1, 2}, set[int](), [1, 2]
         self.part_statuses: list[PartStatus] = []
         self.errors: set[int] = set()
-        self._writers = {rank: Part(folder, rank) for rank in (1, 2)}
+        self._writers = {rank: PartWriter(folder, rank) for rank in (1, 2)}
 
     def saves(self, rank: int, number: int = 1) -> None:
-        self._writers[rank].save(number, {"x": np.zeros(3)})
+        self._writers[rank].save(number, {rank - 1: ClientSnapshot({"x": np.zeros(3)})})
         self.part_statuses += [PartStatus(rank, *written) for written in finished(self._writers[rank])]
 
     def send_marker(self, number: int) -> None: ...
@@ -59,8 +60,9 @@ class Scene:
 
     def __init__(self, path: Path, faults: Faults) -> None:
         self.writer, self.ranks = writer(path), Ranks(folder_of(path))
-        evaluator: Any = SimpleNamespace(pending=lambda: (0, nan, []))
-        plan: Any = SimpleNamespace(save=dict)
+        evaluator: Any = SimpleNamespace(pending=lambda: (0, nan, []), reached=False)
+        schedule = ScheduleState(ClockState(0.0, [], [], [], []), 0, 0, 0, 0, 0, 0.0, 0, 0, 0)
+        plan: Any = SimpleNamespace(save=lambda: schedule)
         self.clients = ClientTable(2)
         self.clients.rounds, self.clients.in_flight = [1, 1], {0: 0.0, 1: 0.0}
         self.loop: Any = SimpleNamespace(
@@ -68,7 +70,7 @@ class Scene:
             version=0, save=lambda: LoopState(0, 0, self.clients.save(0.0)),
         )  # fmt: skip
         ranks: Any = self.ranks
-        self.keeper = Checkpointer(self.writer, evaluator, ranks, plan, Area(step_size=0.1), dict, rehost=False)
+        self.keeper = Checkpointer(self.writer, evaluator, ranks, plan, Area(step_size=0.1), float, rehost=False)
         self.keeper.snapshot(0.0, self.loop)
 
     def end(self) -> list[str]:

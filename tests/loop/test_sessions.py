@@ -13,7 +13,7 @@ import pytest
 
 from mpifl.server.session import Session
 from mpifl.storage import RunWriter
-from mpifl.storage.checkpoint_set import Checkpoint, Saved, folder_of
+from mpifl.storage.checkpoint_set import Checkpoint, folder_of
 from tests.loop.test_damaged import interrupted, refused
 from tests.loop.test_resume import changed, kept, moved, mpifl
 from tests.mpi.files import differing
@@ -61,15 +61,15 @@ def test_a_resume_that_cannot_read_its_part(
 ) -> None:
     """The key is that of the checkpoint."""
     _, path = interrupted
-    part = Checkpoint.part
+    clients = Checkpoint.clients
 
-    def gone(self: Checkpoint, rank: int) -> Saved:
+    def gone(self: Checkpoint, rank: int, wanted: Any) -> Any:
         folder_of(path).joinpath(f"{self.number:06d}.rank{rank}").unlink()
-        return part(self, rank)
+        return clients(self, rank, wanted)
 
-    monkeypatch.setattr(Checkpoint, "part", gone)
+    monkeypatch.setattr(Checkpoint, "clients", gone)
     assert mpifl("resume", path) == 2
-    assert capsys.readouterr().err.startswith(f"mpifl: checkpoint={folder_of(path)}/000003.rank0: ")
+    assert capsys.readouterr().err.startswith(f"mpifl: checkpoint={folder_of(path)}/000003.rank1: ")
 
 
 def test_two_resumes_at_once(

@@ -85,8 +85,8 @@ def test_a_client_moves(
     assert moved.client == 1 and moved.text.startswith("to rank ") and "raised on rank 2" in moved.text
     with open_run(path) as file:
         last, _ = newest(folder_of(path), file.id)
-        assert last and last.facts["loop"]["updates"] > moved.updates
-        assert last.facts["cut"]["where"] != [1, 2, 3, 1, 2, 3] or "to rank 2" in moved.text
+        assert last and last.server().loop.updates > moved.updates
+        assert last.server().client_rank != [1, 2, 3, 1, 2, 3] or "to rank 2" in moved.text
         assert (file.updates.client[moved.updates :] == 1).sum() > 5
     assert gap_at_checkpoint(path) < 1e-12
 

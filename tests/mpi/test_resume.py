@@ -184,8 +184,8 @@ def test_real_clock(start: Start, tmp_path: Path) -> None:
         with open_run(path) as run:
             assert run.status == "running" and run.open_ended
             found, passed = newest(folder_of(path), run.id)
-        assert found and not passed and wall < found.facts["wall_seconds"] < 3
-        wall, last = found.facts["wall_seconds"], found.number
+        assert found and not passed and wall < found.server().wall_seconds < 3
+        wall, last = found.server().wall_seconds, found.number
         command = start(ranks, *MPIFL, "resume", path)
     done = command.end()
     assert done.code == 0, str(done)

@@ -7,16 +7,29 @@ from __future__ import annotations
 
 import sys
 import time
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mpifl.storage.checkpoint_set import Checkpoint, Part, Written, commit
+from mpifl.storage.checkpoint import (
+    ClientSnapshot,
+    ClientTableState,
+    ClockState,
+    EvaluatorState,
+    LoopState,
+    PartContent,
+    PendingEvaluation,
+    ScheduleState,
+    ServerSnapshot,
+    UpdateSnapshot,
+)
+from mpifl.storage.checkpoint_part import PartWriter, Written
+from mpifl.storage.checkpoint_set import Checkpoint, commit
 
 
-def content(number: int, rank: int, size: int = 50_000) -> dict[str, np.ndarray]:
+def arrays(number: int, rank: int, size: int = 50_000) -> dict[str, np.ndarray]:
     return {
         "x": np.full(size, number + 0.1, np.float32),
         "y/3": np.arange(rank, rank + 7)[::2],
@@ -25,13 +38,35 @@ def content(number: int, rank: int, size: int = 50_000) -> dict[str, np.ndarray]
     }
 
 
-def facts(number: int, run: str = "run") -> dict[str, Any]:
-    """Of the manifest."""
-    hard = {"time": number / 3, "due": [nan, float("inf"), 0.1], "key": 2**128 - number}
-    return {"run": run, "updates": 10 * number, **hard}
+def server(number: int, size: int = 50_000, **more: Any) -> ServerSnapshot:
+    """The server's snapshot, with what is hard to write down; more: other values of its fields."""
+    clients = ClientTableState(
+        ["live", "aside"], [number, 0], [8, 9], [0, 1], [2, 0], [1, 0], [0.1, inf], [], [nan, 0.1]
+    )  # fmt: skip
+    clock = ClockState(number / 3, [1, 0], [inf, 0.1], [nan, 0.3], [nan, 0.7])
+    pending = [PendingEvaluation(nan, 3, 2, np.arange(3.0)), PendingEvaluation(1.0, 3, 2, np.ones(2), np.array([nan]))]
+    fields: dict[str, Any] = {
+        "run": "run", "session": "session", "resumed_from": 0, "time": number / 3, "wall_seconds": 0.1,
+        "rows": {"updates": 10 * number}, "client_rank": [1, 1], "loop": LoopState(2, 10 * number, clients),
+        "schedule": ScheduleState(clock, 2, 3, 4, 5, 6, inf, 7, 8, 9), "algorithm": arrays(number, 0, size),
+        "evaluator": EvaluatorState(nan, False, pending),
+    }  # fmt: skip
+    return ServerSnapshot(number, **(fields | more))
 
 
-def finished(part: Part, count: int = 1) -> list[Written]:
+def clients(number: int, rank: int, size: int = 50_000) -> dict[int, ClientSnapshot]:
+    """Two clients: one has sent an update, one has raised."""
+    state = arrays(number, rank, size)
+    update = UpdateSnapshot((state["x"],), (0.1, nan), 3, 2, number, 0.1, nan, 0.2, nan, "", 0.5)
+    other = {**state, "x": -state["x"], "more": np.array([rank])}
+    return {10 + rank: ClientSnapshot(state, {"mean": np.ones(rank)}, update), 0: ClientSnapshot(other, error="ünï")}
+
+
+def content(number: int, rank: int, size: int = 50_000, **more: Any) -> PartContent:
+    return clients(number, rank, size) if rank else server(number, size, **more)
+
+
+def finished(part: PartWriter, count: int = 1) -> list[Written]:
     """The next `count` that are durable, or failed, waited for."""
     written: list[Written] = []
     deadline = time.monotonic() + 20
@@ -41,33 +76,56 @@ def finished(part: Part, count: int = 1) -> list[Written]:
     return written
 
 
+def make_valid(
+    folder: Path, number: int, parts: dict[int, tuple[int, int]], run: str = "run", session: str = "session",
+    resumed_from: int = 0,
+) -> None:  # fmt: skip
+    """Writes a manifest."""
+    commit(folder, number, parts, run=run, session=session, resumed_from=resumed_from)
+
+
 def save(folder: Path, number: int, ranks: int = 2, run: str = "run", size: int = 50_000, **more: Any) -> None:
-    """A complete set; more: of its facts."""
+    """A complete set; more: `session` and `resumed_from`."""
     parts = {}
     for rank in range(ranks):
-        part = Part(folder, rank)
-        part.save(number, content(number, rank, size))
+        part = PartWriter(folder, rank)
+        part.save(number, content(number, rank, size, run=run, **more))
         (written,) = finished(part)
         part.close()
         assert written.number == number and not written.error
         parts[rank] = written.bytes, written.crc
-    commit(folder, number, facts(number, run) | more, parts)
+    make_valid(folder, number, parts, run, **more)
 
 
-def check(checkpoint: Checkpoint, size: int = 50_000) -> None:
+def same(found: Any, saved: Any) -> bool:
+    """Whether two snapshots are equal, types, order of names and NaNs included."""
+    if isinstance(saved, np.ndarray):
+        kind = saved.dtype.newbyteorder("<")
+        equal = found.dtype == kind and found.shape == saved.shape and found.tobytes() == saved.astype(kind).tobytes()
+        return bool(equal and found.flags.writeable and found.flags.c_contiguous)
+    if isinstance(saved, dict):
+        return [*found] == [*saved] and all(same(found[name], value) for name, value in saved.items())
+    if isinstance(saved, (list, tuple)):
+        return len(found) == len(saved) and all(map(same, found, saved))
+    if hasattr(saved, "__dataclass_fields__"):
+        return type(found) is type(saved) and same(vars(found), vars(saved))
+    return type(found) is type(saved) and repr(found) == repr(saved)  # nan is not equal to itself
+
+
+def check(checkpoint: Checkpoint, size: int = 50_000, **more: Any) -> None:
     """It holds what `save` saved."""
     number = checkpoint.number
-    assert repr(checkpoint.facts) == repr(facts(number))  # nan is not equal to itself
     for rank in checkpoint.ranks:
-        part = checkpoint.part(rank)
-        for name, array in content(number, rank, size).items():
-            found = part[name]
-            assert found.dtype == array.dtype and found.shape == array.shape and np.array_equal(found, array)
+        if rank:
+            found, saved = checkpoint.clients(rank), clients(number, rank, size)
+            assert same([found[i] for i in saved], list(saved.values())) and found.keys() == saved.keys()
+        else:
+            assert same(checkpoint.server(), server(number, size, **more))
 
 
 def main(folder: Path) -> None:
     """Saves as two ranks, two checkpoints under way at once; prints the number of each that is valid."""
-    ranks = [Part(folder, rank) for rank in range(2)]
+    ranks = [PartWriter(folder, rank) for rank in range(2)]
     for number in range(1, 1_000_000):
         for rank, part in enumerate(ranks):
             part.save(number, content(number, rank))
@@ -75,7 +133,7 @@ def main(folder: Path) -> None:
             written = [finished(part, 2) for part in ranks]
             for k, both in zip((number - 1, number), zip(*written, strict=True), strict=True):
                 assert not any(w.error for w in both)
-                commit(folder, k, facts(k), {r: (w.bytes, w.crc) for r, w in enumerate(both)})
+                make_valid(folder, k, {r: (w.bytes, w.crc) for r, w in enumerate(both)})
                 print(k, flush=True)
 
 

@@ -8,6 +8,8 @@ import random
 import subprocess
 import sys
 import time
+import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from mpifl.errors import ConfigError
-from mpifl.storage.checkpoint_set import Checkpoint, Part, Written, commit, folder_of, newest, open_set, remove, sets
-from tests.storage.sets import check, facts, finished, save
+from mpifl.storage.checkpoint import (
+    ClientSnapshot,
+    PartContent,
+    UpdateSnapshot,
+    check_part,
+    read_clients,
+    read_server,
+    write_part,
+)
+from mpifl.storage.checkpoint_part import PartWriter, Written
+from mpifl.storage.checkpoint_set import folder_of, newest, open_set, remove, sets
+from tests.storage.sets import check, content, finished, make_valid, same, save, server
 from tests.tiers import examples
 
 ROOT = Path(__file__).parents[2]
@@ -30,17 +42,26 @@ def names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-def through(folder: Path, arrays: dict[str, Any], told: dict[str, Any] | None = None) -> Checkpoint:
-    """The arrays as a part, and what the manifest is to tell, saved and read."""
-    part = Part(folder, 0)
-    part.save(1, arrays)
-    (written,) = finished(part)
-    part.close()
-    assert written == Written(1, (folder / "000001.rank0").stat().st_size, written.crc, "")
-    commit(folder, 1, (told or {}) | {"run": "run"}, {0: (written.bytes, written.crc)})
+def through(folder: Path, arrays: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays as the server's and as a client's state, saved and read; the latter."""
+    parts = {}
+    state = {5: ClientSnapshot(arrays), 4: ClientSnapshot({}), 7: ClientSnapshot(arrays)}
+    contents: list[PartContent] = [server(1, algorithm=arrays), state]
+    for rank, each in enumerate(contents):
+        part = PartWriter(folder, rank)
+        part.save(1, each)
+        (written,) = finished(part)
+        part.close()
+        assert written == Written(1, (folder / f"000001.rank{rank}").stat().st_size, written.crc, "")
+        parts[rank] = written.bytes, written.crc
+    make_valid(folder, 1, parts)
     checkpoint, passed = newest(folder, "run")
-    assert checkpoint is not None and not passed and checkpoint.ranks == [0]
-    return checkpoint
+    assert checkpoint is not None and not passed and checkpoint.ranks == [0, 1]
+    assert same(checkpoint.server(), server(1, algorithm=arrays))
+    found = checkpoint.clients(1, [4, 7, 9])
+    assert same([found[4], found[7]], [state[4], state[7]]) and len(found) == 2
+    assert found[7].state is not None
+    return dict(found[7].state)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -56,9 +77,12 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path, dtype: np.dtype[Any]) ->
         "0-d": np.array(base[3, 2, 1]),
         "empty": base[:, :0],
         "ünï/code\n": base[2],
+        "client": base[:2],
+        "%2F": base[3],
+        ".": base[4],
     }
-    saved = through(tmp_path / "a.ckpt", arrays).part(0)
-    assert saved.names() == list(arrays) and "plain" in saved and "other" not in saved
+    saved = through(tmp_path / "a.ckpt", {name: np.asarray(array) for name, array in arrays.items()})
+    assert list(saved) == list(arrays)
     for name, array in arrays.items():
         found = saved[name]
         assert found.shape == array.shape and found.dtype == dtype.newbyteorder("<") and (found == array).all(), name
@@ -72,46 +96,70 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path, dtype: np.dtype[Any]) ->
         st.sampled_from(TYPES[:12]).flatmap(lambda t: npst.arrays(t, npst.array_shapes(min_dims=0, min_side=0))),
         max_size=5,
     ),
-    st.dictionaries(
-        st.text(),
-        st.recursive(
-            st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-            max_leaves=10,
-        ),
-        max_size=4,
-    ),
+    st.lists(st.integers(-(2**63), 2**63 - 1) | st.floats() | st.booleans(), max_size=4),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
 )
 def test_bits_come_back(
-    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, np.ndarray], told: dict[str, Any]
+    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, np.ndarray], numbers: list[Any], text: str
 ) -> None:
-    """NaNs with their payload and negative zeros as well; facts to the last bit of a float."""
+    """NaNs with their payload and negative zeros as well; numbers to the last bit, and any text."""
     folder = tmp_path_factory.mktemp("bits") / "a.ckpt"
-    checkpoint = through(folder, arrays, told)
-    saved = checkpoint.part(0)
-    assert saved.names() == list(arrays)
+    found = through(folder, arrays)
+    assert list(found) == list(arrays)
     for name, array in arrays.items():
-        assert saved[name].tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
-    assert repr(checkpoint.facts) == repr(open_set(folder, 1).facts) == repr(told | {"run": "run"})
+        assert found[name].tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
+    with (folder / "a").open("x+b") as file:
+        write_part(file, 3, 0, server(3, run=text, time=float(len(numbers)), wall_seconds=sum(map(float, numbers))))
+    assert read_server(folder / "a").run == text
+    update = UpdateSnapshot((), tuple(map(float, numbers)), 0, 0, 0, 0.0, 0.0, 0.0, 0.0, text, 0.0)
+    with (folder / "b").open("x+b") as file:
+        write_part(file, 3, 1, {3: ClientSnapshot({}, {}, update, text)})
+    assert same(read_clients(folder / "b"), {3: ClientSnapshot({}, {}, update, text)})
 
 
-def test_numbers_of_numpy_are_facts_and_objects_are_not(tmp_path: Path) -> None:
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_clients_that_differ(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Names that some lack, other shapes, types and counts; each client gets its own back, all or some of them."""
+    shapes, kinds = st.sampled_from([(), (2,), (3, 1), (0,), (20_000,)]), st.sampled_from(["f4", "f8", "i8", "?"])
+    array = st.builds(lambda shape, kind, value: np.full(shape, value, kind), shapes, kinds, st.integers(0, 9))
+    arrays = st.dictionaries(st.sampled_from("abc"), array, max_size=3)
+    vectors = st.lists(array, max_size=2).map(tuple)
+    numbers = st.lists(st.floats(), max_size=3).map(tuple)
+    number, real, text = st.integers(0, 9), st.floats(), st.sampled_from(["", "a", "ünï"])
+    update = st.builds(UpdateSnapshot, vectors, numbers, number, number, number, real, real, real, real, text, real)
+    client = st.builds(ClientSnapshot, arrays, arrays, st.none() | update, text)
+    client |= st.builds(ClientSnapshot, st.none(), error=st.just("could not be hosted"))
+    clients = data.draw(st.dictionaries(st.integers(0, 20), client, max_size=6))
+    path = tmp_path_factory.mktemp("clients") / "part"
+    with path.open("x+b") as file:
+        write_part(file, 1, 2, clients)
+    check_part(path, 1, 2)
+    wanted = data.draw(st.sets(st.integers(0, 20)))
+    found = read_clients(path, wanted)
+    assert found.keys() == clients.keys() & wanted
+    for i, snapshot in found.items():
+        assert same(sort(snapshot), sort(clients[i]))
+
+
+def sort(snapshot: ClientSnapshot) -> ClientSnapshot:
+    """With its names in order: it is that of the names among all clients."""
+    state = None if snapshot.state is None else dict(sorted(snapshot.state.items()))
+    return replace(snapshot, state=state, objective=dict(sorted(snapshot.objective.items())))
+
+
+def test_objects_cannot_be_stored(tmp_path: Path) -> None:
     folder = tmp_path / "a.ckpt"
-    found = through(folder, {}, {"k": np.int64(3), "t": np.float64(0.1), "b": np.bool_(True), "f": np.float32(0.1)})
-    told = {"k": 3, "t": 0.1, "b": True, "f": float(np.float32(0.1)), "run": "run"}
-    assert found.facts == open_set(folder, 1).facts == told
-    with pytest.raises(TypeError, match="no JSON"):
-        commit(folder, 2, {"run": "run", "rule": object()}, {})
-    part = Part(folder, 1)
+    through(folder, {})
+    part = PartWriter(folder, 1)
     for bad in (np.array(["a"]), np.array([None]), np.zeros(2, "M8[s]"), np.zeros(2, np.longdouble)):
-        with pytest.raises(TypeError, match="x: an array of"):
-            part.save(2, {"x": bad})
+        for each in (server(2, algorithm={"x": bad}), {1: ClientSnapshot({"x": bad})}):
+            with pytest.raises(TypeError, match="x: an array of"):
+                part.save(2, each)
+    with pytest.raises(TypeError, match="rows: a list cannot be stored"):
+        part.save(2, server(2, rows={"rows": [1]}))
     part.close()  # tells of everything that was begun
-    with pytest.raises(ValueError, match="keys"):
-        commit(folder, 2, {"run": "run", "clients": {1: "a", "1": "b"}}, {})
-    assert part.done() == [] and names(folder) == ["000001.json", "000001.rank0"]
-    with pytest.raises(ConfigError, match="a part with x in it"):
-        found.part(0)["x"]
+    assert part.done() == [] and names(folder) == ["000001.json", "000001.rank0", "000001.rank1"]
 
 
 def test_the_last_two_complete_sets_are_kept(tmp_path: Path) -> None:
@@ -169,11 +217,11 @@ def test_sets_of_another_run_are_passed_over(tmp_path: Path) -> None:
     save(tmp_path, 1, run="other", size=10)
     assert newest(tmp_path, "mine") == (None, ["checkpoint 1 is of another run"])
     save(tmp_path, 7, run="mine", size=10)
-    part = Part(tmp_path, 0)
-    part.save(9, {"x": np.zeros(3)})
+    part = PartWriter(tmp_path, 0)
+    part.save(9, server(9, run=""))
     (written,) = finished(part)
     part.close()
-    commit(tmp_path, 9, {}, {0: (written.bytes, written.crc)})
+    make_valid(tmp_path, 9, {0: (written.bytes, written.crc)}, run="")
     save(tmp_path, 8, run="mine", size=10)
     assert not {"000001.json", "000009.json"} & {*names(tmp_path)}
     checkpoint, passed = newest(tmp_path, "mine")
@@ -186,21 +234,21 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         open_set(tmp_path, 3)
     save(tmp_path, 3, size=10)
     with pytest.raises(ConfigError, match=r"rank7: a part of checkpoint 3, which has none of rank 7"):
-        open_set(tmp_path, 3).part(7)
+        open_set(tmp_path, 3).clients(7)
     with pytest.raises(OSError, match="No such file"):
-        commit(tmp_path, 4, {"run": "run"}, {0: (10, 10)})
-    part = Part(tmp_path, 0)
-    part.save(4, {})
+        make_valid(tmp_path, 4, {0: (10, 10)})
+    part = PartWriter(tmp_path, 0)
+    part.save(4, content(4, 0))
     (written,) = finished(part)
     part.close()
     with pytest.raises(OSError, match="does not have its"):
-        commit(tmp_path, 4, {"run": "run"}, {0: (written.bytes + 1, written.crc)})
+        make_valid(tmp_path, 4, {0: (written.bytes + 1, written.crc)})
     assert newest(tmp_path, "run")[0].number == 3  # type: ignore[union-attr]
 
 
 def test_a_set_without_manifest_is_none(tmp_path: Path) -> None:
     save(tmp_path, 1, size=10)
-    Part(tmp_path, 0).save(2, {})
+    PartWriter(tmp_path, 0).save(2, content(2, 0))
     checkpoint, passed = newest(tmp_path, "run")
     assert checkpoint is not None and checkpoint.number == 1 and passed == []
 
@@ -213,8 +261,12 @@ def test_the_folder_stands_beside_the_run_file() -> None:
 def test_the_manifest_is_json(tmp_path: Path) -> None:
     save(tmp_path, 12, size=10)
     found = json.loads((tmp_path / "000012.json").read_text())
-    assert found["format"] == 1 and found["number"] == 12 and repr(found["facts"]) == repr(facts(12))
-    assert {*found["parts"]} == {"0", "1"} and found["parts"]["1"][0] == (tmp_path / "000012.rank1").stat().st_size
+    rest = {name: value for name, value in found.items() if name != "crc32"}
+    assert found["format"] == 2 and found["number"] == 12 and found["run"] == "run" and found["session"] == "session"
+    assert found["crc32"] == zlib.crc32(json.dumps(rest, separators=(",", ":")).encode())
+    part = (tmp_path / "000012.rank1").read_bytes()
+    assert {*found["files"]} == {"0", "1"}
+    assert found["files"]["1"] == {"name": "000012.rank1", "bytes": len(part), "crc32": zlib.crc32(part)}
 
 
 @pytest.mark.timeout(110)

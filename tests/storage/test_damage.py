@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
-import struct
+import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifl.errors import ConfigError
-from mpifl.storage.checkpoint_arrays import HEAD, MAGIC, Saved, Unusable
-from mpifl.storage.checkpoint_set import Checkpoint, Part, commit, newest, open_set
-from tests.storage.sets import check, facts, finished, save
-from tests.tiers import examples, parameters
+from mpifl.storage.checkpoint import SIGNATURE, Unusable, read_clients, write_part
+from mpifl.storage.checkpoint_part import PartWriter
+from mpifl.storage.checkpoint_set import Checkpoint, newest, open_set
+from tests.storage.sets import check, content, finished, make_valid, save, server
+from tests.tiers import examples, long
 
 FILES = ("000002.rank0", "000002.rank1", "000002.json")
 
@@ -40,12 +43,16 @@ def fallen_back(folder: Path, name: str) -> str:
     return clause
 
 
-@pytest.mark.parametrize("name", parameters(FILES, [name for name in FILES if not name.endswith("json")]))
-def test_every_changed_byte_is_noticed(folder: Path, name: str) -> None:
+@pytest.mark.parametrize("step", [29, long(1)])  # bytes between two that are changed
+@pytest.mark.parametrize("name", FILES)
+def test_every_changed_byte_is_noticed(folder: Path, name: str, step: int) -> None:
     whole = (folder / name).read_bytes()
-    for place in range(len(whole)):
+    for place in range(0, len(whole), step):
         for flip in range(1, 256, 7) if name.endswith("json") else (1, 0x10, 0x80):
             (folder / name).write_bytes(whole[:place] + bytes([whole[place] ^ flip]) + whole[place + 1 :])
+            with pytest.raises(Unusable, match=name):
+                Checkpoint(folder, 2).check()
+        if place % (50 * step) == 0:
             fallen_back(folder, name)
     (folder / name).write_bytes(whole)
     checkpoint, passed = newest(folder, "run")
@@ -53,15 +60,19 @@ def test_every_changed_byte_is_noticed(folder: Path, name: str) -> None:
     check(checkpoint, 3)
 
 
+@pytest.mark.parametrize("step", [29, long(1)])
 @pytest.mark.parametrize("name", FILES)
-def test_every_length_is_noticed(folder: Path, name: str) -> None:
+def test_every_length_is_noticed(folder: Path, name: str, step: int) -> None:
     whole = (folder / name).read_bytes()
-    for length in range(len(whole)):
+    for length in range(0, len(whole), step):
         (folder / name).write_bytes(whole[:length])
-        assert "is damaged" in fallen_back(folder, name)
+        with pytest.raises(Unusable, match=f"is damaged: {name}"):
+            Checkpoint(folder, 2).check()
+        if length % (50 * step) == 0:
+            assert "is damaged" in fallen_back(folder, name)
         if name.endswith("rank0"):
             with pytest.raises(ConfigError, match=r"^checkpoint=.*rank0: .*is damaged"):
-                open_set(folder, 2).part(0)
+                open_set(folder, 2).server()
     for more in (b"\0", b"\n", whole):
         (folder / name).write_bytes(whole + more)
         fallen_back(folder, name)
@@ -121,80 +132,169 @@ def test_parts_of_another_set_under_its_name(folder: Path) -> None:
 
 def test_a_newer_version(folder: Path) -> None:
     manifest = (folder / "000002.json").read_text()
-    (folder / "000002.json").write_text(manifest.replace('"format":1', '"format":2'))
-    said = "is of a newer format: {} has format 2, this mpifl reads 1"
+    (folder / "000002.json").write_text(manifest.replace('"format":2', '"format":3'))
+    said = "is of a newer format: {} has format 3, this mpifl reads 2"
     assert fallen_back(folder, "000002.json") == "checkpoint 2 " + said.format("000002.json")
     with pytest.raises(ConfigError, match="is of a newer format"):
         open_set(folder, 2)
-    part = (folder / "000002.rank0").read_bytes()
-    forge(folder, part.replace(MAGIC + b"\1", MAGIC + b"\2"))
+    forge(folder, h5(format=3))
+    assert fallen_back(folder, "000002.rank0") == "checkpoint 2 " + said.format("000002.rank0")
+
+
+def test_an_older_version(folder: Path) -> None:
+    """The project's own binary format, and its manifest."""
+    said = "is of an older format: {} has format 1, this mpifl reads 2"
+    old = {"crc": 1, "format": 1, "number": 2, "facts": {"run": "run"}, "parts": {"0": [10, 10]}}
+    (folder / "000002.json").write_text(json.dumps(old))
+    assert fallen_back(folder, "000002.json") == "checkpoint 2 " + said.format("000002.json")
+    with pytest.raises(ConfigError, match="is of an older format"):
+        open_set(folder, 2)
+    (folder / "000002.rank2").write_bytes(b"\x89mpifl\r\n")
+    save(folder, 3, size=3)
+    assert not [name for name in os.listdir(folder) if name.startswith("000002")], "it goes as any damaged one does"
+    save(folder, 2, size=3)
+    forge(folder, h5(format=1))
     assert fallen_back(folder, "000002.rank0") == "checkpoint 2 " + said.format("000002.rank0")
 
 
 # -- right checksums, any content --------------------------------------------------------------------------------------
-def forge(folder: Path, part: bytes) -> None:
-    """`part` as the one of rank 0 in checkpoint 2, with a manifest that agrees."""
-    (folder / "000002.rank0").write_bytes(part)
-    commit(folder, 2, facts(2), {0: (len(part), zlib.crc32(part))})
+def forge(folder: Path, part: bytes, rank: int = 0) -> None:
+    """`part` as the one of a rank in checkpoint 2, with a manifest that agrees."""
+    (folder / f"000002.rank{rank}").write_bytes(part)
+    make_valid(folder, 2, {rank: (len(part), zlib.crc32(part))})
 
 
-def packed(index: bytes, data: bytes = b"", version: int = 1, length: int | None = None) -> bytes:
-    return HEAD.pack(MAGIC, version, len(index) if length is None else length) + index + data
+def h5(change: Callable[[h5py.File], Any] = lambda file: None, rank: int = 0, **attrs: Any) -> bytes:
+    """A part that was changed by means of HDF5."""
+    raw = io.BytesIO()
+    with tempfile.TemporaryFile() as file:
+        write_part(file, 2, rank, content(2, rank, 3))
+        file.seek(0)
+        raw.write(file.read())
+    with h5py.File(raw, "r+") as opened:
+        opened.attrs.update(attrs)
+        change(opened)
+    return raw.getvalue()
 
 
-def read(folder: Path) -> Any:
+def read(folder: Path, rank: int = 0) -> Any:
     """All of checkpoint 2 as a resumed run would read it, or the clause that is told instead."""
     checkpoint, passed = newest(folder, "run")
     if checkpoint is None or checkpoint.number != 2:
         assert len(passed) == 1 and passed[0].startswith("checkpoint 2 ") and "\n" not in passed[0]
         with pytest.raises(ConfigError, match=r"^checkpoint="):
-            open_set(folder, 2).part(0)
+            open_set(folder, 2).clients(rank, []) if rank else open_set(folder, 2).server()
         return passed[0]
-    part = open_set(folder, 2).part(0)
-    return {name: part[name] for name in part.names()}
+    return open_set(folder, 2).clients(rank) if rank else open_set(folder, 2).server()
 
 
-def index(content: Any) -> bytes:
-    return json.dumps(content).encode()
+def put(name: str, **values: Any) -> Callable[[h5py.File], None]:
+    """Another dataset in the place of one."""
+
+    def change(file: h5py.File) -> None:
+        if name in file:
+            del file[name]
+        file.create_dataset(name, **values)
+
+    return change
 
 
-BAD = [
-    b"", b"{}", b'""', b"null", b"1", b"\xff", b"[", b"[],", b"[] []", b"{" * 100_000, b"[" * 100_000, b"9" * 5000,
-    b'[["x","<f8",' + b"[" * 50_000,
-    index({"arrays": []}), index({"x": ["<f8", [0]]}), index("abc"), index([3]), index([[]]), index(["x", "<f8", [0]]),
-    index([["x"]]), index([["x", "<f8", [1], 0]]), index([None]), index([{"x": 0, "<f8": 0, "y": []}]),
-    index([["x", "<f8", [1]]]), index([["x", "<f8", [2**63]]]), index([["x", "<f8", [2**200]]]),
-    index([["x", "<f8", [-1]]]),
-    index([["x", "<f8", [0, 2**62, 2**62]]]), index([["x", "<f8", [0, 2**70]]]), index([["x", "<f8", [0] * 70]]),
-    index([["x", "<f8", [True]]]), index([["x", "<f8", [False]]]), index([["x", "<f8", [1.0]]]),
-    index([["x", "<f8", "12"]]), index([["x", "<f8", None]]),
-    index([["x", "|O", [0]]]), index([["x", "O", [0]]]), index([["x", "<f8,<f8", [0]]]), index([["x", ["<f8"], [0]]]),
-    index([["x", "<f8", [0]], ["x", "<f8", [0]]]), index([[1, "<f8", [0]]]), index([["x", "|S8", [0]]]),
-    index([["x", None, []]]),
-]  # fmt: skip
+def link(value: Any) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        file["algorithm/other"] = value
+
+    return change
 
 
-@pytest.mark.parametrize("content", BAD, ids=range(len(BAD)))
-def test_an_index_that_makes_no_sense(folder: Path, content: bytes) -> None:
-    """Whether or not the file ends where arrays begin, so that the length is right for arrays without elements."""
-    for data in (b"", bytes(-(HEAD.size + len(content)) % 64)):
-        forge(folder, packed(content, data))
-        assert "000002.rank0 has a broken index" in read(folder)
+def drop(name: str) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        del file[name]
+
+    return change
 
 
-def test_a_head_that_makes_no_sense(folder: Path) -> None:
-    for part in (b"", MAGIC, b"x" * 100, struct.pack("<8sIQ", b"\x89HDF\r\n\x1a\n", 1, 2) + b"{}"):
+def deep(file: h5py.File) -> None:
+    file.create_group("algorithm" + "/a" * 20)
+
+
+def circular(file: h5py.File) -> None:
+    file["algorithm/again"] = file["algorithm"]
+
+
+def attribute(value: Any) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        file.attrs["time"] = value
+
+    return change
+
+
+BAD: dict[str, tuple[int, Callable[[h5py.File], None]]] = {
+    "a soft link": (0, link(h5py.SoftLink("/loop"))),
+    "a dangling link": (0, link(h5py.SoftLink("/nowhere"))),
+    "an external link": (0, link(h5py.ExternalLink("/etc/passwd", "/"))),
+    "a type": (0, link(np.dtype("f8"))),
+    "objects": (0, put("algorithm/x", data=["a", "b"])),
+    "references": (0, put("algorithm/x", shape=3, dtype=h5py.ref_dtype)),
+    "chunks": (0, put("algorithm/x", data=[1.0, 2.0, 3.0], chunks=(3,))),
+    "gzip": (0, put("algorithm/x", data=[1.0], compression="gzip")),
+    "a giant": (0, put("algorithm/x", shape=2**40, dtype="f4")),
+    "giants": (0, put("algorithm/x", shape=(2**20, 2**20), dtype="f4")),
+    "no data": (0, put("algorithm/x", data=h5py.Empty("f8"))),
+    "elsewhere": (0, put("algorithm/x", shape=3, dtype="f4", external="/etc/passwd")),
+    "a compound": (0, put("algorithm/x", shape=1, dtype=[("a", "f8")])),
+    "circle": (0, circular),
+    "too deep": (0, deep),
+    "a missing group": (0, drop("loop")),
+    "a missing list": (0, drop("loop/clients/rounds")),
+    "other numbers": (0, put("loop/clients/rounds", data=[1.0])),
+    "a table": (0, put("loop/clients/rounds", data=[[1]])),
+    "texts": (0, put("loop/clients/state", data=[1, 2])),
+    "a group for a list": (0, put("evaluator/pending/7/a", data=[1])),
+    "an attribute of text": (0, attribute("x")),
+    "an array": (0, attribute([1.0, 2.0])),
+    "an object": (0, attribute(np.array(["x"], object))),
+    "an empty attribute": (0, attribute(h5py.Empty("f8"))),
+    "clients that are one": (1, put("state/client", data=[0, 0])),
+    "too few clients": (1, put("state/client", data=[0])),
+    "real clients": (1, put("state/client", data=[0.0, 11.0])),
+    "too many rows": (1, put("state/values/count", data=[1, 2, 3])),
+    "no rows": (1, put("state/values/count", data=1)),
+    "no clients": (1, drop("state/client")),
+    "no errors": (1, drop("error")),
+    "a missing field": (1, drop("update/values/round")),
+    "no numbers": (1, drop("update_numbers/values/numbers")),
+    "no vector": (1, lambda file: file.move("update_vectors/values/0", "update_vectors/values/3")),
+}
+
+
+@pytest.mark.parametrize("how", BAD)
+def test_content_that_makes_no_sense(folder: Path, how: str) -> None:
+    rank, change = BAD[how]
+    save(folder, 2, size=3)
+    part = h5(change, rank)
+    forge(folder, part, rank)
+    found = read(folder, rank) if rank == 0 or how not in LATE else late(folder)
+    assert f"is damaged: 000002.rank{rank} is not a part of a checkpoint" in found, found
+
+
+LATE = ("a missing field", "no numbers", "no vector")  # found out when the clients are read
+
+
+def late(folder: Path) -> str:
+    with pytest.raises(Unusable) as raised:
+        read_clients(folder / "000002.rank1")
+    return str(raised.value)
+
+
+def test_what_is_no_hdf5(folder: Path) -> None:
+    for part in (b"", SIGNATURE[:7], b"x" * 100, b"\x89mpifl\r\n" + bytes(100)):
         forge(folder, part)
-        assert "is not a part of a checkpoint" in read(folder)
-    forge(folder, packed(index([]), length=2**64 - 1))
-    assert "cut off" in read(folder)
-    forge(folder, packed(index([["x", "<f8", [2]]]), bytes(64)))
-    assert "broken index" in read(folder)
-    good = index([["x", "|u1", [1]]])
-    forge(folder, packed(good, bytes(-(HEAD.size + len(good)) % 64) + b"\7"))
-    assert read(folder)["x"].tolist() == [7]
-    forge(folder, packed(b"[]"))
-    assert read(folder) == {}
+        assert "000002.rank0 is not an HDF5 file" in read(folder)
+    for part in (SIGNATURE, SIGNATURE + bytes(100), h5()[:-1000], h5(rank=1)):
+        forge(folder, part)
+        assert "000002.rank0 is not a part of a checkpoint" in read(folder)
+    forge(folder, h5())
+    assert read(folder).rows == {"updates": 20}
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -206,22 +306,20 @@ def test_mutated_parts_with_right_checksums(tmp_path_factory: pytest.TempPathFac
     save(folder, 2, size=3)
     part = bytearray((folder / "000002.rank0").read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
-        start = data.draw(st.integers(0, min(len(part), 400)))
+        start = data.draw(st.integers(0, len(part)))
         stop = start + data.draw(st.integers(0, 8))
-        part[start:stop] = data.draw(
-            st.binary(max_size=8) | st.sampled_from([b"9", b"[", b"<f8", b'"', b"-1", b"1e9", b",[]"])
-        )
+        part[start:stop] = data.draw(st.binary(max_size=8) | st.sampled_from([b"\xff" * 8, bytes(8), b"OHDR"]))
     forge(folder, bytes(part))
     found = read(folder)
     if not isinstance(found, str):
-        assert sum(array.nbytes for array in found.values()) <= len(part)
+        assert sum(array.nbytes for array in found.algorithm.values()) <= len(part)
 
 
 def resealed(content: Any) -> bytes:
     """A manifest of any content whose own checksum is right."""
-    rest = {key: value for key, value in content.items() if key != "crc"}
+    rest = {key: value for key, value in content.items() if key != "crc32"}
     crc = zlib.crc32(json.dumps(rest, separators=(",", ":")).encode())
-    return json.dumps({"crc": crc, **rest}, separators=(",", ":")).encode() + b"\n"
+    return json.dumps({"crc32": crc, **rest}, separators=(",", ":")).encode() + b"\n"
 
 
 KEYS = ["0", "1", "-1", "x", "١"]  # ranks, and what is none; int("١") is 1
@@ -233,7 +331,7 @@ VALUES = st.recursive(
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(st.sampled_from(["format", "number", "facts", "parts"]), VALUES | st.just("absent"), st.booleans())
+@given(st.sampled_from(["format", "number", "run", "session", "files"]), VALUES | st.just("absent"), st.booleans())
 def test_mutated_manifests_with_right_checksums(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any, inside: bool
 ) -> None:
@@ -252,7 +350,7 @@ def test_mutated_manifests_with_right_checksums(
     assert checkpoint is not None
     assert checkpoint.number == 2 or (checkpoint.number == 1 and len(passed) == 1)
     for rank in checkpoint.ranks:
-        checkpoint.part(rank)
+        checkpoint.clients(rank) if rank else checkpoint.server()
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -265,29 +363,29 @@ def test_manifests_of_any_bytes(tmp_path_factory: pytest.TempPathFactory, conten
 
 
 def test_a_manifest_nested_too_deep(folder: Path) -> None:
-    for content in (b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000):
-        (folder / "000002.json").write_bytes(content)
+    for raw in (b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000):
+        (folder / "000002.json").write_bytes(raw)
         fallen_back(folder, "000002.json")
 
 
-def test_a_part_that_is_cut_off_after_it_was_opened(folder: Path) -> None:
-    part = open_set(folder, 2).part(0)
-    os.truncate(part.path, part.path.stat().st_size - 100)
-    with pytest.raises(ConfigError, match=r"^checkpoint=.*rank0: a whole file"):
-        for name in part.names():
-            part[name]
-    part.path.unlink()
-    with pytest.raises(ConfigError, match="No such file"):
-        part["x"]
+def test_a_part_that_is_cut_off_after_it_was_checked(folder: Path) -> None:
+    checkpoint = open_set(folder, 2)
+    path = folder / "000002.rank0"
+    os.truncate(path, path.stat().st_size - 100)
+    with pytest.raises(ConfigError, match=r"^checkpoint=.*rank0: .*bytes instead of"):
+        checkpoint.server()
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"000002\.rank0 is missing"):
+        checkpoint.server()
 
 
 def test_errors_are_the_ones_that_are_promised(folder: Path) -> None:
     (folder / "000002.rank0").write_bytes(b"")
     with pytest.raises(Unusable):
-        Saved(folder / "000002.rank0")
+        read_clients(folder / "000002.rank0")
     with pytest.raises(Unusable):
         Checkpoint(folder, 2).check()
-    part = Part(folder, 0)
-    part.save(3, {"x": np.zeros(2)})
+    part = PartWriter(folder, 0)
+    part.save(3, server(3))
     assert [w.error for w in finished(part)] == [""]
     part.close()

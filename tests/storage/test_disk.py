@@ -16,10 +16,12 @@ from mpifl.errors import ConfigError, RunFailed
 from mpifl.storage import checkpoint_part as part_module
 from mpifl.storage import open_run
 from mpifl.storage import writer as writer_module
-from mpifl.storage.checkpoint_set import Part, commit, newest
+from mpifl.storage.checkpoint import ClientSnapshot
+from mpifl.storage.checkpoint_part import PartWriter
+from mpifl.storage.checkpoint_set import newest
 from mpifl.storage.tables import EventRow, UpdateRow
 from mpifl.storage.writer import finalize_attributes
-from tests.storage.sets import check, finished, save
+from tests.storage.sets import check, finished, make_valid, save
 from tests.storage.test_writer import writer
 
 ROOT = Path(__file__).parents[2]
@@ -51,23 +53,23 @@ def disk(tmp_path: Path) -> Iterator[Mount]:
 
 def test_a_full_disk_fails_the_checkpoint_and_keeps_the_one_before(disk: Mount) -> None:
     folder = disk(1024) / "a.ckpt"
-    save(folder, 1)
-    parts = [Part(folder, rank) for rank in range(2)]
+    save(folder, 1, size=20_000)
+    parts = [PartWriter(folder, rank) for rank in range(2)]
     for part in parts:
-        part.save(2, {"x": np.ones(200_000)})
-        part.save(3, {"x": np.ones(10)})
+        part.save(2, {0: ClientSnapshot({"x": np.ones(200_000)})})
+        part.save(3, {0: ClientSnapshot({"x": np.ones(10)})})
         failed, small = finished(part, 2)
         assert failed == (2, 0, 0, "No space left on device") and not small.error
         part.close()
     assert not [name for name in os.listdir(folder) if name.startswith(".")]
     with pytest.raises(OSError, match="No such file"):
-        commit(folder, 2, {"run": "run"}, {0: (1, 1), 1: (1, 1)})
+        make_valid(folder, 2, {0: (1, 1), 1: (1, 1)})
     with pytest.raises(OSError, match="No space left"):
-        commit(folder, 3, {"run": "run", "much": "x" * 2_000_000}, {0: (small.bytes, small.crc)})
+        make_valid(folder, 3, {0: (small.bytes, small.crc)}, run="x" * 2_000_000)
     checkpoint, passed = newest(folder, "run")
     assert checkpoint is not None and checkpoint.number == 1 and not passed
-    check(checkpoint)
-    save(folder, 4)  # room enough for this one
+    check(checkpoint, 20_000)
+    save(folder, 4, size=20_000)  # room enough for this one
     assert newest(folder, "run")[0].number == 4  # type: ignore[union-attr]
 
 
@@ -91,15 +93,15 @@ def test_a_full_disk_ends_the_run_file(disk: Mount) -> None:
 def test_a_disk_that_becomes_read_only(disk: Mount) -> None:
     place = disk(1024)
     folder = place / "a.ckpt"
-    save(folder, 1)
+    save(folder, 1, size=3)
     if not mount("mount", "-o", "remount,ro", place):
         pytest.skip("this file system cannot be made read-only")
-    part = Part(folder, 0)
+    part = PartWriter(folder, 0)
     part.save(2, {})
     assert finished(part) == [(2, 0, 0, "Read-only file system")]
     part.close()
     with pytest.raises(OSError, match="Read-only"):
-        commit(folder, 2, {"run": "run"}, {})
+        make_valid(folder, 2, {})
     checkpoint, passed = newest(folder, "run")
     assert checkpoint is not None and checkpoint.number == 1 and not passed
     with pytest.raises(ConfigError, match=r"output=.*Read-only file system"):
@@ -109,7 +111,7 @@ def test_a_disk_that_becomes_read_only(disk: Mount) -> None:
 def test_a_folder_that_vanishes(tmp_path: Path) -> None:
     """It is not made anew elsewhere: what was under it may have been another disk."""
     (tmp_path / "disk").mkdir()
-    part, w = Part(tmp_path / "disk" / "a.ckpt", 0), writer(tmp_path / "disk" / "run.h5")
+    part, w = PartWriter(tmp_path / "disk" / "a.ckpt", 0), writer(tmp_path / "disk" / "run.h5")
     (tmp_path / "disk").rename(tmp_path / "gone")
     part.save(1, {})
     assert finished(part) == [(1, 0, 0, "No such file or directory")]
@@ -138,7 +140,7 @@ def test_a_run_file_that_another_took_the_place_of(tmp_path: Path) -> None:
 
 def test_a_folder_of_checkpoints_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "run.ckpt").write_text("precious")
-    part = Part(tmp_path / "run.ckpt", 0)
+    part = PartWriter(tmp_path / "run.ckpt", 0)
     part.save(1, {})
     assert finished(part) == [(1, 0, 0, "File exists")]
     part.close()
@@ -151,12 +153,13 @@ def test_a_folder_of_checkpoints_that_is_a_file(tmp_path: Path) -> None:
 LIMITED = """
 import sys, numpy as np
 from pathlib import Path
-from mpifl.storage.checkpoint_set import Part
+from mpifl.storage.checkpoint import ClientSnapshot
+from mpifl.storage.checkpoint_part import PartWriter
 from tests.storage.sets import finished
-part = Part(Path(sys.argv[1]), 0)
-part.save(1, {"x": np.ones(100_000)})
-part.save(2, {"x": np.ones(100_000)[::2]})
-part.save(3, {"x": np.ones(100)})
+part = PartWriter(Path(sys.argv[1]), 0)
+part.save(1, {0: ClientSnapshot({"x": np.ones(100_000)})})
+part.save(2, {0: ClientSnapshot({"x": np.ones(100_000)[::2]})})
+part.save(3, {0: ClientSnapshot({"x": np.ones(100)})})
 print(*((w.number, w.error) for w in finished(part, 3)))
 """
 
@@ -175,11 +178,11 @@ def test_what_fails_when_it_is_made_durable_is_told(tmp_path: Path, monkeypatch:
     def broken(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    part, w = Part(tmp_path / "a.ckpt", 0), writer(tmp_path / "run.h5")
+    part, w = PartWriter(tmp_path / "a.ckpt", 0), writer(tmp_path / "run.h5")
     for name in ("fsync", "replace"):
         with monkeypatch.context() as patch:
             patch.setattr(part_module.os, name, broken)
-            part.save(1, {"x": np.ones(10)})
+            part.save(1, {0: ClientSnapshot({"x": np.ones(10)})})
             assert finished(part) == [(1, 0, 0, "Input/output error")] and os.listdir(tmp_path / "a.ckpt") == []
     part.save(1, {})
     assert not finished(part)[0].error

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from mpifl.storage import checkpoint_part as part_module
-from mpifl.storage.checkpoint_set import Part, commit, open_set
-from tests.storage.sets import finished
+from mpifl.storage.checkpoint import ClientSnapshot
+from mpifl.storage.checkpoint_part import PartWriter
+from mpifl.storage.checkpoint_set import open_set
+from tests.storage.sets import finished, make_valid
 from tests.storage.test_checkpoint import ROOT, names
 
 
@@ -29,10 +31,10 @@ def test_arrays_may_change_once_they_are_saved_and_nobody_waits(
         fsync(descriptor)
 
     monkeypatch.setattr(part_module.os, "fsync", wait)
-    part, x = Part(tmp_path / "a.ckpt", 5), np.zeros(100_000)
+    part, x = PartWriter(tmp_path / "a.ckpt", 5), np.zeros(100_000)
     for number in (1, 2):
         x[:] = number
-        part.save(number, {"x": x})
+        part.save(number, {0: ClientSnapshot({"x": x})})
     x[:] = 9
     assert part.done() == [] and all(name.startswith(".") for name in names(tmp_path / "a.ckpt"))
     slow.set()
@@ -40,8 +42,9 @@ def test_arrays_may_change_once_they_are_saved_and_nobody_waits(
     assert (first.number, second.number) == (1, 2) and first.bytes == second.bytes and first.crc != second.crc
     assert part.done() == [] and names(tmp_path / "a.ckpt") == ["000001.rank5", "000002.rank5"]
     monkeypatch.undo()
-    commit(tmp_path / "a.ckpt", 2, {"run": "run"}, {5: (second.bytes, second.crc)})
-    assert (open_set(tmp_path / "a.ckpt", 2).part(5)["x"] == 2).all()
+    make_valid(tmp_path / "a.ckpt", 2, {5: (second.bytes, second.crc)})
+    state = open_set(tmp_path / "a.ckpt", 2).clients(5)[0].state
+    assert state and (state["x"] == 2).all()
     part.close()
 
 
@@ -54,9 +57,9 @@ def test_closing_gives_up_what_was_not_begun(tmp_path: Path, monkeypatch: pytest
         fsync(descriptor)
 
     monkeypatch.setattr(part_module.os, "fsync", wait)
-    part = Part(tmp_path, 0)
+    part = PartWriter(tmp_path, 0)
     for number in (1, 2, 3):
-        part.save(number, {"x": np.zeros(10)})
+        part.save(number, {0: ClientSnapshot({"x": np.zeros(10)})})
     assert begun.wait(20)
     closing = threading.Thread(target=part.close)
     closing.start()
@@ -76,7 +79,7 @@ def test_closing_gives_up_what_was_not_begun(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_rank_that_never_saved_ends_without_a_trace(tmp_path: Path) -> None:
-    part = Part(tmp_path / "a.ckpt", 0)
+    part = PartWriter(tmp_path / "a.ckpt", 0)
     assert part.done() == []
     part.close()
     assert part.done() == [] and names(tmp_path) == []

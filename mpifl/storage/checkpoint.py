@@ -1,0 +1,481 @@
+"""The content of a checkpoint: typed snapshots of the server and of the clients, and their layout in HDF5 files.
+
+A checkpoint has one file per rank, a part: that of rank 0 holds a `ServerSnapshot`, each other one the
+`ClientSnapshot`s of the clients that its rank hosts. The layout follows from the fields: what is added is a
+new field and the place that fills it, and a greater `FORMAT`. It is documented in docs/reference/checkpoint-format.md.
+
+Nothing is pickled: all values are numbers, booleans and texts. h5py is imported when the first part is written or read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import nan
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, BinaryIO, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from mpifl.storage.durable import words
+
+FORMAT = 2  # 1 was a binary format of the project's own
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SMALL = 1 << 16  # bytes up to which rows are copied together, or read at once
+T = TypeVar("T")
+
+
+class Unusable(Exception):
+    """A part or a manifest that cannot be used; a clause after "checkpoint 12": "is damaged: 000012.rank3 is ..." """
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class ClientTableState:
+    """The server's table of the n clients; a list has an item for each client unless it says otherwise."""
+
+    state: list[str]
+    """live, lost or aside"""
+    rounds: list[int]
+    """messages that the client has been sent"""
+    bytes_down: list[int]
+    """bytes of the last message"""
+    refused: list[int]
+    """updates refused in a row"""
+    moved: list[int]
+    """moves to another rank in a row, without an update consumed between them"""
+    in_flight: list[int]
+    """clients whose update the server has not consumed"""
+    grace: list[float]
+    """for each client in flight: s until its silence counts"""
+    waiting: list[int]
+    """clients that are answered at the next aggregation"""
+    accuracies: list[float] | None = None
+    """of the client's personal model, 0 to 1; nan: none reported yet; absent: the method has no personal models"""
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """The server loop; the algorithm's own state is apart."""
+
+    version: int
+    """aggregations"""
+    updates: int
+    """updates consumed"""
+    clients: ClientTableState
+    """the client table"""
+
+
+@dataclass(frozen=True)
+class ClockState:
+    """The run's clock, and what it awaits; the lists have an item for each client whose update is to come."""
+
+    time: float
+    """s of the run's clock"""
+    client: list[int]
+    """clients, in the clock's order"""
+    due: list[float]
+    """s of the run's clock: under the virtual clock when the update is due, under the real one when it was asked for"""
+    compute: list[float]
+    """s that the emulated computation takes; nan: not emulated"""
+    exchange: list[float]
+    """s that the emulated exchange of message and update takes; nan: not emulated"""
+    late: bool = False
+    """real clock: the last event was due by the clock, and not an update"""
+
+
+@dataclass(frozen=True)
+class ScheduleState:
+    """What the live schedule counts."""
+
+    clock: ClockState
+    """the run's clock"""
+    round_size: int
+    """updates that complete the present synchronous round"""
+    updates: int
+    """updates so far"""
+    pending: int
+    """updates since the last aggregation"""
+    aggregations: int
+    """aggregations so far"""
+    timed_aggregations: int
+    """of those, the ones due by the clock"""
+    next_aggregation: float
+    """s: when the next one is due by the clock; inf: never"""
+    evaluations: int
+    """evaluations due by the clock so far"""
+    checkpoints: int
+    """checkpoints due by the clock so far"""
+    checkpoint_updates: int
+    """updates at the last checkpoint"""
+    evaluated_time: float = nan
+    """s: when the last evaluation was due; nan: none yet"""
+    evaluated_updates: int = -1
+    """updates before it"""
+    evaluated_aggregations: int = -1
+    """aggregations before it"""
+
+
+@dataclass(frozen=True)
+class PendingEvaluation:
+    """A model that waits to be evaluated."""
+
+    time: float
+    """s of the run's clock"""
+    updates: int
+    """updates consumed before it"""
+    version: int
+    """aggregations before it"""
+    model: np.ndarray
+    """(d,)"""
+    accuracies: np.ndarray | None = None
+    """(n,) of the clients' personal models at that time; absent: the method has none"""
+
+
+@dataclass(frozen=True)
+class EvaluatorState:
+    """The evaluations that are done are rows of the run file; these are not."""
+
+    best: float
+    """best mean accuracy of personal models so far; nan: none"""
+    reached: bool
+    """whether the target accuracy was reached"""
+    pending: list[PendingEvaluation]
+    """in the order of submission"""
+
+
+@dataclass(frozen=True)
+class ServerSnapshot:
+    """The server between two events, and where each client was then."""
+
+    number: int
+    """of the checkpoint"""
+    run: str
+    """id of the run, as in the run file"""
+    session: str
+    """id of the process that wrote it, as in the run file"""
+    resumed_from: int
+    """number of the checkpoint that this process went on from; 0: of none"""
+    time: float
+    """s of the run's clock"""
+    wall_seconds: float
+    """s that the run has taken, earlier sessions included"""
+    rows: dict[str, int]
+    """rows of each table of the run file"""
+    client_rank: list[int]
+    """the rank that hosts each client, and whose part has its snapshot"""
+    loop: LoopState
+    """the server loop"""
+    schedule: ScheduleState
+    """the schedule and the clock"""
+    evaluator: EvaluatorState
+    """evaluations under way"""
+    algorithm: dict[str, np.ndarray]
+    """the algorithm's server state, by the names that the method gives"""
+
+    def without_arrays(self) -> ServerSnapshot:
+        """All but models and the algorithm's state, which are as large as they are many."""
+        return dataclasses.replace(self, algorithm={}, evaluator=dataclasses.replace(self.evaluator, pending=[]))
+
+
+# -- the clients -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class UpdateSnapshot:
+    """A client's last update, which it has sent or still holds back; the server may have consumed it or not."""
+
+    vectors: tuple[np.ndarray, ...]
+    """(d,) each"""
+    numbers: tuple[float, ...]
+    """that the method sends with the vectors"""
+    local_steps: int
+    """gradient steps taken"""
+    version: int
+    """of the message that it answers: aggregations before that was sent"""
+    round: int
+    """of the message that it answers: how many messages the client had before"""
+    norm: float
+    """Euclidean, over all vectors"""
+    compute: float
+    """s that the computation took; nan: unknown"""
+    busy: float
+    """s that the rank was at work for it"""
+    accuracy: float
+    """of the client's personal model on its own test rows, 0 to 1; nan: there is none"""
+    refused: str
+    """why the update was not sent; empty: it was fit to be sent"""
+    hold: float
+    """s that it is still held back"""
+
+
+@dataclass(frozen=True)
+class ClientSnapshot:
+    """One client between two messages."""
+
+    state: Mapping[str, np.ndarray] | None
+    """the algorithm's client state, by the names that the method gives; None: the client could not be hosted"""
+    objective: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """what the client's objective keeps itself: statistics of batch norm"""
+    update: UpdateSnapshot | None = None
+    """None: it has sent none since it was started or moved, or it raised"""
+    error: str = ""
+    """what it raised when it was last sent a message"""
+
+
+SCALARS = {"local_steps": "i8", "version": "i8", "round": "i8", "norm": "f8", "compute": "f8", "busy": "f8",
+           "accuracy": "f8", "hold": "f8"}  # fmt: skip
+PartContent = ServerSnapshot | Mapping[int, ClientSnapshot]
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+def write_part(file: BinaryIO, number: int, rank: int, content: PartContent) -> None:
+    """Makes `file`, which is empty, the part of rank `rank` in checkpoint `number`. Arrays are written as they are now.
+
+    Raises OSError; TypeError or ValueError for what cannot be stored.
+    """
+    from mpifl.storage.checkpoint_hdf5 import write
+
+    body = _tree(content) if isinstance(content, ServerSnapshot) else _clients_tree(content)
+    write(file, {"format": FORMAT, "number": number, "rank": rank, **body})
+
+
+def read_server(path: Path) -> ServerSnapshot:
+    """The content of rank 0's part. Raises Unusable."""
+    with _opened(path) as tree:
+        return _record(ServerSnapshot, tree)
+
+
+def read_clients(path: Path, wanted: Iterable[int] | None = None) -> dict[int, ClientSnapshot]:
+    """The snapshots of these clients (None: all), as far as they are in a part; new arrays. Raises Unusable."""
+    with _opened(path) as tree:
+        return _clients(tree, None if wanted is None else set(wanted))
+
+
+def check_part(path: Path, number: int, rank: int) -> None:
+    """Raises Unusable for what is not the part of that rank in checkpoint `number`; reads no large array of clients."""
+    with _opened(path) as tree:
+        if (tree["number"], tree["rank"]) != (number, rank):
+            raise ValueError(f"it is that of rank {tree['rank']} in checkpoint {tree['number']}")
+        if rank == 0:
+            _record(ServerSnapshot, tree)
+        else:
+            _clients(tree, set())
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[dict[str, Any]]:
+    """What a part holds, and Unusable for all that is wrong with it."""
+    try:
+        regular(path)
+        with path.open("rb") as file:
+            signature = file.read(len(SIGNATURE))
+    except OSError as error:
+        raise Unusable(f"cannot be read: {path.name}: {words(error)}") from error
+    if signature != SIGNATURE:
+        raise Unusable(f"is damaged: {path.name} is not an HDF5 file")
+    from mpifl.storage.checkpoint_hdf5 import opened
+
+    try:
+        with opened(path) as tree:
+            if type(version := tree.get("format")) is int and version != FORMAT:
+                raise other_format(path.name, version)
+            if not all(type(tree.get(name)) is int for name in ("format", "number", "rank")):
+                raise ValueError("it does not say what it is")
+            yield tree
+    except (Unusable, MemoryError):
+        raise
+    except Exception as error:  # HDF5 may raise anything for a file that is damaged
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise Unusable(f"is damaged: {path.name} is not a part of a checkpoint ({reason[:200]})") from error
+
+
+def regular(path: Path) -> int:
+    """The size of a file. OSError where it is none: opening a pipe would wait for its other end."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(None, "not a file")
+    return found.st_size
+
+
+def other_format(name: str, version: int) -> Unusable:
+    """For a format that this version does not read."""
+    age = "newer" if version > FORMAT else "older"
+    return Unusable(f"is of {'a' if age == 'newer' else 'an'} {age} format: {name} has format {version}, this mpifl "
+                    f"reads {FORMAT}")  # fmt: skip
+
+
+# -- dataclasses as trees ----------------------------------------------------------------------------------------------
+def _tree(record: Any) -> dict[str, Any]:
+    """Groups for records, attributes for numbers and texts, datasets for lists and arrays; None is left out."""
+    hints = get_type_hints(type(record))
+    return {name: _node(value, hints[name]) for name, value in vars(record).items() if value is not None}
+
+
+def _node(value: Any, hint: Any) -> Any:
+    item = get_args(_required(hint))
+    if dataclasses.is_dataclass(value):
+        return _tree(value)
+    if _required(hint) in (bool, int, float):
+        return _required(hint)(value)
+    if not isinstance(value, list):
+        return value
+    if dataclasses.is_dataclass(item[0]):
+        return {str(k): _tree(each) for k, each in enumerate(value)}
+    if item[0] is str:
+        return text_array(value)
+    return np.array(value, {int: np.int64, float: np.float64}[item[0]])
+
+
+def text_array(texts: list[str]) -> np.ndarray:
+    """(len(texts),) in UTF-8"""
+    raw = [text.encode() for text in texts]
+    return np.array(raw, f"S{max(1, *map(len, raw), 1)}")
+
+
+def _required(hint: Any) -> Any:
+    """A type without "or None"."""
+    if get_origin(hint) is UnionType:
+        return next(arg for arg in get_args(hint) if arg is not NoneType)
+    return hint
+
+
+def _record(cls: type[T], tree: Mapping[str, Any]) -> T:
+    """Inverse of `_tree`. Raises ValueError."""
+    hints = get_type_hints(cls)
+    found = {}
+    for name, hint in hints.items():
+        if name in tree:
+            found[name] = _value(name, tree[name], _required(hint))
+        elif get_origin(hint) is UnionType:
+            found[name] = None
+        else:
+            raise ValueError(f"{name} is missing")
+    return cls(**found)
+
+
+def _value(name: str, node: Any, hint: Any) -> Any:
+    item, kind = get_args(hint), get_origin(hint)
+    is_array, is_group = hasattr(node, "read"), isinstance(node, dict)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and is_group:
+        return _record(hint, node)
+    if kind is list and is_group and dataclasses.is_dataclass(item[0]):
+        return [_value(name, node[str(k)], item[0]) for k in range(len(node))]
+    if (
+        kind is list
+        and is_array
+        and len(node.shape) == 1
+        and node.dtype.kind == {int: "i", float: "f", str: "S"}[item[0]]
+    ):
+        return [text.decode() for text in node.read().tolist()] if item[0] is str else node.read().tolist()
+    if kind is dict and is_group:
+        return {key: _value(key, value, item[1]) for key, value in node.items()}
+    if hint is np.ndarray and is_array:
+        return node.read()
+    if type(node) is hint:
+        return node
+    raise ValueError(f"{name} is of another type")
+
+
+# -- clients as trees: what several have under one name is one dataset, with a row for each ----------------------------
+def _clients_tree(clients: Mapping[int, ClientSnapshot]) -> dict[str, Any]:
+    updates = {i: client.update for i, client in clients.items() if client.update}
+    refused, errors = [u.refused for u in updates.values()], {i: c.error for i, c in clients.items() if c.error}
+    return {
+        "state": _by_client({i: client.state for i, client in clients.items() if client.state is not None}),
+        "objective": _by_client({i: client.objective for i, client in clients.items() if client.objective}),
+        "update": _table(list(updates), {
+            **{name: np.array([getattr(u, name) for u in updates.values()], kind) for name, kind in SCALARS.items()},
+            "refused": text_array(refused),
+        }),
+        "update_numbers": _by_client({i: {"numbers": np.array(u.numbers, float)} for i, u in updates.items()}),
+        "update_vectors": _by_client({i: {str(k): v for k, v in enumerate(u.vectors)} for i, u in updates.items()}),
+        "error": _table(list(errors), {"text": text_array(list(errors.values()))}),
+    }  # fmt: skip
+
+
+def _table(clients: list[int], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"client": np.array(clients, np.int64), "values": values}
+
+
+def _by_client(values: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    """A dataset (clients, ...) for each name; a group of several, each with its clients, where some lack it or have
+    another shape or type."""
+    kinds: dict[str, dict[tuple[Any, ...], dict[int, np.ndarray]]] = {}
+    for i, arrays in values.items():
+        for name, array in arrays.items():
+            array = np.asarray(array)
+            kinds.setdefault(name, {}).setdefault((array.dtype, array.shape), {})[i] = array
+    datasets: dict[str, Any] = {}
+    for name, blocks in kinds.items():
+        (first, *others) = blocks.values()
+        if not others and len(first) == len(values):
+            datasets[name] = _stacked(first)
+        else:
+            datasets[name] = {str(k): _table(list(b), _stacked(b)) for k, b in enumerate(blocks.values())}
+    return _table(list(values), datasets)
+
+
+def _stacked(block: Mapping[int, np.ndarray]) -> Any:
+    """The arrays as rows: of small ones a copy, of large ones the arrays themselves."""
+    from mpifl.storage.checkpoint_hdf5 import Rows
+
+    rows = list(block.values())
+    return np.stack(rows) if rows[0].nbytes <= SMALL else Rows(rows)
+
+
+def _clients(tree: Mapping[str, Any], wanted: set[int] | None) -> dict[int, ClientSnapshot]:
+    """Inverse of `_clients_tree` for these clients (None: all)."""
+    state, objective, update, numbers, vectors, error = (
+        _rows(tree[name], wanted)
+        for name in ("state", "objective", "update", "update_numbers", "update_vectors", "error")
+    )
+    return {
+        i: ClientSnapshot(
+            state.get(i),
+            objective.get(i, {}),
+            _update(update[i], numbers[i]["numbers"], vectors.get(i, {})) if i in update else None,
+            error[i]["text"].item().decode() if i in error else "",
+        )
+        for i in {**state, **error}
+    }
+
+
+def _update(
+    values: Mapping[str, np.ndarray], numbers: np.ndarray, vectors: Mapping[str, np.ndarray]
+) -> UpdateSnapshot:  # fmt: skip
+    return UpdateSnapshot(
+        vectors=tuple(vectors[str(k)] for k in range(len(vectors))),
+        numbers=tuple(numbers.tolist()),
+        refused=values["refused"].item().decode(),
+        **{name: values[name].item() for name in SCALARS},
+    )
+
+
+def _rows(table: Mapping[str, Any], wanted: set[int] | None) -> dict[int, dict[str, np.ndarray]]:
+    """The arrays of these clients, by client and name."""
+    clients = _numbers(table["client"])
+    found: dict[int, dict[str, np.ndarray]] = {i: {} for i in clients if wanted is None or i in wanted}
+    for name, value in table["values"].items():
+        blocks = value.values() if isinstance(value, dict) else [{"client": None, "values": value}]
+        for block in blocks:
+            members = clients if block["client"] is None else _numbers(block["client"])
+            stored = block["values"]
+            if stored.shape[:1] != (len(members),):
+                raise ValueError(f"{name} does not have a row for each client")
+            asked = [(k, i) for k, i in enumerate(members) if i in found]
+            whole = stored.read() if asked and stored.nbytes <= SMALL else None
+            for k, i in asked:
+                found[i][name] = stored.row(k) if whole is None else whole[k, ...].copy()
+    return found
+
+
+def _numbers(stored: Any) -> list[int]:
+    """Different numbers of clients."""
+    clients: list[int] = stored.read().tolist() if stored.dtype.kind == "i" and len(stored.shape) == 1 else [0, 0]
+    if len(set(clients)) < len(clients):
+        raise ValueError("clients are not different numbers")
+    return clients
