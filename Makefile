@@ -34,6 +34,7 @@ PACKAGE = pyproject.toml constraints.txt
 run: .venv/.run
 	.venv/bin/python -m compileall -q mpifl  # once, and not by every rank at the same time
 	$(MPIRUN) $(ULFM) -n $(RANKS) .venv/bin/python run_mpi.py $(JOB) overwrite=true $(ARGS)
+	@.venv/bin/python jobs/curve.py $(JOB) $(ARGS)
 
 # The tests that start MPI run one after the other on one of these processes, the others beside them.
 PROCESSES ?= 2

@@ -78,7 +78,8 @@ def axis_label(name: str, virtual: bool = False) -> str:
     """A column of the evaluations with its unit."""
     if name == "time":
         return "virtual time (s)" if virtual else "time (s)"
-    return LABELS.get(name, name.replace("_", " "))
+    text = name.replace("_", " ")
+    return LABELS.get(name, f"{text} (fraction)" if "accuracy" in name else text)
 
 
 def draw_report(groups: Sequence[Group], out: Path, formats: Sequence[str]) -> list[Path]:

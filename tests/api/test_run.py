@@ -210,6 +210,21 @@ def test_nothing_is_left_behind(folder: Path) -> None:
     assert not [o for o in gc.get_objects() if type(o).__name__ in ("RunWriter", "Worker", "ServerLoop")]
 
 
+def test_the_curve_of_a_job(folder: Path) -> None:
+    """What `make run` ends with: a figure, and two commands that work."""
+    script, job = ROOT / "jobs" / "curve.py", ROOT / "jobs" / "quickstart.yaml"
+    mpifl.run(job, "stop={updates: 20}", clock={"mode": "virtual", "delay": "exponential"}).close()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, script, job, "stop.time=3"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and (folder / "results" / "quickstart.png").stat().st_size > 5000, done
+    first, *commands = done.stdout.splitlines()
+    assert first == "results/quickstart.png: the curve. Next:"
+    for command in commands:
+        assert cli.main([*command.split()[1:], *(["stop={updates: 5}"] if " run " in command else [])]) == 0
+
+
 def test_public_names() -> None:
     """Each is there, documented, and listed by `dir`."""
     for name in mpifl.__all__:
