@@ -21,7 +21,7 @@ import numpy as np
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
-from mpifl.algorithms.common.participation import Trigger
+from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import work
 from mpifl.scheduling.live import LiveSchedule, RealClock
 from mpifl.server.loop import ServerLoop

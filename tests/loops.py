@@ -56,7 +56,7 @@ class Quadratic:
         return np.diag(self.a) if self.a.ndim == 1 else self.a
 
     def steps(self, x: np.ndarray, step: float, count: int = 1) -> np.ndarray:
-        """G^count(x): gradient descent, written down independently of `mpifl.algorithms.common.local`."""
+        """G^count(x): gradient descent, written down independently of `mpifl.algorithms.common.local_solver`."""
         for _ in range(count):
             x = x - step * self.matrix @ (x - self.c)
         return x

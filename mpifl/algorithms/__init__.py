@@ -1,4 +1,10 @@
-"""One file an algorithm, found by its name: `async-fedavg` is the Algorithm that async_fedavg.py defines."""
+"""The algorithms, one file each, and what an algorithm of your own is made of.
+
+    from mpifl.algorithms import Clients, LocalTraining, Message, Objective, State, Trigger, Update, Vector
+
+`Algorithm` is the interface; `LocalTraining` adds a local solver with its options. The algorithm `async-fedavg` is the
+one Algorithm that async_fedavg.py defines; a job names a class of your own as "package.module:Class".
+"""
 
 from __future__ import annotations
 
@@ -6,24 +12,44 @@ import difflib
 import importlib
 import pkgutil
 
-from mpifl.algorithms.base import Algorithm
+from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
+from mpifl.algorithms.common.local_solver import LocalTraining
+from mpifl.algorithms.participation import CohortSampler, Reply, Trigger
 from mpifl.errors import ConfigError
+from mpifl.objective import Objective, Vector, clone
 
-SHARED = {"base", "common"}  # what algorithms are made of
+__all__ = [
+    "Algorithm",
+    "Clients",
+    "CohortSampler",
+    "LocalTraining",
+    "Message",
+    "Objective",
+    "Reply",
+    "State",
+    "Trigger",
+    "Update",
+    "Vector",
+    "clone",
+    "find",
+    "names",
+]
+
+SHARED = {"base", "participation", "common"}  # modules of this package that are no algorithms
 
 
 def names() -> list[str]:
-    """The names of all algorithms."""
+    """The names of all algorithms of the package, sorted."""
     return sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(__path__) if m.name not in SHARED)
 
 
 def find(name: str) -> type[Algorithm]:
     """The class of an algorithm: one of `names()`, or a user's own as "package.module:Class".
 
-    Imports that one module alone. Raises ConfigError.
+    Imports the module of that algorithm only. Raises ConfigError if there is no such algorithm or class.
     """
     if ":" in name:
-        return _entry(name)
+        return _import_class(name)
     if name not in names():
         near = difflib.get_close_matches(str(name), names(), 1)
         hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(names())}"
@@ -34,12 +60,13 @@ def find(name: str) -> type[Algorithm]:
     return found
 
 
-def _entry(name: str) -> type[Algorithm]:
+def _import_class(name: str) -> type[Algorithm]:
+    """The class "package.module:Class"."""
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError("name", name, f"an importable package.module:Class ({error})") from error
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        raise ConfigError("name", name, "a subclass of mpifl.algorithms.base.Algorithm")
+        raise ConfigError("name", name, "a subclass of mpifl.algorithms.Algorithm")
     return found

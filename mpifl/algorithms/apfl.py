@@ -2,39 +2,33 @@
 
 Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461, Algorithm 1.
 The shared models w_i start from w at each contact and are averaged as in FedAvg; v_i and alpha_i stay on the client.
-The mixture is of parameters, and alpha_i steps along the derivative of f_i(v-bar): released codes mix outputs, or add
-0.02 alpha and take a mixture of gradients for the gradient at the mixture. Both models share a step's rows.
-v_i steps along plain gradients, whatever the local solver of w_i is.
+Parameters are mixed, and alpha_i steps along the derivative of f_i(v-bar); released codes mix outputs, or add
+0.02 alpha and use a mixture of gradients as the gradient at the mixture. Both models use the same rows in each step.
+v_i takes plain gradient steps, with every local solver of w_i.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from mpifl.algorithms.base import Message, State, Update
-from mpifl.algorithms.common.local import update_buffers
-from mpifl.algorithms.common.rounds import Averaged
-from mpifl.errors import ConfigError, choice
+from mpifl.algorithms.common.local_solver import update_buffers
+from mpifl.algorithms.common.rounds import ModelAveraging
+from mpifl.config.types import Fraction
 from mpifl.objective import Objective, Vector, clone
 
 
 @dataclass(frozen=True)
-class APFL(Averaged):
+class APFL(ModelAveraging):
     """v_i <- v_i - eta alpha_i g_i(v-bar), v-bar = alpha_i v_i + (1 - alpha_i) w_i; w as in FedAvg"""
 
-    mixing: float = 0.5
-    """share of the client's own model in the mixture (alpha_i; the first one where it adapts), in [0, 1]"""
-    adapt: str = "never"
+    mixing: Fraction = 0.5
+    """weight of the client's own model in the mixture (alpha_i; its initial value if it adapts)"""
+    adapt: Literal["never", "step", "round"] = "never"
     """when alpha_i takes a gradient step: never, at every local step, or once a round (at the first local step)"""
 
     personal_models: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.mixing <= 1:
-            raise ConfigError("mixing", self.mixing, "a number from 0 to 1")
-        choice("adapt", self.adapt, ("never", "step", "round"))
 
     def message(self, server: State, i: int) -> Message:
         return Message((server.x,))
@@ -44,7 +38,7 @@ class APFL(Averaged):
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         v, alpha, first = clone(client.v), client.alpha, True
-        eta = self.step(objective)
+        eta = self.client_step(objective)
 
         def personalise(w_i: Vector, after: Vector, rows: object) -> None:
             nonlocal v, alpha, first
@@ -56,7 +50,7 @@ class APFL(Averaged):
                 alpha = min(max(alpha - eta * slope, 0.0), 1.0)
             first = False
 
-        w_i, steps, _ = self.solve(objective, message.vectors[0], message.round, beside=personalise)
+        w_i, steps, _ = self.solve(objective, message.vectors[0], message.round, on_step=personalise)
         client.v, client.w, client.alpha = v, w_i, alpha
         return Update((w_i,), steps)
 

@@ -1,55 +1,52 @@
-"""AsyncCommSGD: local SGD whose clients all step at the same pace, and meet the server after any number of steps.
+"""AsyncCommSGD: local SGD of clients at equal pace, each of which contacts the server after any number of steps.
 
 Avdiukhin and Kasiviswanathan, "Federated Learning under Arbitrary Communication Patterns", ICML 2021, PMLR 139.
-Written after the paper's description: what a client has moved since its last contact enters the global model with the
-weight 1/n, and the client goes on from the global model. The server draws the steps to the next contact and sends them
-with the model. Clients that come at the same time are served one after another.
-Equal pace is up to the clock: `delay: {name: speed}` takes a contact's steps times a client's time for one; with other
-delays a contact takes the same time whatever its steps.
+Implemented from the paper's description: the change of a client's model since its last contact is added to the global
+model with weight 1/n, and the client continues from the global model. The server draws the number of steps to the next
+contact and sends it with the model. Contacts at the same time are processed one after another.
+Equal pace depends on the clock: with `delay: {name: speed}` a contact takes its steps times the client's time per step;
+with other delay models its duration does not depend on its steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 from mpifl.algorithms.base import Clients, Message, State, Update
-from mpifl.algorithms.common.local import Local
-from mpifl.algorithms.common.participation import Trigger
-from mpifl.errors import ConfigError, choice
+from mpifl.algorithms.common.local_solver import LocalTraining
+from mpifl.algorithms.participation import Reply, Trigger
+from mpifl.config.types import Bounds, PositiveInt
+from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
 from mpifl.rng import stream
 
+Gap = Annotated[int, Bounds(at_least=1, at_most=2**31)]
+
 
 @dataclass(frozen=True)
-class AsyncCommSgd(Local):
-    """x <- x + (1/n) (y_i - base_i), y_i after as many steps as time went by since client i's last contact"""
+class AsyncCommSgd(LocalTraining):
+    """x <- x + (1/n) (y_i - base_i), y_i after the steps drawn for client i's contact"""
 
-    gap: int | list[int] = 10
-    """local steps from one contact to the next, at most where they are drawn: one number, or a list, one a client"""
-    draw: str = "uniform"
-    """how each gap is drawn: uniform from 1 to gap, or fixed: gap itself"""
+    gap: Gap | list[Gap] = 10
+    """local steps from one contact to the next, the largest if drawn: a number, or a list with one per client"""
+    draw: Literal["uniform", "fixed"] = "uniform"
+    """how the steps of each contact are drawn: uniform from 1 to gap, or fixed: gap itself"""
     trigger: Trigger = field(default_factory=lambda: Trigger(every=1))
-    """when the server adds what has come"""
-    reply: str = "after"
-    """a sender is answered before or after the aggregation that it triggers, or deferred to the next one"""
-    local_steps: int = field(default=1, init=False)
-    local_epochs: int | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choice("draw", self.draw, ("uniform", "fixed"))
-        for gap in self.gap if isinstance(self.gap, Sequence) else [self.gap]:
-            if gap != int(gap) or not 1 <= gap <= 2**31:
-                raise ConfigError("gap", gap, "a whole number from 1 to 2**31")
+    """when the server adds the accumulated changes"""
+    reply: Reply = "after"
+    """reply to a sender before or after the aggregation that it triggers, or deferred to the next one"""
+    local_steps: PositiveInt = field(default=1, init=False)
+    local_epochs: PositiveInt | None = field(default=None, init=False)
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
         if isinstance(self.gap, Sequence) and len(self.gap) != clients:
-            raise ConfigError("gap", f"{len(self.gap)} values", f"one number, or {clients}: one a client")
+            raise ConfigError("gap", f"{len(self.gap)} values", f"one number, or {clients}, one per client")
 
     def steps(self, seed: int, i: int, contact: int) -> int:
-        """The local steps of client i's contact: the same on every clock and link."""
+        """The local steps of a contact of client i; a function of (seed, i, contact) alone."""
         gap = self.gap[i] if isinstance(self.gap, Sequence) else self.gap
         return int(stream(seed, "gap", i, contact).integers(1, gap + 1)) if self.draw == "uniform" else int(gap)
 

@@ -1,39 +1,36 @@
-"""AS-FedAvg: asynchronous clients send their models, the server replaces its own by the mean of every Delta of them.
+"""AS-FedAvg: asynchronous clients send their models; the server replaces its model by the mean of every Delta of them.
 
-The asynchronous FedAvg that AREA is compared with (arXiv 2405.10123, section 5), which leaves open how the buffered
-models enter the global one. `replace` is the reading that gives the paper's tables; the others are named variants.
+The asynchronous FedAvg that AREA is compared with (arXiv 2405.10123, section 5). The paper does not specify how the
+buffered models enter the global one. `rule: replace` reproduces the paper's tables; the other rules are variants.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from mpifl.algorithms.base import Clients, Message, State, Update
-from mpifl.algorithms.common.local import Local
-from mpifl.algorithms.common.participation import Trigger
-from mpifl.errors import choice
+from mpifl.algorithms.common.local_solver import LocalTraining, StepWeights
+from mpifl.algorithms.participation import Reply, Trigger
 from mpifl.objective import Objective, Vector
 
-RULES = ("replace", "delta-over-n", "delta-over-buffer", "mix-over-n", "server-memory")
+Rule = Literal["replace", "delta-over-n", "delta-over-buffer", "mix-over-n", "server-memory"]
 
 
 @dataclass(frozen=True)
-class AsyncFedAvg(Local):
-    """Biased to fast clients, each of which counts as often as it arrives; `server-memory` alone is not."""
+class AsyncFedAvg(LocalTraining):
+    """x <- mean of the buffered y_i; biased towards clients of high contact rate, except with `server-memory`."""
 
-    step_weights: str = "samples"
+    step_weights: StepWeights = "samples"
     """factor on client i's step: samples s_i/S, uniform 1/n, relative n s_i/S, one 1"""
-    rule: str = "replace"
+    rule: Rule = "replace"
     """replace: x = mean of the buffer; delta-over-n, delta-over-buffer: x += sum (x_i - base_i) over n or Delta;
-    mix-over-n: x += sum (x_i - x)/n; server-memory: x = mean of every client's last model"""
+    mix-over-n: x += sum (x_i - x)/n; server-memory: x = mean of the last models of all clients"""
     trigger: Trigger = field(default_factory=lambda: Trigger(every=4))
     """when the server aggregates (every: Delta)"""
-    reply: str = "before"
-    """before, after or deferred; with every: 1 and `after`, clients get their own models back and nothing is mixed"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choice("rule", self.rule, RULES)
+    reply: Reply = "before"
+    """reply to a sender before or after the aggregation that it triggers, or deferred to the next one; with every: 1,
+    after returns each client its own model, unmixed"""
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         last = dict.fromkeys(range(clients.n), x0) if self.rule == "server-memory" else {}
@@ -46,7 +43,7 @@ class AsyncFedAvg(Local):
         (sent,) = update.vectors
         server.sum += sent
         server.count += 1
-        if self.rule == "server-memory":  # the sum of changes of the clients' last models
+        if self.rule == "server-memory":  # the sum of the changes of the clients' last models
             server.sum -= server.last[i]
             server.last[i] = sent.copy()
 

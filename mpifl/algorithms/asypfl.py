@@ -1,67 +1,60 @@
-"""AsyPFL: federated averaging in which slow clients work longer, beside personal models tied to the shared one.
+"""AsyPFL: federated averaging in which slow clients train longer, and personal models are tied to the shared model.
 
-Ma, Lu, Li, Cui, AsyPFL, Algorithm 1 and rule (4). The paper names no venue and no released code; it gives no value of
-any hyper-parameter. What it leaves open:
+Ma, Lu, Li, Cui, AsyPFL, Algorithm 1 and rule (4). The paper names no venue and no released code, and
+gives no values of hyper-parameters. Where it is not specific:
 
-- tau of the rates is the server's version at the moment of sending, one for a whole contact.
-- h is the diagonal of the empirical Fisher information at omega_k. It costs a pass over all rows, so it is computed
-  anew only every `fisher_steps` local steps; 1 is what Algorithm 1 prints.
+- tau of the step schedule is the server's version when the message is sent, the same for a whole contact.
+- h is the diagonal of the empirical Fisher information at omega_k. It costs a pass over all rows, so it is recomputed
+  only every `fisher_steps` local steps; 1 is as printed in Algorithm 1.
 - The elastic term ties beta_k to the client's own omega_k, as in Algorithm 1; objective (2) has the optimum omega*.
-- dT_k^g is the time of a local step, or of an epoch where E counts these; dT_k^c is what is left of the contact (in
-  real time with the wait for other clients of the rank). pi_k is 1 until k is measured, and bounded by `most`. 1e-9 is
-  added before rounding down, so that a ratio of 3 less its rounding error is 3.
+- dT_k^g is the time of a local step, or of an epoch if E counts epochs; dT_k^c is the rest of the contact (in real time
+  it includes the wait for other clients of the rank). pi_k is 1 until k is measured, and bounded by `most`. 1e-9 is
+  added before rounding down, so that a ratio of 3 minus a rounding error gives 3.
 
-beta_k steps along plain gradients on the rows of omega_k's steps, whatever the local solver of omega_k is.
+beta_k takes plain gradient steps on the rows of omega_k's steps, with every local solver of omega_k.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.indicators import Decayed, Equal, Indicators, Measured, Theorem2
-from mpifl.algorithms.common.local import Local, update_buffers
-from mpifl.algorithms.common.participation import CohortSampler, Trigger
-from mpifl.errors import ConfigError, at_least, choice
+from mpifl.algorithms.common.local_solver import LocalTraining, update_buffers
+from mpifl.algorithms.participation import CohortSampler, Reply, Trigger
+from mpifl.config.types import NonNegativeFloat, PositiveFloat, PositiveInt
+from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector, clone
 
 
 @dataclass(frozen=True)
-class AsyPFL(Local):
+class AsyPFL(LocalTraining):
     """omega <- omega + sum p^k (omega_k - omega^{r_k}); beta_k: F_k(beta) + lambda/2 (beta - omega_k)' diag h (same)"""
 
-    personal_step: float | None = None
+    personal_step: PositiveFloat | None = None
     """step of the personal model (delta); null: step_size"""
-    elastic: float = 1.0
+    elastic: NonNegativeFloat = 1.0
     """weight of the elastic term (lambda); 0: purely local personal models"""
-    fisher_steps: int | None = None
-    """local steps after which h is computed anew; 1: at every step, as printed; null: once a contact"""
+    fisher_steps: PositiveInt | None = None
+    """local steps after which h is recomputed; 1: at every step, as printed; null: once per contact"""
     step_schedule: Decayed | Theorem2 = field(default_factory=Decayed)
     """factor on both steps over the server's versions tau: decayed 1/(1 + gamma tau), or theorem-2"""
-    mode: str = "asynchronous"
-    """asynchronous: the server steps at every upload; synchronous: when all clients have answered"""
+    mode: Literal["asynchronous", "synchronous"] = "asynchronous"
+    """asynchronous: the server aggregates at every update; synchronous: in rounds of all clients"""
     indicators: Indicators = field(default_factory=Measured)
     """pi_k of E_k = pi_k E, E being local_steps or local_epochs: measured, theorem-4, equal, or given"""
 
     personal_models: ClassVar[bool] = True
-    reply_policies = ("after", "deferred")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("personal_step", self.personal_step, 0, strict=True)
-        at_least("elastic", self.elastic, 0)
-        at_least("fisher_steps", self.fisher_steps, 1)
-        choice("mode", self.mode, ("asynchronous", "synchronous"))
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
-        self.indicators.first(clients)
+        self.indicators.initial(clients)  # raises ConfigError if they do not fit
         if self.mode == "synchronous" and type(self.indicators) is not Equal:
-            text = "equal: pi_k balances unequal rates, and in rounds all are equal"
+            text = "equal: pi_k balances unequal contact rates, which are equal in synchronous rounds"
             raise ConfigError("indicators", self.indicators.name, text)
         if self.local_epochs is not None and "theorem" in self.indicators.name + self.step_schedule.name:
             raise ConfigError("local_epochs", self.local_epochs, "null: the theorems count E in local steps")
@@ -72,29 +65,31 @@ class AsyPFL(Local):
     def aggregation_trigger(self) -> Trigger | None:
         return Trigger(every=1) if self.mode == "asynchronous" else None
 
-    def reply_policy(self) -> str:
+    def reply_policy(self) -> Reply:
         return "after" if self.mode == "asynchronous" else "deferred"
 
     def needs_timings(self) -> bool:
-        return self.indicators.timed
+        return self.indicators.uses_timings
 
     @property
     def E(self) -> int:
+        """E of E_k = pi_k E: local steps, or epochs."""
         return self.local_steps if self.local_epochs is None else self.local_epochs
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         unknown = np.full(clients.n, np.nan)
-        pi = self.indicators.first(clients.n)
+        pi = self.indicators.initial(clients.n)
         return State(x=x0.copy(), sum=0 * x0, p=clients.shares, pi=pi, g=unknown.copy(), c=unknown)
 
     def message(self, server: State, i: int) -> Message:
         pi_k, longest = float(server.pi[i]), float(server.pi.max()) * self.E
-        return Message((server.x,), (pi_k * self.E, *self.step_schedule.bind(self.step_size, longest)), work=int(pi_k))
+        eta_gamma = self.step_schedule.coefficients(self.step_size, longest)
+        return Message((server.x,), (pi_k * self.E, *eta_gamma), work=int(pi_k))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         server.sum += float(server.p[i]) * update.vectors[0]
         server.g[i], server.c[i] = update.compute / update.numbers[0], update.exchange
-        server.pi = self.indicators.after(server.pi, server.p, server.g, server.c, self.E)
+        server.pi = self.indicators.updated(server.pi, server.p, server.g, server.c, self.E)
 
     def aggregate(self, server: State) -> None:
         server.x, server.sum = server.x + server.sum, 0 * server.sum
@@ -120,7 +115,7 @@ class AsyPFL(Local):
             taken += 1
 
         omega_k, steps, _ = self.solve(
-            objective, omega, message.round, step=self.step(objective, decay * eta), beside=personalise,
+            objective, omega, message.round, step=self.client_step(objective, decay * eta), on_step=personalise,
             steps=int(E_k), epochs=None if self.local_epochs is None else int(E_k),
         )  # fmt: skip
         client.beta = beta

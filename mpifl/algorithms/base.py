@@ -1,11 +1,16 @@
-"""What an algorithm is: a frozen dataclass of hyper-parameters with a server rule and a client rule.
+"""The interface of an algorithm: a frozen dataclass of hyper-parameters with a server side and a client side.
 
-A rule knows vectors and nothing else: no MPI, no clock, no files. `State` holds all it remembers, server or client, as
-arrays and numbers, so that it can be saved. A vector handed out in a `Message` or an `Update` is never changed in place
-afterwards: it may still be on its way. Nor does a client rule change a vector of its state in place: it binds a new one
-to the name, so that State(**vars(state)) is the state as it was before.
+An algorithm computes with vectors and numbers; it has no access to MPI, clocks or files. Its methods keep no state in
+the instance: all state is explicit, in a `State` of the server and one of each client, so that checkpoints can save it.
 
-What vectors are, and what a rule may do with them: `mpifl.objective`.
+A *contact* of a client is one message from the server and the update that answers it. A synchronous *round* is one
+contact of every member of a cohort; an asynchronous algorithm has no rounds.
+
+Vectors are shared, not copied, so two rules hold. A vector that was returned in a `Message` or an `Update` is never
+changed in place afterwards: it may still be in flight. `train` and `on_rollback` never change a vector of the client's
+state in place, they bind a new one to the name: `State(**vars(state))` is then a snapshot of the state.
+
+What a vector is, and which operations work on NumPy arrays and torch tensors alike: `mpifl.objective`.
 """
 
 from __future__ import annotations
@@ -14,62 +19,65 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 
-from mpifl.algorithms.common.participation import CohortSampler, Trigger
+from mpifl.algorithms.participation import CohortSampler, Reply, Trigger
+from mpifl.config.types import Config
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector, from_numpy, to_numpy
 
 
 class State(SimpleNamespace):
-    """What a rule remembers: arrays, numbers (Python's or NumPy's), and either by client, each under a name.
+    """The state of the server or of one client, by name: vectors, numbers (Python's or NumPy's), and dicts of either
+    with client numbers as keys.
 
-    `save` and `load` are the one way in which it is written down and read again, to the bit.
+    Checkpoints store `save()`; `load` restores the state bit for bit.
     """
 
     def save(self) -> dict[str, np.ndarray]:
-        """Arrays alone, by name, views where that can be: copy or write them before a rule runs again.
+        """The state as a flat dict of arrays. These may be views: copy or write them before the algorithm runs again.
 
-        Raises TypeError for what is neither an array, a number, nor a dict of them.
+        Raises TypeError for a value that is neither an array, a number, nor a dict of them.
         """
         saved: dict[str, np.ndarray] = {}
         for name, value in vars(self).items():
             if isinstance(value, dict):
-                values = [_plain(v) for v in value.values()]
+                values = [_on_host(v) for v in value.values()]
                 saved[f"{name}.keys"] = np.array(list(value), np.int64)
-                saved[f"{name}.values{_mark(name, *values)}"] = np.array(values)
+                saved[f"{name}.values{_type_suffix(name, *values)}"] = np.array(values)
             else:
-                value = _plain(value)
-                saved[f"{name}{_mark(name, value)}"] = np.asarray(value)
+                value = _on_host(value)
+                saved[f"{name}{_type_suffix(name, value)}"] = np.asarray(value)
         return saved
 
     @classmethod
     def load(cls, saved: Mapping[str, np.ndarray], x: Vector | None = None) -> State:
-        """The state that `save` wrote down; arrays become what x is, on a client's side its rank's copy of x_0."""
+        """The state that `save` returned. With `x`, arrays become vectors of x's kind, on x's device."""
         state = cls()
         for name, value in saved.items():
-            stem, *marks = name.split(".")
-            if marks == ["keys"]:
+            stem, *suffixes = name.split(".")
+            if suffixes == ["keys"]:
                 keys = value.tolist()
-            elif marks[:1] == ["values"]:
-                items = [_read(value[k, ...], marks[1:], x) for k in range(len(value))]
+            elif suffixes[:1] == ["values"]:
+                items = [_restore(value[k, ...], suffixes[1:], x) for k in range(len(value))]
                 setattr(state, stem, dict(zip(keys, items, strict=True)))
             else:
-                setattr(state, stem, _read(value, marks, x))
+                setattr(state, stem, _restore(value, suffixes, x))
         return state
 
 
-def _plain(value: Any) -> Any:
-    """A tensor as an array, all else as it is."""
+def _on_host(value: Any) -> Any:
+    """A tensor as a NumPy array; any other value unchanged."""
     return to_numpy(value) if hasattr(value, "cpu") else value
 
 
-def _mark(name: str, *values: Any) -> str:
-    """What is added to the name of NumPy's numbers and of arrays without axes, which do not round as Python's numbers.
+def _type_suffix(name: str, *values: Any) -> str:
+    """The suffix of a saved name: ".number" for NumPy scalars, ".point" for 0-dimensional arrays, else "".
 
-    Raises TypeError for what is neither an array nor a number, and for several kinds in one dict.
+    NumPy's scalars do not round as Python's numbers do, so the type has to be restored as well.
+    Raises TypeError for a value that is neither an array nor a number, and for several types in one dict.
     """
     kinds: set[tuple[str, type]] = set()
     for v in values:
@@ -84,159 +92,180 @@ def _mark(name: str, *values: Any) -> str:
     return kinds.pop()[0] if kinds else ""
 
 
-def _read(value: np.ndarray, marks: Sequence[str], x: Vector | None) -> Any:
-    """What was written under such marks."""
-    if marks == ["number"]:
+def _restore(value: np.ndarray, suffixes: Sequence[str], x: Vector | None) -> Any:
+    """The value that was saved under a name with these suffixes."""
+    if suffixes == ["number"]:
         return value[()]
-    if not value.ndim and not marks:
+    if not value.ndim and not suffixes:
         return value.item()
     return value.copy() if x is None else from_numpy(value.copy(), like=x)
 
 
 class Message(NamedTuple):
-    """Server to client: a fixed number of (d,) vectors and at most 6 numbers. The loop adds version and round."""
+    """From the server to a client: up to `vectors_down` (d,) vectors and at most 6 numbers.
+
+    An algorithm fills `vectors`, `numbers` and `work`; the server loop adds the rest.
+    """
 
     vectors: tuple[Vector, ...]
     numbers: tuple[float, ...] = ()
-    work: int = 1  # local work asked for, in the method's own unit: delay models multiply their computing time by it
-    version: int = 0  # server version at the moment of sending
-    round: int = 0  # how many messages this client had before
+    work: int = 1  # local computation asked for, in the method's own unit; delay models multiply computing time by it
+    version: int = 0  # aggregations of the server so far
+    round: int = 0  # earlier messages to this client: the number of its contact, from 0
 
 
 class Update(NamedTuple):
-    """Client to server: a fixed number of (d,) vectors, the local steps taken, at most 6 numbers; the rest is added."""
+    """From a client to the server: up to `vectors_up` (d,) vectors and at most 6 numbers.
+
+    An algorithm fills `vectors`, `local_steps` and `numbers`; the client loop adds the rest.
+    """
 
     vectors: tuple[Vector, ...]
     local_steps: int
     numbers: tuple[float, ...] = ()
-    version: int = 0  # of the message that it answers
+    version: int = 0  # of the message that the update answers
     round: int = 0  # likewise
-    norm: float = 0.0  # Euclidean, over all vectors
-    compute: float = nan  # s, what the computation took; nan: the run's clock does not know
-    exchange: float = nan  # s, what the message's and the update's ways took; likewise
-    busy: float = nan  # s that its rank was at work for it: computing, and testing the client's own model
-    accuracy: float = nan  # 0 to 1, of the client's personal model on its own test rows; nan: there is none
-    refused: str = ""  # why the client's loop did not let out what the rule returned
+    norm: float = 0.0  # Euclidean norm of all vectors together
+    compute: float = nan  # computing time of the contact (s); nan: unknown to the run's clock
+    exchange: float = nan  # communication time of the contact, both ways (s); nan: unknown to the run's clock
+    busy: float = nan  # time that the client's rank spent on the contact (s): computing, and evaluating personal models
+    accuracy: float = nan  # of the client's personal model on its own test rows, 0 to 1; nan: none
+    refused: str = ""  # why the client loop refused to send the update
 
 
 @dataclass(frozen=True)
 class Clients:
-    """What the server rule may know of the n clients."""
+    """What the server side knows about the n clients."""
 
-    samples: np.ndarray  # (n,) s_i
-    rates: np.ndarray | None = None  # (n,) contacts a second, where the delay model has rates
-    seed: int = 0  # the run's: what a server rule draws belongs to it
+    samples: np.ndarray  # (n,) s_i, rows of each client
+    rates: np.ndarray | None = None  # (n,) contacts per second; None: the delay model has no rates
+    seed: int = 0  # of the run; key of all random draws of the server side
 
     @property
     def n(self) -> int:
+        """The number of clients."""
         return len(self.samples)
 
     @property
     def shares(self) -> np.ndarray:
-        """(n,) s_i / S"""
+        """(n,) s_i / S, S the sum of all s_i."""
         return self.samples / self.samples.sum()
 
 
 @dataclass(frozen=True)
-class Algorithm:
-    """The base of every method. Subclasses add hyper-parameters as fields and write the five rules below."""
+class Algorithm(Config):
+    """Base of all algorithms. A subclass adds hyper-parameters as fields, and implements `init_server`, `message`,
+    `receive`, `aggregate` and `train`; `init_client` too if clients have state.
 
-    vectors_up: ClassVar[int] = 1  # most (d,) vectors in one update
-    vectors_down: ClassVar[int] = 1  # most (d,) vectors in one message
-    reply_policies: ClassVar[tuple[str, ...]] = ("before", "after", "deferred")  # reply policies that make sense
-    personal_models: ClassVar[bool] = False  # whether every client has a model of its own
-    # Of each vector of an update, the vector of the client's state whose increment it is ("": of none): the server's
-    # state counts on the sum of these increments.
+    The server calls `message(i)` for each client that it sends to, `receive(i)` for each update, and `aggregate` when
+    the trigger is due, or when all members of the round have answered.
+    """
+
+    vectors_up: ClassVar[int] = 1  # largest number of (d,) vectors in an update
+    vectors_down: ClassVar[int] = 1  # largest number of (d,) vectors in a message
+    personal_models: ClassVar[bool] = False  # whether each client has a model of its own
+    # increment_of[k] names the vector of the client's state whose increment the update's vector k is ("": none), where
+    # the server's state depends on the sum of these increments. One entry for each of `vectors_up`, or ().
     increment_of: ClassVar[tuple[str, ...]] = ()
 
-    # -- policies: asynchronous unless a subclass says otherwise -------------------------------------------------------
+    # -- policies; by default the algorithm is asynchronous ------------------------------------------------------------
     def participation(self, clients: Clients, seed: int) -> CohortSampler | None:
-        """Who works in each synchronous round; None: every client, each at its own pace."""
+        """The sampler of each round's cohort. None: asynchronous, all clients take part, each at its own pace."""
         return None
 
     def aggregation_trigger(self) -> Trigger | None:
-        """When the server aggregates; None: when a round's cohort is complete."""
+        """When the server aggregates: the field `trigger`. None: when all members of the round have answered."""
         return getattr(self, "trigger", None)
 
-    def reply_policy(self) -> str:
-        """When an update's sender is answered: `before` or `after` the aggregation that it triggers, or `deferred`."""
+    def reply_policy(self) -> Reply:
+        """When the sender of an update gets its next message: the field `reply`, else "deferred".
+
+        "before" or "after" the aggregation that its update triggers, or "deferred" to the next aggregation.
+        """
         return getattr(self, "reply", "deferred")
 
     def validate(self, clients: int) -> None:
-        """Raises ConfigError where the hyper-parameters do not fit each other or the number of clients."""
-        if self.reply_policy() not in self.reply_policies:
-            text = f"this method answers {' or '.join(self.reply_policies)}"
-            raise ConfigError("reply", self.reply_policy(), text)
-        trigger = self.aggregation_trigger()
-        if self.reply_policy() != "deferred" or not trigger:
+        """Raises ConfigError if the hyper-parameters do not fit the number of clients, or each other."""
+        reply, trigger = self.reply_policy(), self.aggregation_trigger()
+        if reply not in get_args(Reply):  # a user's own algorithm may have declared the field as text
+            raise ConfigError("reply", reply, f"one of {', '.join(get_args(Reply))}")
+        if reply != "deferred" or not trigger:
             return
         if trigger.every and trigger.every > clients:
             raise ConfigError("trigger.every", trigger.every, f"at most {clients}, the clients, with deferred replies")
         if trigger.bernoulli:
-            text = (
-                "another trigger: with deferred replies all clients may come to wait for the coin that none can throw"
-            )
+            text = "another trigger with deferred replies: all clients could end up waiting, and no update come"
             raise ConfigError("trigger.bernoulli", trigger.bernoulli, text)
 
-    # -- server rule ---------------------------------------------------------------------------------------------------
+    # -- server side ---------------------------------------------------------------------------------------------------
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        """The server's state before the first message; `state.x` is the global model."""
-        raise NotImplementedError
-
-    def message(self, server: State, i: int) -> Message:
-        """What client i is sent now."""
+        """The server's state before the first message. `state.x` is the global model, (d,); x0 must be copied."""
         raise NotImplementedError
 
     def begin_round(self, server: State, members: list[int]) -> None:
-        """A synchronous round starts with these clients (one drawn twice is there twice)."""
+        """Called when a synchronous round starts, before its messages; a client drawn twice is listed twice."""
 
-    def on_client_lost(self, server: State, i: int) -> None:
-        """Client i, a member of the present round whose answer has not come, will not answer: the round's means go
-        over the other members, whether these have answered or will.
-
-        At least one member of a round has answered when it is aggregated; where all are dropped, it begins again.
-        """
-
-    def on_client_rollback(self, server: State, i: int) -> None:
-        """Client i goes on from an earlier state: what it was sent since then it has not; its next message tells it."""
+    def message(self, server: State, i: int) -> Message:
+        """The next message to client i."""
+        raise NotImplementedError
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        """Takes in client i's update; its vectors are the loop's buffers and are not kept."""
+        """Processes one update of client i.
+
+        staleness: aggregations since the message that the update answers was sent. The update's vectors are receive
+        buffers, which are reused: add or copy them.
+        """
         raise NotImplementedError
 
     def aggregate(self, server: State) -> None:
-        """One global step."""
+        """One global step; the version of the server goes up by 1."""
         raise NotImplementedError
 
     def model(self, server: State) -> Vector:
-        """The model that is evaluated and stored."""
+        """The model that is evaluated and stored, (d,)."""
         return server.x
 
     def penalty(self, x: Vector) -> float:
-        """g(x), where the method minimises f + g; added to the training loss of an evaluation."""
+        """g(x) of an algorithm that minimises f + g; evaluations add it to the training loss."""
         return 0.0
 
     def needs_timings(self) -> bool:
-        """Whether a rule reads `Update.compute` and `Update.exchange`."""
+        """Whether `receive` reads `Update.compute` and `Update.exchange`."""
         return False
 
-    # -- client rule ---------------------------------------------------------------------------------------------------
+    # -- server side: client failures ----------------------------------------------------------------------------------
+    def on_client_lost(self, server: State, i: int) -> None:
+        """Called when client i is lost that is a member of the current round and has not answered yet.
+
+        The means of the round are then over its other members, those that have answered and those that will. Not called
+        for the last remaining member: the round is restarted instead, so at least one member has answered when a round
+        is aggregated.
+        """
+
+    def on_client_rollback(self, server: State, i: int) -> None:
+        """Called when client i was rolled back: its next message must resend what it lost.
+
+        The client moved to another rank and continues from its last checkpoint, or from its initial state.
+        """
+
+    # -- client side ---------------------------------------------------------------------------------------------------
     def init_client(self, x0: Vector, i: int) -> State:
-        """Client i's state before its first message."""
+        """The state of client i before its first message. x0 is shared by the clients of a rank: clone it to change it
+        in place."""
         return State()
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        """One contact: what client i sends back for `message`; changes `client`."""
+        """One contact: processes a message, changes the client's state, and returns the update to send."""
+        raise NotImplementedError
+
+    def personal_model(self, client: State) -> Vector:
+        """The client's own model, (d,), if `personal_models`."""
         raise NotImplementedError
 
     def on_rollback(self, client: State) -> None:
-        """Recomputes the fields of a rolled-back state that depend on the vectors named in `increment_of`.
+        """Recomputes the fields of the client's state that depend on the vectors named in `increment_of`.
 
-        Called after a client was rolled back to a checkpoint or to its initial state. By then those vectors agree with
-        the server: the value at the checkpoint, minus the pending update if the server never consumed it, plus all
-        increments consumed since.
+        Called after the client was rolled back to a checkpoint or to its initial state. The named vectors already agree
+        with the server: each is its value at the checkpoint, minus the pending update's increment if the server never
+        consumed that update, plus all increments that the server has consumed since.
         """
-
-    def personal_model(self, client: State) -> Vector:
-        """The client's own model, (d,), of a method with `personal_models`."""
-        raise NotImplementedError

@@ -1,9 +1,9 @@
-"""F-SVRG: one phase averages full gradients, the next takes SVRG steps on every client, with that average in them.
+"""F-SVRG: one phase averages full gradients; in the next every client takes SVRG steps that use the average.
 
 Konecny, McMahan, Ramage, Richtarik, "Federated Optimization: Distributed Machine Learning for On-Device Intelligence",
 arXiv 1610.02527, Algorithm 3 (naive federated SVRG). Each phase is one version of the server, two are one update.
-Beside the printed form: a cohort, the same in both phases; steps or epochs, and weights of the mean.
-The paper's Algorithm 4 (steps by s_i, the scalings S_k and A of sparse features) is not here.
+Options that are not printed: a cohort, the same in both phases; steps or epochs, and weights of the mean.
+The paper's Algorithm 4 (steps by s_i, the scalings S_k and A of sparse features) is not implemented.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from mpifl.algorithms.base import Clients, Message, State, Update
-from mpifl.algorithms.common.local import Solver, Svrg
-from mpifl.algorithms.common.participation import CohortSampler
-from mpifl.algorithms.common.rounds import GRADIENT, SOLVE, Phased
+from mpifl.algorithms.common.local_solver import Solver, Svrg
+from mpifl.algorithms.common.rounds import GRADIENT, SOLVE, TwoPhaseRounds
+from mpifl.algorithms.participation import CohortSampler
 from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)
-class FSVRG(Phased):
+class FSVRG(TwoPhaseRounds):
     """g = mean grad f_k(x); every client: y <- y - eta (g_k(y; xi) - g_k(x; xi) + g) from y = x; x <- mean y"""
 
     solver: Solver = field(default=Svrg(), init=False)
 
     vectors_up = 1  # in each phase
-    vectors_down = 2  # one in each phase, but for who is new in the second
+    vectors_down = 2  # one in each phase; two to a client that is new in the second
 
     # -- server --------------------------------------------------------------------------------------------------------
     def participation(self, clients: Clients, seed: int) -> CohortSampler:
         return replace(super().participation(clients, seed), repeat=2)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        return State(x=x0.copy(), g=0 * x0, sum=0 * x0, samples=clients.samples, phase=GRADIENT, had={})
+        return State(x=x0.copy(), g=0 * x0, sum=0 * x0, samples=clients.samples, phase=GRADIENT, has_x={})
 
     def message(self, server: State, i: int) -> Message:
         if server.phase == GRADIENT:
             return Message((server.x,), (server.phase,))
-        return Message((server.g,) if i in server.had else (server.x, server.g), (server.phase,))
+        return Message((server.g,) if i in server.has_x else (server.x, server.g), (server.phase,))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         super().receive(server, i, update, staleness)
@@ -47,7 +47,7 @@ class FSVRG(Phased):
         if server.phase == GRADIENT:
             server.g, server.phase = mean, SOLVE
         else:
-            server.x, server.phase, server.had = mean, GRADIENT, {}
+            server.x, server.phase, server.has_x = mean, GRADIENT, {}
 
     # -- client --------------------------------------------------------------------------------------------------------
     def init_client(self, x0: Vector, i: int) -> State:
@@ -59,5 +59,5 @@ class FSVRG(Phased):
             client.x = vectors[0]
         if phase == GRADIENT:
             return Update((objective.gradient(client.x),), 0)
-        y, steps, _ = self.solve(objective, client.x, message.round, start=(client.x, vectors[-1]))
+        y, steps, _ = self.solve(objective, client.x, message.round, initial_estimate=(client.x, vectors[-1]))
         return Update((y,), steps)

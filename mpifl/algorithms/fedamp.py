@@ -1,52 +1,43 @@
-"""FedAMP: every client is sent a mixture of all clients' models, in which those like its own weigh most.
+"""FedAMP: every client is sent a mixture of all clients' models, in which models similar to its own have most weight.
 
 Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI 2021, arXiv 2007.03797, Algorithm 1;
-`attention: cosine` is its HeurFedAMP. alpha_k is one number for the whole run. The local solver starts from u_i (the
-paper does not say where), and the proximal term is squared as printed (a released code has the norm itself).
-There is no shared model: what is evaluated as one is the mean of the clients' models.
-The server keeps 2 n models.
+`attention: cosine` is its HeurFedAMP. alpha_k is one number for the whole run. The local solver starts from u_i, which
+the paper leaves open, and the proximal term is squared as printed (a released code has the norm itself).
+There is no shared model: the mean of the clients' models is evaluated in its place. The server keeps 2 n models.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, State, Update
-from mpifl.algorithms.common.rounds import Synchronous
-from mpifl.errors import ConfigError, at_least, choice
+from mpifl.algorithms.common.rounds import SynchronousRounds
+from mpifl.config.types import Fraction, NonNegativeFloat, PositiveFloat
+from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
 
-TINY = 1e-300  # instead of the norm of a zero model, and of the sum over no other clients
+TINY = 1e-300  # avoids division by 0: the norm of a zero model, the sum over no other clients
 
 
 @dataclass(frozen=True)
-class FedAMP(Synchronous):
+class FedAMP(SynchronousRounds):
     """u_i = sum_j xi_ij w_j, xi_ij = alpha A'(||w_i - w_j||^2), A(t) = 1 - exp(-t/sigma); w_i ~ prox of F_i at u_i"""
 
-    attention: str = "exponential"
+    attention: Literal["exponential", "cosine"] = "exponential"
     """xi_ij: exponential, alpha A'(||w_i - w_j||^2); cosine, a softmax over j of sigma cos(w_i, w_j) (HeurFedAMP)"""
-    attention_step: float | None = None
+    attention_step: PositiveFloat | None = None
     """step on the attention term (alpha_k), at most sigma/(n-1); null: sigma/n (exponential), 1 (cosine)"""
-    sigma: float = 1.0
+    sigma: PositiveFloat = 1.0
     """scale of A, in units of a squared distance between models; cosine: factor on the cosine"""
-    self_weight: float = 0.5
-    """xi_ii of the cosine form; the exponential one has its own"""
-    proximal: float = 1.0
+    self_weight: Fraction = 0.5
+    """xi_ii of the cosine form (that of the exponential form follows from the others)"""
+    proximal: NonNegativeFloat = 1.0
     """lambda of the local term lambda/(2 alpha_k) ||w - u_i||^2"""
 
     personal_models: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choice("attention", self.attention, ("exponential", "cosine"))
-        for key in ("attention_step", "sigma"):
-            at_least(key, getattr(self, key), 0, strict=True)
-        at_least("proximal", self.proximal, 0)
-        if not 0 <= self.self_weight <= 1:
-            raise ConfigError("self_weight", self.self_weight, "a number from 0 to 1")
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
@@ -55,6 +46,7 @@ class FedAMP(Synchronous):
             raise ConfigError("attention_step", self.attention_step, f"at most sigma/(n-1) = {most:g}: xi_ii >= 0")
 
     def alpha(self, n: int) -> float:
+        """alpha_k for n clients."""
         return self.attention_step or (self.sigma / n if self.attention == "exponential" else 1.0)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
@@ -73,7 +65,7 @@ class FedAMP(Synchronous):
         server.u = self.attend(server.w).astype(server.x.dtype) @ server.w
 
     def attend(self, w: np.ndarray) -> np.ndarray:
-        """(n, n) xi from the models w (n, d); its rows sum to 1."""
+        """(n, n) the weights xi from the models w, (n, d); each row sums to 1."""
         n, w = len(w), w.astype(np.float64)
         products, squares = w @ w.T, np.einsum("ij,ij->i", w, w)
         if self.attention == "exponential":

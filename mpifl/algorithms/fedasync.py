@@ -1,4 +1,4 @@
-"""FedAsync: every arriving model is mixed into the global one at once, the less the staler it is.
+"""FedAsync: each arriving model is mixed into the global model, with a weight that decreases with its staleness.
 
 Xie, Koyejo, Gupta, "Asynchronous Federated Optimization", 2019, arXiv 1903.03934, Algorithm 1.
 """
@@ -6,46 +6,37 @@ Xie, Koyejo, Gupta, "Asynchronous Federated Optimization", 2019, arXiv 1903.0393
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from mpifl.algorithms.base import Clients, Message, State, Update
-from mpifl.algorithms.common.local import Local
-from mpifl.algorithms.common.participation import Trigger
-from mpifl.errors import ConfigError, at_least, choice
+from mpifl.algorithms.common.local_solver import LocalTraining
+from mpifl.algorithms.participation import Trigger
+from mpifl.config.types import NonNegativeFloat, PositiveFraction
 from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)
-class FedAsync(Local):
+class FedAsync(LocalTraining):
     """x <- (1 - a) x + a w with a = mixing * s(tau)"""
 
-    mixing: float = 0.6
-    """weight alpha of an arriving model that is not stale, in (0, 1]"""
-    proximal: float = 0.005
+    mixing: PositiveFraction = 0.6
+    """weight alpha of an arriving model that is not stale"""
+    proximal: NonNegativeFloat = 0.005
     """weight rho of the local regulariser rho/2 ||w - base||^2"""
-    staleness: str = "polynomial"
+    staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
     """s(tau): constant 1; polynomial (tau + 1)^-a; hinge 1 up to b, then 1/(a (tau - b) + 1)"""
-    staleness_a: float = 0.5
+    staleness_a: NonNegativeFloat = 0.5
     """a of s(tau); 10 is usual for hinge"""
-    staleness_b: float = 4.0
+    staleness_b: NonNegativeFloat = 4.0
     """b of the hinge"""
-    reply: str = "after"
-    """a sender is answered before or after its own model is mixed in"""
-
-    reply_policies = ("before", "after")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.mixing <= 1:
-            raise ConfigError("mixing", self.mixing, "a number above 0 and up to 1")
-        for key in ("proximal", "staleness_a", "staleness_b"):
-            at_least(key, getattr(self, key), 0)
-        choice("staleness", self.staleness, ("constant", "polynomial", "hinge"))
+    reply: Literal["before", "after"] = "after"
+    """reply to a sender before or after its model is mixed in"""
 
     def aggregation_trigger(self) -> Trigger:
         return Trigger(every=1)
 
     def discount(self, tau: int) -> float:
-        """s(tau), 1 for a fresh model and never increasing."""
+        """s(tau), 1 for tau = 0 and non-increasing."""
         a, b = self.staleness_a, self.staleness_b
         if self.staleness == "constant" or (self.staleness == "hinge" and tau <= b):
             return 1.0

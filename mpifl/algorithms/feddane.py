@@ -1,39 +1,44 @@
-"""FedDANE: one phase averages gradients, the next minimises local losses whose gradient is moved to that average.
+"""FedDANE: one phase averages gradients, the next minimises local losses whose gradient is corrected to that average.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "FedDANE: A Federated Newton-Type Method", Asilomar 2019, arXiv 2001.01920,
 Algorithm 2. Each phase is one version of the server, two are one update.
 Text: `sampling: samples` (with probability s_i/S, with replacement, plain mean). Released code: `weights: samples`,
-`sampling: uniform`, `same_set: true` (it seeds both phases' draws alike, where the text asks for another subset).
-A client drawn twice works once and counts twice; a client in both sets is not sent w again.
-The discussion's two variants have no formula in print. `decay`: the correction times gamma_t = correction * decay^t.
-`variant: pipelined`: one phase, with the mean of the round before in the place of g_t; no correction in the first one.
+`sampling: uniform`, `same_set: true` (it draws both phases with the same seed, where the text has another subset).
+A client that is drawn twice trains once and has twice the weight; a client in both sets is not sent w again.
+The two variants of the discussion section are printed without formulas. `decay`: the correction is multiplied by
+gamma_t = correction * decay^t. `variant: pipelined`: one phase, with the mean gradient of the previous round as g_t; no
+correction in the first round.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from mpifl.algorithms.base import Clients, Message, State, Update
-from mpifl.algorithms.common.participation import CohortSampler
-from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, Phased
-from mpifl.errors import ConfigError, at_least, choice
+from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, TwoPhaseRounds
+from mpifl.algorithms.participation import CohortSampler
+from mpifl.config.types import Fraction, NonNegativeFloat
+from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
+
+Variant = Literal["plain", "pipelined", "pipelined-memory"]
 
 
 @dataclass(frozen=True)
-class FedDANE(Phased):
+class FedDANE(TwoPhaseRounds):
     """w <- mean of w_k, each about argmin_v F_k(v) + gamma_t <g_t - grad F_k(w), v - w> + mu/2 ||v - w||^2"""
 
-    mu: float = 0.0
+    mu: NonNegativeFloat = 0.0
     """weight of the proximal term (mu)"""
     same_set: bool = False
     """whether the second phase has the members of the first (S'_t = S_t), as in the released code"""
-    correction: float = 1.0
+    correction: NonNegativeFloat = 1.0
     """factor on the correction g_t - grad F_k(w) in the first update (gamma_0); 0: FedProx"""
-    decay: float = 1.0
+    decay: Fraction = 1.0
     """factor on gamma_t from each update to the next (delta); below 1: the decayed variant"""
-    variant: str = "plain"
-    """plain: two phases; pipelined: one, g_t from the round before; pipelined-memory: grad F_k too is the last sent"""
+    variant: Variant = "plain"
+    """plain: two phases; pipelined: one, g_t of the previous round; pipelined-memory: also grad F_k as last sent"""
 
     vectors_up = 2  # plain: one in each phase
     vectors_down = 2
@@ -41,11 +46,6 @@ class FedDANE(Phased):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("mu", self.mu, 0)
-        at_least("correction", self.correction, 0)
-        if not 0 <= self.decay <= 1:
-            raise ConfigError("decay", self.decay, "a number from 0 to 1")
-        choice("variant", self.variant, ("plain", "pipelined", "pipelined-memory"))
         if self.same_set and self.variant != "plain":
             raise ConfigError("same_set", True, "false: a pipelined round has one phase")
 
@@ -56,7 +56,7 @@ class FedDANE(Phased):
     def init_server(self, x0: Vector, clients: Clients) -> State:
         phase = GRADIENT if self.variant == "plain" else BOTH
         return State(
-            x=x0.copy(), g=0 * x0, x_sum=0 * x0, g_sum=0 * x0, samples=clients.samples, phase=phase, t=0, had={}
+            x=x0.copy(), g=0 * x0, x_sum=0 * x0, g_sum=0 * x0, samples=clients.samples, phase=phase, t=0, has_x={}
         )
 
     def message(self, server: State, i: int) -> Message:
@@ -64,7 +64,7 @@ class FedDANE(Phased):
         if server.phase == GRADIENT:
             vectors: tuple[Vector, ...] = (server.x,)
         else:
-            vectors = (server.g,) if i in server.had else (server.x, server.g)
+            vectors = (server.g,) if i in server.has_x else (server.x, server.g)
         return Message(vectors, (server.phase, gamma))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
@@ -78,12 +78,12 @@ class FedDANE(Phased):
         if server.phase != SOLVE:
             server.g, server.g_sum = server.g_sum, 0 * server.g_sum
         if server.phase != GRADIENT:
-            server.x, server.x_sum, server.t, server.had = server.x_sum, 0 * server.x_sum, server.t + 1, {}
+            server.x, server.x_sum, server.t, server.has_x = server.x_sum, 0 * server.x_sum, server.t + 1, {}
         server.phase = {GRADIENT: SOLVE, SOLVE: GRADIENT, BOTH: BOTH}[server.phase]
 
     # -- client --------------------------------------------------------------------------------------------------------
     def init_client(self, x0: Vector, i: int) -> State:
-        return State(w=x0, g=0 * x0, known=False)  # whether g is a gradient
+        return State(w=x0, g=0 * x0, known=False)  # known: whether g is a gradient yet
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         (phase, gamma), vectors, last, known = message.numbers, message.vectors, client.g, client.known
@@ -94,7 +94,7 @@ class FedDANE(Phased):
         if self.variant != "pipelined-memory":
             last = client.g
         elif not known:
-            gamma = 0.0  # there is none to remember
+            gamma = 0.0  # no earlier gradient
         shift = gamma * (vectors[-1] - last)
         w_k, steps, _ = self.solve(objective, client.w, message.round, shift=shift, weight=self.mu, centre=client.w)
         return Update((w_k,) if phase == SOLVE else (w_k, client.g), steps)

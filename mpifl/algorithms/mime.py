@@ -1,11 +1,11 @@
-"""MIME: clients take steps of a centralised optimiser whose state the server alone changes, once a round.
+"""MIME: clients take steps of a centralised optimiser whose state only the server updates, once per round.
 
 Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Breaking the Centralized Barrier for Cross-Device Federated
 Learning", NeurIPS 2021, arXiv 2008.03606, Algorithm 1 (Mime and MimeLite).
-The optimiser is SGD, or SGD with momentum beta: U(g, s) = V(g, s) = (1 - beta) g + beta s. Adam is not here.
-Mime needs c = mean grad f_k(x) before the local steps: a phase for it, and one for them, with the same clients; each is
-one version of the server. The gradients go up once, in the first. MimeLite has one phase.
-Beside the printed form: steps or epochs, and weights of the mean.
+The optimiser is SGD, or SGD with momentum beta: U(g, s) = V(g, s) = (1 - beta) g + beta s. Adam is not implemented.
+Mime needs c = mean grad f_k(x) before the local steps, so it has two phases with the same clients, each one version of
+the server; the gradients are sent in the first. MimeLite has one phase.
+Options that are not printed: steps or epochs, and weights of the mean.
 """
 
 from __future__ import annotations
@@ -13,31 +13,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from mpifl.algorithms.base import Clients, Message, State, Update
-from mpifl.algorithms.common.local import Sgd, Solver, Svrg
-from mpifl.algorithms.common.participation import CohortSampler
-from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, Phased
-from mpifl.errors import ConfigError
+from mpifl.algorithms.common.local_solver import Momentum, Sgd, Solver, Svrg
+from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, TwoPhaseRounds
+from mpifl.algorithms.participation import CohortSampler
 from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)
-class Mime(Phased):
+class Mime(TwoPhaseRounds):
     """y <- y - eta U(g_k(y; xi) - g_k(x; xi) + c, s) from y = x, s frozen; x <- mean y, s <- V(c, s)"""
 
     solver: Solver = field(default=Sgd(), init=False)
-    momentum: float = 0.0
+    momentum: Momentum = 0.0
     """weight of the server's momentum s in a step (beta); 0: plain SGD, and s is not sent"""
     lite: bool = False
     """MimeLite: y <- y - eta U(g_k(y; xi), s), one phase"""
 
-    vectors_up = 2  # lite alone; else one in each phase
-    vectors_down = 3  # c and s; and x for who is new in the second phase
+    vectors_up = 2  # with lite; else one in each phase
+    vectors_down = 3  # c, s, and x to a client that is new in the second phase
     sums = ("x_sum", "c_sum")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.momentum < 1:
-            raise ConfigError("momentum", self.momentum, "a number of at least 0 and below 1")
 
     # -- server --------------------------------------------------------------------------------------------------------
     def participation(self, clients: Clients, seed: int) -> CohortSampler:
@@ -46,11 +40,11 @@ class Mime(Phased):
     def init_server(self, x0: Vector, clients: Clients) -> State:
         phase = BOTH if self.lite else GRADIENT
         return State(
-            x=x0.copy(), c=0 * x0, s=0 * x0, x_sum=0 * x0, c_sum=0 * x0, samples=clients.samples, phase=phase, had={}
+            x=x0.copy(), c=0 * x0, s=0 * x0, x_sum=0 * x0, c_sum=0 * x0, samples=clients.samples, phase=phase, has_x={}
         )
 
     def message(self, server: State, i: int) -> Message:
-        x = () if server.phase == SOLVE and i in server.had else (server.x,)
+        x = () if server.phase == SOLVE and i in server.has_x else (server.x,)
         c = (server.c,) if server.phase == SOLVE else ()
         s = (server.s,) if server.phase != GRADIENT and self.momentum else ()
         return Message((*x, *c, *s), (server.phase,))
@@ -68,7 +62,7 @@ class Mime(Phased):
         if server.phase != GRADIENT:
             server.x, server.x_sum = server.x_sum, 0 * server.x_sum
             server.s = (1 - self.momentum) * server.c + self.momentum * server.s
-            server.had = {}
+            server.has_x = {}
         server.phase = {GRADIENT: SOLVE, SOLVE: GRADIENT, BOTH: BOTH}[server.phase]
 
     # -- client --------------------------------------------------------------------------------------------------------
@@ -85,9 +79,9 @@ class Mime(Phased):
             return Update(gradient, 0)
         y, steps, _ = self.solve(
             objective, client.x, message.round,
-            step=(1 - beta) * self.step(objective),  # eta U(g, s) = eta (1 - beta) (g + beta/(1 - beta) s)
+            step=(1 - beta) * self.client_step(objective),  # eta U(g, s) = eta (1 - beta) (g + beta/(1 - beta) s)
             shift=None if s is None else beta / (1 - beta) * s,
             solver=self.solver if self.lite else Svrg(),
-            start=None if self.lite else (client.x, *vectors),
+            initial_estimate=None if self.lite else (client.x, *vectors),
         )  # fmt: skip
         return Update((y, *gradient), steps)

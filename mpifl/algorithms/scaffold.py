@@ -1,43 +1,39 @@
-"""SCAFFOLD: control variates c_i and c take out the difference between a client's gradient and the mean one.
+"""SCAFFOLD: control variates c_i and c correct the difference between a client's gradient and the mean gradient.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
 ICML 2020, arXiv 1910.06378, Algorithm 1.
-Option I takes the full gradient at x, one more than the local steps. With momentum Q eta_l in option II is what makes
-(x - y)/(Q eta_l) a mean of gradients, see `Local.reach`. With `weights: samples` c is the mean of the c_i
-weighted by s_i/S, and the limit minimises that mean of the f_i, whoever is drawn. A client that is drawn twice counts
-twice in the mean of dy and once in c.
+Option I computes a full gradient at x besides the local steps. With momentum, Q eta_l in option II is
+`LocalTraining.cumulative_step`: so (x - y)/(Q eta_l) is a mean of gradients. With `weights: samples` c is the mean of
+the c_i weighted by s_i/S, and the limit minimises that mean of the f_i, for any sampling. A client that is drawn twice
+counts twice in the mean of dy and once in c.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, State, Update
-from mpifl.algorithms.common.rounds import Sampled
-from mpifl.errors import at_least, choice
+from mpifl.algorithms.common.rounds import SampledRounds
+from mpifl.config.types import PositiveFloat
 from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)
-class Scaffold(Sampled):
+class Scaffold(SampledRounds):
     """y <- y - eta_l (g_i(y) - c_i + c);  x <- x + eta_g mean_S dy;  c <- c + (|S|/n) mean_S dc"""
 
-    server_step: float = 1.0
+    server_step: PositiveFloat = 1.0
     """server step eta_g"""
-    option: str = "II"
+    option: Literal["I", "II"] = "II"
     """c_i+: I, the gradient of f_i at x; II, c_i - c + (x - y)/(Q eta_l), which is the mean of the local gradients"""
 
     vectors_up = 2
     vectors_down = 2
-    sums = ("dx",)  # dc has fixed weights: what is missing adds nothing
+    sums = ("dx",)  # dc has fixed weights, which do not change when a member is lost
     increment_of = ("", "c")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("server_step", self.server_step, 0, strict=True)
-        choice("option", self.option, ("I", "II"))
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         p = clients.shares if self.weights == "samples" else np.full(clients.n, 1 / clients.n)
@@ -66,6 +62,6 @@ class Scaffold(Sampled):
         if self.option == "I":
             new = objective.gradient(x)
         else:
-            new = client.c - c + (x - y) / self.reach(objective, steps)
+            new = client.c - c + (x - y) / self.cumulative_step(objective, steps)
         dc, client.c = new - client.c, new
         return Update((y - x, dc), steps)

@@ -121,7 +121,7 @@ def describe(hint: Any) -> str:
 def _describe(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
-        return f"one of {', '.join(map(str, arguments))}" if len(arguments) > 1 else str(arguments[0])
+        return f"one of {', '.join(map(str, arguments))}" if len(arguments) > 1 else f"{arguments[0]} only"
     if origin is Annotated:
         return " ".join([_describe(arguments[0]), *(str(b) for b in arguments[1:] if isinstance(b, Bounds))])
     if origin in (list, tuple):

@@ -14,7 +14,7 @@ from math import inf, isnan, nan
 from typing import Protocol
 
 from mpifl.algorithms.base import Update
-from mpifl.algorithms.common.participation import Trigger
+from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
 from mpifl.scheduling.base import Event, UpdateSource
 from mpifl.scheduling.delays import Parts, Seconds

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, State
-from mpifl.algorithms.common.participation import CohortSampler
+from mpifl.algorithms.participation import CohortSampler
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.objective import Vector, check_vectors

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Update
-from mpifl.algorithms.common.participation import Trigger
-from mpifl.algorithms.common.schedules import StronglyConvex
+from mpifl.algorithms.common.step_schedules import StronglyConvex
 from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.participation import Trigger
 from mpifl.rng import stream
 from mpifl.scheduling.delays import Exponential
 from mpifl.scheduling.live import VirtualClock

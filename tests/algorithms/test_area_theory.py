@@ -11,8 +11,8 @@ from scipy.optimize import minimize_scalar
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients
-from mpifl.algorithms.common.participation import Trigger
-from mpifl.algorithms.common.schedules import Constant, Convex, StronglyConvex, event_probabilities
+from mpifl.algorithms.common.step_schedules import Constant, Convex, StronglyConvex, event_probabilities
+from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
 from mpifl.scheduling.delays import Exponential
 from mpifl.scheduling.live import VirtualClock
@@ -93,13 +93,13 @@ def test_strongly_convex_schedule_reaches_the_optimum() -> None:
     algorithm = Area(trigger=Trigger(every=2), step_schedule=schedule, step_weights="one")
     log = run(algorithm, clients, [0, 1, 2] * 900)
     assert np.abs(log.x - optimum(clients)).max() < 1e-3
-    first, slope = schedule.bind(1.0, 1, Trigger(every=2), Clients(np.ones(3, int)))
+    first, slope = schedule.coefficients(1.0, 1, Trigger(every=2), Clients(np.ones(3, int)))
     close(log.sent[-1][1].numbers[0], first / (slope * (2700 + 1349) + 1))
 
 
 def test_constant_schedule() -> None:
     """alpha_k = step_size for ever."""
-    assert Constant().bind(0.3, 5, Trigger(every=1), CLIENTS) == (0.3, 0.0)
+    assert Constant().coefficients(0.3, 5, Trigger(every=1), CLIENTS) == (0.3, 0.0)
     log = run(Area(step_size=0.3), quadratics([1, 1], [0, 1]), [0, 1] * 5)
     assert {m.numbers[0] for _, m in log.sent} == {0.3}
 
@@ -150,7 +150,7 @@ def test_AREA_13(M: int, trigger: Trigger) -> None:
     the minimum is the printed bound sqrt(ab/(M K))."""
     B, sigma, radius, K = 1.3, 0.7, 2.5, 1000
     schedule = Convex(B=B, sigma=sigma, radius=radius, events=K)
-    alpha, slope = schedule.bind(99.0, M, trigger, CLIENTS)
+    alpha, slope = schedule.coefficients(99.0, M, trigger, CLIENTS)
     p, p_s = event_probabilities(trigger, CLIENTS)
     a = (1 / p_s + 2 * np.mean(1 / p)) * radius**2
     b = sigma**2 + (M + 1) * B**2 / 2

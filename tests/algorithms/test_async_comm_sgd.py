@@ -9,9 +9,9 @@ from mpifl.algorithms.async_comm_sgd import AsyncCommSgd
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.async_sgd import AsyncSgd
 from mpifl.algorithms.base import Clients
-from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
 from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.live import VirtualClock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from mpifl.algorithms.async_feddr import AsyncFedDR, delay_constant, largest_alp
 from mpifl.algorithms.base import Clients
 from mpifl.algorithms.common.proximal import L1, Box, NoRegulariser
 from mpifl.algorithms.feddr import FedDR
+from mpifl.algorithms.participation import Reply
 from mpifl.config.job import job_from_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_feddr import JOB, X0, by_formula, exact, prox
@@ -179,7 +181,12 @@ def test_steps_of_the_theorem_converge() -> None:
 def test_other_replies_are_refused(reply: str) -> None:
     with pytest.raises(ConfigError) as error:
         job_from_dict({**JOB, "algorithm": {"name": "async-feddr", "reply": reply}})
-    assert str(error.value) == f"algorithm.reply={reply}: this method answers after"
+    assert str(error.value) == f"algorithm.reply={reply}: after only"
+
+
+@dataclass(frozen=True)
+class AnyReply(AsyncFedDR):
+    reply: Reply = "after"  # type: ignore[assignment]
 
 
 def test_why_other_replies_are_refused() -> None:
@@ -187,8 +194,10 @@ def test_why_other_replies_are_refused() -> None:
     Answered before, the roots of z^2 = (1 - alpha r) z + alpha (2 r - 1) have the product 1.76: it diverges.
     Deferred, every run is the one answered after."""
     clients = quadratics([4.0], [0.0])
-    runs = {reply: run(asynchronous(5.0, 4, 4, alpha=1.95, reply=reply), clients, [0] * 60, x0=1.0).models for reply in
-            ("after", "before", "deferred")}  # fmt: skip
+    runs = {
+        reply: run(exact(5.0, 4, 4, kind=AnyReply, alpha=1.95, reply=reply), clients, [0] * 60, x0=1.0).models
+        for reply in ("after", "before", "deferred")
+    }
     factor = 1 - 1.95 * (1 - 1 / 21)
     close(np.ravel(runs["after"])[1:], factor * np.ravel(runs["after"])[:-1])
     assert abs(runs["before"][-1][0]) > 1e5

@@ -7,8 +7,8 @@ import pytest
 
 from mpifl.algorithms.async_sgd import AsyncSgd
 from mpifl.algorithms.base import Clients
-from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
 from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
 

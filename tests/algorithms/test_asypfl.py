@@ -282,7 +282,7 @@ def test_ASYPFL_4() -> None:
         ratio = rng.integers(1, 30, n)
         ratio[rng.integers(n)] = 1
         c = 0.37 * ratio * g * p
-        pi = Measured(most=None).after(np.ones(n), p, g, c, 5)
+        pi = Measured(most=None).updated(np.ones(n), p, g, c, 5)
         assert pi.tolist() == ratio.tolist()
         q = c / (g * p)
         short += np.floor(q / q.min()).tolist() != ratio.tolist()
@@ -293,10 +293,10 @@ def test_measured_indicators_have_a_bound_and_wait_for_a_measurement() -> None:
     nan, ones = np.nan, np.ones(4)
     p, g = ones / 4, np.array([1.0, 0.5, nan, 1.0])
     c = np.array([1.0, 2.5, nan, 70.0])
-    assert Measured().after(ones, p, g, c, 1).tolist() == [1, 5, 1, 10]
-    assert Measured(most=None).after(ones, p, g, c, 1).tolist() == [1, 5, 1, 70]
-    assert Measured().after(ones, p, nan * ones, nan * ones, 1).tolist() == [1, 1, 1, 1]
-    assert Measured().after(ones, p, ones, 0 * ones, 1).tolist() == [1, 1, 1, 1]  # no exchange takes any time
+    assert Measured().updated(ones, p, g, c, 1).tolist() == [1, 5, 1, 10]
+    assert Measured(most=None).updated(ones, p, g, c, 1).tolist() == [1, 5, 1, 70]
+    assert Measured().updated(ones, p, nan * ones, nan * ones, 1).tolist() == [1, 1, 1, 1]
+    assert Measured().updated(ones, p, ones, 0 * ones, 1).tolist() == [1, 1, 1, 1]  # no exchange takes any time
 
 
 def test_measured_indicators_follow_the_clock() -> None:
@@ -344,13 +344,13 @@ def test_ASYPFL_7() -> None:
         return (Z + 16 * L * chi**2 / (mu**2 * eps) * p[k] * E**2 * pi**2) * (g[k] + c[k] / (pi * E))
 
     found = np.exp(minimize_scalar(lambda t: np.log(seconds(np.exp(t))), bracket=(-2, 3), tol=1e-12).x)
-    best = theorem.best(np.array([others, 1.0]), p, g, c, E)[k]
+    best = theorem.optimal(np.array([others, 1.0]), p, g, c, E)[k]
     order = c[k] / (6 * g[k] * E * best)
     assert order < 0.05
     assert abs(best / found - 1 - order) < 1.5 * order**2
     printed = best * mu ** (1 / 3)
     assert abs(printed / found - 1) > 0.3
-    assert theorem.after(np.array([others, 1.0]), p, g, c, E)[k] == max(1, np.floor(best))
+    assert theorem.updated(np.array([others, 1.0]), p, g, c, E)[k] == max(1, np.floor(best))
 
 
 def test_theorem_4_settles_in_a_run() -> None:
@@ -380,7 +380,7 @@ def test_theorem_4_has_a_bound() -> None:
     assert roots[0] > 2 and roots[1] > 13 and roots[2] < 1
 
     def pi(**more: int | None) -> list[float]:
-        return Theorem4(**THEOREM, **more).after(np.ones(3), p, g, c, E).tolist()  # type: ignore[arg-type]
+        return Theorem4(**THEOREM, **more).updated(np.ones(3), p, g, c, E).tolist()  # type: ignore[arg-type]
 
     whole = [np.floor(roots[0]), np.floor(roots[1]), 1.0]
     assert pi(most=None) == whole
@@ -431,7 +431,7 @@ def test_theorem_2_and_the_personal_rate(delta: float | None) -> None:
         (lambda: AsyPFL(mode="both"), "mode"),
         (lambda: AsyPFL(indicators=Given(values=[1, 2])).validate(3), "indicators.values"),
         (lambda: Given(), "values"),
-        (lambda: Given(values=[1, 0]), "values"),
+        (lambda: Given(values=[1, 0]), "values[1]"),
         (lambda: Measured(most=0), "most"),
         (lambda: Theorem4(**{**THEOREM, "mu": 0.0}), "mu"),
         (lambda: Theorem4(**{**THEOREM, "L": 0.1}), "L"),
@@ -460,7 +460,7 @@ def test_rounds_want_equal_indicators(indicators: dict, name: str) -> None:
     keys = {"name": "asypfl", "mode": "synchronous", **indicators}
     with pytest.raises(ConfigError) as error:
         job_from_dict({**JOB, "algorithm": keys})
-    text = "equal: pi_k balances unequal rates, and in rounds all are equal"
+    text = "equal: pi_k balances unequal contact rates, which are equal in synchronous rounds"
     assert str(error.value) == f"algorithm.indicators={name}: {text}"
     job = job_from_dict({**JOB, "algorithm": {**keys, "indicators": "equal"}})
     assert job.algorithm == AsyPFL(mode="synchronous", indicators=Equal())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Clients, State
-from mpifl.algorithms.common.local import Gd
+from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.f_svrg import FSVRG
 from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.mime import Mime

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
-from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedasync import FedAsync
+from mpifl.algorithms.participation import Trigger
 from tests.loops import close, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Clients, Message, State, Update
-from mpifl.algorithms.common.local import Gd, Solved
+from mpifl.algorithms.common.local_solver import Gd, LocalSolution
 from mpifl.algorithms.common.proximal import L1, L2, Box, ElasticNet, L2Squared, NoRegulariser
-from mpifl.algorithms.common.splitting import Absolute, Relative
+from mpifl.algorithms.common.splitting import AbsoluteAccuracy, RelativeAccuracy
 from mpifl.algorithms.feddr import FedDR
 from mpifl.config.job import job_from_dict, job_to_dict
 from mpifl.errors import ConfigError
@@ -272,10 +272,10 @@ class Perturbed(FedDR):
 
     first, decay = 0.5, 0.9
 
-    def solve(self, objective: Any, x: np.ndarray, round: int, **more: Any) -> Solved:
+    def solve(self, objective: Any, x: np.ndarray, round: int, **more: Any) -> LocalSolution:
         solved = prox(objective, more["centre"], 1 / more["weight"])
         e = np.random.default_rng(round).standard_normal(3)
-        return Solved(solved + self.first * self.decay**round * e / np.linalg.norm(e), 1)
+        return LocalSolution(solved + self.first * self.decay**round * e / np.linalg.norm(e), 1)
 
 
 class Stubborn(Perturbed):
@@ -302,7 +302,7 @@ def steps_needed(o: Quadratic, y: np.ndarray, old: np.ndarray, eta: float, step:
     raise AssertionError
 
 
-@pytest.mark.parametrize("accuracy", [Absolute(M=0.3), Relative(theta=0.2)], ids=lambda a: a.name)
+@pytest.mark.parametrize("accuracy", [AbsoluteAccuracy(M=0.3), RelativeAccuracy(theta=0.2)], ids=lambda a: a.name)
 def test_accuracy_is_kept_and_no_more(accuracy: Any) -> None:
     """At every contact ||x_i - prox(y_i)|| <= eps, with eps_k^2 = M/(2 (k+1)^2) for the k-th global model or
     eps = theta ||x_i - old x_i||, after just the steps that the certificate eta ||grad phi|| needs."""
@@ -334,12 +334,12 @@ def test_limits_with_accuracies() -> None:
     """Relative accuracy: the optimum. Absolute: within some eps_k of it after k rounds, and nearer the smaller M is."""
     clients = random_quadratics(14, 4)
     kinds: dict[str, Any] = {"step_size": 0.2, "solver": Gd(), "eta": 0.6, "alpha": 1.5, "cohort": 2}
-    log, _ = in_rounds(FedDR(accuracy=Relative(theta=0.1), **kinds), clients, 300)
+    log, _ = in_rounds(FedDR(accuracy=RelativeAccuracy(theta=0.1), **kinds), clients, 300)
     close(log.x, optimum(clients))
     assert max(u.local_steps for _, u in log.consumed) < 100  # also where nothing but rounding moves
     gaps = []
     for m in (1.0, 1e-4):
-        log, _ = in_rounds(FedDR(accuracy=Absolute(M=m), **kinds), clients, 300)
+        log, _ = in_rounds(FedDR(accuracy=AbsoluteAccuracy(M=m), **kinds), clients, 300)
         gaps.append(np.linalg.norm(log.x - optimum(clients)))
         assert gaps[-1] < 5 * (m / 2) ** 0.5 / 301
     assert gaps[1] < gaps[0]
@@ -356,17 +356,21 @@ def test_certificate_of_smooth_nonconvex_losses() -> None:
 def test_accuracy_ends_at_its_step_limit() -> None:
     """A contact takes at_most steps; none where the model is no number any more (its answer the loop would refuse)."""
     clients = quadratics([4.0], [1.0])
-    for accuracy in (Absolute(M=1e-9, at_most=7), Relative(theta=1e-9, at_most=7)):
+    for accuracy in (AbsoluteAccuracy(M=1e-9, at_most=7), RelativeAccuracy(theta=1e-9, at_most=7)):
         algorithm = FedDR(step_size=1e-6, solver=Gd(), accuracy=accuracy)
         for x0, steps in ((3.0, 7), (np.nan, 0)):
             assert World(algorithm, clients, np.array([x0])).contact(0).local_steps == steps
     with np.errstate(over="ignore"):
-        update = World(FedDR(step_size=100.0, solver=Gd(), accuracy=Absolute()), clients, np.array([3.0])).contact(0)
+        update = World(
+            FedDR(step_size=100.0, solver=Gd(), accuracy=AbsoluteAccuracy()), clients, np.array([3.0])
+        ).contact(0)
     assert update.local_steps < 100  # it diverges: the end is where squares overflow
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("accuracy", [Absolute(M=1e-60, at_most=900), Relative(theta=1e-30, at_most=900)], ids=str)
+@pytest.mark.parametrize(
+    "accuracy", [AbsoluteAccuracy(M=1e-60, at_most=900), RelativeAccuracy(theta=1e-30, at_most=900)], ids=str
+)
 def test_rounding_ends_a_contact(accuracy: Any, dtype: Any) -> None:
     """An accuracy that no number of this type has: the steps end where eta ||grad phi|| is eps_machine (||x|| + ||y||).
 
@@ -421,7 +425,7 @@ def test_penalty_is_the_regulariser() -> None:
 def test_float32_stays_float32(g: Any) -> None:
     """Every vector on the wire and in the states, with weights of the server in float64."""
     clients = [Quadratic(np.float32(o.a), np.float32(o.c), o.samples) for o in random_quadratics(16, 3)]
-    for accuracy in (None, Absolute(M=1e-3), Relative()):
+    for accuracy in (None, AbsoluteAccuracy(M=1e-3), RelativeAccuracy()):
         algorithm = FedDR(weights="samples", regulariser=g, solver=Gd(), accuracy=accuracy)
         x0 = X0.astype(np.float32)
         server = algorithm.init_server(x0, Clients(np.array([o.samples for o in clients])))
@@ -490,7 +494,7 @@ def test_configuration() -> None:
     """Regulariser and accuracy are sections; a job comes back equal."""
     keys = {"regulariser": {"name": "l1", "tau": 0.3}, "accuracy": {"name": "absolute", "M": 2}, "solver": "gd"}
     job = job_from_dict({**JOB, "algorithm": {"name": "feddr", **keys}})
-    assert job.algorithm == FedDR(regulariser=L1(tau=0.3), accuracy=Absolute(M=2.0), solver=Gd())
+    assert job.algorithm == FedDR(regulariser=L1(tau=0.3), accuracy=AbsoluteAccuracy(M=2.0), solver=Gd())
     assert job_from_dict(job_to_dict(job)) == job
     for name in ("none", "l1", "l2", "l2sq", "box", "elastic-net"):
         job = job_from_dict({**JOB, "algorithm": {"name": "feddr", "regulariser": name}})
@@ -506,12 +510,12 @@ def test_configuration() -> None:
         ({"init": "zero"}, "algorithm.init=zero: one of x0, mean"),
         ({"weights": "rows"}, "algorithm.weights=rows: one of uniform, samples"),
         ({"regulariser": {"name": "l1", "tau": -1}}, "algorithm.regulariser.tau=-1.0: a number of at least 0"),
-        ({"accuracy": "absolute"}, "algorithm.solver=sgd: gd, with an accuracy: the others cannot tell theirs"),
+        ({"accuracy": "absolute"}, "algorithm.solver=sgd: gd with accuracy: the error of the other solvers is unknown"),
         ({"accuracy": {"name": "absolute", "M": 0}}, "algorithm.accuracy.M=0.0: a number above 0"),
         ({"accuracy": {"name": "relative", "theta": 0}}, "algorithm.accuracy.theta=0.0: a number above 0"),
-        ({"accuracy": {"name": "relative", "at_most": 0}}, "algorithm.accuracy.at_most=0: a number of at least 1"),
+        ({"accuracy": {"name": "relative", "at_most": 0}}, "algorithm.accuracy.at_most=0: an integer of at least 1"),
         ({"cohort": 11}, "algorithm.cohort=11: at most 10, the number of clients"),
-        ({"reply": "after"}, "algorithm.reply=after: this method answers deferred"),
+        ({"reply": "after"}, "algorithm.reply=after: deferred only"),
     ],
 )
 def test_wrong_keys(keys: dict[str, Any], text: str) -> None:

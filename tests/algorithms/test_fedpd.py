@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import minimize
 
 from mpifl.algorithms.base import Clients, Message, State
-from mpifl.algorithms.common.local import Gd, Sarah, Sgd, Svrg
+from mpifl.algorithms.common.local_solver import Gd, Sarah, Sgd, Svrg
 from mpifl.algorithms.fedpd import FedPD
 from mpifl.errors import ConfigError
 from tests.algorithms.test_fedprox import Noisy, noisy

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Clients, Message, State
-from mpifl.algorithms.common.local import Gd, Sarah, Sgd, Svrg
+from mpifl.algorithms.common.local_solver import Gd, Sarah, Sgd, Svrg
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedprox import FedProx
 from mpifl.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpifl.algorithms.common.local import Gd
+from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.fedsplit import FedSplit
 from mpifl.config.job import job_from_dict

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from mpifl.algorithms.common.local import Gd, Local, Sarah, Sgd, Solver, Svrg
+from mpifl.algorithms.common.local_solver import Gd, LocalTraining, Sarah, Sgd, Solver, Svrg
 from mpifl.errors import ConfigError
 from mpifl.rng import stream
 from tests.loops import close
@@ -76,8 +76,8 @@ def extra(term: dict[str, Any], y: np.ndarray) -> Any:
     return term.get("shift", 0.0) + term.get("weight", 0.0) * (y - term.get("centre", 0.0))
 
 
-def local(solver: Solver = Sgd(), **more: Any) -> Local:  # noqa: B008
-    return Local(solver=solver, **{"step_size": 0.2, "local_steps": 5, **more})
+def local(solver: Solver = Sgd(), **more: Any) -> LocalTraining:  # noqa: B008
+    return LocalTraining(solver=solver, **{"step_size": 0.2, "local_steps": 5, **more})
 
 
 # -- each solver's recursion -------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_the_expectation_of_svrgs_direction_is_the_full_gradient(size: int) -> N
     ends = []
     for rows in combinations(range(ROWS), size):
         f = Squares(given=[list(rows)])
-        ends.append(local(Svrg(), local_steps=1).solve(f, X, 0, start=(z, f.gradient(z))).x)
+        ends.append(local(Svrg(), local_steps=1).solve(f, X, 0, initial_estimate=(z, f.gradient(z))).x)
     close(np.mean(ends, axis=0), X - 0.2 * f.gradient(X))
     assert np.ptp(ends, axis=0).min() > 1e-3  # the single ones differ
 
@@ -182,7 +182,7 @@ def test_sarahs_estimate_is_unbiased_for_the_change(size: int) -> None:
     y1 = X - 0.2 * v0
     found = []
     for rows in combinations(range(ROWS), size):
-        solved = local(Sarah(), local_steps=1).solve(Squares(given=[list(rows)]), X, 0, start=v0)
+        solved = local(Sarah(), local_steps=1).solve(Squares(given=[list(rows)]), X, 0, initial_estimate=v0)
         close(solved.x, y1)
         found.append(solved.estimate)
     close(np.mean(found, axis=0) - v0, f.gradient(y1) - f.gradient(X))
@@ -233,7 +233,7 @@ def test_reach(solver: Solver, kind: str) -> None:
     for Q in (1, 2, 7):
         algorithm = local(solver, step_weights=kind, local_steps=Q)
         far = step * (Q - beta * (1 - beta**Q) / (1 - beta)) / (1 - beta)
-        close(algorithm.reach(f, Q), far)  # type: ignore[arg-type]
+        close(algorithm.cumulative_step(f, Q), far)  # type: ignore[arg-type]
         close(X - algorithm.solve(f, X, 0).x, far * v)  # type: ignore[arg-type]
 
 
@@ -272,8 +272,8 @@ def test_step_weights(solver: Solver, kind: str, factor: float) -> None:
     """alpha, alpha s_i/S, alpha/n, alpha n s_i/S; a step given in the call is taken as it is."""
     f = Squares()
     algorithm = local(solver, step_weights=kind)
-    close(algorithm.step(f), 0.2 * factor)
-    close(algorithm.step(f, 3.0), 3 * factor)
+    close(algorithm.client_step(f), 0.2 * factor)
+    close(algorithm.client_step(f, 3.0), 3 * factor)
     plain = local(solver, step_size=0.2 * factor)
     close(algorithm.solve(f, X, 0).x, plain.solve(f, X, 0).x)
     close(algorithm.solve(f, X, 0, step=0.07).x, local(solver, step_size=0.07).solve(f, X, 0).x)
@@ -289,7 +289,7 @@ def test_one_call_may_name_another_solver(solver: Solver) -> None:
 def test_svrg_starts_from_what_it_is_given() -> None:
     """(z, what stands for grad f(z)): F-SVRG's z is the server's model, and its gradient the mean of all clients'."""
     f, z, mean = Squares(), np.array([0.2, 0.9, -1.0]), np.array([1.0, 2.0, 3.0])
-    solved = local(Svrg()).solve(f, X, 4, start=(z, mean))
+    solved = local(Svrg()).solve(f, X, 4, initial_estimate=(z, mean))
     assert f.full == 0
     y = X
     for rows in f.batches(4, 5):
@@ -303,7 +303,7 @@ def test_sarah_goes_on_where_it_stopped() -> None:
     once = local(Sarah()).solve(Squares(given=rows), X, 0)
     half = local(Sarah()).solve(Squares(given=rows[:2]), X, 0)
     kept = half.estimate.copy()
-    rest = local(Sarah()).solve(Squares(given=rows[2:]), half.x, 0, start=half.estimate)
+    rest = local(Sarah()).solve(Squares(given=rows[2:]), half.x, 0, initial_estimate=half.estimate)
     close(rest.x, once.x)
     close(rest.estimate, once.estimate)
     assert np.array_equal(kept, half.estimate)
@@ -313,7 +313,7 @@ def test_sarah_goes_on_where_it_stopped() -> None:
 def test_beside_sees_every_step(solver: Solver) -> None:
     """(y before, y after, rows) of each step, in order; y after is the solver's own: whoever keeps it takes a copy."""
     f, seen = Squares(), []
-    solved = local(solver).solve(f, X, 2, beside=lambda before, after, rows: seen.append((before, after.copy(), rows)))
+    solved = local(solver).solve(f, X, 2, on_step=lambda before, after, rows: seen.append((before, after.copy(), rows)))
     assert len(seen) == solved.steps == 5
     assert np.array_equal(seen[0][0], X)
     assert np.array_equal(seen[-1][1], solved.x)
@@ -334,7 +334,7 @@ def test_beside_couples_a_second_iterate() -> None:
         nonlocal v
         v = v - 0.2 * f.gradient(v, rows)
 
-    local().solve(f, X, 6, beside=beside)
+    local().solve(f, X, 6, on_step=beside)
     close(v, local().solve(f, 2 * X, 6).x)
 
 
@@ -348,15 +348,15 @@ def test_done_ends_gd(term: dict[str, Any]) -> None:
         norms.append(float(np.linalg.norm(gradient)))
         return norms[-1] <= 1e-6
 
-    solved = local(Gd()).solve(f, X, 0, steps=10**6, done=done, **term)
+    solved = local(Gd()).solve(f, X, 0, steps=10**6, stop=done, **term)
     assert len(norms) == solved.steps + 1
     assert norms[-1] <= 1e-6 < norms[-2]
     assert np.linalg.norm(f.gradient(solved.x) + extra(term, solved.x)) <= 1e-6 * (1 + 1e-9)
     close(solved.x, local(Gd()).solve(f, X, 0, steps=solved.steps, **term).x)
-    at_once = local(Gd()).solve(f, X, 0, done=lambda y, g: True, **term)
+    at_once = local(Gd()).solve(f, X, 0, stop=lambda y, g: True, **term)
     assert at_once.steps == 0
     assert np.array_equal(at_once.x, X)
-    assert local(Gd()).solve(f, X, 0, done=lambda y, g: False, **term).steps == 5
+    assert local(Gd()).solve(f, X, 0, stop=lambda y, g: False, **term).steps == 5
 
 
 # -- hygiene -----------------------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def test_nothing_that_is_given_changes(solver: Solver) -> None:
     f, x, term = Squares(), X.copy(), {k: np.copy(v) if k != "weight" else v for k, v in TERMS[3].items()}
     starts: dict[str, Any] = {"svrg": (2 * X, X + 1), "sarah": X + 2}
     kept = {name: np.copy(start) for name, start in starts.items()}
-    solved = local(solver).solve(f, x, 0, start=starts.get(solver.name), **term)
+    solved = local(solver).solve(f, x, 0, initial_estimate=starts.get(solver.name), **term)
     assert np.array_equal(x, X)
     assert not np.shares_memory(solved.x, x)
     for key, value in TERMS[3].items():
@@ -395,7 +395,7 @@ def test_float32_stays(solver: Solver, kind: str) -> None:
 )  # fmt: skip
 def test_wrong_values(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=key):
-        Local(**{key: value})
+        LocalTraining(**{key: value})
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, 2.0, float("nan")])

@@ -11,13 +11,13 @@ import pytest
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients
-from mpifl.algorithms.common.local import Gd
-from mpifl.algorithms.common.participation import CohortSampler
+from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.common.proximal import L2Squared
-from mpifl.algorithms.common.splitting import Absolute
+from mpifl.algorithms.common.splitting import AbsoluteAccuracy
 from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.fedgate import FedGate
 from mpifl.algorithms.fedpd import FedPD
+from mpifl.algorithms.participation import CohortSampler
 from mpifl.algorithms.scaffold import Scaffold
 from mpifl.algorithms.vrl_sgd import VrlSgd
 from tests.algorithms import test_state
@@ -213,7 +213,7 @@ def test_LOST_1(M: int) -> None:
 def test_LOST_2() -> None:
     """FedDR: the minimiser of sum_left p_i f_i + sum_lost p_i ||x - xhat_i||^2/(2 eta) + g."""
     eta, tau = 0.7, 0.3
-    exact = {"solver": Gd(), "accuracy": Absolute(M=1e-26)}
+    exact = {"solver": Gd(), "accuracy": AbsoluteAccuracy(M=1e-26)}
     algorithm = FedDR(eta=eta, step_size=0.2, alpha=1.0, weights="samples", regulariser=L2Squared(tau=tau), **exact)
     here = frozen(algorithm, 300, 4)
     p, x = here.clients.shares, here.server.x

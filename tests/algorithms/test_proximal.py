@@ -32,7 +32,7 @@ def minimised(g: Any, smooth: Any, slope: Any, d: int) -> np.ndarray:
 
     x = u - v with u, v >= 0 makes ||x||_1 the sum of u + v; ||x|| is smooth where it is not 0.
     """
-    low, high = getattr(g, "ends", (-inf, inf))
+    low, high = getattr(g, "bounds", (-inf, inf))
     split = isinstance(g, (L1, ElasticNet))
     tau_1 = getattr(g, "tau_1", g.tau if isinstance(g, L1) else 0.0)
     tau_2 = getattr(g, "tau_2", g.tau if isinstance(g, L2Squared) else 0.0)

@@ -10,8 +10,8 @@ import pytest
 from mpifl.algorithms import find, names
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, State
-from mpifl.algorithms.common.local import Gd
-from mpifl.algorithms.common.splitting import Absolute
+from mpifl.algorithms.common.local_solver import Gd
+from mpifl.algorithms.common.splitting import AbsoluteAccuracy
 from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.fedpd import FedPD
 from tests.algorithms.world import World, snapshot
@@ -20,7 +20,13 @@ from tests.tiers import parameters
 
 CLIENTS = random_quadratics(8, 4)
 VICTIM = 1
-EXACT: dict[str, Any] = {"solver": Gd(), "accuracy": Absolute(M=1e-26), "alpha": 1.0, "eta": 0.4, "step_size": 0.2}
+EXACT: dict[str, Any] = {
+    "solver": Gd(),
+    "accuracy": AbsoluteAccuracy(M=1e-26),
+    "alpha": 1.0,
+    "eta": 0.4,
+    "step_size": 0.2,
+}
 TELESCOPES: dict[str, dict[str, Any]] = {
     "area": {"step_size": 0.2, "step_weights": "one"},
     "async-feddr": {**EXACT, "alpha": 0.5},

@@ -10,10 +10,10 @@ from scipy import stats
 
 from mpifl.algorithms import find
 from mpifl.algorithms.base import State
-from mpifl.algorithms.common.participation import Trigger
-from mpifl.algorithms.common.robust import Aggregation, Clip, Krum, Mean, Median, TrimmedMean, combined
+from mpifl.algorithms.common.robust import Aggregation, Clip, Krum, Mean, Median, TrimmedMean, aggregate_vectors
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.algorithms.participation import Trigger
 from tests.algorithms.test_state import same, written
 from tests.algorithms.world import World
 from tests.loops import Quadratic, close, drift_point, quadratics, random_quadratics, run
@@ -29,7 +29,7 @@ def of(rule: Aggregation, v: Any, weights: Any = None, base: Any = None) -> np.n
     v = v[:, None] if v.ndim == 1 else v
     shares = np.full(len(v), 1 / len(v)) if weights is None else np.array(weights, float)
     base = np.zeros(v.shape[1]) if base is None else base
-    return np.asarray(combined(rule, dict(enumerate(v)), dict(enumerate(shares)), base))
+    return np.asarray(aggregate_vectors(rule, dict(enumerate(v)), dict(enumerate(shares)), base))
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -87,7 +87,9 @@ def test_krum_of_fewer_than_there_should_be() -> None:
 def test_krum_far_from_the_origin() -> None:
     """Distances are of differences, in float64: a common part of 1e6 does not drown them."""
     v = (1e6 + np.array([0.0, 1.0, 2.0, 4.0, 10.0])).astype(np.float32)
-    found = combined(Krum(bad=1), dict(enumerate(v[:, None])), dict.fromkeys(range(5), 0.2), np.zeros(1, np.float32))
+    found = aggregate_vectors(
+        Krum(bad=1), dict(enumerate(v[:, None])), dict.fromkeys(range(5), 0.2), np.zeros(1, np.float32)
+    )
     assert found == np.float32(1e6 + 1) and found.dtype == np.float32
 
 
@@ -95,7 +97,7 @@ def test_krum_far_from_the_origin() -> None:
 def test_float32_stays(rule: Aggregation) -> None:
     v = RNG.standard_normal((6, 4)).astype(np.float32)
     before = v.copy()
-    found = combined(rule, dict(enumerate(v)), dict.fromkeys(range(6), 1 / 6), v[0])
+    found = aggregate_vectors(rule, dict(enumerate(v)), dict.fromkeys(range(6), 1 / 6), v[0])
     assert found.dtype == np.float32 and not np.shares_memory(found, v)
     assert np.array_equal(v, before)
     close(found, of(rule, v, base=v[0].astype(float)), 1e-6)
@@ -105,7 +107,7 @@ def test_float32_stays(rule: Aggregation) -> None:
 def test_nothing_depends_on_the_order_of_arrivals(rule: Aggregation) -> None:
     v, w = RNG.standard_normal((7, 4)), RNG.dirichlet(np.ones(7))
     held = [{i: v[i] for i in RNG.permutation(7).tolist()} for _ in range(5)]
-    found = [combined(rule, h, dict(enumerate(w)), np.zeros(4)) for h in held]
+    found = [aggregate_vectors(rule, h, dict(enumerate(w)), np.zeros(4)) for h in held]
     assert all(np.array_equal(f, found[0]) for f in found)
 
 
@@ -180,7 +182,7 @@ def test_rounds(rule: Aggregation) -> None:
         y = [o.steps(x, 0.2) for o in clients]
         here.round([3, 1, 5, 0, 4, 2])
         close(here.server.x, of(rule, y, s / s.sum(), x), 1e-15)
-    assert here.server.held == {} and not here.server.sum.any()
+    assert here.server.received == {} and not here.server.sum.any()
     buffered = World(FedBuff(step_size=0.2, server_step=0.7, staleness="inverse-sqrt", aggregation=rule), clients,
                      np.ones(3))  # fmt: skip
     sent = [buffered.contact(i).vectors[0] for i in (0, 1, 2, 3, 4, 1)]
@@ -189,7 +191,7 @@ def test_rounds(rule: Aggregation) -> None:
     buffered.aggregate()
     scaled = [v / (1 + k) ** 0.5 for k, v in enumerate(sent)]
     close(buffered.server.x, 1 - 0.7 * of(rule, scaled), 1e-15)
-    assert buffered.server.held == {} and buffered.server.count == 0
+    assert buffered.server.received == {} and buffered.server.count == 0
     before = buffered.server.x
     buffered.aggregate()  # of nothing, by a clock
     assert np.array_equal(buffered.server.x, before)
@@ -238,7 +240,7 @@ def test_saved_in_the_middle_of_a_round(rule: Aggregation) -> None:
                 here.contact(i)
                 here.take(i)
                 if here is other:
-                    assert len(here.server.held) == i + 1
+                    assert len(here.server.received) == i + 1
                     here.server = written(State(**vars(here.server)))
             here.aggregate()
         assert same(one.server, other.server)
@@ -249,4 +251,4 @@ def test_a_mean_holds_nothing() -> None:
     here.algorithm.begin_round(here.server, [0, 1])
     here.contact(0)
     here.take(0)
-    assert here.server.held == {} and here.server.sum.any()
+    assert here.server.received == {} and here.server.sum.any()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Clients, State
-from mpifl.algorithms.common.local import Gd, Sgd
+from mpifl.algorithms.common.local_solver import Gd, Sgd
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedgate import FedGate
 from mpifl.algorithms.scaffold import Scaffold

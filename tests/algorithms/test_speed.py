@@ -15,9 +15,9 @@ import pytest
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.base import Algorithm
-from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.algorithms.participation import Trigger
 from mpifl.scheduling.delays import Exponential
 from mpifl.scheduling.live import VirtualClock
 from tests.loops import Log, Quadratic, close, quadratics, run

@@ -13,7 +13,7 @@ import pytest
 from mpifl.algorithms import find, names
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.algorithms.common.indicators import Equal
-from mpifl.algorithms.common.local import Gd, Sarah, Sgd, Svrg
+from mpifl.algorithms.common.local_solver import Gd, Sarah, Sgd, Svrg
 from mpifl.algorithms.common.robust import Clip, Krum, Median, TrimmedMean
 from mpifl.client.worker import Worker
 from mpifl.problems import ProblemConfig, load, objective

@@ -59,7 +59,7 @@ def test_delta_starts_again(algorithm: Algorithm, age: int) -> None:
         away = np.abs(here.server.x - optimum(CLIENTS)).max()
         if told:
             close(sums, 0)
-            assert here.server.start == 1 and away < 1e-11
+            assert here.server.resets == 1 and away < 1e-11
         else:
             assert np.abs(sums[-1]).max() > 1e-4 < away
 
@@ -92,7 +92,7 @@ def test_delta_is_0_in_the_round_of_a_move(algorithm: Algorithm, kept_at: int) -
     here.algorithm.begin_round(here.server, list(range(4)))
     for i in range(4):
         here.contact(i)
-        assert not here.states[i].delta.any() and here.states[i].start == 1
+        assert not here.states[i].delta.any() and here.states[i].resets == 1
         here.take(i)
     here.aggregate()
     close([delta_sum(here) for _ in range(5)], 0)
@@ -109,4 +109,4 @@ def test_a_second_restart_reaches_states_from_before_the_first() -> None:
         here.algorithm.on_client_rollback(here.server, VICTIM)
         delta_sum(here)
     close([delta_sum(here) for _ in range(5)], 0)
-    assert here.server.start == 2
+    assert here.server.resets == 2

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mpifl import config
-from mpifl.algorithms.common.participation import Trigger
+from mpifl.algorithms.participation import Trigger
 from tests.docs.pages import ROOT, Block, blocks
 from tests.loops import quadratics, run
 

@@ -13,9 +13,9 @@ import pytest
 from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
-from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.feddane import FedDANE
+from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import Worker
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from mpifl.algorithms.common.participation import CohortSampler, Trigger
+from mpifl.algorithms.participation import CohortSampler, Trigger
 from mpifl.errors import ConfigError
 
 ROUNDS = 6000

@@ -14,7 +14,7 @@ import mpifl.server.failures as failures_module
 import mpifl.server.loop as serve_module
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Update
-from mpifl.algorithms.common.participation import Trigger
+from mpifl.algorithms.participation import Trigger
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.scheduling.delays import NoDelay

@@ -11,8 +11,8 @@ import pytest
 from mpifl import config
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Update
-from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.scheduling.base import Event
 from mpifl.scheduling.delays import Exponential, Fixed, NoDelay

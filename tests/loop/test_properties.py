@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.base import Algorithm, Clients
-from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedasync import FedAsync
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.algorithms.participation import Trigger
 from mpifl.rng import stream
 from tests.loops import Log, Picked, random_quadratics, run
 from tests.tiers import examples

@@ -10,10 +10,10 @@ import pytest
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.base import Algorithm
-from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedasync import FedAsync
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.algorithms.participation import Trigger
 from mpifl.scheduling.delays import Exponential, Fixed
 from mpifl.scheduling.live import RealClock, VirtualClock
 from tests.loops import Log, random_quadratics, run

@@ -15,8 +15,8 @@ import pytest
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Clients, State, Update
-from mpifl.algorithms.common.participation import Trigger
 from mpifl.algorithms.fedbuff import FedBuff
+from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import Worker
 from mpifl.config.job import Faults
 from mpifl.scheduling.base import Event

@@ -45,10 +45,10 @@ WRONG = [
     ("run {job} algorithm=nowhere:Own", "algorithm.name=nowhere:Own"),
     ("run {job} algorithm=json:JSONDecoder", "a subclass of"),
     ("run {job} algorithm={name: fedavg, cohort: 8}", "algorithm.cohort=8: at most 7"),
-    ("run {job} algorithm={name: fedavg, reply: before}", "algorithm.reply=before: this method answers deferred"),
+    ("run {job} algorithm={name: fedavg, reply: before}", "algorithm.reply=before: deferred only"),
     (
         "run {job} algorithm={name: fedasync, reply: deferred}",
-        "reply=deferred: this method answers before or after",
+        "reply=deferred: one of before, after",
     ),
     ("run {job} algorithm.reply=deferred algorithm.trigger.every=9", "algorithm.trigger.every=9: at most 7"),
     ("run {job} algorithm.trigger={every: 2, period: 1}", "algorithm.trigger"),

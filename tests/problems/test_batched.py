@@ -17,7 +17,7 @@ from mpifl import config as jobs
 from mpifl import problems
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Message
-from mpifl.algorithms.common.local import Gd
+from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedpd import FedPD
 from mpifl.algorithms.fedprox import FedProx

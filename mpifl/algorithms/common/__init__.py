@@ -1,1 +1,1 @@
-"""What several algorithms share: the local solver, rounds, participation, proximal maps, robust aggregation."""
+"""What several algorithms share: the local solver, synchronous rounds, proximal maps, robust aggregation, schedules."""

@@ -1,4 +1,4 @@
-"""Regularisers g of composite objectives f + g: closed and convex, each with its value and its proximal map
+"""Regularisers g of composite objectives f + g, closed and convex, each with its value and its proximal map
 
 prox(v, eta) = argmin_x g(x) + ||x - v||^2 / (2 eta),    a new array of v's dtype.
 """
@@ -10,12 +10,13 @@ from math import inf, sqrt
 
 import numpy as np
 
-from mpifl.errors import ConfigError, at_least
+from mpifl.config.types import Config, NonNegativeFloat
+from mpifl.errors import ConfigError
 from mpifl.objective import Vector
 
 
 @dataclass(frozen=True)
-class NoRegulariser:
+class NoRegulariser(Config):
     """g = 0; prox: v."""
 
     name: str = "none"
@@ -28,18 +29,15 @@ class NoRegulariser:
 
 
 @dataclass(frozen=True)
-class Weighted:
-    """What has one weight."""
+class SingleWeight(Config):
+    """Base of the regularisers with one weight."""
 
-    tau: float = 0.01
-    """weight tau, at least 0"""
-
-    def __post_init__(self) -> None:
-        at_least("tau", self.tau, 0)
+    tau: NonNegativeFloat = 0.01
+    """weight tau"""
 
 
 @dataclass(frozen=True)
-class L1(Weighted):
+class L1(SingleWeight):
     """g = tau ||x||_1; prox: soft(v, eta tau) = sign(v) max(|v| - eta tau, 0)."""
 
     name: str = "l1"
@@ -52,7 +50,7 @@ class L1(Weighted):
 
 
 @dataclass(frozen=True)
-class L2(Weighted):
+class L2(SingleWeight):
     """g = tau ||x||, the norm itself; prox: v max(0, 1 - eta tau / ||v||)."""
 
     name: str = "l2"
@@ -66,7 +64,7 @@ class L2(Weighted):
 
 
 @dataclass(frozen=True)
-class L2Squared(Weighted):
+class L2Squared(SingleWeight):
     """g = tau ||x||^2, without a factor 1/2; prox: v / (1 + 2 eta tau)."""
 
     name: str = "l2sq"
@@ -79,45 +77,43 @@ class L2Squared(Weighted):
 
 
 @dataclass(frozen=True)
-class Box:
+class Box(Config):
     """g = 0 where low <= x <= high in every entry, else infinite; prox: clip(v, low, high)."""
 
     name: str = "box"
     low: float | None = -1.0
-    """smallest value of an entry; null: none"""
+    """smallest allowed entry; null: no bound"""
     high: float | None = 1.0
-    """largest value of an entry; null: none"""
+    """largest allowed entry; null: no bound"""
 
     def __post_init__(self) -> None:
-        low, high = self.ends
+        super().__post_init__()
+        low, high = self.bounds
         if not low <= high:
             raise ConfigError("high", self.high, f"at least low, {self.low}")
 
     @property
-    def ends(self) -> tuple[float, float]:
+    def bounds(self) -> tuple[float, float]:
+        """Low and high, infinite where null."""
         return -inf if self.low is None else self.low, inf if self.high is None else self.high
 
     def prox(self, v: Vector, eta: float) -> Vector:
-        return v.clip(*self.ends)
+        return v.clip(*self.bounds)
 
     def value(self, x: Vector) -> float:
-        low, high = self.ends
+        low, high = self.bounds
         return 0.0 if ((x >= low) & (x <= high)).all() else inf
 
 
 @dataclass(frozen=True)
-class ElasticNet:
+class ElasticNet(Config):
     """g = tau_1 ||x||_1 + tau_2 ||x||^2; prox: soft(v, eta tau_1) / (1 + 2 eta tau_2)."""
 
     name: str = "elastic-net"
-    tau_1: float = 0.01
+    tau_1: NonNegativeFloat = 0.01
     """weight tau_1 of ||x||_1"""
-    tau_2: float = 0.01
+    tau_2: NonNegativeFloat = 0.01
     """weight tau_2 of ||x||^2"""
-
-    def __post_init__(self) -> None:
-        at_least("tau_1", self.tau_1, 0)
-        at_least("tau_2", self.tau_2, 0)
 
     def prox(self, v: Vector, eta: float) -> Vector:
         return (v - v.clip(-eta * self.tau_1, eta * self.tau_1)) / (1 + 2 * eta * self.tau_2)

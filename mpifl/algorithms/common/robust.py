@@ -1,4 +1,4 @@
-"""How many vectors become one: the mean, or one of its robust forms, which some wrong vectors move only so far.
+"""Reduces many vectors to one: the mean, or a robust aggregation rule, which bounds the influence of bad vectors.
 
 Coordinate-wise median and trimmed mean: Yin, Chen, Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning:
 Towards Optimal Statistical Rates", ICML 2018, arXiv 1803.01498.
@@ -6,51 +6,55 @@ Clipping of norms: Sun, Kairouz, Suresh, McMahan, "Can You Really Backdoor Feder
 Krum and Multi-Krum: Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine Learning with Adversaries: Byzantine Tolerant
 Gradient Descent", NIPS 2017, arXiv 1703.02757.
 
-The server holds the whole set until it aggregates. A round's set is taken in the order of the clients' numbers, so that
-nothing depends on the order of arrivals.
+A robust rule needs all vectors at once: the server keeps them until it aggregates, and takes those of a round in the
+order of the client numbers, so that the result does not depend on the order of arrival.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from mpifl.errors import ConfigError, at_least
+from mpifl.config.types import Bounds, Config, NonNegativeInt, PositiveFloat, PositiveInt
+from mpifl.errors import ConfigError
 from mpifl.objective import Vector
 
 
-class Rule:
-    """How a set of vectors becomes one."""
+class AggregationRule(Config):
+    """Base of all aggregation rules."""
 
-    whole: ClassVar[bool] = True  # whether it takes the whole set: a mean is summed up as the vectors come
-    counts: ClassVar[bool] = False  # whether the number of vectors must be known before
+    needs_all_vectors: ClassVar[bool] = True  # false for the mean: a sum is updated as the vectors arrive
+    needs_count: ClassVar[bool] = False  # whether the number of vectors must be known when the job is checked
 
-    def check(self, members: int | None) -> None:
-        """Raises ConfigError where the rule does not fit so many vectors; None: their number is not known."""
+    def check_members(self, members: int | None) -> None:
+        """Raises ConfigError if the rule cannot reduce so many vectors. None: their number is not known."""
 
     def combine(self, v: np.ndarray, weights: np.ndarray, base: Vector) -> Vector:
-        """(d,) of the vectors v (m, d), which may be changed, with weights (m,) of sum 1; base (d,): their origin."""
+        """Reduces the vectors v, (m, d), to one, (d,); v may be overwritten.
+
+        weights: (m,), of sum 1. base: (d,) the vector that the senders started from, the origin for `clip`.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Mean(Rule):
+class Mean(AggregationRule):
     """The weighted mean."""
 
     name: str = "mean"
 
-    whole = False
+    needs_all_vectors = False
 
     def combine(self, v: np.ndarray, weights: np.ndarray, base: Vector) -> Vector:
         return weights @ v
 
 
 @dataclass(frozen=True)
-class Median(Rule):
-    """The median of each coordinate; all vectors count alike."""
+class Median(AggregationRule):
+    """The median of each coordinate, unweighted."""
 
     name: str = "median"
 
@@ -59,16 +63,12 @@ class Median(Rule):
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Rule):
-    """The mean of what is left of each coordinate without its largest and smallest values; all vectors count alike."""
+class TrimmedMean(AggregationRule):
+    """The mean of each coordinate without its largest and smallest values, unweighted."""
 
     name: str = "trimmed-mean"
-    trim: float = 0.1
-    """share of the values cut off at each end, rounded down to a number of them, below 0.5 (beta)"""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.trim < 0.5:
-            raise ConfigError("trim", self.trim, "a share of at least 0 and below 0.5")
+    trim: Annotated[float, Bounds(at_least=0, below=0.5)] = 0.1
+    """fraction of the values trimmed at each end; their number is rounded down (beta)"""
 
     def combine(self, v: np.ndarray, weights: np.ndarray, base: Vector) -> Vector:
         cut = min(int(self.trim * len(v) + 1e-9), (len(v) - 1) // 2)  # 1e-9: 0.29 * 100 is 29 less a rounding error
@@ -77,15 +77,12 @@ class TrimmedMean(Rule):
 
 
 @dataclass(frozen=True)
-class Clip(Rule):
-    """The weighted mean, each vector drawn to the base until it is within a distance of it."""
+class Clip(AggregationRule):
+    """The weighted mean of the vectors, each clipped to a largest distance from the model that the client was sent."""
 
-    norm: float
+    norm: PositiveFloat
     """largest distance of a model from the one that its client was sent (C)"""
     name: str = "clip"
-
-    def __post_init__(self) -> None:
-        at_least("norm", self.norm, 0, strict=True)
 
     def combine(self, v: np.ndarray, weights: np.ndarray, base: Vector) -> Vector:
         v -= base
@@ -95,30 +92,26 @@ class Clip(Rule):
 
 
 @dataclass(frozen=True)
-class Krum(Rule):
-    """The weighted mean of those vectors whose nearest others, all but `bad` + 2 of them, are nearest."""
+class Krum(AggregationRule):
+    """The weighted mean of the `keep` vectors of lowest score: squared distances to the m - bad - 2 nearest others."""
 
     name: str = "krum"
-    bad: int = 1
-    """largest number of wrong vectors that is assumed (f); at least f + 3 members, and the theory wants 2 f + 3"""
-    keep: int = 1
+    bad: NonNegativeInt = 1
+    """assumed largest number of bad vectors (f); needs at least f + 3 members, the theory 2 f + 3"""
+    keep: PositiveInt = 1
     """number of vectors that are kept; above 1: Multi-Krum (m)"""
 
-    counts = True
+    needs_count = True
 
-    def __post_init__(self) -> None:
-        at_least("bad", self.bad, 0)
-        at_least("keep", self.keep, 1)
-
-    def check(self, members: int | None) -> None:
+    def check_members(self, members: int | None) -> None:
         if members is None or members < self.bad + 3:
-            there = f"there are {members}" if members else "a trigger by every says how many there are"
-            raise ConfigError("aggregation.bad", self.bad, f"krum needs bad + 3 members, and {there}")
+            count = f"there are {members}" if members else "only trigger.every fixes their number"
+            raise ConfigError("aggregation.bad", self.bad, f"krum needs bad + 3 members, and {count}")
         if self.keep > members - self.bad:
-            raise ConfigError("aggregation.keep", self.keep, f"at most {members - self.bad}: those that are not bad")
+            raise ConfigError("aggregation.keep", self.keep, f"at most {members - self.bad}, members - bad")
 
     def scores(self, v: np.ndarray) -> np.ndarray:
-        """(m,) each vector's sum of squared distances to its m - bad - 2 nearest others; to one, where m is less."""
+        """(m,) sums of squared distances to the m - bad - 2 nearest others, or to the nearest one if m < bad + 3."""
         squares = np.zeros((len(v), len(v)))
         for a in range(len(v)):
             for b in range(a):
@@ -128,7 +121,7 @@ class Krum(Rule):
         return squares[:, 1 : max(len(v) - self.bad - 1, 2)].sum(axis=1)
 
     def combine(self, v: np.ndarray, weights: np.ndarray, base: Vector) -> Vector:
-        most = max(1, min(self.keep, len(v) - self.bad))  # of fewer than there should be, the bad ones still go
+        most = max(1, min(self.keep, len(v) - self.bad))  # with fewer members than planned, `bad` are still excluded
         kept = np.sort(np.argsort(self.scores(v), kind="stable")[:most])
         share = weights[kept] / weights[kept].sum()
         return share.astype(v.dtype) @ v[kept]
@@ -137,8 +130,10 @@ class Krum(Rule):
 Aggregation = Mean | Median | TrimmedMean | Clip | Krum
 
 
-def combined(rule: Aggregation, held: Mapping[int, Vector], weights: Mapping[int, float], base: Vector) -> Vector:
-    """(d,) of the held vectors, by number, and their weights under the same numbers; in base's dtype."""
-    order = sorted(held)
-    v, shares = np.stack([held[k] for k in order]), np.array([weights[k] for k in order])
+def aggregate_vectors(
+    rule: Aggregation, vectors: Mapping[int, Vector], weights: Mapping[int, float], base: Vector
+) -> Vector:
+    """(d,) the vectors, in the order of their keys, reduced by the rule; weights by the same keys; base's dtype."""
+    order = sorted(vectors)
+    v, shares = np.stack([vectors[k] for k in order]), np.array([weights[k] for k in order])
     return rule.combine(v, shares, base).astype(base.dtype, copy=False)

@@ -1,67 +1,60 @@
-"""Synchronous rounds: who works in each, and what each member's answer weighs; shared by all methods that have them."""
+"""Synchronous rounds: their cohorts, and the weights of the members' updates; bases of all synchronous algorithms."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from mpifl.algorithms.base import Clients, State, Update
-from mpifl.algorithms.common.local import Local
-from mpifl.algorithms.common.participation import CohortSampler
-from mpifl.algorithms.common.robust import Aggregation, Mean, combined
-from mpifl.errors import ConfigError, at_least, choice
+from mpifl.algorithms.common.local_solver import LocalTraining, StepWeights
+from mpifl.algorithms.common.robust import Aggregation, Mean, aggregate_vectors
+from mpifl.algorithms.participation import CohortSampler
+from mpifl.config.types import PositiveInt
+from mpifl.errors import ConfigError
 from mpifl.objective import Vector
 
-GRADIENT, SOLVE, BOTH = 1, 2, 3  # phases: what the clients send
+Sampling = Literal["uniform", "samples"]
+
+GRADIENT, SOLVE, BOTH = 1, 2, 3  # phases: clients send gradients, local solutions, or both
 
 
 @dataclass(frozen=True)
-class Synchronous(Local):
-    """The base of methods with rounds in which every client works. Their server state has `samples` (n,) int."""
+class SynchronousRounds(LocalTraining):
+    """Base of algorithms with synchronous rounds of all clients. Their server state has `samples`, (n,) int."""
 
-    weights: str = "uniform"
-    """weight of a member's answer in a round's mean: uniform, or samples: s_i over the members' sum"""
-    reply: str = "deferred"
-    """rounds are synchronous: deferred to the next round"""
+    weights: Literal["uniform", "samples"] = "uniform"
+    """weight of a member's update in a round's mean: uniform, or samples: s_i over the members' sum"""
+    reply: Literal["deferred"] = "deferred"
+    """rounds are synchronous: replies are deferred to the next round"""
 
-    sums: ClassVar[tuple[str, ...]] = ("sum",)  # the server's vectors in which a round's weighted means are summed up
-    reply_policies = ("deferred",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choice("weights", self.weights, ("uniform", "samples"))
+    sums: ClassVar[tuple[str, ...]] = ("sum",)  # server vectors that accumulate the weighted means of a round
 
     def participation(self, clients: Clients, seed: int) -> CohortSampler:
         return CohortSampler(clients.n, clients.n, seed)
 
     def begin_round(self, server: State, members: list[int]) -> None:
-        """Sets `server.weights`, {i: weight}: they sum to 1 over the round's members; one drawn twice counts twice."""
+        """Sets `server.weights`, {i: weight}, of sum 1 over the round's members; a client drawn twice counts twice."""
         raw = {i: k * (int(server.samples[i]) if self.weights == "samples" else 1) for i, k in Counter(members).items()}
         server.weights = {i: w / sum(raw.values()) for i, w in raw.items()}
 
     def on_client_lost(self, server: State, i: int) -> None:
-        """The others' weights, and what is summed up with them, grow so that the weights sum to 1 again."""
+        """Rescales the other members' weights to sum 1, and what was already accumulated with them."""
         others = {j: w for j, w in server.weights.items() if j != i}
-        whole = sum(others.values())
-        server.weights = {j: w / whole for j, w in others.items()}
+        total = sum(others.values())
+        server.weights = {j: w / total for j, w in others.items()}
         for name in self.sums if others else ():
-            setattr(server, name, getattr(server, name) / whole)
+            setattr(server, name, getattr(server, name) / total)
 
 
 @dataclass(frozen=True)
-class Sampled(Synchronous):
-    """The base of methods with rounds of a few clients, drawn anew for each round."""
+class SampledRounds(SynchronousRounds):
+    """Base of algorithms with synchronous rounds of a cohort, which is sampled anew for each round."""
 
-    cohort: int | None = None
+    cohort: PositiveInt | None = None
     """members of a round (K); null: all clients"""
-    sampling: str = "uniform"
+    sampling: Sampling = "uniform"
     """how members are drawn: uniform without replacement, or samples: with probability s_i/S, with replacement"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("cohort", self.cohort, 1)
-        choice("sampling", self.sampling, ("uniform", "samples"))
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
@@ -74,75 +67,80 @@ class Sampled(Synchronous):
 
 
 @dataclass(frozen=True)
-class Averaged(Sampled):
-    """The base of methods whose clients all start from the server's model, which the mean of theirs then replaces."""
+class ModelAveraging(SampledRounds):
+    """Base of algorithms whose members start from the server's model, which becomes the mean of their models."""
 
     aggregation: Aggregation = Mean()
-    """what the models become: mean; robust to bad clients: median, trimmed-mean (no weights in these), clip, krum"""
+    """how the models are combined: mean; robust: median, trimmed-mean (both unweighted), clip, krum"""
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
-        if self.aggregation.counts and self.sampling != "uniform":
-            text = f"uniform with {self.aggregation.name}: one that is drawn twice is one member, so m is not known"
+        if self.aggregation.needs_count and self.sampling != "uniform":
+            text = f"uniform with {self.aggregation.name}: a client drawn twice is one member, so m is not known"
             raise ConfigError("sampling", self.sampling, text)
-        self.aggregation.check(self.cohort or clients)
+        self.aggregation.check_members(self.cohort or clients)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        return State(x=x0.copy(), sum=0 * x0, samples=clients.samples, held={})
+        return State(x=x0.copy(), sum=0 * x0, samples=clients.samples, received={})
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        if self.aggregation.whole:
-            server.held[i] = update.vectors[0].copy()
+        if self.aggregation.needs_all_vectors:
+            server.received[i] = update.vectors[0].copy()
         else:
             server.sum += server.weights[i] * update.vectors[0]
 
     def aggregate(self, server: State) -> None:
-        if self.aggregation.whole:
-            server.x, server.held = combined(self.aggregation, server.held, server.weights, server.x), {}
+        if self.aggregation.needs_all_vectors:
+            server.x = aggregate_vectors(self.aggregation, server.received, server.weights, server.x)
+            server.received = {}
         else:
             server.x, server.sum = server.sum, 0 * server.sum
 
 
 @dataclass(frozen=True)
-class Phased(Sampled):
-    """The base of methods that average gradients in one phase, and what clients do with that average in the next.
+class TwoPhaseRounds(SampledRounds):
+    """Base of algorithms that average gradients in one phase, and local solutions that use the average in the next.
 
-    Their server state has `phase`, one of those above, and `had`: who sent a gradient, and so has x in the phase after.
-    The others, new members or readmitted ones, are sent x as well.
+        Their server state has `phase`, one of Sampling = Literal["uniform", "samples"]
+
+    GRADIENT, SOLVE, BOTH, and `has_x`: {i: True} for the clients that sent a
+        gradient at x, and so have x in the next phase. Other members, new or rolled back, are sent x as well.
     """
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         if server.phase == GRADIENT:
-            server.had[i] = True
+            server.has_x[i] = True
 
     def on_client_rollback(self, server: State, i: int) -> None:
-        server.had = {j: w for j, w in server.had.items() if j != i}
+        server.has_x = {j: w for j, w in server.has_x.items() if j != i}
 
 
 @dataclass(frozen=True)
-class Tracking(Synchronous):
-    """The base of methods whose clients keep corrections delta_i that sum to 0 over all clients.
+class GradientTracking(SynchronousRounds):
+    """Base of algorithms whose clients keep corrections delta_i that sum to 0 over all clients.
 
-    All must take the same step and the same number of steps, or the sum would not be 0. Where a client goes on from an
-    earlier state, the sum is lost; all delta_i then start from 0 again with the next round, and that client's at once:
-    the message that it is sent does not follow its last answer. The server's state has `start`, which counts these, and
-    `restart`: whether there is one to come. The client's has `start`, -1 where it went on so, and `delta`.
+    The sum is 0 only if all clients take the same step and the same number of steps. A client that is rolled back
+    breaks it: then all delta_i are reset to 0 at the start of the next round, and that client's in its next contact,
+    since the message of that contact does not follow its last update.
+
+    The server state has `resets`, their number, and `reset_pending`. The client state has `delta`, and `resets` as of
+    its last contact, -1 after a rollback.
     """
 
-    step_weights: str = field(default="one", init=False)
-    local_epochs: int | None = field(default=None, init=False)
+    step_weights: StepWeights = field(default="one", init=False)
+    local_epochs: PositiveInt | None = field(default=None, init=False)
 
     def begin_round(self, server: State, members: list[int]) -> None:
         super().begin_round(server, members)
-        server.start, server.restart = server.start + server.restart, 0
+        server.resets, server.reset_pending = server.resets + server.reset_pending, 0
 
     def on_client_rollback(self, server: State, i: int) -> None:
-        server.restart = 1
+        server.reset_pending = 1
 
     def on_rollback(self, client: State) -> None:
-        client.start = -1
+        client.resets = -1
 
-    def track(self, client: State, start: float, change: Vector) -> None:
-        """delta_i <- delta_i + change, or 0 where all start again."""
-        client.delta = client.delta + change if start == client.start else 0 * change
-        client.start = int(start)
+    def track(self, client: State, resets: float, change: Vector) -> None:
+        """delta_i <- delta_i + change, or 0 if the server has reset the corrections since the last contact."""
+        client.delta = client.delta + change if resets == client.resets else 0 * change
+        client.resets = int(resets)

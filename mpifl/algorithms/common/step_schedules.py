@@ -1,4 +1,4 @@
-"""The step sizes of AREA's theorems (arXiv 2405.10123), as alpha_k = a / (b k + 1) over the server's events k."""
+"""The step sizes of AREA's theorems (arXiv 2405.10123): alpha_k = a / (b k + 1), k counts uploads and aggregations."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from math import inf, sqrt
 import numpy as np
 
 from mpifl.algorithms.base import Clients
-from mpifl.algorithms.common.participation import Trigger
-from mpifl.errors import ConfigError, at_least
+from mpifl.algorithms.participation import Trigger
+from mpifl.config.types import Config, NonNegativeFloat, PositiveFloat, PositiveInt
+from mpifl.errors import ConfigError
 
 
 def event_probabilities(trigger: Trigger, clients: Clients) -> tuple[np.ndarray, float]:
-    """(n,) p_i and p_s: the probability that an event of the server is an upload of client i, or an aggregation.
+    """(n,) p_i and p_s: the probabilities that an event of the server is an upload of client i, or an aggregation.
 
-    Contacts at rates lambda_i (equal where the delay model has none) and aggregations by count (p_s = 1/(1+Delta), or
-    p/(1+p) by a coin after each update) or at the rate lambda_s (1/period where they are periodic).
-    Raises ConfigError where aggregations are timed and contacts have no rates.
+    Contacts have rates lambda_i, equal ones if the delay model has none. Aggregations are by count, p_s = 1/(1+Delta),
+    by coin, p_s = p/(1+p), or by time with rate lambda_s, 1/period if they are periodic.
+    Raises ConfigError if aggregations are timed and the delay model has no rates.
     """
     rates = clients.rates if clients.rates is not None else np.ones(clients.n)
     if trigger.timed:
@@ -25,38 +26,44 @@ def event_probabilities(trigger: Trigger, clients: Clients) -> tuple[np.ndarray,
             raise ConfigError("step_schedule", "timed trigger", "a delay model with rates, or a trigger by updates")
         server = trigger.poisson or 1 / (trigger.period or inf)
         return rates / (server + rates.sum()), server / (server + rates.sum())
-    a = trigger.bernoulli or 1 / (trigger.every or 1)  # aggregations an upload
+    a = trigger.bernoulli or 1 / (trigger.every or 1)  # aggregations per upload
     return rates / rates.sum() / (1 + a), a / (1 + a)
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Config):
     """alpha_k = step_size."""
 
     name: str = "constant"
 
-    def bind(self, step_size: float, local_steps: int, trigger: Trigger, clients: Clients) -> tuple[float, float]:
+    def coefficients(
+        self, step_size: float, local_steps: int, trigger: Trigger, clients: Clients
+    ) -> tuple[float, float]:
+        """a and b of alpha_k = a / (b k + 1)."""
         return step_size, 0.0
 
 
 @dataclass(frozen=True)
-class StronglyConvex:
+class StronglyConvex(Config):
     """Theorem 7: alpha_k = 1 / (p_min M gamma k / 48 + 1/D), for mu-strongly convex, L-smooth objectives.
 
-    Replaces `step_size`. The theorem is about the mean of the f_i with equal steps: `step_weights: one`.
+    Replaces `step_size`. The theorem is for the mean of the f_i with equal steps: `step_weights: one`.
     """
 
     name: str = "strongly-convex"
-    mu: float = 0.0
-    """strong convexity of every f_i"""
-    L: float = 0.0
-    """Lipschitz constant of every f_i's gradient"""
+    mu: PositiveFloat = 0.0
+    """strong convexity of every f_i, required"""
+    L: PositiveFloat = 0.0
+    """Lipschitz constant of every f_i's gradient, at least mu, required"""
 
     def __post_init__(self) -> None:
-        at_least("mu", self.mu, 0, strict=True)
-        at_least("L", self.L, self.mu)
+        super().__post_init__()
+        if self.mu > self.L:
+            raise ConfigError("L", self.L, f"a number of at least mu, {self.mu:g}")
 
-    def bind(self, step_size: float, local_steps: int, trigger: Trigger, clients: Clients) -> tuple[float, float]:
+    def coefficients(
+        self, step_size: float, local_steps: int, trigger: Trigger, clients: Clients
+    ) -> tuple[float, float]:
         p, p_s = event_probabilities(trigger, clients)
         first = largest_step(self.mu, self.L, local_steps)
         gamma = 2 * self.mu * self.L / (self.mu + self.L)
@@ -74,29 +81,25 @@ def largest_step(mu: float, L: float, M: int) -> float:
 
 
 @dataclass(frozen=True)
-class Convex:
+class Convex(Config):
     """Theorem 8: one constant step for convex, B-Lipschitz objectives; the output is the average of x_s.
 
     alpha = sqrt((1/p_s + 2 qbar) R^2 / ((sigma^2 + (M+1) B^2 / 2) M K)), qbar the mean of 1/p_i. Replaces `step_size`.
     """
 
     name: str = "convex"
-    B: float = 0.0
-    """Lipschitz constant of every f_i"""
-    sigma: float = 0.0
+    B: PositiveFloat = 0.0
+    """Lipschitz constant of every f_i, required"""
+    sigma: NonNegativeFloat = 0.0
     """standard deviation of a stochastic subgradient"""
-    radius: float = 0.0
-    """distance from x_0 to an optimum (R)"""
-    events: int = 0
-    """server events of the whole run, uploads and aggregations together (K)"""
+    radius: PositiveFloat = 0.0
+    """distance from x_0 to an optimum (R), required"""
+    events: PositiveInt = 0
+    """server events of the whole run, uploads and aggregations together (K), required"""
 
-    def __post_init__(self) -> None:
-        at_least("B", self.B, 0, strict=True)
-        at_least("sigma", self.sigma, 0)
-        at_least("radius", self.radius, 0, strict=True)
-        at_least("events", self.events, 1)
-
-    def bind(self, step_size: float, local_steps: int, trigger: Trigger, clients: Clients) -> tuple[float, float]:
+    def coefficients(
+        self, step_size: float, local_steps: int, trigger: Trigger, clients: Clients
+    ) -> tuple[float, float]:
         p, p_s = event_probabilities(trigger, clients)
         spread = 1 / p_s + 2 * float(np.mean(1 / p))
         noise = self.sigma**2 + (local_steps + 1) * self.B**2 / 2

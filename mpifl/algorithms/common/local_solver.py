@@ -1,0 +1,230 @@
+"""The local solver: what a client computes during a contact, shared by all algorithms.
+
+A client minimises phi(y) = f_i(y) + <shift, y> + weight/2 ||y - centre||^2 by steps y <- y - step * v, where v is
+
+    sgd     grad f_i(y; batch)                                  + shift + weight (y - centre)
+    gd      grad f_i(y)                                         + ...
+    svrg    grad f_i(y; batch) - grad f_i(z; batch) + grad f_i(z)   + ..., z the start of the contact
+    sarah   grad f_i(y; batch) - grad f_i(y'; batch) + v'           + ..., y' and v' those of the previous step
+
+(Johnson and Zhang, NIPS 2013; Nguyen, Liu, Scheinberg, Takac, ICML 2017, arXiv 1703.00102.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+from mpifl.algorithms.base import Algorithm
+from mpifl.config.types import Bounds, Config, PositiveFloat, PositiveInt
+from mpifl.objective import Objective, Vector, clone
+
+Momentum = Annotated[float, Bounds(at_least=0, below=1)]
+StepWeights = Literal["one", "samples", "uniform", "relative"]
+StepCallback = Callable[[Vector, Vector, Any], None]  # (y before the step, y after it, the step's rows)
+StopCriterion = Callable[[Vector, Vector], bool]  # (y, gradient of phi at y) -> y is accurate enough
+
+
+class LocalSolution(NamedTuple):
+    """The result of a local solver."""
+
+    x: Vector  # (d,) the last iterate
+    steps: int  # number of steps taken
+    estimate: Vector | None = None  # (d,) of grad f_i(x), from a solver that has one (sarah)
+
+
+class QuadraticTerm(NamedTuple):
+    """The term added to f_i: <shift, y> + weight/2 ||y - centre||^2."""
+
+    shift: Vector | None
+    weight: float
+    centre: Vector | None
+
+    @property
+    def nonzero(self) -> bool:
+        """Whether the term adds anything."""
+        return bool(self.weight) or self.shift is not None
+
+    def add_gradient(self, y: Vector, gradient: Vector) -> None:
+        """Adds shift + weight (y - centre) to `gradient`, in place."""
+        if self.weight:
+            gradient += self.weight * (y - self.centre)
+        if self.shift is not None:
+            gradient += self.shift
+
+
+def update_buffers(objective: Objective, y: Vector) -> None:
+    """Lets the objective write into y, after a step, what a batch changes besides by its gradient (see `Objective`)."""
+    if hasattr(objective, "update_buffers"):
+        objective.update_buffers(y)
+
+
+@dataclass(frozen=True)
+class Sgd(Config):
+    """A step along the gradient of a batch."""
+
+    name: str = "sgd"
+    momentum: Momentum = 0.0
+    """heavy ball: v <- momentum * v + gradient, from v = 0 at each contact"""
+
+    def solve(
+        self, objective: Objective, x: Vector, step: float, batches: Sequence[Any], term: QuadraticTerm,
+        on_step: StepCallback | None, stop: StopCriterion | None, initial_estimate: Any,
+    ) -> LocalSolution:  # fmt: skip
+        y, velocity, taken = clone(x), None, 0
+        if not (self.momentum or term.nonzero or on_step or stop) and hasattr(objective, "descend"):
+            objective.descend(y, batches, step)
+            return LocalSolution(y, len(batches))
+        for rows in batches:
+            gradient = objective.gradient(y, rows)
+            term.add_gradient(y, gradient)
+            if stop and stop(y, gradient):
+                break
+            if self.momentum:
+                velocity = gradient if velocity is None else self.momentum * velocity + gradient
+                gradient = step * velocity
+            else:
+                gradient *= step
+            before = clone(y) if on_step else y
+            y -= gradient
+            update_buffers(objective, y)
+            taken += 1
+            if on_step:
+                on_step(before, y, rows)
+        return LocalSolution(y, taken)
+
+
+@dataclass(frozen=True)
+class Gd(Sgd):
+    """A step along the full gradient; an epoch is one step."""
+
+    name: str = "gd"
+
+
+@dataclass(frozen=True)
+class Svrg(Config):
+    """Batch gradients, corrected by those at the start of the contact."""
+
+    name: str = "svrg"
+
+    def solve(
+        self, objective: Objective, x: Vector, step: float, batches: Sequence[Any], term: QuadraticTerm,
+        on_step: StepCallback | None, stop: StopCriterion | None, initial_estimate: Any,
+    ) -> LocalSolution:  # fmt: skip
+        """initial_estimate: (z, an estimate of grad f_i(z)); None: x and the gradient there."""
+        z, full = initial_estimate or (x, objective.gradient(x))
+        y = clone(x)
+        for rows in batches:
+            at_z = objective.gradient(z, rows)
+            v = objective.gradient(y, rows)
+            v -= at_z
+            v += full
+            term.add_gradient(y, v)
+            v *= step
+            before = clone(y) if on_step else y
+            y -= v
+            update_buffers(objective, y)
+            if on_step:
+                on_step(before, y, rows)
+        return LocalSolution(y, len(batches))
+
+
+@dataclass(frozen=True)
+class Sarah(Config):
+    """A running estimate of the full gradient; each step adds the difference of two batch gradients to it."""
+
+    name: str = "sarah"
+
+    def solve(
+        self, objective: Objective, x: Vector, step: float, batches: Sequence[Any], term: QuadraticTerm,
+        on_step: StepCallback | None, stop: StopCriterion | None, initial_estimate: Any,
+    ) -> LocalSolution:  # fmt: skip
+        """initial_estimate: of grad f_i(x); None: that gradient. The solution has the estimate at the last iterate."""
+        y, estimate = clone(x), objective.gradient(x) if initial_estimate is None else clone(initial_estimate)
+        for rows in batches:
+            v = clone(estimate)
+            term.add_gradient(y, v)
+            v *= step
+            before, y = y, y - v
+            at_before = objective.gradient(before, rows)
+            estimate += objective.gradient(y, rows)
+            estimate -= at_before
+            update_buffers(objective, y)
+            if on_step:
+                on_step(before, y, rows)
+        return LocalSolution(y, len(batches), estimate)
+
+
+Solver = Sgd | Gd | Svrg | Sarah
+
+
+@dataclass(frozen=True)
+class LocalTraining(Algorithm):
+    """Base of all algorithms whose clients run a local solver; adds its hyper-parameters."""
+
+    step_size: PositiveFloat = 0.1
+    """step of the local solver (eta)"""
+    step_weights: StepWeights = "one"
+    """factor on client i's step: samples s_i/S, uniform 1/n, relative n s_i/S, one 1"""
+    local_steps: PositiveInt = 1
+    """steps of the local solver per contact (M, Q), each on a fresh batch"""
+    local_epochs: PositiveInt | None = None
+    """passes over the client's rows instead of local_steps (E)"""
+    solver: Solver = Sgd()
+    """local solver: sgd, gd (full gradients), svrg or sarah (variance-reduced)"""
+
+    def client_step(self, objective: Objective, step_size: float | None = None) -> float:
+        """Client i's step: `step_size` (None: the field) times the factor w_i of `step_weights`.
+
+        With a server factor 1/n and one local step, steps alpha * w_i minimise sum_i w_i f_i; the tables of AREA
+        (arXiv 2405.10123) are reproduced with `samples`.
+        """
+        n, share = objective.clients, objective.share
+        weights = {"one": 1.0, "samples": share, "uniform": 1 / n, "relative": n * share}
+        return (self.step_size if step_size is None else step_size) * weights[self.step_weights]
+
+    def cumulative_step(self, objective: Objective, steps: int) -> float:
+        """The total step length of `steps` steps: (x - y)/v if all steps from x to y went along the same v.
+
+        That is step * steps, and with momentum beta step * sum_j (1 - beta^j)/(1 - beta), j = 1 .. steps.
+        """
+        beta = getattr(self.solver, "momentum", 0.0)
+        factor = sum((1 - beta**j) / (1 - beta) for j in range(1, steps + 1)) if beta else steps
+        return self.client_step(objective) * factor
+
+    def solve(
+        self,
+        objective: Objective,
+        x: Vector,
+        round: int,
+        *,
+        step: float | None = None,
+        steps: int | None = None,
+        epochs: int | None = None,
+        shift: Vector | None = None,
+        weight: float = 0.0,
+        centre: Vector | None = None,
+        on_step: StepCallback | None = None,
+        stop: StopCriterion | None = None,
+        initial_estimate: Any = None,
+        solver: Solver | None = None,
+    ) -> LocalSolution:
+        """Minimises f_i(y) + <shift, y> + weight/2 ||y - centre||^2 from y = x, (d,), which is not changed.
+
+        round: key of the random batches, usually `message.round`. step: None, `self.client_step(objective)`.
+        steps, epochs: None, the fields `local_steps` and `local_epochs`. on_step: called after every step. stop: called
+        before every step of gd and sgd; true ends the iteration. initial_estimate: of the full gradient, for `svrg` and
+        `sarah`, see their `solve`. solver: None, the field.
+        """
+        solver = solver or self.solver
+        if steps is epochs is None:
+            steps, epochs = self.local_steps, self.local_epochs
+        batches: Sequence[Any]
+        if isinstance(solver, Gd):
+            batches = [None] * ((epochs if epochs is not None else steps) or 0)
+        else:
+            batches = objective.batches(round, steps or 0, epochs)
+        step = self.client_step(objective) if step is None else step
+        term = QuadraticTerm(shift, weight, centre)
+        return solver.solve(objective, x, step, batches, term, on_step, stop, initial_estimate)

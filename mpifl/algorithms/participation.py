@@ -1,0 +1,97 @@
+"""Participation (which clients take part in a round), the aggregation trigger, and the reply policy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from mpifl.config.types import Config, PositiveFloat, PositiveFraction, PositiveInt
+from mpifl.errors import ConfigError
+from mpifl.rng import stream
+
+Reply = Literal["before", "after", "deferred"]  # when the sender of an update gets its next message
+
+
+@dataclass(frozen=True)
+class Trigger(Config):
+    """When the server aggregates; exactly one of the four is given."""
+
+    every: PositiveInt | None = None
+    """aggregate after this many updates (Delta; K_buf in FedBuff)"""
+    period: PositiveFloat | None = None
+    """aggregate at multiples of this time, in seconds of the run's clock (T)"""
+    poisson: PositiveFloat | None = None
+    """aggregate at the events of a Poisson process with this rate, per second (lambda_s)"""
+    bernoulli: PositiveFraction | None = None
+    """aggregate after an update with this probability"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = {k: v for k, v in vars(self).items() if v is not None}
+        if len(given) != 1:
+            raise ConfigError("trigger", given or None, "give one of every, period, poisson, bernoulli")
+
+    @property
+    def timed(self) -> bool:
+        """Whether the clock triggers aggregations, rather than updates."""
+        return self.period is not None or self.poisson is not None
+
+    def due(self, pending: int, updates: int, seed: int) -> bool:
+        """Whether the update just consumed triggers an aggregation.
+
+        pending: updates since the last aggregation, this one included. updates: updates since the start of the run.
+        """
+        if self.bernoulli is not None:
+            return bool(stream(seed, "trigger", round=updates).random() < self.bernoulli)
+        return self.every is not None and pending >= self.every
+
+    def next_time(self, last: float, aggregations: int, seed: int) -> float:
+        """The time (s) of the next timed aggregation; infinity if the trigger is not timed.
+
+        last: time (s) of the last aggregation. aggregations: their number so far.
+        """
+        if self.period is not None:
+            return (aggregations + 1) * self.period  # a product: the rounding errors of a sum would accumulate
+        if self.poisson is not None:
+            return last + stream(seed, "trigger", round=aggregations).exponential(1 / self.poisson)
+        return np.inf
+
+
+@dataclass(frozen=True)
+class CohortSampler:
+    """Draws the cohort of each synchronous round; a function of (seed, round, lost clients) alone."""
+
+    size: int  # clients in a cohort
+    clients: int  # n
+    seed: int
+    probabilities: np.ndarray | None = None  # (n,) sample with replacement; None: uniformly without replacement
+    repeat: int = 1  # consecutive rounds that share one cohort
+
+    def sample(self, round: int, lost: Collection[int] = frozenset()) -> list[int]:
+        """The members of a round, in ascending order; a client drawn twice (with replacement) is listed twice.
+
+        Lost clients are excluded, and replaced while enough clients are alive. The other members of the draw stay, so
+        rounds that share a cohort differ only in the lost clients and their replacements.
+        """
+        alive = np.setdiff1d(np.arange(self.clients), list(lost))
+        size = min(self.size, alive.size)
+        if size == alive.size and self.probabilities is None:
+            return alive.tolist()
+        rng = stream(self.seed, "cohort", round=round // self.repeat)
+        replace = self.probabilities is not None
+        drawn = rng.choice(self.clients, self.size, replace=replace, p=self.probabilities)
+        members = drawn[np.isin(drawn, alive)]
+        if members.size < size:
+            unused = np.setdiff1d(alive, members)
+            members = np.append(members, self._replacements(rng, unused, alive, size - members.size))
+        return sorted(members[:size].tolist())
+
+    def _replacements(self, rng: np.random.Generator, unused: np.ndarray, alive: np.ndarray, count: int) -> np.ndarray:
+        """(count,) replacements for lost clients: from the unused clients, or with replacement from all alive."""
+        if self.probabilities is None:
+            return rng.permutation(unused)[:count]
+        p = self.probabilities[alive]
+        return rng.choice(alive, count, p=p / p.sum())
