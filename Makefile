@@ -3,6 +3,7 @@
 # make test-all    everything: also the tests marked `long`, all hypothesis examples, all MPI tests with MPICH, SLURM if installed
 # make test-mpich  all tests that start MPI, with MPICH
 # make timings     the slowest tests of the last make test or test-all, and the time by folder
+# make mutation    random mistakes in the package, and the test that notices each: hours;  make mutation COUNT=5 SEED=3
 # make docs        the documentation, into site/ (open site/index.html; nothing is fetched to read it)
 # make faults      the whole fault injection, its table in docs/results/faults.md: hours;  make faults SOAK=10 (minutes)
 # make clean       what these made, results excepted
@@ -29,7 +30,7 @@ ULFM = $(shell $(dir $(MPIRUN))ompi_info 2> /dev/null | grep -q "Fault Tolerance
 PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGE = pyproject.toml constraints.txt
 
-.PHONY: run test test-all check test-mpich timings docs faults clean
+.PHONY: run test test-all check test-mpich timings mutation docs faults clean
 
 run: .venv/.run
 	.venv/bin/python -m compileall -q mpifl  # once, and not by every rank at the same time
@@ -55,6 +56,11 @@ check: .venv/.dev
 
 timings: .venv/.dev
 	.venv/bin/python -m tests.timings build/tests.xml
+
+COUNT ?= 60
+SEED ?= 0
+mutation: .venv/.dev
+	MPIFL_MPIEXEC=$(MPIRUN) .venv/bin/python -m tests.mutation --count $(COUNT) --seed $(SEED)
 
 # The MPI that mpi4py loads is chosen when a rank starts; the linker script libmpi.so of the wheel would not do.
 MARK ?= mpi

@@ -1,0 +1,58 @@
+"""The contract of imports in pyproject.toml, which `make check` holds the package to, notices what is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+WRONG = [  # a file of mpifl, what it must not import, and the contract that says so
+    ("storage/rows.py", "mpifl.server.loop", "Arrows point one way"),
+    ("transport/frames.py", "mpifl.client.worker", "Arrows point one way"),
+    ("problems/base.py", "mpifl.algorithms.base", "Arrows point one way"),
+    ("transport/backoff.py", "mpifl.transport.mpi_server", "No cycle of imports"),
+    ("scheduling/delays.py", "mpifl.problems.base", "Problems are beside everything else"),
+    ("algorithms/area.py", "mpifl.storage.rows", "Algorithms know vectors and numbers"),
+    ("algorithms/fedavg.py", "mpifl.algorithms.fedbuff", "A method imports no other method"),
+    ("client/worker.py", "mpi4py", "Only the transport imports mpi4py"),
+    ("server/loop.py", "h5py", "Only the storage imports h5py"),
+    ("problems/models/mlp.py", "torch", "Torch stays in its package"),
+    ("server/progress.py", "matplotlib", "Only the analysis imports matplotlib"),
+]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "mpifl", tmp_path / "mpifl", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def lint(folder: Path) -> str:
+    """What import-linter prints of a copy of the package."""
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"]
+    env = {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == (" BROKEN" in done.stdout), done.stdout + done.stderr
+    return done.stdout
+
+
+def test_imports_in_the_wrong_direction(copy: Path) -> None:
+    """Also where a function imports it when it is called; and a package that the contract gives no place."""
+    for file, module, _ in WRONG:
+        with (copy / "mpifl" / file).open("a") as source:
+            source.write(f"\n\ndef _later() -> None:\n    import {module}\n")
+    (copy / "mpifl" / "helpers").mkdir()
+    (copy / "mpifl" / "helpers" / "__init__.py").touch()
+    text = lint(copy)
+    for file, module, contract in WRONG:
+        assert re.search(rf"^{contract}.* BROKEN", text, flags=re.MULTILINE), contract
+        importer = f"mpifl.{file.removesuffix('.py').replace('/', '.')}"
+        assert f"{importer} -> {module}" in text or contract.startswith("No cycle"), text
+    assert "mpifl.helpers" in text
