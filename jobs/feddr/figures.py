@@ -19,7 +19,7 @@ import numpy as np
 from findings import Cell, Curve, Panel
 
 import mpifl
-from mpifl.algorithms.base import Clients
+from mpifl.algorithms import Clients
 
 JOBS, RUNS = Path(__file__).parent, findings.ROOT / "results" / "feddr"
 SETS = {

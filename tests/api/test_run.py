@@ -239,4 +239,4 @@ def test_a_script_gets_by_with_the_api() -> None:
     for path in [*(ROOT / "jobs").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]:
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.startswith(("import mpifl", "from mpifl")):
-                assert line == "import mpifl" or line.startswith("from mpifl.algorithms.base import "), (path, line)
+                assert line == "import mpifl" or line.startswith("from mpifl.algorithms import "), (path, line)
