@@ -1,4 +1,4 @@
-"""What a run file says of where it comes from."""
+"""Provenance: the root attributes of a run file that are known at its start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def attributes(
     job: Job, clock: str, clients: int, comm: MPI.Comm | None, hosts: list[str], facts: list[Any]
 ) -> dict[str, Any]:
-    """The root attributes that are known at the start; facts: what each rank computes with, rank 0 first."""
+    """Root attributes by name; facts: the compute resources of each rank, rank 0 first."""
     return {
         "mpifl_version": __version__,
         "name": job.name,
@@ -30,20 +30,20 @@ def attributes(
         "clients": clients,
         "ranks": comm.size if comm else 1,
         "hosts": json.dumps(hosts),
-        "mpi": _mpi() if comm else "none",
-        "git_commit": _commit(),
+        "mpi": _mpi_library() if comm else "none",
+        "git_commit": _git_commit(),
         **({"compute": json.dumps(facts)} if any(facts) else {}),
     }
 
 
-def _mpi() -> str:
+def _mpi_library() -> str:
     from mpifl.transport.mpi import MPI
 
     return MPI.Get_library_version().splitlines()[0].strip("\0 ")
 
 
-def _commit() -> str:
-    """The commit of the source, with -dirty where files differ from it; empty where it is no checkout."""
+def _git_commit() -> str:
+    """The commit of the source, with -dirty where files differ from it; empty where there is no checkout."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         return subprocess.run(git, capture_output=True, text=True, timeout=10).stdout.strip()

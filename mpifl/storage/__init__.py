@@ -1,6 +1,6 @@
-"""The run file: written while the run goes on (`RunWriter`), read at any instant (`open_run`). And checkpoints.
+"""The run file, written during the run (`RunWriter`) and readable at any instant (`open_run`), and checkpoints.
 
-The names are looked up when they are first used: whoever writes or reads a checkpoint alone needs no h5py.
+Names are imported at their first use: to import this package does not import h5py.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "RunWriter", "open_run"]
 
-HOMES = {"Run": "reader", "RunWriter": "writer", "open_run": "reader"}
+_MODULES = {"Run": "reader", "RunWriter": "writer", "open_run": "reader"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -21,10 +21,10 @@ from mpifl.storage.reader import Run, open_run
 from mpifl.storage.tables import TABLES
 
 ROWS_AT_ONCE = 1 << 16  # rows copied at once
-STALE = 60.0  # s since anything was written
+STALE = 60.0  # s since the last write, after which a temporary file has no owner
 
 
-def continued(
+def continue_file(
     path: Path,
     *,
     attrs: Mapping[str, Any],
@@ -37,10 +37,10 @@ def continued(
     states: Sequence[str],
     version: int,
 ) -> h5py.File:
-    """The open file that replaced `path` in one step, durably; arguments as those of `RunWriter.resumed`.
+    """Replaces `path` in one step, durably, and returns the open new file; arguments as of `RunWriter.resumed`.
 
-    Raises ConfigError("run file", ...) for an old file that cannot be read, has too few rows or is of another session
-    than `found`, ConfigError("output", ...) where the new one cannot be written. The old one then stays as it was.
+    Raises ConfigError("run file", ...) if the old file cannot be read, has too few rows or another session than
+    `found`, ConfigError("output", ...) if the new one cannot be written. The old one then stays as it was.
     """
     with open_run(path) as old, new_file(path, overwrite=True) as file:
         if found is not None and old.attrs.get("session") != found:
@@ -63,6 +63,7 @@ def continued(
 
 
 def _check_enough_rows(old: Run, counts: Mapping[str, int], n: int) -> None:
+    """Raises ConfigError where the old file has fewer rows than the checkpoint, or not n clients."""
     for table in TABLES:
         if old.count(table) < counts[table]:
             found = f"this one has {old.count(table)}"
@@ -72,6 +73,7 @@ def _check_enough_rows(old: Run, counts: Mapping[str, int], n: int) -> None:
 
 
 def _copy(old: Run, file: h5py.File, table: str, count: int) -> None:
+    """Copies the first `count` rows of a table."""
     for name in TABLES[table].columns:
         column = file[table][name]
         for first in range(0, count, ROWS_AT_ONCE):
@@ -86,7 +88,7 @@ def _copy(old: Run, file: h5py.File, table: str, count: int) -> None:
 
 
 def _updates_by_client(path: Path, file: h5py.File, n: int) -> np.ndarray:
-    """(n,) updates of each client."""
+    """(n,) updates of each client. Raises ConfigError for a client that does not exist."""
     sums = np.zeros(n, np.int64)
     column = file["updates/client"]
     for first in range(0, len(column), ROWS_AT_ONCE):

@@ -22,19 +22,19 @@ from mpifl.storage.checkpoint_set import folder_of, sets
 from mpifl.storage.durable import words
 from mpifl.storage.tables import CHANGING, CLIENTS, SCHEMA, TABLES, encode
 
-MAX_ATTRIBUTES = 1024  # kept in the object header itself, where one can be changed while others read
+MAX_ATTRIBUTES = 1024  # in the object header, where an attribute can be changed while others read
 
 
 def now() -> str:
-    """This instant, ISO 8601 with microseconds and the offset from UTC."""
+    """The time, ISO 8601 with microseconds and the offset from UTC."""
     return datetime.datetime.now().astimezone().isoformat(timespec="microseconds")
 
 
 @contextlib.contextmanager
 def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
-    """An empty HDF5 file that appears as `path` when the block ends well, and leaves nothing behind when it does not.
+    """An empty HDF5 file that gets the name `path` when the block succeeds, and is removed when it fails.
 
-    Raises ConfigError("output", ...) where there is no such place, or a file is there and `overwrite` is false.
+    Raises ConfigError("output", ...) where `path` cannot be written, or exists and `overwrite` is false.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     file = None
@@ -54,7 +54,7 @@ def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Raises ConfigError if `path` is a directory, or exists and must stay, or has checkpoints that must stay."""
+    """Raises ConfigError if `path` is a directory, or it or checkpoints beside it exist and `overwrite` is false."""
     if path.is_dir():
         raise ConfigError("output", path, "a file name; this is a directory")
     if not overwrite and os.path.lexists(path):

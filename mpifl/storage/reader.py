@@ -24,11 +24,20 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-TRIES = 20  # opening a file while it is written may fall between two writes that belong together
-PAUSE = 0.05  # s
-ATTEMPTS = 25  # 2**25 ns in all
-# What damage leads to in h5py.
-BROKEN = (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, MemoryError)
+OPEN_ATTEMPTS = 20  # a file may be opened between two writes that belong together
+OPEN_INTERVAL = 0.05  # s between two attempts
+METADATA_ATTEMPTS = 25  # 2**25 ns in all
+# Errors of h5py on a damaged file.
+DAMAGE_ERRORS = (
+    OSError,
+    RuntimeError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+)
 
 
 def open_run(path: str | Path) -> Run:
@@ -37,12 +46,12 @@ def open_run(path: str | Path) -> Run:
 
 
 class Run:
-    """What a run file held when it was opened, or at the last `refresh`; use it in a `with` block or `close` it.
+    """The content of a run file when it was opened, or at the last `refresh`; a context manager.
 
     path          of the file
     attrs         root attributes: plain strings, numbers and lists
     status        "running" (also after a kill), "completed", "failed" or "interrupted"
-    open_ended    whether the file was never closed: the run goes on, or it was killed
+    open_ended    whether the file was never closed: the run is running, or was killed
     """
 
     path: Path
@@ -55,21 +64,21 @@ class Run:
         self.refresh()
 
     def refresh(self) -> None:
-        """Takes in what was written since. Raises ConfigError as `open_run` does."""
+        """Reads the file again. Raises ConfigError as `open_run` does."""
         self.close()
-        for attempt in range(TRIES):
+        for attempt in range(OPEN_ATTEMPTS):
             try:
                 self._file, self.open_ended = _open(self.path)
                 self._read()
                 return
-            except BROKEN as error:
+            except DAMAGE_ERRORS as error:
                 self.close()
                 if isinstance(error, ConfigError):
                     raise
-                if attempt + 1 == TRIES or not self.path.exists():
+                if attempt + 1 == OPEN_ATTEMPTS or not self.path.exists():
                     whole = "a whole file; this one is cut off" if "truncated" in str(error) else "a readable run file"
                     raise _bad(self.path, f"{whole} ({error})") from error
-            time.sleep(PAUSE)
+            time.sleep(OPEN_INTERVAL)
 
     def _read(self) -> None:
         file = self._open_file
@@ -83,20 +92,20 @@ class Run:
         self._config: dict[str, Any] | None = None
         self._rows = check(file, self.attrs, closed=not self.open_ended)
         if self.open_ended:
-            self._whole()
-            self._rows["updates"] = self._complete()
+            self._check_not_truncated()
+            self._rows["updates"] = self._complete_updates()
 
-    def _complete(self) -> int:
-        """Rows of updates whose versions are all there: an aggregation is written after the updates that it is made of.
+    def _complete_updates(self) -> int:
+        """Rows of /updates whose version is in /aggregations, which is written later.
 
-        Version and staleness add up to the version at which an update was consumed, which never falls.
+        Version plus staleness is the version at which an update was consumed, which never decreases.
         """
         group = self._open_file["updates"]
         version, staleness = group["version"], group["staleness"]
         rows, made = range(self._rows["updates"]), self._rows["aggregations"]
         return bisect_right(rows, made, key=lambda row: int(version[row]) + int(staleness[row]))
 
-    def _whole(self) -> None:
+    def _check_not_truncated(self) -> None:
         """Raises ConfigError where rows lie beyond the end of the file, which HDF5 reads as zeros in an open file."""
         size = os.fstat(self._open_file.id.get_vfd_handle()).st_size  # of this file: a resumed run replaces it
         for table in TABLES:
@@ -113,7 +122,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Of the run, kept when it is resumed; "" in files of older versions."""
+        """Identifies the run, resumed or not; "" in files of older versions."""
         return str(self.attrs.get("id", ""))
 
     @property
@@ -124,7 +133,7 @@ class Run:
 
             try:
                 self._config = dict(yaml.safe_load(self.attrs.get("config") or "{}") or {})
-            except (yaml.YAMLError, *BROKEN) as error:
+            except (yaml.YAMLError, *DAMAGE_ERRORS) as error:
                 raise _bad(self.path, f"a run file with a configuration ({error})") from error
         return self._config
 
@@ -157,9 +166,9 @@ class Run:
 
     @property
     def model(self) -> np.ndarray:
-        """(d,) the final model; while the run goes on, the one that it began or was resumed with.
+        """(d,) the final model; of a run that has not completed, the one that it started or was resumed with.
 
-        Raises ConfigError if it was only half written.
+        Raises ConfigError if it is incomplete.
         """
         file = self._open_file
         with _readable(self.path):
@@ -170,7 +179,7 @@ class Run:
 
     @property
     def model_version(self) -> int:
-        """Of `model`: 0 for x0, -1 while it is being written."""
+        """Version of `model`: 0 for x0, -1 while it is being written."""
         file = self._open_file
         with _readable(self.path):
             return int(file["model/x"].attrs["version"])
@@ -185,7 +194,7 @@ class Run:
 
     @property
     def age(self) -> float:
-        """Seconds since anything was written: below a few where a run is alive."""
+        """Seconds since the last write: at most a few while the run is alive."""
         return max(0.0, time.time() - self.path.stat().st_mtime)
 
     @property
@@ -247,10 +256,10 @@ def _bad(path: Path, expected: str) -> ConfigError:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Damage that is met in the block, as ConfigError."""
+    """Turns errors of h5py on a damaged file into ConfigError."""
     try:
         yield
-    except BROKEN as error:
+    except DAMAGE_ERRORS as error:
         raise _bad(path, f"a readable run file ({error})") from error
 
 
@@ -263,8 +272,8 @@ def _open(path: Path) -> tuple[h5py.File, bool]:
         raise _bad(path, f"a file that can be read ({error.strerror})") from error
     if len(start) < 12 or not start.startswith(MAGIC):
         raise _bad(path, "an HDF5 file")
-    # Byte 11 of a version 3 superblock says whether a writer has the file open. HDF5 itself is not asked: it takes a
-    # file that grows while it looks for one that is cut off.
+    # Byte 11 of a version 3 superblock is set while a writer has the file open. HDF5 itself takes a file that grows
+    # while it is opened for a truncated one.
     if start[8] == 3 and start[11]:
         access = h5p.create(h5p.FILE_ACCESS)
         access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
@@ -275,18 +284,18 @@ def _open(path: Path) -> tuple[h5py.File, bool]:
 
 
 def _limit_attempts(access: h5p.PropFAID) -> None:
-    """Lets HDF5 fail on a damaged file instead of hanging: it tries 100 times, each pause twice as long.
+    """Makes HDF5 fail on a damaged file instead of hanging: by default it retries 100 times, doubling its pause.
 
-    h5py does not offer this setting; the library it is linked to does.
+    h5py does not expose this setting; the HDF5 library that it is linked to does.
     """
     with contextlib.suppress(OSError, AttributeError):
         setting = ctypes.CDLL(h5p.__file__).H5Pset_metadata_read_attempts
         setting.argtypes = [ctypes.c_int64, ctypes.c_uint]
-        setting(access.id, ATTEMPTS)
+        setting(access.id, METADATA_ATTEMPTS)
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as h5py gives it, as a string, number or list."""
+    """Converts an attribute from h5py into a string, number or list."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, np.ndarray):

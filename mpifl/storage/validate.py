@@ -18,10 +18,10 @@ KINDS = {"f": "fiu", "i": "iu", "S": "SO"}  # column of floats, integers, text -
 
 
 def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, int]:
-    """The rows of each table. Raises ValueError, which says what is wrong.
+    """Checks the attributes, tables and model; the number of rows of each table. Raises ValueError with the reason.
 
-    attrs   the root's, as plain values
-    closed  whether the file was closed: all that it claims to hold is then there
+    attrs   root attributes as plain values
+    closed  whether the file was closed, so that every row must be stored
     """
     _attributes(attrs)
     rows = {}

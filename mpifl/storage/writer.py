@@ -22,12 +22,12 @@ import numpy as np
 
 from mpifl.errors import RunFailed
 from mpifl.storage.checkpoint_set import folder_of, remove
-from mpifl.storage.continuation import continued
+from mpifl.storage.continuation import continue_file
 from mpifl.storage.create import create_datasets, error_reason, new_file, now
 from mpifl.storage.durable import sync_folder
 from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, Row, encode
 
-PERIOD = 0.5  # s of wall time between two writes; also the sign of life (the file's mtime) of a run that writes nothing
+WRITE_INTERVAL = 0.5  # s of wall time; also the heartbeat (the file's mtime) of a run that has no rows to write
 ROWS_AT_ONCE = 1024  # rows turned into arrays before the server loop may have the interpreter again
 
 
@@ -43,8 +43,8 @@ class RunWriter:
     `overwrite` is false. With `overwrite` they are removed.
 
     id       of the run, the same after it was resumed
-    session  of this writer: what it adds to the run until it is resumed again
-    resumed_from  number of the checkpoint that it went on from; 0: of none
+    session  of this writer, until the run is resumed again
+    resumed_from  number of the checkpoint that it continues from; 0: none
     """
 
     id: str
@@ -64,7 +64,7 @@ class RunWriter:
         self.path = Path(path)
         with new_file(self.path, overwrite) as file:
             create_datasets(file, attrs, clients, np.asarray(x0), layout)
-        with contextlib.suppress(OSError):  # what stays is of another run, and never taken for one of this
+        with contextlib.suppress(OSError):  # a set that remains has the id of another run, so is never used
             remove(folder_of(self.path))
         self._begin(file)
 
@@ -83,28 +83,28 @@ class RunWriter:
         layout: Sequence[tuple[str, tuple[int, ...]]],
         found: str | None = None,
     ) -> RunWriter:
-        """Goes on with the run at `path`, in whatever state its file is, from a checkpoint: later rows are undone.
+        """Continues the run at `path` from a checkpoint, whatever the status of its file; later rows are dropped.
 
-        attrs    of the process that goes on; `started` and `id` stay those of the old file
-        number   of the checkpoint; higher ones are undone
+        attrs    of the resuming process; `started` and `id` remain those of the old file
+        number   of the checkpoint; later ones are removed
         counts   rows of each table at the checkpoint
         states   (n,) of the clients
         x        (d,) the model of `version`
-        found    session of the old file when it was read; None: whichever
+        found    session that the old file must have; None: any
 
         A new file replaces the old one in one step. Raises ConfigError("run file", ...) if the old one cannot be read,
-        has fewer rows or was resumed meanwhile, ConfigError("output", ...) if the new one cannot be written; the old
-        one then stays.
+        has fewer rows or another session, ConfigError("output", ...) if the new one cannot be written; the old one
+        then stays.
         """
         writer = cls.__new__(cls)
         writer.path = Path(path)
         new: dict[str, Any] = {"attrs": attrs, "clients": clients, "x": np.asarray(x), "layout": layout}
         kept: dict[str, Any] = {"number": number, "counts": counts, "states": states, "version": version}
-        writer._begin(continued(writer.path, **new, **kept, found=found))
+        writer._begin(continue_file(writer.path, **new, **kept, found=found))
         return writer
 
     def _begin(self, file: h5py.File) -> None:
-        """Takes over a file that holds nothing beyond its rows; starts the thread."""
+        """Opens the columns of a new or continued file, and starts the thread."""
         self.id, self.session = str(file.attrs["id"]), str(file.attrs["session"])
         self.resumed_from = int(file.attrs["resumed_from"])
         self._file: h5py.File = file
@@ -124,7 +124,7 @@ class RunWriter:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="run file", daemon=True)
         self._thread.start()
-        atexit.register(self._halt)  # else a writer that was not closed stops inside HDF5, which then waits for it
+        atexit.register(self._stop_thread)  # else a thread inside HDF5 blocks HDF5's own exit handler
 
     # -- called from the server loop: nothing here touches the file ----------------------------------------------------
     def append(self, row: Row) -> None:
@@ -158,14 +158,14 @@ class RunWriter:
         self.check()
 
     def durable(self, counts: Mapping[str, int]) -> None:
-        """Returns when so many rows of each table are on the disk, whatever happens to this machine. Raises RunFailed.
+        """Makes the first `counts` rows of each table durable. Raises RunFailed.
 
-        May be called from a thread of its own: it waits for the disk.
+        Waits for the disk; may be called from another thread than the loop's.
         """
         descriptor = self._try(lambda: self._write_counted(counts))
         if descriptor is not None:
             try:
-                os.fsync(descriptor)  # without the lock: the run shows that it is alive, however long the disk takes
+                os.fsync(descriptor)  # without the lock: the heartbeat goes on, however long the disk takes
                 sync_folder(self.path.parent)
             except OSError as error:
                 self._error = error
@@ -174,33 +174,33 @@ class RunWriter:
         self.check()
 
     def close(self, status: str, x: np.ndarray | None = None, version: int | None = None) -> None:
-        """Writes the rest, the final model `x` (d,) (None: x0 stays), `finished` and `status`; closes the file.
+        """Writes the remaining rows, the final model `x` (d,) (None: x0 stays), `finished` and `status`; closes.
 
         version  of x; None: the number of aggregations
-        Raises RunFailed if anything is missing in the file. A second call does nothing.
+        Raises RunFailed if the file is incomplete. A second call does nothing.
         """
         if self._closed:
             return
         if status not in STATUSES[1:]:
             raise ValueError(f"status={status}: one of {', '.join(STATUSES[1:])}")
         self._closed = True
-        self._halt()
-        atexit.unregister(self._halt)
+        self._stop_thread()
+        atexit.unregister(self._stop_thread)
         self._try(lambda: self._finish(status, x, version))
         if self._error is not None:
             self._abandon()
         self.check()
 
-    def _halt(self) -> None:
-        """Ends the thread."""
+    def _stop_thread(self) -> None:
         self._stop.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while self._error is None and not self._stop.wait(PERIOD):
+        while self._error is None and not self._stop.wait(WRITE_INTERVAL):
             self._try(self._write)
 
     def _try(self, what: Callable[[], Any]) -> Any:
+        """Calls `what` with the file locked, unless an earlier call failed; keeps its error for `check`."""
         with self._lock:
             if self._error is None:
                 try:
@@ -210,7 +210,8 @@ class RunWriter:
         return None
 
     def _write(self) -> None:
-        # Counted in this order and written in the other: what a row refers to is in the file before the row.
+        """Writes all rows, client states and attributes; what a row refers to is in the file before the row."""
+        # Counted in this order and written in reverse, because the loop appends meanwhile.
         ready = {table: len(self._rows[table]) for table in ("events", "evaluations", "aggregations", "updates")}
         for table in reversed(ready):
             if ready[table]:
@@ -226,7 +227,7 @@ class RunWriter:
             os.utime(self._descriptor)
 
     def _write_counted(self, counts: Mapping[str, int]) -> int | None:
-        """A descriptor of the file, which has these rows; None: it is closed, and on the disk since."""
+        """Writes all rows, at least `counts`; a descriptor of the file, or None if it is closed, and so durable."""
         if not self._file:
             check_not_replaced(self.path, self._closed_file)
             return None
@@ -237,7 +238,7 @@ class RunWriter:
 
     def _write_rows(self, table: str, count: int) -> None:
         rows = self._rows[table][:count]
-        with self._taking:  # the loop only ever appends, so no row is lost between these lines
+        with self._taking:  # the loop only appends, so the rows that were copied are still the first
             del self._rows[table][:count]
             self._taken[table] += count
         start, stop = self._written[table], self._written[table] + count
@@ -266,10 +267,10 @@ class RunWriter:
         self._closed_file = os.stat(self.path)
 
     def _abandon(self) -> None:
-        """Leaves the file as a kill would, open to readers, with status "failed" where that can still be written."""
-        with contextlib.suppress(Exception):  # in place, so it may well succeed on a full disk
+        """Leaves the file as a kill would, readable, with status "failed" where that can still be written."""
+        with contextlib.suppress(Exception):  # attributes change in place, which may succeed on a full disk
             for table, datasets in self._columns.items():
-                for dataset in datasets:  # what could not be written was not flushed either: no reader saw it
+                for dataset in datasets:  # rows of a failed write were not flushed: no reader has seen them
                     if len(dataset) > self._written[table]:
                         dataset.resize((self._written[table],))
             self._set("finished", now())
@@ -278,7 +279,7 @@ class RunWriter:
         abandon(self._file, self._descriptor)
 
     def _set(self, name: str, value: float | str) -> None:
-        """Changes an attribute in place: its type and so its place in the file stay."""
+        """Changes an attribute in place, which keeps its type."""
         self._file.attrs.modify(name, encode(value, int(CHANGING[name][1:])) if isinstance(value, str) else value)
 
 
@@ -296,12 +297,12 @@ def rows_to_arrays(rows: Sequence[tuple[Any, ...]], types: Sequence[np.dtype[Any
 
 
 def replace_model(file: h5py.File, x: np.ndarray, version: int) -> None:
-    """Writes the model (d,) of `version` over the one in the file. ValueError for another shape."""
+    """Overwrites the model in the file by `x` (d,) of `version`. Raises ValueError for another shape."""
     model = file["model/x"]
     if np.shape(x) != model.shape:
-        raise ValueError(f"a model of shape {np.shape(x)} where {model.shape} was promised")
+        raise ValueError(f"a model of shape {np.shape(x)} where {model.shape} is expected")
     for step in (-1, version):
-        model.attrs.modify("version", np.int64(step))  # -1: being written, not to be used
+        model.attrs.modify("version", np.int64(step))  # -1: a reader refuses the model
         file.flush()
         if step == -1:
             model[...] = np.asarray(x)
@@ -317,8 +318,8 @@ def check_not_replaced(path: Path, file: os.stat_result) -> None:
 def finalize_attributes(path: Path) -> None:
     """Turns the fixed-length text attributes of a closed run file into ordinary strings, by a copy that replaces it.
 
-    h5py reads fixed-length text as bytes; who opens a finished file by hand expects text. Where there is no room for a
-    copy the file stays as it is.
+    h5py reads fixed-length text as bytes; users of plain h5py expect text. Where there is no room for a copy the file
+    stays as it is.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -337,9 +338,9 @@ def finalize_attributes(path: Path) -> None:
 
 
 def abandon(file: h5py.File, descriptor: int) -> None:
-    """Leaves a file as a kill would: to close what could not be written would mark the file as complete."""
+    """Closes a file without writing to it, as a kill would: a regular close would mark it as complete."""
     with contextlib.suppress(Exception):
-        if file:  # HDF5 closes a substitute
+        if file:  # HDF5 writes to a substitute
             substitute = os.memfd_create("abandoned")
             os.dup2(substitute, descriptor)
             os.close(substitute)

@@ -41,7 +41,7 @@ def main() -> None:
     warnings.simplefilter("always")  # not only once: each command is its own process for a user
     for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", kind)  # as Python does
-    reader.PAUSE = 0.001  # s; a damaged run file is looked at again and again, lest its writer be at work
+    reader.OPEN_INTERVAL = 0.001  # s; a damaged run file is opened many times
     replies = os.fdopen(os.dup(1), "w")
     with TemporaryFile() as out, TemporaryFile() as err:
         os.dup2(out.fileno(), 1)

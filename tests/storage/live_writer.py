@@ -20,7 +20,7 @@ from mpifl.storage.tables import AggregationRow, EvaluationRow, EventRow, Update
 
 
 def main(path: str, period: float) -> None:
-    writer_module.PERIOD = period
+    writer_module.WRITE_INTERVAL = period
     writer = RunWriter(
         path,
         attrs={"name": "live", "algorithm": "area", "config": "name: live\n", "clock": "real", "clients": 7},

@@ -18,7 +18,7 @@ from tests.storage.test_writer import writer
 
 
 def test_counts_are_exact_at_every_instant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "PERIOD", 0)  # s: the thread takes rows over all the time
+    monkeypatch.setattr(writer_module, "WRITE_INTERVAL", 0)  # s: the thread takes rows over all the time
     w = writer(tmp_path / "run.h5")
     for k in range(1, 20_001):
         w.append(UpdateRow(k, 0, 0, 0, 1, 0, 0))

@@ -151,7 +151,7 @@ import numpy as np
 import mpifl.storage.writer as writer_module
 from mpifl.storage import RunWriter
 from mpifl.storage.tables import UpdateRow
-writer_module.PERIOD = 1e-5
+writer_module.WRITE_INTERVAL = 1e-5
 facts = {"attrs": {"name": "left"}, "clients": {"samples": np.ones(3), "rank": np.ones(3)}, "layout": [("w", (4,))]}
 left = [RunWriter(f"{sys.argv[1]}/{k}.h5", **facts, x0=np.zeros(4)) for k in range(3)]
 for k in range(20_000):

@@ -164,7 +164,7 @@ def test_the_old_file_stays_where_the_new_one_cannot_be_written(
 
 def test_damaged_files_are_refused_and_stay_or_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is in them: an error of one line, or a run file."""
-    monkeypatch.setattr(reader_module, "TRIES", 1)
+    monkeypatch.setattr(reader_module, "OPEN_ATTEMPTS", 1)
     ended(tmp_path / "whole.h5", "interrupted")
     whole, path, refused = (tmp_path / "whole.h5").read_bytes(), tmp_path / "run.h5", 0
     trials = examples(150)

@@ -74,7 +74,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("change", "text"), CHANGES)
 def test_refused(path: Path, change: Callable[[h5py.File], None], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifl.storage.reader.PAUSE", 0)
+    monkeypatch.setattr("mpifl.storage.reader.OPEN_INTERVAL", 0)
     with h5py.File(path, "r+") as file:
         change(file)
     with pytest.raises(ConfigError, match=f"run file={path}: .*{text}"):
