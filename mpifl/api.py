@@ -134,6 +134,13 @@ def _load_problem(job: Job) -> Problem:
 
 
 # -- what the command line uses as well --------------------------------------------------------------------------------
+def job_yaml(job: Job) -> str:
+    """A job as YAML, with everything filled in; as a file it loads to an equal job."""
+    from mpifl import config
+
+    return config.to_yaml(job)
+
+
 class Task(NamedTuple):
     """A run that all ranks do together."""
 

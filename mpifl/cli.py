@@ -33,14 +33,14 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
 
     With a `default_job` the command is `run`.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    if default_job and words[:1] != ["--version"]:
-        words = ["run", *words]
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if default_job and arguments[:1] != ["--version"]:
+        arguments = ["run", *arguments]
     if os.getcwd() not in sys.path:  # on every rank: a job may name a user's own "module:Class"
         sys.path.append(os.getcwd())
     with _log_to_stderr(), _second_interrupt_kills():
         try:
-            return api.execute(lambda: _command(words, default_job), _print_end).code
+            return api.execute(lambda: _command(arguments, default_job), _print_end).code
         except ConfigError:  # `_print_end` has printed it
             return 2
         except (Exception, SystemExit, GeneratorExit):  # in one process: under MPI all ranks have been ended
@@ -91,15 +91,15 @@ def _closed_pipe_is_no_error() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _command(words: list[str], default_job: Path | None) -> api.Task | None:
+def _command(arguments: list[str], default_job: Path | None) -> api.Task | None:
     """Rank 0's part of a command: does what it can do alone, or returns the run for all ranks. Raises ConfigError."""
     with _closed_pipe_is_no_error():
-        return _prepare(words, default_job)
+        return _dispatch(arguments, default_job)
     return None
 
 
-def _prepare(words: list[str], default_job: Path | None) -> api.Task | None:
-    name, rest = (words[0], words[1:]) if words else ("", [])
+def _dispatch(arguments: list[str], default_job: Path | None) -> api.Task | None:
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if name in ("-h", "--help"):
         print(_overview())
         return None
@@ -120,61 +120,59 @@ def _prepare(words: list[str], default_job: Path | None) -> api.Task | None:
         return None
     if unknown:
         raise ConfigError("option", unknown[0], f"mpifl {name} takes {', '.join(['--help', *command.options])}")
-    if not args.words and default_job:
-        args.words = [str(default_job)]
-    elif default_job and _is_override(args.words[0]):
-        args.words.insert(0, str(default_job))
-    return command.do(args)
+    if not args.arguments and default_job:
+        args.arguments = [str(default_job)]
+    elif default_job and _is_override(args.arguments[0]):
+        args.arguments.insert(0, str(default_job))
+    return command.action(args)
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 def _run(args: argparse.Namespace) -> api.Task:
-    return api.Task(_load("run", args.words))
+    return api.Task(_load("run", args.arguments))
 
 
 def _check(args: argparse.Namespace) -> None:
-    from mpifl import config
-
-    print(config.to_yaml(_load("check", args.words)), end="")
+    print(api.job_yaml(_load("check", args.arguments)), end="")
 
 
 def _replay(args: argparse.Namespace) -> api.Task:
-    return api.replay_task(*_file_and_overrides("replay", "RUN.h5", args.words))
+    return api.replay_task(*_file_and_overrides("replay", "RUN.h5", args.arguments))
 
 
 def _resume(args: argparse.Namespace) -> api.Task:
-    if len(args.words) != 1:
-        raise ConfigError("resume", " ".join(args.words) or "''", "one RUN.h5")
-    return api.resume_task(Path(args.words[0]))
+    if len(args.arguments) != 1:
+        raise ConfigError("resume", " ".join(args.arguments) or "''", "one RUN.h5")
+    return api.resume_task(Path(args.arguments[0]))
 
 
 def _show(args: argparse.Namespace) -> None:
-    if len(args.words) != 1:
-        raise ConfigError("show", " ".join(args.words) or "''", "one RUN.h5")
+    if len(args.arguments) != 1:
+        raise ConfigError("show", " ".join(args.arguments) or "''", "one RUN.h5")
     from mpifl.analysis.show import show
 
-    show(Path(args.words[0]), args.follow)
+    show(Path(args.arguments[0]), args.follow)
 
 
 def _report(args: argparse.Namespace) -> None:
-    if not args.words:
+    if not args.arguments:
         raise ConfigError("report", "''", "at least one RUN.h5")
     from mpifl.analysis.report import report
 
-    print(report([Path(word) for word in args.words], args.out))
+    print(report([Path(path) for path in args.arguments], args.out))
 
 
 def _list(args: argparse.Namespace) -> None:
     from mpifl.config.listing import KINDS
 
-    kind, *names = args.words or [""]
+    kind, *names = args.arguments or [""]
     if kind not in KINDS or len(names) > 1:
-        raise ConfigError("list", " ".join(args.words) or "''", f"one of {', '.join(KINDS)}, and perhaps one name")
+        raise ConfigError("list", " ".join(args.arguments) or "''", f"one of {', '.join(KINDS)}, and perhaps one name")
     print(KINDS[kind](names[0] if names else None))
 
 
 class Command(NamedTuple):
-    do: Callable[[argparse.Namespace], api.Task | None]
+    action: Callable[[argparse.Namespace], api.Task | None]
     usage: str
     help: str
     options: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - never changed
@@ -183,20 +181,20 @@ class Command(NamedTuple):
 COMMANDS = {
     "run": Command(_run, "JOB.yaml [key=value ...]", "run a job, under mpirun or in one process"),
     "check": Command(_check, "JOB.yaml [key=value ...]", "validate a job and print it with everything filled in"),
-    "resume": Command(_resume, "RUN.h5", "go on from a run's last complete checkpoint, on any number of ranks"),
+    "resume": Command(_resume, "RUN.h5", "continue a run from its last complete checkpoint, on any number of ranks"),
     "replay": Command(_replay, "RUN.h5 [output=FILE.h5]", "run again in the recorded order of arrivals, bit for bit"),
     "show": Command(
         _show,
         "RUN.h5",
         "what a run file holds",
-        {"--follow": {"action": "store_true", "help": "stay and show a live run's new evaluations"}},
+        {"--follow": {"action": "store_true", "help": "keep printing a live run's new evaluations"}},
     ),
-    "list": Command(_list, "algorithms|data|models|jobs [NAME]", "what there is, each option with its meaning"),
+    "list": Command(_list, "algorithms|data|models|jobs [NAME]", "what a job can name, each option with its meaning"),
     "report": Command(
         _report,
         "RUN.h5 ...",
         "tables and figures of runs",
-        {"--out": {"metavar": "DIR", "type": Path, "help": "the folder they are written to"}},
+        {"--out": {"metavar": "DIR", "type": Path, "help": "the folder to write them to"}},
     ),
 }
 
@@ -207,29 +205,29 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, command: Command) -> None:
         super().__init__(prog, f"{prog} {command.usage}", command.help, allow_abbrev=False)
-        self.add_argument("words", nargs="*", metavar=command.usage, help=argparse.SUPPRESS)
-        for option, how in command.options.items():
-            self.add_argument(option, **how)
+        self.add_argument("arguments", nargs="*", metavar=command.usage, help=argparse.SUPPRESS)
+        for option, settings in command.options.items():
+            self.add_argument(option, **settings)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError("command line", self.prog, message)
 
 
-def _is_override(word: str) -> bool:
-    return re.match(r"[A-Za-z_][\w.]*=", word) is not None
+def _is_override(argument: str) -> bool:
+    return re.match(r"[A-Za-z_][\w.]*=", argument) is not None
 
 
-def _file_and_overrides(command: str, what: str, words: list[str]) -> tuple[Path, list[str]]:
-    files = [word for word in words if not _is_override(word)]
+def _file_and_overrides(command: str, kind: str, arguments: list[str]) -> tuple[Path, list[str]]:
+    files = [argument for argument in arguments if not _is_override(argument)]
     if not files:
-        raise ConfigError(command, " ".join(words) or "''", f"a {what} first, then key=value")
+        raise ConfigError(command, " ".join(arguments) or "''", f"a {kind} first, then key=value")
     if len(files) > 1:
-        raise ConfigError(command, files[1], f"key=value after the {what}")
-    return Path(files[0]), [word for word in words if _is_override(word)]
+        raise ConfigError(command, files[1], f"key=value after the {kind}")
+    return Path(files[0]), [argument for argument in arguments if _is_override(argument)]
 
 
-def _load(command: str, words: list[str]) -> Job:
-    path, overrides = _file_and_overrides(command, "JOB.yaml", words)
+def _load(command: str, arguments: list[str]) -> Job:
+    path, overrides = _file_and_overrides(command, "JOB.yaml", arguments)
     return api.load_job(path, *overrides)
 
 

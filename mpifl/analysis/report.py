@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mpifl.analysis.tables import csv, notes, table
-from mpifl.analysis.trials import group, load
+from mpifl.analysis.tables import format_csv, format_table, table_notes
+from mpifl.analysis.trials import group_trials, load_trial
 from mpifl.errors import ConfigError
 
 FORMATS = ("md", "csv", "png", "pdf")
@@ -15,16 +15,16 @@ FORMATS = ("md", "csv", "png", "pdf")
 def report(paths: Sequence[str | Path], out: str | Path | None = None, formats: Sequence[str] = FORMATS) -> str:
     """The table for the terminal; with `out`, also report.md, report.csv, accuracy.* and loss.* in that folder.
 
-    Trials are grouped by what differs in their configurations, seeds and names aside. Runs that go on, were killed or
-    failed are taken as they are, and marked. Raises ConfigError for a file that cannot be read or written.
+    Trials are grouped by what differs in their configurations, seeds and names aside. Runs that are running, were
+    killed or failed are included as they are, and marked. Raises ConfigError for a file that cannot be read or written.
     """
     if not paths:
         raise ConfigError("run files", "none", "at least one")
     for name in formats:
         if name not in FORMATS:
             raise ConfigError("formats", name, f"one of {', '.join(FORMATS)}")
-    groups = group(load(path) for path in dict.fromkeys(map(Path, paths)))
-    text = "\n".join([table(groups), "", *notes(groups)])
+    groups = group_trials(load_trial(path) for path in dict.fromkeys(map(Path, paths)))
+    text = "\n".join([format_table(groups), "", *table_notes(groups)])
     if out is None:
         return text
     folder = Path(out)
@@ -32,8 +32,8 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, formats: 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in (
-            ("md", "\n".join([table(groups, "github"), "", *notes(groups), ""])),
-            ("csv", csv(groups)),
+            ("md", "\n".join([format_table(groups, "github"), "", *table_notes(groups), ""])),
+            ("csv", format_csv(groups)),
         ):
             if name in formats:
                 (folder / f"report.{name}").write_text(content, encoding="utf-8")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifl.analysis.trials import Group, flatten, group, load
+from mpifl.analysis.trials import Group, flatten, group_trials, load_trial
 from mpifl.errors import ConfigError
 from mpifl.storage import Run as RunFile
 from mpifl.storage import open_run
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
 
-PLACES = ("name", "output", "overwrite")  # keys that say where a run is written, not what it is
+OUTPUT_KEYS = ("name", "output", "overwrite")  # where a run is written, not what it is
 
 
 class Run(RunFile):
@@ -51,7 +51,7 @@ class Runs:
         for path in self.paths:
             with open_run(path) as run:
                 configs.append(flatten(run.config))
-        keys = dict.fromkeys(key for config in configs for key in config if key not in PLACES)
+        keys = dict.fromkeys(key for config in configs for key in config if key not in OUTPUT_KEYS)
         differing = [key for key in keys if len({json.dumps(c.get(key), default=str) for c in configs}) > 1]
         stems = [path.stem for path in self.paths]
         names = stems if len(set(stems)) == len(stems) else [str(path) for path in self.paths]
@@ -96,7 +96,7 @@ class Runs:
     @property
     def groups(self) -> list[Group]:
         """The runs as trials of one configuration each: runs that differ in their seed alone are together."""
-        return group(load(path) for path in self.paths)
+        return group_trials(load_trial(path) for path in self.paths)
 
     def plot(self, y: str, ax: Axes | None = None, **style: Any) -> Axes:
         """Draws a column of `evaluations` against time, a line for each configuration; the Axes.

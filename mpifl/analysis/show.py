@@ -15,57 +15,59 @@ from tabulate import tabulate
 
 from mpifl.storage import Run, open_run
 
-ROWS = 12  # evaluations printed at most
-EVENTS = 8  # events printed at most, the last ones
-SILENT = 10.0  # s without a sign of life after which a run is called dead; a live one gives one twice a second
-PERIOD = 1.0  # s between two looks at a live run
+MAX_EVALUATIONS = 12  # evaluations printed at most
+MAX_EVENTS = 8  # events printed at most, the last ones
+HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is taken for dead; a live one writes twice a second
+POLL_INTERVAL = 1.0  # s between two reads of a live run
 QUARTILES = ["personal_accuracy_q25", "personal_accuracy_median", "personal_accuracy_q75"]  # too many for a table
-LONG = 15  # letters above which the title of a column has several lines
+MAX_TITLE_WIDTH = 15  # letters of a column's title in one line
 
 
-def show(path: str | Path, follow: bool = False, write: Callable[[str], None] = print, period: float = PERIOD) -> None:
+def show(
+    path: str | Path, follow: bool = False, write: Callable[[str], None] = print, period: float = POLL_INTERVAL
+) -> None:
     """Prints what the run file holds; with `follow`, also each new evaluation of a live run until it ends or Ctrl-C.
 
     Raises ConfigError where the file cannot be read.
     """
     with open_run(path) as run:
-        write(summary(run))
+        write(format_summary(run))
         if not follow:
             return
         shown = len(run.evaluations)
         try:
             while run.status == "running":
-                if not alive(run):
-                    write(condition(run))
+                if not is_alive(run):
+                    write(describe_status(run))
                     return
                 time.sleep(period)
                 run.refresh()
                 for row in run.evaluations.iloc[shown:].drop(columns=QUARTILES).to_dict("records"):
-                    write(line(row))
+                    write(format_evaluation(row))
                 shown = len(run.evaluations)
-            write(condition(run))
+            write(describe_status(run))
         except KeyboardInterrupt:
             write("")
 
 
-def alive(run: Run) -> bool:
-    """Whether the run seems to go on: its file is not closed and was touched a moment ago."""
-    return run.status == "running" and run.open_ended and run.age < SILENT
+def is_alive(run: Run) -> bool:
+    """Whether the run seems to be running: its file is open in a writer, and was written to a moment ago."""
+    return run.status == "running" and run.open_ended and run.age < HEARTBEAT_TIMEOUT
 
 
-def condition(run: Run) -> str:
-    """The status in words; a run that was killed could not say so itself."""
+def describe_status(run: Run) -> str:
+    """The status as text; that of a killed run is inferred, since its file still has "running"."""
     if run.status != "running":
         return run.status
     if not run.open_ended:
         return "ended without a final status (its process left before the run was closed)"
-    if alive(run):
-        return f"running (last sign of life {run.age:.1f} s ago)"
-    return f"killed or cut off: no sign of life for {duration(run.age)} (a live run gives one twice a second)"
+    if is_alive(run):
+        return f"running (last heartbeat {run.age:.1f} s ago)"
+    return f"killed or cut off: no heartbeat for {format_duration(run.age)} (a live run writes one twice a second)"
 
 
-def summary(run: Run) -> str:
-    """The whole page."""
+def format_summary(run: Run) -> str:
+    """Formats the facts, evaluations and events of a run."""
     attrs, updates, clients = run.attrs, run.updates, run.clients
     seconds = float(updates.time.iloc[-1]) if len(updates) else 0.0
     rate = f", {len(updates) / seconds:.6g} a second" if seconds > 0 else ""
@@ -73,7 +75,7 @@ def summary(run: Run) -> str:
     hosts = Counter(json.loads(hosts) if isinstance(hosts, str) else hosts)
     facts = {
         "file": str(run.path),
-        "status": condition(run),
+        "status": describe_status(run),
         "name": attrs.get("name", ""),
         "algorithm": attrs.get("algorithm", ""),
         "clock": attrs.get("clock", ""),
@@ -92,37 +94,40 @@ def summary(run: Run) -> str:
         facts["updates a client"] = f"min {counts.min()}, median {counts.median():.6g}, max {counts.max()}"
         if (clients.state != "live").any():
             facts["client states"] = ", ".join(f"{n} {state}" for state, n in clients.state.value_counts().items())
-    if personal := spread(run.evaluations):
+    if personal := format_personal_accuracy(run.evaluations):
         facts["personal accuracy"] = personal
     for name, unit in (("wall_seconds", "s"), ("server_cpu_share", "of wall time"), ("peak_rss_mb", "MiB")):
         if not math.isnan(attrs.get(name, math.nan)):
             facts[name.replace("_", " ")] = f"{attrs[name]:.4g} {unit}"
     width = max(map(len, facts))
     parts = ["\n".join(f"{key:<{width}}  {value}" for key, value in facts.items() if value != "")]
-    parts += [text for text in (evaluations(run.evaluations), events(run.events)) if text]
+    parts += [text for text in (format_evaluations(run.evaluations), format_events(run.events)) if text]
     return "\n\n".join(parts)
 
 
-def evaluations(frame: pd.DataFrame) -> str:
-    """At most ROWS of them, evenly spread, the first and the last among them."""
+def format_evaluations(frame: pd.DataFrame) -> str:
+    """Formats at most MAX_EVALUATIONS evaluations, evenly spaced, with the first and the last."""
     if frame.empty:
         return "no evaluation yet"
-    count = min(ROWS, len(frame))
+    count = min(MAX_EVALUATIONS, len(frame))
     picks = [round(k * (len(frame) - 1) / max(1, count - 1)) for k in range(count)]
     kept = frame.iloc[picks].drop(columns=QUARTILES).dropna(axis=1, how="all")
-    rows = [{title(str(name)): cell(name, value) for name, value in row.items()} for row in kept.to_dict("records")]
+    rows = [
+        {format_title(str(name)): format_value(name, value) for name, value in row.items()}
+        for row in kept.to_dict("records")
+    ]
     heading = f"evaluations ({count} of {len(frame)})" if count < len(frame) else "evaluations"
     body = tabulate(rows, headers="keys", disable_numparse=True, colalign=["right"] * kept.shape[1])
     return f"{heading}\n{body}"
 
 
-def title(name: str) -> str:
-    """A column's title."""
-    return name if len(name) < LONG else name.replace("_", "\n")
+def format_title(name: str) -> str:
+    """Breaks a long column title into lines."""
+    return name if len(name) < MAX_TITLE_WIDTH else name.replace("_", "\n")
 
 
-def spread(frame: pd.DataFrame) -> str:
-    """The last personal accuracies over the clients, and the best mean so far; empty where there are none."""
+def format_personal_accuracy(frame: pd.DataFrame) -> str:
+    """Formats the last personal accuracies over the clients, and the best mean so far; "" without personal models."""
     known = frame.dropna(subset="personal_accuracy_mean")
     if known.empty:
         return ""
@@ -131,24 +136,24 @@ def spread(frame: pd.DataFrame) -> str:
     return f"mean {last.personal_accuracy_mean:.4f}, quartiles {quartiles}, best mean {last.personal_accuracy_best:.4f}"
 
 
-def events(frame: pd.DataFrame) -> str:
-    """The last few, one line each."""
+def format_events(frame: pd.DataFrame) -> str:
+    """Formats the last MAX_EVENTS events, one line each."""
     if frame.empty:
         return ""
     lines = [f"events ({len(frame)})"]
-    for when, kind, client, text in frame[["time", "kind", "client", "text"]].iloc[-EVENTS:].to_numpy():
-        whose = f" client {client}" if client >= 0 else ""
-        lines.append(f"{when:10.4g} s  {kind}{whose}  {text}".rstrip())
+    for when, kind, client, text in frame[["time", "kind", "client", "text"]].iloc[-MAX_EVENTS:].to_numpy():
+        of_client = f" client {client}" if client >= 0 else ""
+        lines.append(f"{when:10.4g} s  {kind}{of_client}  {text}".rstrip())
     return "\n".join(lines)
 
 
-def line(row: Mapping[Hashable, Any]) -> str:
-    """One evaluation in one line."""
-    return "  ".join(f"{name} {cell(name, value)}" for name, value in row.items() if not math.isnan(value))
+def format_evaluation(row: Mapping[Hashable, Any]) -> str:
+    """Formats one evaluation in one line."""
+    return "  ".join(f"{name} {format_value(name, value)}" for name, value in row.items() if not math.isnan(value))
 
 
-def cell(name: Hashable, value: float) -> str:
-    """A number of the table of evaluations."""
+def format_value(name: Hashable, value: float) -> str:
+    """Formats one number of the evaluations."""
     if math.isnan(value):
         return "-"
     if name in ("updates", "version"):
@@ -156,8 +161,8 @@ def cell(name: Hashable, value: float) -> str:
     return f"{value:.4f}" if "accuracy" in str(name) else f"{value:.5g}"
 
 
-def duration(seconds: float) -> str:
-    """In the unit that a person would use."""
+def format_duration(seconds: float) -> str:
+    """Formats a duration in days, hours, minutes or seconds."""
     for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

@@ -13,9 +13,9 @@ import pandas as pd
 
 from mpifl.storage import open_run
 
-# What may differ between trials of one configuration.
-IRRELEVANT = ("seed", "name", "output", "overwrite", "evaluate.gradient")
-TARGET = 0.80  # test accuracy that t_80 is the time of
+# Keys that may differ between the trials of one group.
+NOT_COMPARED = ("seed", "name", "output", "overwrite", "evaluate.gradient")
+TARGET_ACCURACY = 0.80  # test accuracy that t_80 is the time of
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,11 @@ class Group:
     @property
     def name(self) -> str:
         known = {key: value for key, value in self.labels.items() if value is not None}
-        words = [label(v) if k == "algorithm" else f"{k} {label(v)}".replace("_", " ") for k, v in known.items()]
-        return ", ".join(words) or "all trials"
+        parts = [
+            format_value(v) if k == "algorithm" else f"{k} {format_value(v)}".replace("_", " ")
+            for k, v in known.items()
+        ]
+        return ", ".join(parts) or "all trials"
 
     def last(self, metric: str) -> np.ndarray:
         """(trials,) the metric at the last evaluations; trials without it are left out."""
@@ -86,7 +89,7 @@ class Group:
     def t_80(self) -> float:
         """First evaluation time, s, at which the mean accuracy is 80 % or more; inf: never; NaN: no accuracy."""
         mean = self.curve("test_accuracy")["mean"]
-        reached = mean.index[mean >= TARGET]
+        reached = mean.index[mean >= TARGET_ACCURACY]
         return np.nan if mean.empty else float(reached[0]) if len(reached) else np.inf
 
     @property
@@ -95,8 +98,8 @@ class Group:
         return self.t_80 / self.horizon if self.horizon > 0 else np.nan
 
 
-def load(path: str | Path) -> Trial:
-    """The trial of one run file. Raises ConfigError where it cannot be read."""
+def load_trial(path: str | Path) -> Trial:
+    """Reads the trial of one run file. Raises ConfigError where it cannot be read."""
     with open_run(path) as run:
         updates = run.updates
         seconds = float(updates.time.iloc[-1]) if len(updates) else 0.0
@@ -104,7 +107,7 @@ def load(path: str | Path) -> Trial:
             path=Path(path),
             status=run.status,
             clock=str(run.attrs.get("clock", "")),
-            config={key: value for key, value in flatten(run.config).items() if key not in IRRELEVANT},
+            config={key: value for key, value in flatten(run.config).items() if key not in NOT_COMPARED},
             evaluations=run.evaluations,
             rate=len(updates) / seconds if seconds > 0 else np.nan,
             staleness=float(updates.staleness.mean()) if len(updates) else np.nan,
@@ -112,7 +115,7 @@ def load(path: str | Path) -> Trial:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} as {"a.b": 1}; lists as their JSON text."""
+    """Flattens {"a": {"b": 1}} to {"a.b": 1}; lists become their JSON text."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -122,30 +125,30 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def group(trials: Iterable[Trial]) -> list[Group]:
-    """Trials with the same configuration together, in the order of their first appearance."""
+def group_trials(trials: Iterable[Trial]) -> list[Group]:
+    """Groups trials of the same configuration, in the order of their first appearance."""
     found: dict[str, list[Trial]] = {}
     for trial in trials:
         found.setdefault(json.dumps(trial.config, sort_keys=True, default=str), []).append(trial)
     configs = [members[0].config for members in found.values()]
-    names = short_names(differing(configs))
+    names = short_names(differing_keys(configs))
     return [
         Group({name: members[0].config.get(key) for key, name in names.items()}, members) for members in found.values()
     ]
 
 
-def label(value: Any) -> str:
-    """A configuration's value as a reader writes it: 100 for 100.0, - for none."""
+def format_value(value: Any) -> str:
+    """Formats a value of the configuration: 100 for 100.0, - for none."""
     if value is None:
         return "-"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys that do not have one value in all configurations.
+def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Finds the keys whose values differ between configurations.
 
-    A key that only some have, with the same value in all of them, says nothing beside a `name` in its section that
-    differs: an algorithm's own hyper-parameter, for example.
+    A key that only some have, with the same value in all of them, is left out where a `name` in its section differs: an
+    algorithm's own hyper-parameter, for example.
     """
     keys = dict.fromkeys(key for config in configs for key in config)
     values = {key: {repr(config.get(key)) for config in configs} for key in keys}
@@ -162,7 +165,7 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """For each dotted key its shortest ending that no other key has; `algorithm.name` is `algorithm`."""
+    """Maps each dotted key to its shortest ending that no other key has; `algorithm.name` is `algorithm`."""
     plain = {key: key.removesuffix(".name") for key in keys}
     names = {}
     for key, full in plain.items():

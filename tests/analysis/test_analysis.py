@@ -16,7 +16,7 @@ import yaml
 
 from mpifl.analysis.report import report
 from mpifl.analysis.show import show
-from mpifl.analysis.trials import differing, flatten, group, load, short_names
+from mpifl.analysis.trials import differing_keys, flatten, group_trials, load_trial, short_names
 from mpifl.errors import ConfigError
 from mpifl.storage import RunWriter
 from mpifl.storage.tables import EvaluationRow, UpdateRow
@@ -58,7 +58,7 @@ def run_file(
         )
     if status is None:
         writer.flush()
-        writer._stop.set()  # as if killed: no sign of life from now on
+        writer._stop.set()  # as if killed: no heartbeat from now on
         KEPT.append(writer)  # collected, it would close the file
     else:
         writer.close(status, np.ones(2))
@@ -96,16 +96,18 @@ def test_runs_that_did_not_complete_are_marked_and_end_the_curve(tmp_path: Path)
         run_file(tmp_path / "b.h5", [0.5, 0.6], status=None, seed=1),
         run_file(tmp_path / "c.h5", [0.5, 0.6, 0.9, 0.9], status="interrupted", seed=2),
     ]
-    (only,) = group(load(path) for path in paths)
+    (only,) = group_trials(load_trial(path) for path in paths)
     assert only.curve("test_accuracy").index.tolist() == [0, 1] and only.t_80 == np.inf
     assert "3 (1 interrupted, 1 running or killed)" in report(paths)
-    completed = group(load(path) for path in paths[:1])[0]
+    completed = group_trials(load_trial(path) for path in paths[:1])[0]
     assert completed.rho == 0.5
 
 
 def test_curve_over_different_times(tmp_path: Path) -> None:
     """A completed trial that ended early (it reached its accuracy) keeps its last value."""
-    (g,) = group(load(run_file(tmp_path / f"{k}.h5", a)) for k, a in enumerate([[0.2, 0.8], [0.4, 0.6, 0.8]]))
+    (g,) = group_trials(
+        load_trial(run_file(tmp_path / f"{k}.h5", a)) for k, a in enumerate([[0.2, 0.8], [0.4, 0.6, 0.8]])
+    )
     curve = g.curve("test_accuracy")
     assert curve["mean"].tolist() == pytest.approx([0.3, 0.7, 0.8]) and curve["max"].tolist() == [0.4, 0.8, 0.8]
     assert g.t_80 == 2
@@ -115,7 +117,7 @@ def test_no_accuracy_and_no_horizon(tmp_path: Path) -> None:
     path = run_file(tmp_path / "a.h5", [np.nan, np.nan], [2.0, 1.0], horizon=None)
     text = report([path], tmp_path / "out", formats=("png", "csv"))
     assert sorted(os.listdir(tmp_path / "out")) == ["loss.png", "report.csv"]
-    (g,) = group([load(path)])
+    (g,) = group_trials([load_trial(path)])
     assert np.isnan(g.rho) and g.horizon == 1
     assert text.splitlines()[2].split() == ["1", "-", "1.00", "-", "2.0", "1.50"]
     empty = run_file(tmp_path / "b.h5", [])
@@ -164,8 +166,8 @@ def test_columns_are_what_differs_under_short_names() -> None:
             }
         ),
     ]
-    assert differing(configs) == ["algorithm.name", "problem.m.name"]
-    assert differing([{"a": 1}, {}]) == ["a"], "absent from one, and nothing else says so"
+    assert differing_keys(configs) == ["algorithm.name", "problem.m.name"]
+    assert differing_keys([{"a": 1}, {}]) == ["a"], "absent from one, and nothing else says so"
     assert short_names(["algorithm.name", "algorithm.step_size", "clock.delay.rate", "problem.rate"]) == {
         "algorithm.name": "algorithm",
         "algorithm.step_size": "step_size",
@@ -214,9 +216,9 @@ def test_show_personal_accuracies(tmp_path: Path) -> None:
 
 def test_show_tells_a_killed_run_from_a_live_one(tmp_path: Path) -> None:
     path = run_file(tmp_path / "a.h5", [0.5], status=None)
-    assert "running (last sign of life" in page(path)
+    assert "running (last heartbeat" in page(path)
     os.utime(path, (time.time() - 300,) * 2)
-    assert "killed or cut off: no sign of life for 5.0 min" in page(path)
+    assert "killed or cut off: no heartbeat for 5.0 min" in page(path)
     assert page(path, follow=True).count("killed or cut off") == 2, "following a dead run ends"
 
 
