@@ -27,7 +27,7 @@ from common import ROOT, launcher
 
 from mpifl import open_run
 from mpifl.memory import Memory, cuda_aware
-from mpifl.transport.frames import INLINE
+from mpifl.transport.frames import INLINE_BYTES
 
 JOB = """# gpu
 name: gpu
@@ -107,7 +107,7 @@ def main() -> int:
         cpu, _, _ = median(args.ranks, d, args, device="cpu")
         _, _, aware = measure(args.ranks, d, args)
         pinned, share, _ = median(args.ranks, d, args, aware="0")
-        copies = "in frames" if 4 * d <= INLINE else f"{share:.1%}"
+        copies = "in frames" if 4 * d <= INLINE_BYTES else f"{share:.1%}"
         direct = f"{median(args.ranks, d, args, aware='1')[0]:.0f}" if aware else "MPI takes no GPU memory"
         print(f"| {d:,} | {cpu:.0f} | {pinned:.0f} | {copies} | {direct} |", flush=True)
     print("\nOne rank with 64 clients; updates a second:\n")

@@ -22,14 +22,14 @@ import numpy as np
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
-from mpifl.client.worker import work
+from mpifl.client.worker import serve_clients
 from mpifl.scheduling.live import LiveSchedule, RealClock
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import Row
-from mpifl.transport.frames import Frames
+from mpifl.transport.frames import FrameFormat, Header, Kind
 from mpifl.transport.mpi import DATA, FRAME, MPI
-from mpifl.transport.mpi_client import ClientEnd
-from mpifl.transport.mpi_server import ServerEnd
+from mpifl.transport.mpi_client import MPIClientTransport
+from mpifl.transport.mpi_server import MPIServerTransport
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Idle(Area):
 class Idlers:
     """Clients without an objective."""
 
-    most = 1
+    batch_size = 1
 
     def __init__(self, algorithm: Idle, x0: np.ndarray) -> None:
         self._algorithm, self._state = algorithm, State(y=x0)
@@ -70,24 +70,27 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
     """Updates a second of the server loop (rank 0), 0 elsewhere."""
     algorithm = Idle(trigger=Trigger(every=4))
     if comm.rank:
-        work(Idlers(algorithm, x0), ClientEnd(comm, comm.size - 1, x0.size, x0.dtype, 1))  # type: ignore[arg-type]
+        transport = MPIClientTransport(comm, comm.size - 1, x0.size, x0.dtype, 1)
+        serve_clients(Idlers(algorithm, x0), transport)  # type: ignore[arg-type]
         return 0.0
     n = comm.size - 1
-    link = ServerEnd(comm, n, x0.size, x0.dtype, 1)
+    transport = MPIServerTransport(comm, n, x0.size, x0.dtype, 1)
     plan = LiveSchedule(RealClock(lambda i, round: 0.0), algorithm.trigger, 0, stop_updates=updates)
     plan.clock.start()
     begin = time.perf_counter()
     clients = Clients(np.ones(n, int))
-    ServerLoop(algorithm, algorithm.init_server(x0, clients), clients, link, plan, Rows(), lambda *a: False, 0).run()
+    ServerLoop(
+        algorithm, algorithm.init_server(x0, clients), clients, transport, plan, Rows(), lambda *a: False, 0
+    ).run()
     seconds = time.perf_counter() - begin
-    link.shut_down(0)
+    transport.shut_down(0)
     return updates / seconds
 
 
 def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
     """The same messages without a server."""
-    frames = Frames(x0.size, x0.dtype, 1)
-    buffers = frames.pack((0.0,), (x0,))
+    frames = FrameFormat(x0.size, x0.dtype, 1)
+    buffers = frames.pack(Header(Kind.UPDATE), (x0,))
     tags = [FRAME, DATA][: len(buffers)]
     rounds = updates // (comm.size - 1)
     if comm.rank:

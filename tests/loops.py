@@ -14,7 +14,7 @@ from mpifl.scheduling.live import LiveSchedule
 from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import AggregationRow, Row, UpdateRow
-from mpifl.transport.in_process import InProcess
+from mpifl.transport.in_process import InProcessTransport
 
 EXACT = 1e-12  # the tolerance of what holds exactly, but for rounding
 
@@ -216,7 +216,7 @@ class Log:
         return ReplaySchedule(updates, self.aggregations, self.evaluations, timed)  # type: ignore[misc]
 
 
-class Watched(InProcess):
+class Watched(InProcessTransport):
     """The in-process link, telling a log what passes; `tamper` may change an update on its way."""
 
     def __init__(self, worker: Worker, log: Log, tamper: Callable[[int, Update], Update] | None) -> None:

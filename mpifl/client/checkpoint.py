@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mpifl.algorithms.base import Update
 from mpifl.client.worker import Worker
 from mpifl.storage.checkpoint_part import PartWriter, Written
 from mpifl.storage.checkpoint_set import open_set
+from mpifl.transport.base import ResumableTransport
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class ResumePayload:
 
 
 class ClientCheckpointer:
-    """Writes the parts of one rank: its clients at a mark between two messages."""
+    """Writes the parts of one rank: its clients at a marker between two messages."""
 
     def __init__(self, folder: Path, rank: int, worker: Worker, holds: Callable[[], Mapping[int, float]]) -> None:
         """holds: how long updates are still held back (s), by client."""
@@ -55,14 +56,6 @@ class ClientCheckpointer:
         self._part.close()
 
 
-class ClientEnd(Protocol):
-    """The clients' end of a transport, as far as a resumed run needs it."""
-
-    def send_client_error(self, i: int, text: str) -> None: ...
-
-    def resume(self, i: int, update: Update, held: float) -> None: ...
-
-
 def restore(
     worker: Worker, payload: ResumePayload, clients: Iterable[int]
 ) -> dict[int, tuple[Update | None, float]]:  # fmt: skip
@@ -81,11 +74,25 @@ def restore(
     }
 
 
-def resume(worker: Worker, end: ClientEnd, payload: ResumePayload) -> None:
-    """Restores a worker's clients, and sends again what the server has not consumed. Raises ConfigError."""
+def resume(worker: Worker, transport: ResumableTransport, payload: ResumePayload) -> None:
+    """Restores a worker's clients and resends the updates that were in flight. Raises ConfigError."""
     in_flight, known = set(payload.in_flight), dict(payload.client_rank)
-    for i, (update, hold) in restore(worker, payload, [i for i in worker.states if i in known]).items():
+    for i, (update, delay) in restore(worker, payload, [i for i in worker.states if i in known]).items():
         if i in in_flight and i in worker.failed:
-            end.send_client_error(i, worker.failed[i])
+            transport.send_client_error(i, worker.failed[i])
         elif i in in_flight and update:
-            end.resume(i, update, hold)
+            transport.resend_update(i, update, delay)
+
+
+def attach_checkpoints(
+    transport: ResumableTransport, worker: Worker, folder: Path, rank: int
+) -> ClientCheckpointer:  # fmt: skip
+    """Has a rank's clients saved at every marker that its transport receives."""
+    checkpointer = ClientCheckpointer(folder, rank, worker, transport.remaining_delays)
+
+    def report() -> None:
+        for written in checkpointer.done():
+            transport.send_part_status(written.number, written.bytes, written.crc, written.error)
+
+    transport.on_marker, transport.on_poll, transport.on_stop = checkpointer.save, report, checkpointer.close
+    return checkpointer

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifl.client.checkpoint import ClientCheckpointer, ResumePayload, restore, resume
+from mpifl.client.checkpoint import ResumePayload, attach_checkpoints, restore, resume
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.job import Job, job_from_dict
 from mpifl.errors import ConfigError, RunFailed, described
@@ -20,11 +20,10 @@ from mpifl.signals import SignalRecorder
 from mpifl.storage.checkpoint_set import folder_of
 from mpifl.transport import handshake
 from mpifl.transport.base import max_vectors
-from mpifl.transport.frames import SAVED
 from mpifl.transport.handshake import ClientSetup
 from mpifl.transport.launcher import is_fault_tolerant
-from mpifl.transport.mpi import MPI, STUCK, dead
-from mpifl.transport.mpi_client import ClientEnd
+from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
+from mpifl.transport.mpi_client import MPIClientTransport
 
 log = logging.getLogger("mpifl")
 
@@ -46,7 +45,7 @@ def run_client_rank(comm: MPI.Comm) -> RankEnd:
     except handshake.Released as released:
         return RankEnd(released.code, released.error)
     except MPI.Exception:
-        if 0 not in dead(comm):
+        if 0 not in dead_ranks(comm):
             raise
         log.error("rank %d ends: rank 0 died", comm.rank)
         return RankEnd(3, RunFailed("rank 0 died"))
@@ -66,69 +65,66 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     except ConfigError as error:
         handshake.report_error(comm, error)
     handshake.await_start(comm)
-    end = ClientEnd(comm, n, x0.size, x0.dtype, max_vectors(job.algorithm), hosted.memory)
-    end.signals = signals.numbers
+    transport = MPIClientTransport(comm, n, x0.size, x0.dtype, max_vectors(job.algorithm), hosted.memory)
+    transport.signals = signals.numbers
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its losses show it
-            ClientRank(comm, job, setup, worker, end).run()
+            ClientRank(comm, job, setup, worker, transport).run()
     except MPI.Exception:
         raise
     except Exception as error:
-        end.fail(error)
+        transport.fail(error)
     return RankEnd(*handshake.await_release(comm), job)
 
 
 class ClientRank:
     """A rank's clients during a run: everything but the computing."""
 
-    def __init__(self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, end: ClientEnd) -> None:
-        self._comm, self._job, self._setup, self._worker, self._end = comm, job, setup, worker, end
-        self._checkpointer = ClientCheckpointer(folder_of(Path(job.output)), comm.rank, worker, end.holding)
-        end.marked, end.idle, end.hosting = self._checkpointer.save, self._tell, self._host
-        end.ending = self._checkpointer.close  # no part appears after the goodbye
+    def __init__(
+        self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, transport: MPIClientTransport
+    ) -> None:
+        self._comm, self._job, self._setup, self._worker, self._transport = comm, job, setup, worker, transport
+        self._checkpointer = attach_checkpoints(transport, worker, folder_of(Path(job.output)), comm.rank)
+        transport.on_host = self._host
 
     def run(self) -> None:
         """Computes until the server ends the run."""
         try:
             if self._setup.resume:
-                resume(self._worker, self._end, ResumePayload.from_dict(self._setup.resume))
-            serve_clients(self._worker, self._end, self._time_limit if is_fault_tolerant() else nullcontext)
+                resume(self._worker, self._transport, ResumePayload.from_dict(self._setup.resume))
+            serve_clients(self._worker, self._transport, self._time_limit if is_fault_tolerant() else nullcontext)
         finally:
             self._checkpointer.close()
 
     @contextmanager
     def _time_limit(self) -> Iterator[None]:
-        """Ends this rank where its clients compute for so long that they are given up; the others go on without it.
+        """Ends this rank where its clients compute for so long that they are abandoned; the run continues without it.
 
         The default action of the signal does that, whatever holds the interpreter.
         """
         if not (patience := self._job.faults.patience):
             yield
             return
-        signal.setitimer(signal.ITIMER_REAL, patience + STUCK)
+        signal.setitimer(signal.ITIMER_REAL, patience + STUCK_TIMEOUT)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _tell(self) -> None:
-        for written in self._checkpointer.done():
-            self._end.say(SAVED, written.number, written.bytes, written.crc, text=written.error)
-
     def _host(self, i: int) -> None:
         """Takes over a client that another rank can no longer host."""
-        asked = handshake.receive_json(self._comm)
-        shard = handshake.receive_arrays(self._comm, asked["shard"])
-        consumed = handshake.receive_arrays(self._comm, asked["consumed"])
+        text = handshake.receive_json(self._comm)
+        shard = handshake.receive_arrays(self._comm, text["shard"])
+        consumed = handshake.receive_arrays(self._comm, text["consumed"])
         try:
             resources = ComputeResources(*self._setup.resources)
             hosted = host(self._job.problem, self._setup.meta, {i: shard}, self._job.seed, resources)
-            self._worker.adopt(hosted.objectives)
+            self._worker.add_clients(hosted.objectives)
             pending = None
-            if asked["saved"]:
-                payload = ResumePayload.from_dict(asked["saved"])
+            if text["saved"]:
+                payload = ResumePayload.from_dict(text["saved"])
                 update, _ = restore(self._worker, payload, [i])[i]
                 pending = update if i in payload.in_flight else None
-            self._worker.correct(i, consumed, pending)
+            self._worker.roll_back(i, consumed, pending)
         except Exception as error:
-            self._worker.reject(i, described(self._comm.rank, error))  # told when it is sent something
+            self._worker.add_failed_client(i, described(self._comm.rank, error))  # reported at its next message

@@ -1,4 +1,4 @@
-"""The one client loop: a rank hosts one client or thousands, and works off their messages in order of arrival."""
+"""The clients of a rank: one or thousands, which answer their messages in order of arrival."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import inf, isfinite, nan, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,15 +16,10 @@ from mpifl.errors import described
 from mpifl.memory import HOST, Memory
 from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
 from mpifl.storage.checkpoint import ClientSnapshot, UpdateSnapshot
-from mpifl.transport.base import ClientTransport
+from mpifl.transport.base import ClientError, ClientTransport
 
-MOST, ROOM = 64, 8 << 20  # clients that compute together, and bytes of one vector of each: they are in memory at once
-
-
-class Failed(NamedTuple):
-    """In the place of an update: what a client's code raised, and where."""
-
-    text: str
+MAX_BATCH = 64  # clients that compute together
+BATCH_BYTES = 8 << 20  # of one vector of each of them: they are in memory at once
 
 
 class Worker:
@@ -35,45 +30,52 @@ class Worker:
         algorithm: Algorithm,
         x0: np.ndarray,
         objectives: Mapping[int, Objective],
-        together: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None,
+        train_batch: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None,
         memory: Memory = HOST,
         norm: float | None = None,
         rank: int = 0,
     ) -> None:
-        """together: computes several clients' updates in one go, where that is faster than one after another.
+        """train_batch: computes several clients' updates together, where that is faster than one after another.
         memory: where the vectors of messages, states and updates live. norm: of an update, above which it is refused.
         """
-        self._algorithm, self._together, self.memory, self._rank = algorithm, together, memory, rank
+        self._algorithm, self._train_batch, self.memory, self._rank = algorithm, train_batch, memory, rank
         self._objectives, self._norm = dict(objectives), inf if norm is None else norm
-        self._groups = frozenset(objectives)  # those that `together` takes
+        self._batchable = frozenset(objectives)  # those that `train_batch` takes
         self._x0 = x0 = memory.inside(x0)
-        self.meanwhile: Callable[[], None] = lambda: None  # called now and then while a device computes
-        self.most = max(8, min(MOST, ROOM // x0.nbytes)) if together else 1  # messages to wait for each other
+        self.on_wait: Callable[[], None] = lambda: None  # called now and then while a device computes
+        self.batch_size = (
+            max(8, min(MAX_BATCH, BATCH_BYTES // x0.nbytes)) if train_batch else 1
+        )  # most messages at once
         self.states = {i: algorithm.init_client(x0, i) for i in objectives}
         self.last: dict[int, Update] = {}  # the update of each client that has had no message since
         self.failed: dict[int, str] = {}  # what clients raised
 
-    def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | Failed]:
-        """The answers of several clients, at most `most`, to a message each."""
-        if self._together is None or len(messages) == 1 or not self._groups.issuperset(i for i, _ in messages):
+    def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | ClientError]:
+        """The answers of several clients, at most `batch_size`, to a message each."""
+        if self._train_batch is None or len(messages) == 1 or not self._batchable.issuperset(i for i, _ in messages):
             return [self.train(i, message) for i, message in messages]
-        before = [self._snapshot(i) for i, _ in messages]  # `together` takes no client that could not be hosted
+        before = [self._snapshot(i) for i, _ in messages]  # `train_batch` takes no client that could not be hosted
         try:
-            updates = self._together([partial(self.train, i, message) for i, message in messages])
+            updates = self._train_batch([partial(self.train, i, message) for i, message in messages])
         except (Exception, SystemExit):  # of one of them, which is found where each computes alone
             for (i, _), snapshot in zip(messages, before, strict=True):
-                self._put_back(i, *snapshot)
+                self._restore_snapshot(i, *snapshot)
             return [self.train(i, message) for i, message in messages]
         return [
-            u if isinstance(u, Failed) else u._replace(compute=u.compute / len(messages))  # each took as long as all
+            u
+            if isinstance(u, ClientError)
+            else u._replace(compute=u.compute / len(messages))  # each took as long as all
             for u in updates
         ]
 
-    def train(self, i: int, message: Message) -> Update | Failed:
-        """Client i's answer to a message. One that is not fit to be sent is refused: it is empty and says why, and the
-        client is as it was before; rules never change a state's vectors in place, so that costs nothing."""
+    def train(self, i: int, message: Message) -> Update | ClientError:
+        """Client i's answer to a message.
+
+        An invalid update is refused: it is sent empty with the reason, and the client's state is restored. Rules never
+        change a state's vectors in place, so that costs nothing.
+        """
         if i not in self.states:
-            return Failed(self.failed[i])
+            return ClientError(self.failed[i])
         self.failed.pop(i, None)
         self.last.pop(i, None)
         before = self._snapshot(i)
@@ -81,26 +83,26 @@ class Worker:
         try:
             getattr(self._objectives[i], "begin_round", lambda round: None)(message.round)
             update = self._algorithm.train(self.states[i], message, self._objectives[i])
-            self.memory.wait(self.meanwhile)
-            refused, norm = self._refusal(i, update)
+            self.memory.wait(self.on_wait)
+            refused, norm = self._check_update(i, update)
             compute, accuracy = time.perf_counter() - begin, nan
             if refused:
-                self._put_back(i, *before)
+                self._restore_snapshot(i, *before)
                 update = Update((), update.local_steps, refused=refused)
             elif self._algorithm.personal_models:
                 accuracy = self._objectives[i].accuracy(self._algorithm.personal_model(self.states[i]))
         except (Exception, SystemExit) as error:  # sys.exit in a user's code: the others must not wait
-            self._put_back(i, *before)
+            self._restore_snapshot(i, *before)
             self.failed[i] = described(self._rank, error)
-            return Failed(self.failed[i])
+            return ClientError(self.failed[i])
         busy = time.perf_counter() - begin
         self.last[i] = update._replace(
             version=message.version, round=message.round, norm=norm, compute=compute, busy=busy, accuracy=accuracy
         )
         return self.last[i]
 
-    def _refusal(self, i: int, update: Update) -> tuple[str, float]:
-        """Why an update is not fit to be sent, or nothing; its norm."""
+    def _check_update(self, i: int, update: Update) -> tuple[str, float]:
+        """Why an update is invalid, or ""; its norm."""
         try:
             check_vectors(f"client {i} sends", update.vectors, self._x0)
         except ValueError as error:
@@ -115,7 +117,7 @@ class Worker:
     def _snapshot(self, i: int) -> tuple[State, Mapping[str, Any]]:
         return State(**vars(self.states[i])), getattr(self._objectives[i], "save", dict)()
 
-    def _put_back(self, i: int, state: State, own: Mapping[str, Any]) -> None:
+    def _restore_snapshot(self, i: int, state: State, own: Mapping[str, Any]) -> None:
         self.states[i] = state
         if own:
             self._objectives[i].load(own)  # type: ignore[attr-defined]
@@ -157,21 +159,24 @@ class Worker:
         )  # fmt: skip
         return self.last[i], u.hold
 
-    def adopt(self, objectives: Mapping[int, Objective]) -> None:
-        """Hosts more clients, in their first state."""
+    def add_clients(self, objectives: Mapping[int, Objective]) -> None:
+        """Hosts more clients, in their initial state."""
         self._objectives.update(objectives)
         for i in objectives:
             self.failed.pop(i, None)
         self.states |= {i: self._algorithm.init_client(self._x0, i) for i in objectives}
 
-    def reject(self, i: int, text: str) -> None:
-        """Client i could not be hosted: what it is sent it will not answer."""
+    def add_failed_client(self, i: int, text: str) -> None:
+        """Notes that client i could not be hosted: it answers its messages with this error."""
         self.states.pop(i, None)
         self.failed[i] = text
 
-    def correct(self, i: int, consumed: Iterable[np.ndarray], pending: Update | None) -> None:
-        """Makes client i's state fit what the server has of it: the vectors that grow by what it sends become what they
-        were without the update `pending` and with the sums `consumed`, one for each of them; none: nothing was."""
+    def roll_back(self, i: int, consumed: Iterable[np.ndarray], pending: Update | None) -> None:
+        """Makes client i's state agree with what the server consumed of it.
+
+        Recomputes the vectors of which the client sends increments: without the update `pending`, and with the sums
+        `consumed`, one for each of these vectors; empty: nothing was consumed.
+        """
         state, sums = self.states[i], list(consumed)
         for k, name in enumerate(self._algorithm.increment_of):
             if name:
@@ -195,12 +200,12 @@ def serve_clients(
     worker: Worker, transport: ClientTransport, time_limit: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> None:
     """Answers the messages to a rank's clients until the run ends; clients compute inside `time_limit`."""
-    worker.meanwhile = transport.poll
-    for group in transport.messages(worker.most):
+    worker.on_wait = transport.poll
+    for batch in transport.messages(worker.batch_size):
         with time_limit():
-            updates = worker.train_all([(i, message) for i, message, _ in group])
-        for (i, _, delay), update in zip(group, updates):
-            if isinstance(update, Failed):
+            updates = worker.train_all([(i, message) for i, message, _ in batch])
+        for (i, _, delay), update in zip(batch, updates):
+            if isinstance(update, ClientError):
                 transport.send_client_error(i, update.text)
             else:
                 transport.send_update(i, update, delay)

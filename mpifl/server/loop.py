@@ -19,7 +19,7 @@ from mpifl.server.failures import Action, ClientFailures, Decision
 from mpifl.storage.checkpoint import LoopState
 from mpifl.storage.tables import AggregationRow, EventRow, Row, UpdateRow
 from mpifl.transport.base import ServerTransport
-from mpifl.transport.frames import HEAD
+from mpifl.transport.frames import HEADER_BYTES
 
 
 class Recorder(Protocol):
@@ -283,4 +283,4 @@ class ServerLoop:
 
 def size(vectors: tuple[Vector, ...]) -> int:
     """Bytes on the wire of a message or an update with these vectors."""
-    return 8 * HEAD + sum(v.nbytes for v in vectors)
+    return HEADER_BYTES + sum(v.nbytes for v in vectors)

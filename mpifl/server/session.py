@@ -83,8 +83,6 @@ class Session:
         self.loop.load(snapshot.loop)
         self.loop.time = snapshot.time
         self.evaluator.reached = snapshot.evaluator.reached
-        for i in self.loop.clients.in_flight:
-            self._link.expect_update(i, self.loop.clients.rounds[i] - 1)
         for each in snapshot.evaluator.pending:
             request = EvaluationRequest(each.time, each.updates, each.version, each.model, each.accuracies)
             self.evaluator.submit(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,19 @@ from mpifl.scheduling.delays import Parts, Seconds
 from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
 from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.signals import SignalRecorder
+from mpifl.transport.base import ServerTransport, max_vectors
 from mpifl.transport.handshake import Handshake, rank_resources
+from mpifl.transport.in_process import InProcessTransport
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from mpifl.client.checkpoint import ResumePayload
     from mpifl.config.job import Job
-    from mpifl.problems import Problem
+    from mpifl.problems import ComputeResources, Problem
     from mpifl.server.outcome import Outcome
     from mpifl.server.resume import ResumePoint
     from mpifl.storage import Run
-    from mpifl.transport.base import ServerTransport
 
 
 def run_server(
@@ -37,7 +40,6 @@ def run_server(
     """
     from mpifl.config.job import job_to_dict
     from mpifl.problems import ComputeResources, load
-    from mpifl.server.in_process import Here
     from mpifl.server.provenance import attributes
     from mpifl.server.session import Session
     from mpifl.storage import RunWriter
@@ -52,9 +54,9 @@ def run_server(
         rates = job.clock.delay.rates(n, job.seed)
         delays = job.clock.delay.bind(n, job.seed), job.clock.delay.parts(n, job.seed)
     if comm:
-        from mpifl.transport.mpi import tags
+        from mpifl.transport.mpi import check_tags
 
-        tags(comm, n)
+        check_tags(comm, n)
     clients = Clients(problem.samples, rates, job.seed)
     with inside("algorithm"):
         job.algorithm.validate(n)  # data that come by client say only now how many there are
@@ -78,11 +80,11 @@ def run_server(
     payload = resumed.payload() if resumed else None
     facts: list[Any] = [dict(problem.prepare(resources))]
     if comm is None:
-        here = Here(job, problem, x0, resources, payload)
-        facts = [here.facts]
+        in_process, computes_with = _host_in_process(job, problem, x0, resources, payload)
+        facts = [computes_with]
     else:
-        saved = payload.to_dict() if payload else None
-        facts += handshake.scatter_clients(job_to_dict(job), problem.meta, x0, n, problem.shard, saved)
+        resume = payload.to_dict() if payload else None
+        facts += handshake.scatter_clients(job_to_dict(job), problem.meta, x0, n, problem.shard, resume)
     columns = {
         "samples": problem.samples,
         "rate": rates if rates is not None else np.full(n, np.nan),
@@ -102,15 +104,35 @@ def run_server(
     signals = signals or SignalRecorder()
     signals.record()  # before the ranks start
     handshake.start_ranks()
-    link: ServerTransport = here if comm is None else _there(comm, job, problem, x0)
+    link: ServerTransport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
     session = Session(job, problem, server, clients, link, schedule, writer, resumed, signals)
     return session.run()
 
 
-def _there(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> ServerTransport:
-    from mpifl.server.mpi_ranks import There
+def _host_in_process(
+    job: Job, problem: Problem, x0: np.ndarray, resources: ComputeResources, payload: ResumePayload | None
+) -> tuple[InProcessTransport, Mapping[str, Any]]:
+    """A transport to clients in this process, and with what they compute. Raises ConfigError."""
+    from mpifl.client import checkpoint
+    from mpifl.client.worker import Worker
+    from mpifl.problems import host
+    from mpifl.storage.checkpoint_set import folder_of
 
-    return There(comm, job, problem, x0)
+    shards = {i: problem.shard(i) for i in range(problem.clients)}
+    hosted = host(job.problem, problem.meta, shards, job.seed, resources)
+    worker = Worker(job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm)
+    transport = InProcessTransport(worker, problem.clients)
+    checkpoint.attach_checkpoints(transport, worker, folder_of(Path(job.output)), rank=1)
+    if payload:
+        checkpoint.resume(worker, transport, payload)
+    return transport, hosted.facts
+
+
+def _connect_ranks(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> ServerTransport:
+    """A transport to the clients on the other ranks."""
+    from mpifl.transport.mpi_server import MPIServerTransport
+
+    return MPIServerTransport(comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.shard)
 
 
 def _live_schedule(job: Job, delays: tuple[Seconds, Parts | None]) -> LiveSchedule:

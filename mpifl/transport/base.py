@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +22,12 @@ class PartStatus(NamedTuple):
     error: str  # why it failed, or ""
 
 
+class ClientError(NamedTuple):
+    """In place of an update: what a client raised, and where."""
+
+    text: str
+
+
 class ServerTransport(UpdateSource, Protocol):
     """The server's end: messages to clients, their updates, and the ranks that host them."""
 
@@ -34,9 +40,6 @@ class ServerTransport(UpdateSource, Protocol):
 
     def send(self, i: int, message: Message, delay: float) -> None:
         """Sends client i a message without waiting; the client holds its update back for `delay` seconds."""
-
-    def expect_update(self, i: int, round: int) -> None:
-        """Client i sends its update of this round without a message: it was in flight when the run was saved."""
 
     def release_update(self, i: int) -> None:
         """Frees the buffers of client i's update, whose vectors are not used any more."""
@@ -74,10 +77,17 @@ class ServerTransport(UpdateSource, Protocol):
 
 
 class ClientTransport(Protocol):
-    """The end of the clients that one rank hosts."""
+    """The clients' end: messages to the clients of one rank, and their updates."""
+
+    on_marker: Callable[[int], None]  # called for a checkpoint's number, between two messages
+    on_poll: Callable[[], None]  # called now and then
+    on_stop: Callable[[], None]  # called before the end of the run is confirmed
 
     def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
-        """(client, message, delay in seconds) of those that have arrived, at most so many, until the run ends."""
+        """Batches of the messages that have arrived, at most so many in one, until the run ends.
+
+        Of each: client, message, and the delay (s) until its update may leave.
+        """
 
     def send_update(self, i: int, update: Update, delay: float) -> None:
         """Sends client i's update once `delay` seconds have passed since its message arrived."""
@@ -86,7 +96,27 @@ class ClientTransport(Protocol):
         """Sends what client i raised."""
 
     def poll(self) -> None:
-        """Sends and receives what is ready, without waiting; called while clients compute, where a device does that."""
+        """Sends and receives what is ready, without waiting; called while a device computes."""
+
+
+class ResumableTransport(Protocol):
+    """What a rank's checkpoints need of a transport; the in-process one offers it as well."""
+
+    on_marker: Callable[[int], None]
+    on_poll: Callable[[], None]
+    on_stop: Callable[[], None]
+
+    def send_client_error(self, i: int, text: str) -> None:
+        """Sends what client i raised."""
+
+    def resend_update(self, i: int, update: Update, delay: float) -> None:
+        """Sends client i's update, which was in flight when the run was saved, once `delay` seconds have passed."""
+
+    def remaining_delays(self) -> dict[int, float]:
+        """For how long updates are still held back (s), by client."""
+
+    def send_part_status(self, number: int, bytes: int, crc: int, error: str) -> None:
+        """Reports this rank's part of a checkpoint: durable, or failed."""
 
 
 def max_vectors(algorithm: Algorithm) -> int:

@@ -1,77 +1,120 @@
-"""What crosses the wire: frames of 16 float64, with small vectors in the frame and large ones behind it, as they are.
+"""Frames: what crosses the wire. A frame is one buffer, a header of 128 bytes and then room for vectors.
 
-Integers up to 2**53 are exact in a frame's head. A frame is one buffer: the head, then room for the vectors where all
-that a message may hold fits into `INLINE` bytes; one message is then all that an update costs.
+Vectors travel in the frame where all that a message may hold fit into `INLINE_BYTES`, so that one MPI message is all
+that an update costs; larger ones follow in messages of their own.
 """
 
 from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 
-HEAD = 16  # numbers in a frame's head; a message's or an update's own, at most 6, come last
-INLINE = 1 << 16  # bytes of vectors up to which they travel in the frame
-WORK, UPDATE, STOP, BYE = range(1, 5)
-MARK, SAVED = 5, 6  # a checkpoint's number; a rank's part of it: number, bytes, checksum, length of an error's text
-REFUSED, RAISED = 7, 8  # as UPDATE, with the length of the text that follows in place of vectors; client, length
-TEXTS = {REFUSED: 2, RAISED: 2, SAVED: 4}  # where in their heads the length of the text that follows is
-SIGNAL, HOST = 9, 10  # a signal's number, heard by a client rank; more clients for a rank, in the messages that follow
+HEADER_BYTES = 128
+INLINE_BYTES = 1 << 16  # of vectors, up to which they travel in the frame
+MAX_NUMBERS = 6  # in a message or an update
 
 
-class Frames:
-    """How the frames of a run with (d,) vectors of `dtype`, at most `vectors` a message, look."""
+class Kind(IntEnum):
+    """Kinds of frames."""
+
+    MESSAGE = 1  # to a client; vectors follow
+    UPDATE = 2  # of a client; vectors follow
+    REFUSED = 3  # an update without vectors; the text why follows
+    CLIENT_ERROR = 4  # what a client raised; the text follows. Client -1: the rank cannot continue
+    PART_STATUS = 5  # a rank's part of a checkpoint; a JSON text follows
+    SIGNAL = 6  # received by a client rank
+    MARKER = 7  # of a snapshot: each rank writes its part of a checkpoint
+    HOST = 8  # one more client for a rank, which is described in the messages that follow
+    STOP = 9  # the run ends; the exit code
+    GOODBYE = 10  # the last frame of a rank
+
+
+WITH_TEXT = frozenset([Kind.REFUSED, Kind.CLIENT_ERROR, Kind.PART_STATUS])
+
+
+class Header(NamedTuple):
+    """A frame's header. Here alone its fields and their layout are defined; what a kind does not use is 0."""
+
+    kind: int
+    subject: int = 0  # the client; else the number of the checkpoint or signal, or the exit code
+    length: int = 0  # vectors, or bytes of text, that follow
+    round: int = 0
+    work: int = 0
+    version: int = 0
+    local_steps: int = 0
+    delay: float = 0.0  # s
+    norm: float = 0.0
+    compute: float = 0.0  # s
+    busy: float = 0.0  # s
+    accuracy: float = 0.0
+    numbers: tuple[float, ...] = ()
+
+    @classmethod
+    def of_message(cls, i: int, m: Message, delay: float) -> Header:
+        """The header of a message to client i."""
+        return cls(
+            Kind.MESSAGE, i, len(m.vectors), m.round, int(m.work), m.version, delay=delay, numbers=tuple(m.numbers)
+        )
+
+    @classmethod
+    def of_update(cls, i: int, u: Update) -> Header:
+        """The header of an update of client i; that of one that was refused wants the length of its text."""
+        return cls(
+            Kind.REFUSED if u.refused else Kind.UPDATE, i, len(u.vectors), u.round, 0, u.version, int(u.local_steps),
+            0.0, u.norm, u.compute, u.busy, u.accuracy, tuple(u.numbers),
+        )  # fmt: skip
+
+    def to_message(self, vectors: tuple[np.ndarray, ...]) -> Message:
+        """The message whose header this is."""
+        return Message(vectors, self.numbers, self.work, self.version, self.round)
+
+    def to_update(self, vectors: tuple[np.ndarray, ...], refused: str = "") -> Update:
+        """The update whose header this is."""
+        return Update(
+            vectors, self.local_steps, self.numbers, self.version, self.round, self.norm, self.compute,
+            refused=refused, busy=self.busy, accuracy=self.accuracy,
+        )  # fmt: skip
+
+
+_LAYOUT = Struct("=BBxxiII3q5d6d")  # count of numbers after the kind, then the fields in order; all 8-byte aligned
+_PADDING = [(0.0,) * (MAX_NUMBERS - count) for count in range(MAX_NUMBERS + 1)]  # of the numbers
+
+
+def read_header(frame: np.ndarray) -> Header:
+    """The header of a frame."""
+    kind, count, *fields = _LAYOUT.unpack_from(frame.data)
+    numbers = fields[-MAX_NUMBERS:]
+    return Header._make((kind, *fields[:-MAX_NUMBERS], tuple(numbers[:count])))
+
+
+class FrameFormat:
+    """The frames of a run with vectors (d,) of `dtype`, at most `vectors` in a message."""
 
     def __init__(self, d: int, dtype: np.dtype, vectors: int) -> None:
         self.d, self.dtype, self.vectors = d, dtype, vectors
-        self.inline = vectors * d * dtype.itemsize <= INLINE
-        self.size = 8 * HEAD + (vectors * d * dtype.itemsize if self.inline else 0)
+        self.inline = vectors * d * dtype.itemsize <= INLINE_BYTES
+        self.size = HEADER_BYTES + (vectors * d * dtype.itemsize if self.inline else 0)
 
-    def empty(self) -> np.ndarray:
-        """A frame to receive into, (size,) uint8."""
+    def buffer(self) -> np.ndarray:
+        """A buffer to receive a frame, (size,) uint8."""
         return np.zeros(self.size, np.uint8)
 
-    def head(self, frame: np.ndarray) -> list[float]:
-        """The numbers in a frame's head."""
-        return frame[: 8 * HEAD].view(np.float64).tolist()
-
-    def body(self, frame: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
+    def read_vectors(self, frame: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
         """Copies of the `count` vectors in a frame."""
-        end = 8 * HEAD + count * self.d * self.dtype.itemsize
-        return tuple(frame[8 * HEAD : end].view(self.dtype).reshape(count, self.d).copy())
+        end = HEADER_BYTES + count * self.d * self.dtype.itemsize
+        return tuple(frame[HEADER_BYTES:end].view(self.dtype).reshape(count, self.d).copy())
 
-    def pack(self, head: tuple[float, ...], vectors: tuple[np.ndarray, ...] = ()) -> list[np.ndarray]:
+    def pack(self, header: Header, vectors: tuple[np.ndarray, ...] = ()) -> list[np.ndarray]:
         """The buffers to send, in order: the frame, then the vectors that do not fit into it."""
         inside = vectors if self.inline else ()
-        frame = np.empty(8 * HEAD + len(inside) * self.d * self.dtype.itemsize, np.uint8)
-        frame[: 8 * HEAD].view(np.float64)[:] = *head, *(HEAD - len(head)) * (0.0,)
+        frame = np.empty(HEADER_BYTES + len(inside) * self.d * self.dtype.itemsize, np.uint8)
+        kind, *fields, numbers = header
+        _LAYOUT.pack_into(frame.data, 0, kind, len(numbers), *fields, *numbers, *_PADDING[len(numbers)])
         if inside:
-            frame[8 * HEAD :].view(self.dtype).reshape(len(inside), self.d)[:] = inside
+            frame[HEADER_BYTES:].view(self.dtype).reshape(len(inside), self.d)[:] = inside
         return [frame, *(() if self.inline else map(np.ascontiguousarray, vectors))]
-
-
-def message_head(i: int, m: Message, delay: float) -> tuple[float, ...]:
-    """kind, client, vectors, numbers, version, round, delay (s), work, then the numbers"""
-    return WORK, i, len(m.vectors), len(m.numbers), m.version, m.round, delay, m.work, *m.numbers
-
-
-def to_message(head: list[float], vectors: tuple[np.ndarray, ...]) -> tuple[int, Message, float]:
-    """(client, message, delay in s)"""
-    _, i, _, count, version, round, delay, work, *numbers = head
-    numbers = numbers[: int(count)]
-    return int(i), Message(vectors, tuple(numbers), int(work), int(version), int(round)), delay
-
-
-def update_head(i: int, u: Update) -> tuple[float, ...]:
-    """kind, client, vectors, numbers, version, local steps, norm, compute (s), busy (s), accuracy, then the numbers"""
-    head = UPDATE, i, len(u.vectors), len(u.numbers), u.version, u.local_steps, u.norm, u.compute, u.busy, u.accuracy
-    return *head, *u.numbers
-
-
-def to_update(head: list[float], vectors: tuple[np.ndarray, ...], round: int) -> Update:
-    """The update whose head and vectors came, in answer to the message of that round."""
-    _, _, _, count, version, steps, norm, compute, busy, accuracy, *numbers = head
-    numbers = numbers[: int(count)]
-    return Update(
-        vectors, int(steps), tuple(numbers), int(version), round, norm, compute, busy=busy, accuracy=accuracy
-    )  # fmt: skip

@@ -1,75 +1,92 @@
-"""The in-process link: all clients live in the server's process."""
+"""The in-process transport: all clients live in the server's process."""
 
 from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
+from typing import Any, Protocol
+
+import numpy as np
 
 from mpifl.algorithms.base import Message, Update
-from mpifl.client.worker import Failed, Worker
+from mpifl.memory import Memory
+from mpifl.transport.base import ClientError, PartStatus
 
 
-class InProcess:
-    """A link without a wire. Clients compute when they are sent a message, or where they can do so together, when an
-    update is asked for."""
+class Trainer(Protocol):
+    """Computes the clients' updates (`client.worker.Worker`)."""
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self._asked: dict[int, tuple[Message, float, float]] = {}  # client -> message, delay (s), when it was sent
+    memory: Memory  # where vectors live that clients compute with
+    batch_size: int  # most messages that `train_all` takes
+
+    def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | ClientError]: ...
+
+
+class InProcessTransport:
+    """Both ends in one (`base.ServerTransport`): messages reach the trainer without a wire.
+
+    Clients compute when they are sent a message, or where they can compute together, when an update is asked for. In a
+    checkpoint they are the clients of rank 1.
+    """
+
+    def __init__(self, trainer: Trainer, clients: int = 0) -> None:
+        self._trainer = trainer
+        self._messages: dict[int, tuple[Message, float, float]] = {}  # client -> message, delay (s), when it was sent
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
-        self._failed: dict[int, str] = {}  # clients that raised, and what, until `pop_client_failures` returns them
-        self._missed: list[tuple[int, str]] = []
-        self.on_marker: Callable[[int], None] = lambda number: None  # called to have the clients saved
+        self._errors: dict[int, str] = {}  # clients that raised, and what, until that is due
+        self._failures: list[tuple[int, str]] = []  # those that are due, until `pop_client_failures` returns them
+        self.rank_of = [1] * clients
+        self.live_ranks, self.unresponsive_ranks, self.stuck_ranks = {1}, set[int](), set[int]()
+        self.part_statuses: list[PartStatus] = []
+        self.signals: list[int] = []
+        self.on_marker: Callable[[int], None] = lambda number: None
+        self.on_poll: Callable[[], None] = lambda: None
+        self.on_stop: Callable[[], None] = lambda: None
 
+    # -- messages and updates ------------------------------------------------------------------------------------------
     def send(self, i: int, message: Message, delay: float) -> None:
-        self._asked[i] = message, delay, time.perf_counter()
-        if self.worker.most == 1:
+        self._messages[i] = message, delay, time.perf_counter()
+        if self._trainer.batch_size == 1:
             self._compute([i])
-
-    def resume(self, i: int, update: Update, held: float) -> None:
-        """Client i's update is under way already, held back for so long (s)."""
-        self._ready[i] = update._replace(vectors=tuple(map(self.worker.memory.outside, update.vectors)))
-        heapq.heappush(self._due, (time.perf_counter() + held, i))
-
-    def send_client_error(self, i: int, text: str) -> None:
-        """Client i raised."""
-        self._failed[i] = text
 
     def _compute(self, clients: list[int]) -> None:
         """Has these clients compute, and holds their updates back until the delays since their messages are over."""
-        asked = [(i, *self._asked.pop(i)) for i in clients]
-        memory = self.worker.memory
-        updates = self.worker.train_all(
-            [(i, message._replace(vectors=tuple(map(memory.inside, message.vectors)))) for i, message, _, _ in asked]
+        taken = [(i, *self._messages.pop(i)) for i in clients]
+        inside = self._trainer.memory.inside
+        updates = self._trainer.train_all(
+            [(i, message._replace(vectors=tuple(map(inside, message.vectors)))) for i, message, _, _ in taken]
         )
-        for (i, _, delay, sent), update in zip(asked, updates):
-            if isinstance(update, Failed):
+        for (i, _, delay, sent), update in zip(taken, updates):
+            if isinstance(update, ClientError):
                 self.send_client_error(i, update.text)
             else:
-                self.resume(i, update, sent + delay - time.perf_counter())
+                self.resend_update(i, update, sent + delay - time.perf_counter())
 
-    def _next(self, first: int | None = None) -> list[int]:
-        """Clients that compute together: `first`, if given, and those that were asked before others."""
-        order = [i for i in self._asked if i != first]
-        return ([] if first is None else [first]) + order[: self.worker.most - (first is not None)]
+    def _compute_all(self) -> None:
+        while self._messages:
+            self._compute(self._next_batch())
+
+    def _next_batch(self, first: int | None = None) -> list[int]:
+        """Clients that compute together: `first`, if given, and those with the oldest messages."""
+        order = [i for i in self._messages if i != first]
+        return ([] if first is None else [first]) + order[: self._trainer.batch_size - (first is not None)]
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
-        if i in self._asked:
-            self._compute(self._next(i))
-        self._due.clear()  # a clock that takes by client keeps the times itself
-        if i in self._failed:
-            self._miss(i)
+        if i in self._messages:
+            self._compute(self._next_batch(i))
+        self._due.clear()  # a clock that receives by client keeps the times itself
+        if i in self._errors:
+            self._failures.append((i, self._errors.pop(i)))
         return self._ready.pop(i, None)
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         end = time.perf_counter() + timeout
-        while self._asked:
-            self._compute(self._next())
-        for i in list(self._failed):
-            self._miss(i)
+        self._compute_all()
+        self._failures += self._errors.items()
+        self._errors.clear()
         due = self._due[0][0] if self._due else inf
         if due > end:
             time.sleep(max(0.0, end - time.perf_counter()))
@@ -81,41 +98,56 @@ class InProcess:
     def release_update(self, i: int) -> None:
         """Nothing to do: the update was made for this one use."""
 
-    # -- what a checkpoint keeps, and what goes wrong ------------------------------------------------------------------
-    def send_marker(self, number: int) -> None:
-        """Has the clients saved, once all that were asked have computed."""
-        while self._asked:
-            self._compute(self._next())
-        self.on_marker(number)
+    def poll(self) -> None:
+        self.on_poll()
 
-    def holding(self) -> dict[int, float]:
-        """How long updates are held back still (s), by client."""
+    def has_arrived(self, i: int) -> bool:
+        """Always: a client of this process computes when it is its turn."""
+        return True
+
+    def shut_down(self, code: int, timeout: float = inf) -> int:
+        self.on_stop()
+        dropped = len(self._ready) + len(self._messages)
+        for in_flight in (self._messages, self._ready, self._due):
+            in_flight.clear()
+        return dropped
+
+    # -- the clients' end ----------------------------------------------------------------------------------------------
+    def resend_update(self, i: int, update: Update, delay: float) -> None:
+        """Holds client i's update back for `delay` seconds from now."""
+        self._ready[i] = update._replace(vectors=tuple(map(self._trainer.memory.outside, update.vectors)))
+        heapq.heappush(self._due, (time.perf_counter() + delay, i))
+
+    def send_client_error(self, i: int, text: str) -> None:
+        self._errors[i] = text
+
+    def send_part_status(self, number: int, bytes: int, crc: int, error: str) -> None:
+        self.part_statuses.append(PartStatus(1, number, bytes, crc, error))
+
+    def remaining_delays(self) -> dict[int, float]:
+        """For how long updates are still held back (s), by client."""
         now = time.perf_counter()
         return {i: max(0.0, when - now) for when, i in self._due}
 
-    def poll(self) -> None:
-        """Nothing comes of itself."""
+    # -- checkpoints and failures --------------------------------------------------------------------------------------
+    def send_marker(self, number: int) -> None:
+        self._compute_all()
+        self.on_marker(number)
 
     def unreported_client_errors(self) -> set[int]:
-        return {*self._failed, *(i for i, _ in self._missed)}
-
-    def _miss(self, i: int) -> None:
-        text = self._failed.pop(i)
-        self._missed.append((i, text))
+        return {*self._errors, *(i for i, _ in self._failures)}
 
     def pop_client_failures(self) -> list[tuple[int, str]]:
-        missed, self._missed = self._missed, []
-        return missed
-
-    def has_arrived(self, i: int) -> bool:
-        """A client of this process computes when it is its turn."""
-        return True
+        failures, self._failures = self._failures, []
+        return failures
 
     def abandon_client(self, i: int) -> None:
         """Nothing to do: a client of this process always answers."""
 
-    def shut_down(self, code: int, timeout: float = inf) -> int:
-        dropped = len(self._ready) + len(self._asked)
-        for held in (self._asked, self._ready, self._due):
-            held.clear()
-        return dropped
+    def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
+        """None: there is one process."""
+        return []
+
+    def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
+        """Nowhere: there is one process."""
+        return ""

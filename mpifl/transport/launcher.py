@@ -73,6 +73,6 @@ def abort_all_ranks(comm: MPI.Comm, code: int) -> None:
 
 def _dead_ranks(comm: MPI.Comm, error: BaseException) -> set[int]:
     """The ranks that have died, where `error` is MPI's report of that."""
-    from mpifl.transport.mpi import MPI, dead
+    from mpifl.transport.mpi import MPI, dead_ranks
 
-    return dead(comm) if isinstance(error, MPI.Exception) else set()
+    return dead_ranks(comm) if isinstance(error, MPI.Exception) else set()

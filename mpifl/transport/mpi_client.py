@@ -1,7 +1,8 @@
-"""The clients' end of the MPI link, on each of the ranks 1 .. R-1; the server's end and the messages are in `mpi`."""
+"""The clients' end of the MPI transport, on each of the ranks 1 .. R-1."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,23 +15,22 @@ import numpy as np
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import described
 from mpifl.memory import HOST, Arrival, Departure, Memory
-from mpifl.transport import frames as wire
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.frames import Frames
-from mpifl.transport.mpi import DATA, FRAME, MPI, TEXT, post, wait
+from mpifl.transport.frames import FrameFormat, Header, Kind, read_header
+from mpifl.transport.mpi import DATA, FRAME, MPI, TEXT, send_frame, wait
 
-IDLE = 0.05  # s that a rank sleeps at a time while no message can come but the last
+HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are held back
 
 
-class Coming(NamedTuple):
-    """A message whose head is there, and whose vectors may still be under way."""
+class Received(NamedTuple):
+    """A frame whose vectors may still be in flight."""
 
-    head: list[float]
+    header: Header
     vectors: Arrival
     requests: list[MPI.Request]  # that fill the vectors' buffers
 
 
-class Leaving(NamedTuple):
+class Outgoing(NamedTuple):
     """An update that is not sent yet."""
 
     client: int
@@ -39,188 +39,193 @@ class Leaving(NamedTuple):
     text: bytes = b""  # why the update was refused
 
 
-class ClientEnd:
-    """The end of n clients on R-1 ranks; at most `vectors` vectors (d,) a message, which live in `memory`."""
+class MPIClientTransport:
+    """The clients' end (`base.ClientTransport`) of n clients on R-1 ranks; vectors (d,) live in `memory`."""
 
     def __init__(
         self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int, memory: Memory = HOST
     ) -> None:
-        self._comm, self._workers, self._memory = comm, comm.size - 1, memory
-        self._frames = Frames(d, dtype, vectors)
-        self._mine = len(range(comm.rank - 1, clients, self._workers))
-        self._frame = self._frames.empty()
-        self._request = comm.Recv_init(self._frame, 0, FRAME)
-        self._posted = False  # whether the frame's receive is under way
-        self._ahead: Coming | None = None  # a message that came while clients computed
-        self._came: dict[int, float] = {}  # client -> when its last message came
-        self._held: list[tuple[float, int, Leaving]] = []  # (perf_counter until which it is held back, client, update)
-        self._leaving: deque[Leaving] = deque()  # due, but their vectors may still be on their way out of the memory
-        self._sending: deque[tuple[list[MPI.Request], Leaving]] = deque()
-        self._ended = False  # whether the last message has come
+        """vectors: most in a message."""
+        self._comm, self._memory = comm, memory
+        self._format = FrameFormat(d, dtype, vectors)
+        self._hosted = len(range(comm.rank - 1, clients, comm.size - 1))  # clients on this rank
+        self._frame = self._format.buffer()
+        self._frame_receive = comm.Recv_init(self._frame, 0, FRAME)
+        self._receiving = False  # whether the frame's receive is in progress
+        self._early: Received | None = None  # a frame that arrived while clients computed
+        self._arrival_time: dict[int, float] = {}  # perf_counter, of each client's last message
+        self._held: list[tuple[float, int, Outgoing]] = []  # (perf_counter until which it is held back, client, update)
+        self._due: deque[Outgoing] = deque()  # their vectors may still be on their way out of the memory
+        self._sending: deque[tuple[list[MPI.Request], Outgoing]] = deque()
+        self._stopped = False  # whether the last frame has arrived
         self.code = 0
-        self.signals: list[int] = []  # that this rank hears; each is told to the server, once
-        self._told = 0
-        self.marked: Callable[[int], None] = lambda number: None  # called between two jobs: a checkpoint is to be made
-        self.hosting: Callable[[int], None] = lambda i: None  # likewise: one more client, described in what follows
-        self.idle: Callable[[], None] = lambda: None  # called now and then while nothing comes
-        self.ending: Callable[[], None] = lambda: None  # called before the server hears goodbye
+        self.signals: list[int] = []  # that this rank has received; each is reported to the server, once
+        self._signals_reported = 0
+        self.on_marker: Callable[[int], None] = lambda number: None  # called between two messages
+        self.on_host: Callable[[int], None] = lambda i: None  # likewise; receives what describes the client
+        self.on_poll: Callable[[], None] = lambda: None  # called now and then
+        self.on_stop: Callable[[], None] = lambda: None  # called before the last frame to the server
 
     # -- messages ------------------------------------------------------------------------------------------------------
     def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
-        group: list[tuple[int, Message, float]] = []
+        batch: list[tuple[int, Message, float]] = []
         while True:
-            came = self._next(wait=not group)
-            if came and came.head[0] == wire.WORK:
-                wait(*came.requests)
-                came.vectors.load()
-                group.append(wire.to_message(came.head, came.vectors.get()))
-                if len(group) < most:
+            received = self._next(wait=not batch)
+            if received and received.header.kind == Kind.MESSAGE:
+                wait(*received.requests)
+                received.vectors.load()
+                header = received.header
+                batch.append((header.subject, header.to_message(received.vectors.get()), header.delay))
+                if len(batch) < most:
                     continue
-            if came and came.head[0] == wire.STOP:
-                self.code, self._ended = int(came.head[1]), True
-            if group:
-                yield group
-                group = []
-            if self._ended:
+            if received and received.header.kind == Kind.STOP:
+                self.code, self._stopped = received.header.subject, True
+            if batch:
+                yield batch
+                batch = []
+            if self._stopped:
                 break
-            if came and came.head[0] == wire.MARK:
-                self.marked(int(came.head[1]))
-            elif came and came.head[0] == wire.HOST:
-                self._mine += 1
-                self.hosting(int(came.head[1]))
-        self.ending()
-        self._goodbye()
+            if received and received.header.kind == Kind.MARKER:
+                self.on_marker(received.header.subject)
+            elif received and received.header.kind == Kind.HOST:
+                self._hosted += 1
+                self.on_host(received.header.subject)
+        self.on_stop()
+        self._close()
 
-    def _next(self, wait: bool) -> Coming | None:
-        """The next message; None where none is there to `wait` for."""
-        ahead, self._ahead = self._ahead, None
-        if ahead or not (head := self._receive(wait)):
-            return ahead
-        if head[0] != wire.WORK:
-            return Coming(head, Arrival(()), [])
-        i, count, frames = int(head[1]), int(head[2]), self._frames
-        self._came[i] = time.perf_counter()
-        if frames.inline:
-            vectors = [self._memory.inside(v) for v in frames.body(self._frame, count)]
-            return Coming(head, Arrival(vectors), [])
-        room = self._memory.arrival(count, frames.d, frames.dtype)
-        return Coming(head, room, [self._comm.Irecv(b, 0, DATA + i) for b in room.buffers])
+    def _next(self, wait: bool) -> Received | None:
+        """The next frame; None where none has arrived and there is no `wait`."""
+        early, self._early = self._early, None
+        if early or not (header := self._receive(wait)):
+            return early
+        if header.kind != Kind.MESSAGE:
+            return Received(header, Arrival(()), [])
+        i, count, format = header.subject, header.length, self._format
+        self._arrival_time[i] = time.perf_counter()
+        if format.inline:
+            vectors = [self._memory.inside(v) for v in format.read_vectors(self._frame, count)]
+            return Received(header, Arrival(vectors), [])
+        arrival = self._memory.arrival(count, format.d, format.dtype)
+        return Received(header, arrival, [self._comm.Irecv(b, 0, DATA + i) for b in arrival.buffers])
 
-    def _receive(self, wait: bool) -> list[float] | None:
-        """The head of the next frame, sending held updates as they fall due; None where none is there to `wait` for.
+    def _receive(self, wait: bool) -> Header | None:
+        """The header of the next frame, sending held updates as they fall due; None where none is there.
 
-        While all updates of the rank are held back, only the end of the run can be announced: no need to look often.
+        While all updates of the rank are held back, only the end of the run can arrive: it polls less often.
         """
-        if not self._posted:
-            self._request.Start()
-            self._posted = True
+        if not self._receiving:
+            self._frame_receive.Start()
+            self._receiving = True
         if wait:  # also where messages are always there
             self._report()
             self._flush(time.perf_counter())
         backoff = Backoff()
-        while not self._request.Test():
+        while not self._frame_receive.Test():
             if not wait:
                 return None
             self._report()
-            if self._held or self._leaving or self._sending:
+            if self._held or self._due or self._sending:
                 self._flush(time.perf_counter())
             if not self._held:
                 backoff.sleep()
-            elif len(self._held) == self._mine:
-                time.sleep(max(0.0, min(self._held[0][0] - time.perf_counter(), IDLE)))
+            elif len(self._held) == self._hosted:
+                time.sleep(max(0.0, min(self._held[0][0] - time.perf_counter(), HELD_INTERVAL)))
             else:
                 backoff.sleep(self._held[0][0] - time.perf_counter())
-        self._posted = False
-        return self._frames.head(self._frame)
+        self._receiving = False
+        return read_header(self._frame)
 
     def poll(self) -> None:
-        """Called while clients compute: sends what is due and ready, and takes in one message, which then waits."""
+        """Sends what is due and ready, and receives one frame, which then waits; called while clients compute."""
         self._report()
         self._flush(time.perf_counter())
-        if self._ended:  # a receive that is posted now would not be answered
+        if self._stopped:  # a receive that is started now would never complete
             return
-        self._ahead = self._next(wait=False)
-        if self._ahead and MPI.Request.Testall(self._ahead.requests):
-            self._ahead.vectors.load()
+        self._early = self._next(wait=False)
+        if self._early and MPI.Request.Testall(self._early.requests):
+            self._early.vectors.load()
 
     # -- updates -------------------------------------------------------------------------------------------------------
     def send_update(self, i: int, update: Update, delay: float) -> None:
-        head, vectors, frames = wire.update_head(i, update), update.vectors, self._frames
+        header, vectors, format = Header.of_update(i, update), update.vectors, self._format
         text = update.refused.encode()
         if text:
-            frame, out = frames.pack((wire.REFUSED, i, len(text), *head[3:])), Departure(())
-        elif frames.inline:
-            frame, out = frames.pack(head, tuple(map(self._memory.outside, vectors))), Departure(())
+            frame, departure = format.pack(header._replace(length=len(text))), Departure(())
+        elif format.inline:
+            frame, departure = format.pack(header, tuple(map(self._memory.outside, vectors))), Departure(())
         else:
-            frame, out = frames.pack(head), self._memory.departure(vectors, frames.d, frames.dtype)
-        leaving = Leaving(i, frame, out, text)
+            frame, departure = format.pack(header), self._memory.departure(vectors, format.d, format.dtype)
+        outgoing = Outgoing(i, frame, departure, text)
         if delay > 0:
-            heappush(self._held, (self._came[i] + delay, i, leaving))
+            heappush(self._held, (self._arrival_time[i] + delay, i, outgoing))
         else:
-            self._leaving.append(leaving)
+            self._due.append(outgoing)
             self._flush(-inf)
 
     def _flush(self, until: float) -> None:
-        """Sends what was held until then, as far as it is ready, and lets go of what has been sent."""
+        """Sends what was held back until then, as far as it is ready, and frees what has been sent."""
         while self._held and self._held[0][0] <= until:
-            self._leaving.append(heappop(self._held)[2])
-        while self._leaving and self._leaving[0].vectors.ready():
-            leaving = self._leaving.popleft()
-            buffers = [*leaving.frame, *leaving.vectors.buffers]
-            requests = post(self._comm, buffers, 0, leaving.client)
-            if leaving.text:
-                requests.append(self._comm.Isend(leaving.text, 0, TEXT))
-            self._sending.append((requests, leaving))
-            self._look()
-        self._look()
+            self._due.append(heappop(self._held)[2])
+        while self._due and self._due[0].vectors.ready():
+            outgoing = self._due.popleft()
+            buffers = [*outgoing.frame, *outgoing.vectors.buffers]
+            requests = send_frame(self._comm, buffers, 0, outgoing.client)
+            if outgoing.text:
+                requests.append(self._comm.Isend(outgoing.text, 0, TEXT))
+            self._sending.append((requests, outgoing))
+            self._test_sends()
+        self._test_sends()
 
-    def _look(self) -> None:
-        """Looks at two sends, for one that is added: the server fetches them in an order of its own."""
+    def _test_sends(self) -> None:
+        """Tests two sends, for each one that is started: the server receives them in an order of its own."""
         for _ in range(min(2, len(self._sending))):
             if MPI.Request.Testall(self._sending[0][0]):
                 self._sending.popleft()[1].vectors.over()
             else:
                 self._sending.rotate(-1)
 
-    def _goodbye(self) -> None:
+    def _close(self) -> None:
+        """Sends all that is held back, and the last frame."""
         backoff = Backoff()
-        while self._held or self._leaving:
+        while self._held or self._due:
             self._flush(inf)
             backoff.sleep()
-        self._request.Free()
-        bye = post(self._comm, self._frames.pack((wire.BYE,)), 0)
-        wait(*(r for requests, _ in self._sending for r in requests), *bye)
+        self._frame_receive.Free()
+        goodbye = send_frame(self._comm, self._format.pack(Header(Kind.GOODBYE)), 0)
+        wait(*(r for requests, _ in self._sending for r in requests), *goodbye)
 
-    def resume(self, i: int, update: Update, held: float) -> None:
-        """Client i's update was under way when the run was saved, and held back for so long still (s)."""
-        self._came[i] = time.perf_counter()
-        self.send_update(i, update, held)
+    def resend_update(self, i: int, update: Update, delay: float) -> None:
+        """Sends client i's update, which was in flight when the run was saved, once `delay` seconds have passed."""
+        self._arrival_time[i] = time.perf_counter()
+        self.send_update(i, update, delay)
 
-    def holding(self) -> dict[int, float]:
-        """How long updates are held back still (s), by client."""
+    def remaining_delays(self) -> dict[int, float]:
+        """For how long updates are still held back (s), by client."""
         now = time.perf_counter()
         return {i: max(0.0, due - now) for due, i, _ in self._held}
 
-    # -- words ---------------------------------------------------------------------------------------------------------
-    def say(self, *head: float, text: str = "") -> None:
-        """Tells the server something, with the length of the text that follows as its last number."""
+    # -- reports -------------------------------------------------------------------------------------------------------
+    def _send_report(self, kind: Kind, subject: int, text: str = "") -> None:
+        """Sends the server a frame and the text that follows it."""
         raw = text.encode()
-        requests = post(self._comm, self._frames.pack((*head, len(raw))), 0)
+        requests = send_frame(self._comm, self._format.pack(Header(kind, subject, len(raw))), 0)
         wait(*requests, *([self._comm.Isend(raw, 0, TEXT)] if raw else ()))
 
     def _report(self) -> None:
-        """Tells of signals, and whatever else is to be told while nothing comes."""
-        while self._told < len(self.signals):
-            self._told += 1
-            self.say(wire.SIGNAL, self.signals[self._told - 1])
-        self.idle()
+        while self._signals_reported < len(self.signals):
+            self._signals_reported += 1
+            self._send_report(Kind.SIGNAL, self.signals[self._signals_reported - 1])
+        self.on_poll()
+
+    def send_part_status(self, number: int, bytes: int, crc: int, error: str) -> None:
+        """Reports this rank's part of a checkpoint: durable, or failed."""
+        self._send_report(Kind.PART_STATUS, number, json.dumps([bytes, crc, error]))
 
     def send_client_error(self, i: int, text: str) -> None:
-        """Tells the server what client i raised."""
-        self.say(wire.RAISED, i, text=text)
+        self._send_report(Kind.CLIENT_ERROR, i, text)
 
     def fail(self, error: BaseException) -> None:
-        """Tells the server that this rank cannot go on, and waits for the end of the run."""
+        """Reports that this rank cannot continue, and waits for the end of the run."""
         self.send_client_error(-1, described(self._comm.rank, error))
-        for _ in self.messages(1):  # taken in and dropped
+        for _ in self.messages(1):  # received and dropped
             pass

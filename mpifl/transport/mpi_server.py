@@ -1,186 +1,212 @@
-"""The server's end of the MPI link, on rank 0; bounded memory.
+"""The server's end of the MPI transport, on rank 0; bounded memory.
 
-Client i of n lives on rank 1 + i mod (R-1), until it is moved. An update comes as a frame (see `wire`), for which one
+Client i of n lives on rank 1 + i mod (R-1), until it is moved. An update comes as a frame (`frames`), for which one
 persistent receive a rank is posted; vectors too large for it wait at the sender until one of a pool of reused buffers
-is free. Large messages leave by Isend straight from the model's array, which lives until its sends are complete.
+is free. Large messages leave by Isend straight from the model's array, which lives until its sends complete.
 
-Where the MPI tells of deaths (ULFM) the link goes on with the living: a failed call only says that somebody is dead, so
-the dead are looked up, what is under way to or from them is forgotten, and their clients are lost.
+Where the MPI reports deaths (ULFM) the transport continues with the live ranks: a failed call only says that some rank
+is dead, so the dead ones are looked up, what is in flight to or from them is forgotten, and their clients have failed.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
+from typing import Any
 
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
-from mpifl.transport import frames as wire
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.base import PartStatus
-from mpifl.transport.frames import Frames
-from mpifl.transport.mpi import FRAME, MPI, SETUP, STUCK, TEXT, Outgoing, dead, post, wait
-from mpifl.transport.receive_pool import ReceivePool
+from mpifl.transport.frames import WITH_TEXT, FrameFormat, Header, Kind, read_header
+from mpifl.transport.handshake import array_specs, setup_buffers
+from mpifl.transport.mpi import (
+    DATA,
+    FRAME,
+    MPI,
+    SETUP,
+    STUCK_TIMEOUT,
+    TEXT,
+    SendQueue,
+    dead_ranks,
+    send_frame,
+    wait,
+)
 
-UNSEEN = 64  # sends of small frames, which are copies, that may go without a look at whether they are done
+UNTESTED_SENDS = 64  # sends of small frames, which are copies, before the first test whether they are complete
+POOL_BYTES = 256 << 20  # most memory in the buffers that receive large vectors
+POOL_BUFFERS = 32
 
 
-class ServerEnd:
-    """The server's end: a link for n clients on the other ranks of `comm`; at most `vectors` vectors a message."""
+class MPIServerTransport:
+    """The server's end (`base.ServerTransport`) for n clients on the other ranks of `comm`."""
 
-    def __init__(self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int) -> None:
-        self._comm, self._workers = comm, comm.size - 1
-        self._frames = frames = Frames(d, dtype, vectors)
-        self._arriving = [frames.empty() for _ in range(self._workers)]
-        self._posts = [comm.Recv_init(f, r, FRAME) for r, f in enumerate(self._arriving, 1)]
+    def __init__(
+        self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int,
+        shard: Callable[[int], Sequence[np.ndarray]] = lambda i: [],
+    ) -> None:  # fmt: skip
+        """vectors: most in a message; shard: the data of a client that moves to another rank."""
+        self._comm, self._workers, self._shard = comm, comm.size - 1, shard
+        self._format = FrameFormat(d, dtype, vectors)
+        self._frames = [self._format.buffer() for _ in range(self._workers)]  # rank r + 1's next frame
+        self._frame_receives = [comm.Recv_init(f, r, FRAME) for r, f in enumerate(self._frames, 1)]
         self.rank_of = [1 + i % self._workers for i in range(clients)]
-        self.live_ranks = set(range(1, comm.size))  # ranks that take part in the run
-        self._requests: list[MPI.Request] = [*self._posts]  # the frames' receives, then those of vectors
-        self._fetches = ReceivePool(comm, frames, clients, self._requests)
-        self._announced: dict[tuple[int, int], list[float]] = {}  # (client, rank) -> head of an update, in order
-        self._rounds: dict[int, int] = {}  # client -> round of its last message
+        self.live_ranks = set(range(1, comm.size))
+        self._requests: list[MPI.Request] = [*self._frame_receives]  # those of the frames, then those of the pool
+        self._pool = ReceivePool(comm, self._format, clients, self._requests)
+        self._announced: dict[tuple[int, int], Header] = {}  # (client, rank) -> an update whose vectors wait, in order
         self._ready: dict[int, Update] = {}  # complete updates, in order of completion
-        self._slots: dict[int, int] = {}  # and their slots, by client
-        self._outgoing = Outgoing(self._bury)
-        self._graves: list[object] = []  # buffers that a dead rank's messages may still touch
-        self._gone: set[int] = set()  # ranks that have said goodbye
-        self._failed: dict[int, str] = {}  # clients that were lost, and why, until `pop_client_failures` returns them
-        self._missed: list[tuple[int, str]] = []
-        self.unresponsive_ranks: set[int] = set()  # ranks of clients that were given up
-        self._broken = ""  # what made a rank unable to go on, until it is raised
-        self.part_statuses: list[PartStatus] = []  # of checkpoints, as ranks tell of them
-        self.signals: list[int] = []  # that client ranks have heard
-        self.stuck_ranks: set[int] = set()  # ranks that did not say goodbye
+        self._slots: dict[int, int] = {}  # and their slots in the pool, by client
+        self._sends = SendQueue(self._handle_death)
+        self._quarantined: list[object] = []  # buffers that MPI may still write for a dead rank
+        self._closed: set[int] = set()  # ranks that have sent their last frame
+        self._errors: dict[int, str] = {}  # clients that failed, and why, until that is due
+        self._failures: list[tuple[int, str]] = []  # those that are due, until `pop_client_failures` returns them
+        self.unresponsive_ranks: set[int] = set()
+        # Ranks that a client has left, by client: what they still send of it is recognised by the rank that it is from.
+        self._left: dict[int, set[int]] = {}
+        self._rank_error = ""  # why a rank cannot continue, until it is raised
+        self.part_statuses: list[PartStatus] = []
+        self.signals: list[int] = []
+        self.stuck_ranks: set[int] = set()
         for rank in range(1, comm.size):
-            self._listen(rank)
+            self._receive_frame(rank)
 
     # -- out -----------------------------------------------------------------------------------------------------------
-    def expect_update(self, i: int, round: int) -> None:
-        """Client i was sent the message of this round before: its update comes of itself."""
-        self._rounds[i] = round
-
     def send(self, i: int, message: Message, delay: float) -> None:
-        buffers = self._frames.pack(wire.message_head(i, message, delay), message.vectors)
-        self._rounds[i] = message.round
-        self._post(buffers, self.rank_of[i], i)
-        if not self._frames.inline or len(self._outgoing) >= UNSEEN:
-            self._outgoing.look()
+        buffers = self._format.pack(Header.of_message(i, message, delay), message.vectors)
+        self._send(buffers, self.rank_of[i], i)
+        if not self._format.inline or len(self._sends) >= UNTESTED_SENDS:
+            self._sends.poll()
 
-    def _post(self, buffers: list[np.ndarray], rank: int, client: int = 0) -> None:
+    def _send(self, buffers: list[np.ndarray], rank: int, client: int = 0) -> None:
         if rank in self.live_ranks:
-            self._outgoing.add(lambda: post(self._comm, buffers, rank, client), buffers, rank)
+            self._sends.start(lambda: send_frame(self._comm, buffers, rank, client), buffers, rank)
 
     def send_marker(self, number: int) -> None:
-        """Has every rank write its part of a checkpoint, when it has worked off what it was sent before."""
         for rank in sorted(self.live_ranks):
-            self._post(self._frames.pack((wire.MARK, number)), rank)
+            self._send(self._format.pack(Header(Kind.MARKER, number)), rank)
 
-    def move(self, i: int, rank: int, words: list[np.ndarray]) -> None:
-        """Has a rank host client i, of which `words` say all it needs (`mpifl.transport.handshake`)."""
-        self._failed.pop(i, None)
+    def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
+        """Moves client i to the rank with the fewest clients, of those that answer and never hosted it."""
+        left = self._left.setdefault(i, set())
+        left.add(self.rank_of[i])
+        able = sorted(self.live_ranks - self.unresponsive_ranks - left)
+        if not able:
+            return ""
+        rank = min(able, key=self.rank_of.count)
+        shard = self._shard(i)
+        text = {"shard": array_specs(shard), "consumed": array_specs(consumed), "saved": saved}
+        buffers = setup_buffers(text, [*shard, *consumed])
+        self._errors.pop(i, None)
         self.rank_of[i] = rank
-        self._post(self._frames.pack((wire.HOST, i)), rank)
-        self._outgoing.add(lambda: [self._comm.Isend(w, rank, SETUP) for w in words], words, rank)
+        self._send(self._format.pack(Header(Kind.HOST, i)), rank)
+        self._sends.start(lambda: [self._comm.Isend(b, rank, SETUP) for b in buffers], buffers, rank)
+        return f"to rank {rank}"
 
     # -- in ------------------------------------------------------------------------------------------------------------
-    def _fetch(self, key: tuple[int, int]) -> None:
+    def _receive_vectors(self, key: tuple[int, int]) -> None:
         """Starts the receives of an announced update into a free buffer."""
         try:
-            self._fetches.start(*key, self._announced.pop(key))
+            self._pool.start(*key, self._announced.pop(key))
         except MPI.Exception as error:
-            self._bury(error)
+            self._handle_death(error)
 
-    def _progress(self, fetch: bool) -> bool:
-        """Takes in what has arrived, without waiting; whether anything had. Raises RunFailed for a rank's error."""
-        while fetch and self._announced and self._fetches.free:
-            self._fetch(next(iter(self._announced)))
+    def _progress(self, receive_vectors: bool) -> bool:
+        """Handles what has arrived, without waiting; whether anything had. Raises RunFailed for a rank's error."""
+        while receive_vectors and self._announced and self._pool.free:
+            self._receive_vectors(next(iter(self._announced)))
         try:
             done = MPI.Request.Testsome(self._requests) or ()
         except MPI.Exception as error:
-            self._bury(error)
-            done = self._done()
-        self._fetches.over(done)
+            self._handle_death(error)
+            done = self._test_each()
+        self._pool.completed(done)
         for k in done:
             if k < self._workers:
-                self._frame(k + 1)
+                self._handle_frame(k + 1)
             else:
-                self._vector(k)
-        if broken := self._broken:
-            self._broken = ""
-            raise RunFailed(broken)
+                self._handle_vector(k)
+        if error_text := self._rank_error:
+            self._rank_error = ""
+            raise RunFailed(error_text)
         return bool(done)
 
-    def _listen(self, rank: int) -> None:
-        """Waits for a rank's next frame."""
+    def _receive_frame(self, rank: int) -> None:
+        """Starts the receive of a rank's next frame."""
         try:
             if rank in self.live_ranks:
-                self._posts[rank - 1].Start()
+                self._frame_receives[rank - 1].Start()
         except MPI.Exception as error:
-            self._bury(error)
+            self._handle_death(error)
 
-    def _frame(self, rank: int) -> None:
-        if rank not in self.live_ranks:  # it died just now
+    def _handle_frame(self, rank: int) -> None:
+        if rank not in self.live_ranks:  # it has just died
             return
-        head = self._frames.head(self._arriving[rank - 1])
-        kind, i = int(head[0]), int(head[1])
-        text = self._text(rank, int(head[wire.TEXTS[kind]])) if kind in wire.TEXTS else ""
-        here = kind in (wire.UPDATE, wire.REFUSED, wire.RAISED) and self.rank_of[i] == rank
-        if kind == wire.UPDATE and not self._frames.inline:
-            self._announced[i, rank] = head
-        elif kind == wire.UPDATE and here:
-            vectors = self._frames.body(self._arriving[rank - 1], int(head[2]))
-            self._ready[i] = wire.to_update(head, vectors, self._rounds[i])
-        elif kind == wire.REFUSED and here:
-            self._ready[i] = wire.to_update(head, (), self._rounds[i])._replace(refused=text)
-        elif kind == wire.RAISED and i < 0:
-            self._broken = text
-        elif kind == wire.RAISED and here:
-            self._failed[i] = text
-        elif kind == wire.SAVED:
-            self.part_statuses.append(PartStatus(rank, i, int(head[2]), int(head[3]), text))
-        elif kind == wire.SIGNAL:
+        header = read_header(self._frames[rank - 1])
+        kind, i = header.kind, header.subject
+        text = self._receive_text(rank, header.length) if kind in WITH_TEXT else ""
+        if kind == Kind.UPDATE and not self._format.inline:
+            self._announced[i, rank] = header
+        elif kind == Kind.UPDATE:
+            if self.rank_of[i] == rank:  # else it was moved or abandoned
+                vectors = self._format.read_vectors(self._frames[rank - 1], header.length)
+                self._ready[i] = header.to_update(vectors)
+        elif kind == Kind.REFUSED:
+            if self.rank_of[i] == rank:
+                self._ready[i] = header.to_update((), refused=text)
+        elif kind == Kind.CLIENT_ERROR:
+            if i < 0:
+                self._rank_error = text
+            elif self.rank_of[i] == rank:
+                self._errors[i] = text
+        elif kind == Kind.PART_STATUS:
+            self.part_statuses.append(PartStatus(rank, i, *json.loads(text)))
+        elif kind == Kind.SIGNAL:
             self.signals.append(i)
-        elif kind == wire.BYE:
-            self._gone.add(rank)
+        elif kind == Kind.GOODBYE:
+            self._closed.add(rank)
             return  # nothing follows
-        self._listen(rank)
+        self._receive_frame(rank)
 
-    def _text(self, rank: int, length: int) -> str:
+    def _receive_text(self, rank: int, length: int) -> str:
         """The text that follows a frame; what there is of it, where the rank dies."""
         text = bytearray(length)
         if length:
             try:
                 wait(self._comm.Irecv(text, rank, TEXT))
             except MPI.Exception as error:
-                self._graves.append(text)
-                self._bury(error)
+                self._quarantined.append(text)
+                self._handle_death(error)
         return text.decode("utf-8", "replace")
 
-    def _vector(self, k: int) -> None:
-        if not (complete := self._fetches.arrived(k)):
+    def _handle_vector(self, k: int) -> None:
+        if not (complete := self._pool.received(k)):
             return
-        slot, i, rank, head = complete
-        if self.rank_of[i] != rank:  # it was given up, and lives elsewhere
-            self._fetches.free.append(slot)
+        slot, i, rank, header = complete
+        if self.rank_of[i] != rank:  # it was moved or abandoned
+            self._pool.free.append(slot)
             return
-        self._ready[i] = wire.to_update(head, self._fetches.vectors(slot, int(head[2])), self._rounds[i])
+        self._ready[i] = header.to_update(self._pool.vectors(slot, header.length))
         self._slots[i] = slot
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         end = time.perf_counter() + timeout
         backoff = Backoff()
         while not self._ready:
-            if self._progress(fetch=True):
+            if self._progress(receive_vectors=True):
                 backoff.reset()
             elif (left := end - time.perf_counter()) <= 0:
                 break
             else:
                 backoff.sleep(left)
-        for i in [i for i in self._failed if i not in self._ready]:
-            self._missed.append((i, self._failed.pop(i)))
+        for i in [i for i in self._errors if i not in self._ready]:
+            self._failures.append((i, self._errors.pop(i)))
         i = next(iter(self._ready), -1)
         return (i, self._ready.pop(i)) if i >= 0 else None
 
@@ -188,12 +214,12 @@ class ServerEnd:
         end = time.perf_counter() + timeout
         backoff = Backoff()
         while i not in self._ready:
-            if i in self._failed:
-                self._missed.append((i, self._failed.pop(i)))
+            if i in self._errors:
+                self._failures.append((i, self._errors.pop(i)))
                 return None
-            if (key := (i, self.rank_of[i])) in self._announced and self._fetches.free:
-                self._fetch(key)
-            if self._progress(fetch=False):
+            if (key := (i, self.rank_of[i])) in self._announced and self._pool.free:
+                self._receive_vectors(key)
+            if self._progress(receive_vectors=False):
                 backoff.reset()
             elif (left := end - time.perf_counter()) <= 0:
                 return None
@@ -203,76 +229,77 @@ class ServerEnd:
 
     def release_update(self, i: int) -> None:
         if i in self._slots:
-            self._fetches.free.append(self._slots.pop(i))
+            self._pool.free.append(self._slots.pop(i))
 
-    # -- what goes wrong -----------------------------------------------------------------------------------------------
-    def _bury(self, error: MPI.Exception) -> None:
-        """Forgets what has to do with ranks that have died. Raises the error where nobody has."""
-        died = dead(self._comm) & self.live_ranks
-        if not died and error.Get_error_class() != MPI.ERR_PROC_FAILED:  # else it is of a rank that is buried already
+    def poll(self) -> None:
+        """Handles what has arrived, without waiting; receives no large vectors, of which `receive_from` chooses."""
+        while self._progress(receive_vectors=False):
+            pass
+
+    # -- failures ------------------------------------------------------------------------------------------------------
+    def _handle_death(self, error: MPI.Exception) -> None:
+        """Forgets what is in flight to or from ranks that have died. Raises the error where none has."""
+        died = dead_ranks(self._comm) & self.live_ranks
+        if not died and error.Get_error_class() != MPI.ERR_PROC_FAILED:  # else it is of a rank that is forgotten
             raise error
         self.live_ranks -= died
         for rank in died:
             self._requests[rank - 1] = MPI.REQUEST_NULL
         for key in [key for key in self._announced if key[1] in died]:
             del self._announced[key]
-        for i in [i for i, rank in enumerate(self.rank_of) if rank in died and i not in self._failed]:
-            self._failed[i] = f"rank {self.rank_of[i]} died"
-        self._fetches.drop(lambda i, rank: rank in died)
-        self._outgoing.bury(died)
+        for i in [i for i, rank in enumerate(self.rank_of) if rank in died and i not in self._errors]:
+            self._errors[i] = f"rank {self.rank_of[i]} died"
+        self._pool.abandon(lambda i, rank: rank in died)
+        self._sends.forget_ranks(died)
 
-    def _done(self) -> list[int]:
-        """Which requests are over, looked at one by one: a call for all of them that fails does not say."""
+    def _test_each(self) -> list[int]:
+        """Which requests are complete, tested one by one: a failed test of all of them does not say."""
         found = []
-        for k in [*(rank - 1 for rank in self.live_ranks - self._gone), *self._fetches.coming]:
+        for k in [*(rank - 1 for rank in self.live_ranks - self._closed), *self._pool.active]:
             try:
                 if self._requests[k].Test():
                     found.append(k)
-            except MPI.Exception:  # of a rank that died just now: the next call for all finds it
+            except MPI.Exception:  # of a rank that has just died: the next test of all finds it
                 continue
         return found
 
     def pop_client_failures(self) -> list[tuple[int, str]]:
-        missed, self._missed = self._missed, []
-        return missed
+        failures, self._failures = self._failures, []
+        return failures
 
     def unreported_client_errors(self) -> set[int]:
-        return {i for i in (*self._failed, *(i for i, _ in self._missed)) if self.rank_of[i] in self.live_ranks}
+        failed = (*self._errors, *(i for i, _ in self._failures))
+        return {i for i in failed if self.rank_of[i] in self.live_ranks}
 
     def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
         found = [i for i, rank in enumerate(self.rank_of) if rank and rank not in self.live_ranks]
         for i in found:
-            self._failed.pop(i, None)
+            self._errors.pop(i, None)
             if self._ready.pop(i, None):
                 self.release_update(i)
-        self._missed = [(i, why) for i, why in self._missed if i not in found]
+        self._failures = [(i, reason) for i, reason in self._failures if i not in found]
         return [(i, f"rank {self.rank_of[i]} died") for i in found]
 
     def has_arrived(self, i: int) -> bool:
         self.poll()
-        return i in self._ready or i in self._failed or (i, self.rank_of[i]) in self._announced
+        return i in self._ready or i in self._errors or (i, self.rank_of[i]) in self._announced
 
     def abandon_client(self, i: int) -> None:
         rank, self.rank_of[i] = self.rank_of[i], 0  # of no rank: what it still sends is dropped
         self.unresponsive_ranks.add(rank)
-        self._failed.pop(i, None)
-        self._fetches.drop(lambda j, r: (j, r) == (i, rank))
-
-    def poll(self) -> None:
-        """Handles what has arrived, without waiting; receives no large vectors, of which `receive_from` chooses."""
-        while self._progress(fetch=False):
-            pass
+        self._errors.pop(i, None)
+        self._pool.abandon(lambda j, r: (j, r) == (i, rank))
 
     # -- the end -------------------------------------------------------------------------------------------------------
     def shut_down(self, code: int, timeout: float = inf) -> int:
         for rank in sorted(self.live_ranks):
-            self._post(self._frames.pack((wire.STOP, code)), rank)
+            self._send(self._format.pack(Header(Kind.STOP, code)), rank)
         for i in [i for i in self._slots if i not in self._ready]:  # in use when the run broke off
             self.release_update(i)
         dropped, backoff, end = 0, Backoff(), time.perf_counter() + timeout
-        while (missing := self.live_ranks - self._gone) or self._fetches.slots or self._ready or self._announced:
+        while (running := self.live_ranks - self._closed) or self._pool.slots or self._ready or self._announced:
             try:
-                if self._progress(fetch=True):
+                if self._progress(receive_vectors=True):
                     backoff.reset()
                     end = time.perf_counter() + timeout
                 else:
@@ -283,13 +310,71 @@ class ServerEnd:
                 del self._ready[i]
                 self.release_update(i)
                 dropped += 1
-            if missing and missing <= self.unresponsive_ranks:  # who may never come
-                end = min(end, time.perf_counter() + STUCK)
+            if running and running <= self.unresponsive_ranks:  # they may never end
+                end = min(end, time.perf_counter() + STUCK_TIMEOUT)
             if time.perf_counter() > end:
-                waiting = {rank for _, rank in self._announced} | {rank for _, rank, *_ in self._fetches.slots.values()}
-                self.stuck_ranks = missing | waiting
+                sending = {rank for _, rank in self._announced} | {rank for _, rank, *_ in self._pool.slots.values()}
+                self.stuck_ranks = running | sending
                 return dropped
-        self._outgoing.drain()
+        self._sends.drain()
         for rank in self.live_ranks:
-            self._posts[rank - 1].Free()
+            self._frame_receives[rank - 1].Free()
         return dropped
+
+
+class ReceivePool:
+    """Receives of vectors too large for a frame, into a bounded number of buffers that are reused."""
+
+    def __init__(self, comm: MPI.Comm, format: FrameFormat, clients: int, requests: list[MPI.Request]) -> None:
+        """Appends to `requests` those of slot s, vector v, at the present length + s * vectors + v."""
+        self._comm, self._format, self._requests, self._first = comm, format, requests, len(requests)
+        size = format.vectors * format.d * format.dtype.itemsize
+        count = 0 if format.inline else max(2, min(POOL_BUFFERS, clients, POOL_BYTES // size))
+        self._buffers = [np.empty((format.vectors, format.d), format.dtype) for _ in range(count)]
+        self._quarantined: list[np.ndarray] = []  # buffers that MPI may still write, although nobody waits
+        requests += [MPI.REQUEST_NULL] * (count * format.vectors)
+        self.free = list(range(count))
+        self.active: set[int] = set()  # requests in progress
+        self.slots: dict[int, tuple[int, int, Header, int]] = {}  # slot -> client, rank, header, vectors to come
+
+    def _range(self, slot: int, count: int) -> range:
+        first = self._first + slot * self._format.vectors
+        return range(first, first + count)
+
+    def start(self, i: int, rank: int, header: Header) -> None:
+        """Receives client i's announced update into a free slot."""
+        slot = self.free.pop()
+        self.slots[slot] = i, rank, header, header.length
+        for v, k in enumerate(self._range(slot, header.length)):
+            self._requests[k] = self._comm.Irecv(self._buffers[slot][v], rank, DATA + i)
+            self.active.add(k)
+
+    def received(self, k: int) -> tuple[int, int, int, Header] | None:
+        """Slot, client, rank and header of an update that request k completes."""
+        slot = (k - self._first) // self._format.vectors
+        if slot not in self.slots:  # it was just abandoned
+            return None
+        i, rank, header, missing = self.slots[slot]
+        if missing > 1:
+            self.slots[slot] = i, rank, header, missing - 1
+            return None
+        del self.slots[slot]
+        return slot, i, rank, header
+
+    def vectors(self, slot: int, count: int) -> tuple[np.ndarray, ...]:
+        return tuple(self._buffers[slot][:count])
+
+    def abandon(self, which: Callable[[int, int], bool]) -> None:
+        """Waits no more for the updates of some (client, rank)."""
+        for slot in [slot for slot, (i, rank, *_) in self.slots.items() if which(i, rank)]:
+            del self.slots[slot]
+            for k in self._range(slot, self._format.vectors):
+                self._requests[k] = MPI.REQUEST_NULL
+                self.active.discard(k)
+            self._quarantined.append(self._buffers[slot])
+            self._buffers[slot] = np.empty_like(self._buffers[slot])
+            self.free.append(slot)
+
+    def completed(self, done: Iterable[int]) -> None:
+        """Notes which requests are not in progress any more."""
+        self.active.difference_update(done)

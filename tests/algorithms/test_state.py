@@ -22,7 +22,7 @@ from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.live import LiveSchedule, VirtualClock
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import Row
-from mpifl.transport.in_process import InProcess
+from mpifl.transport.in_process import InProcessTransport
 from tests.loops import close
 from tests.tiers import parameters
 
@@ -173,7 +173,9 @@ class Outcome:
             return False
 
         plan = LiveSchedule(clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES)
-        ServerLoop(rules, self.server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0).run(stopped)
+        ServerLoop(rules, self.server, people, InProcessTransport(worker), plan, Silent(), lambda *_: False, 0).run(
+            stopped
+        )
         self.clients = [worker.states[i] for i in range(N)]
 
     def states(self) -> list[State]:

@@ -80,7 +80,7 @@ def test_delta_is_0_in_the_round_of_a_move(algorithm: Algorithm, kept_at: int) -
     here.take(0)
     there = Worker(algorithm, np.ones(3), {VICTIM: CLIENTS[VICTIM]})
     there.states[VICTIM] = kept
-    there.correct(VICTIM, [], None)
+    there.roll_back(VICTIM, [], None)
     here.states[VICTIM] = there.states[VICTIM]
     here.algorithm.on_client_rollback(here.server, VICTIM)
     x, (sent,) = here.server.x, here.contact(VICTIM).vectors

@@ -22,7 +22,7 @@ from mpifl.storage.checkpoint import ClientSnapshot, ClockState, LoopState, Sche
 from mpifl.storage.checkpoint_part import PartWriter
 from mpifl.storage.checkpoint_set import folder_of, sets
 from mpifl.transport.base import PartStatus
-from mpifl.transport.mpi_server import ServerEnd
+from mpifl.transport.mpi_server import MPIServerTransport
 from tests.storage.sets import finished
 from tests.storage.test_writer import writer
 
@@ -159,5 +159,6 @@ def test_a_client_that_raised_where_the_run_goes_on(scene: Callable[..., Scene])
 
 def test_a_client_of_a_dead_rank_has_not_raised() -> None:
     """What its rank has saved is without an error."""
-    end: Any = SimpleNamespace(_failed={0: "", 1: ""}, _missed=[(2, ""), (3, "")], rank_of=[1, 2, 1, 2], live_ranks={1})
-    assert ServerEnd.unreported_client_errors(end) == {0, 2}
+    failed = {"_errors": {0: "", 1: ""}, "_failures": [(2, ""), (3, "")]}
+    end: Any = SimpleNamespace(**failed, rank_of=[1, 2, 1, 2], live_ranks={1})
+    assert MPIServerTransport.unreported_client_errors(end) == {0, 2}

@@ -25,7 +25,7 @@ from mpifl.scheduling.replay import ClientIncident, ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import AggregationRow, EventRow, Row, UpdateRow
-from mpifl.transport.in_process import InProcess
+from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
 from tests.loop.test_resume import kept, mpifl, run  # noqa: F401 - a fixture
 from tests.mpi.cases import SMALL, job
@@ -42,7 +42,7 @@ DEATHS: dict[str, dict[int, tuple[int, ...]]] = {  # updates consumed -> the cli
 
 
 # -- runs in memory ----------------------------------------------------------------------------------------------------
-class Dying(InProcess):
+class Dying(InProcessTransport):
     """Clients die when so many updates have been consumed; what they had under way never comes."""
 
     def __init__(self, worker: Worker, deaths: Mapping[int, Iterable[int]]) -> None:
@@ -62,7 +62,7 @@ class Dying(InProcess):
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         if i in self.dead:
-            self._missed.append((i, f"rank {i} died"))
+            self._failures.append((i, f"rank {i} died"))
             self._told.add(i)
             return None
         return super().receive_from(i, timeout)

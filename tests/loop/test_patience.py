@@ -20,14 +20,14 @@ from mpifl.errors import RunFailed
 from mpifl.scheduling.delays import NoDelay
 from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
 from mpifl.server.loop import ServerLoop
-from mpifl.transport.in_process import InProcess
+from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import N, clients
 from tests.loop.test_losses import Rows
 
 NONE: Any = NoDelay().bind(N, 0)
 
 
-class Silence(InProcess):
+class Silence(InProcessTransport):
     """A link that knows when clients answered (perf_counter); what is given up is listed. A wait takes its time."""
 
     def __init__(self, now: list[float]) -> None:

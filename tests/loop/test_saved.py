@@ -33,7 +33,7 @@ from mpifl.storage.checkpoint import (
     write_part,
 )
 from mpifl.storage.tables import EventRow, Row
-from mpifl.transport.in_process import InProcess
+from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, every_case, same
 
 EVERY = 11  # updates from one cut to the next: in rounds of 5 each falls elsewhere
@@ -112,7 +112,7 @@ class Run:
             checkpoint_updates=every,
         )
         self.worker, self.record = Worker(algorithm, x0, objectives, norm=faults.norm), Rows()
-        link, self.cuts = InProcess(self.worker), Cuts(self.worker)
+        link, self.cuts = InProcessTransport(self.worker), Cuts(self.worker)
         self.server = algorithm.init_server(x0, people)
         if saved:
             _, snapshot, parts = saved
@@ -121,7 +121,7 @@ class Run:
             for i in objectives:
                 update, held = self.worker.restore(i, parts[i])
                 if i in snapshot.loop.clients.in_flight and update:
-                    link.resume(i, update, held)
+                    link.resend_update(i, update, held)
         loop = ServerLoop(algorithm, self.server, people, link, plan, self.record, self._look, 0, faults, self.cuts)
         if saved:
             loop.load(snapshot.loop)

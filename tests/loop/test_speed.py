@@ -22,7 +22,7 @@ from mpifl.errors import ConfigError
 from mpifl.objective import Objective
 from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
 from mpifl.scheduling.live import RealClock, VirtualClock
-from mpifl.transport.frames import HEAD, message_head, to_message, to_update, update_head
+from mpifl.transport.frames import HEADER_BYTES, FrameFormat, Header, read_header
 from tests.loops import Log, close, quadratics, run
 from tests.mpi.files import differing
 
@@ -208,12 +208,15 @@ def test_real_clock_with_speed() -> None:
 
 def test_the_wire_carries_work_and_times() -> None:
     """With as many numbers as there may be; 2**53 units of work are exact."""
+    format = FrameFormat(3, np.dtype(np.float32), 1)
     message = Message((), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), work=2**53, version=3, round=4)
-    assert len(message_head(7, message, 0.5)) <= HEAD
-    assert to_message([*map(float, message_head(7, message, 0.5)), 0.0, 0.0], ()) == (7, message, 0.5)
+    (frame,) = format.pack(Header.of_message(7, message, 0.5))
+    header = read_header(frame)
+    assert (header.subject, header.to_message(()), header.delay) == (7, message, 0.5)
     update = Update((), 5, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), 3, 4, 2.5, compute=0.125, busy=0.25, accuracy=0.75)
-    assert len(update_head(7, update)) <= HEAD
-    arrived = to_update([*map(float, update_head(7, update))], (), 4)
+    (frame,) = format.pack(Header.of_update(7, update))
+    assert len(frame) == HEADER_BYTES
+    arrived = read_header(frame).to_update(())
     assert arrived._replace(exchange=0.0) == update._replace(exchange=0.0) and np.isnan(arrived.exchange)
 
 
@@ -254,7 +257,7 @@ def test_a_replay_of_measured_indicators(recorded: Path, tmp_path: Path) -> None
     with open_run(recorded) as run_file:
         rows = run_file.updates
         assert rows.local_steps.nunique() > 1 and (rows.compute > 0).all() and (rows.exchange > 0).all()
-        assert rows.bytes_down.tolist() == [8 * HEAD + 4 * 640] * 60
+        assert rows.bytes_down.tolist() == [HEADER_BYTES + 4 * 640] * 60
         assert run_file.evaluations.personal_accuracy_mean.notna().all()
     assert not differing(recorded, repeat(recorded, tmp_path / "again.h5"), but=("events",))
 

@@ -27,7 +27,7 @@ from mpifl.problems.torch.objective import Shared
 from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.live import LiveSchedule, VirtualClock
 from mpifl.server.loop import ServerLoop
-from mpifl.transport.in_process import InProcess
+from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import UPDATES, N, Silent, build, clients, every_case, plain
 from tests.loops import close
 from tests.tiers import parameters
@@ -110,7 +110,7 @@ def run(worker: Worker, algorithm: Algorithm, x0: np.ndarray) -> tuple[list[np.n
     speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
     clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
     plan = LiveSchedule(clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES)
-    loop = ServerLoop(algorithm, server, people, InProcess(worker), plan, Silent(), lambda *_: False, 0)  # type: ignore[arg-type]
+    loop = ServerLoop(algorithm, server, people, InProcessTransport(worker), plan, Silent(), lambda *_: False, 0)  # type: ignore[arg-type]
     loop.run(stopped)
     return models, server
 

@@ -176,11 +176,11 @@ def test_overwrite(run: Start, tmp_path: Path) -> None:
 TAGS = """
 from types import SimpleNamespace
 from mpifl.errors import ConfigError
-from mpifl.transport.mpi import DATA, tags
+from mpifl.transport.mpi import DATA, check_tags
 comm = SimpleNamespace(Get_attr=lambda key: 32767)  # the least that MPI promises
-tags(comm, 32767 - DATA)
+check_tags(comm, 32767 - DATA)
 try:
-    tags(comm, 32767 - DATA + 1)
+    check_tags(comm, 32767 - DATA + 1)
 except ConfigError as error:
     print(error)
 """
