@@ -71,6 +71,8 @@ def do(block: Block, folder: Path, text: str) -> None:
     )
     expected = int(block.argument) if block.action == "exit" else 0
     assert done.returncode == expected, f"{block}\n{text}\n{done.stdout}\n{done.stderr}"
+    if block.action == "exit":  # the page shows the line as well
+        assert done.stderr.strip() in block.page.read_text(encoding="utf-8")
 
 
 def run_page(page: Path, folder: Path, short: bool) -> None:
