@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -27,10 +28,10 @@ def only(page: Path, text: str) -> Block:
 
 def test_the_algorithm_in_one_file_finds_the_optimum_of_equal_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """The README's class is a whole file: nothing is defined for it."""
-    names = {"__name__": "mean"}
-    monkeypatch.setitem(sys.modules, "mean", type(sys)("mean"))  # where dataclasses look types up
-    exec(only(ROOT / "README.md", "class Mean").text, names)
-    algorithm = names["Mean"](step_size=0.5, trigger=Trigger(every=2))  # type: ignore[operator]
+    module = ModuleType("mean")
+    monkeypatch.setitem(sys.modules, "mean", module)  # where the types of its fields are looked up
+    exec(only(ROOT / "README.md", "class Mean").text, vars(module))
+    algorithm = module.Mean(step_size=0.5, trigger=Trigger(every=2))
     log = run(algorithm, quadratics((1, 1), (3, 3)), [0, 1] * 200)
     np.testing.assert_allclose(log.server.x, 3, atol=1e-12)
 

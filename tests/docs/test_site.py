@@ -56,16 +56,16 @@ class Page(HTMLParser):
         self.unnamed += tag == "img" and not values.get("alt")
 
 
+@pytest.fixture(scope="session")
 def pages(site: Path) -> dict[Path, Page]:
     return {path: Page(path) for path in sorted(site.rglob("*.html")) if path.name != "404.html"}
 
 
-def test_links_and_resources_are_in_the_site(site: Path) -> None:
+def test_links_and_resources_are_in_the_site(site: Path, pages: dict[Path, Page]) -> None:
     """Relative links lead to a file, and to an anchor in it; what a page loads comes from the site itself."""
-    found = pages(site)
-    assert len(found) > 40
+    assert len(pages) > 40
     wrong = []
-    for path, page in found.items():
+    for path, page in pages.items():
         for target in page.links + page.resources:
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:
@@ -75,13 +75,13 @@ def test_links_and_resources_are_in_the_site(site: Path) -> None:
             file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if not file.is_file():
                 wrong.append(f"{path.relative_to(site)}: {target}")
-            elif parts.fragment and file in found and unquote(parts.fragment) not in found[file].ids:
+            elif parts.fragment and file in pages and unquote(parts.fragment) not in pages[file].ids:
                 wrong.append(f"{path.relative_to(site)}: no anchor {target}")
     assert not wrong, "\n".join(wrong[:20])
 
 
-def test_images_have_a_text(site: Path) -> None:
-    assert not [path.name for path, page in pages(site).items() if page.unnamed]
+def test_images_have_a_text(pages: dict[Path, Page]) -> None:
+    assert not [path.name for path, page in pages.items() if page.unnamed]
 
 
 def test_style_sheets_load_nothing_from_elsewhere(site: Path) -> None:
@@ -166,7 +166,7 @@ def browse(page: Path, width: int, budget: int = 4000) -> tuple[str, str]:
 @pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
 @pytest.mark.timeout(1800)
-def test_a_browser_shows_every_page_without_errors(site: Path) -> None:
+def test_a_browser_shows_every_page_without_errors(site: Path, pages: dict[Path, Page]) -> None:
     """From the file system and with no network: no console error, no missing resource, all images drawn, no page wider
     than the window. Source pages are all alike: one is opened."""
     check = (
@@ -174,7 +174,7 @@ def test_a_browser_shows_every_page_without_errors(site: Path) -> None:
         "const broken=[...document.images].filter(i=>i.complete&&!i.naturalWidth).map(i=>i.src);"
         "d.setAttribute('data-check',JSON.stringify({broken,wide:d.scrollWidth-d.clientWidth}))})</script>"
     )
-    opened = [p for p in pages(site) if "source" not in p.relative_to(site).parts]
+    opened = [p for p in pages if "source" not in p.relative_to(site).parts]
     opened.append(next((site / "source").rglob("*.html")))
 
     def problems(path: Path) -> list[str]:

@@ -35,11 +35,7 @@ def runs(page: Path) -> bool:
 
 ELSEWHERE = ROOT / "examples" / "README.md"  # tests/test_examples.py runs that one, in two folders
 RUN = [page for page in PAGES if runs(page) and page != ELSEWHERE]
-SHORT = [
-    ROOT / "README.md",
-    ROOT / "docs" / "reference" / "run-file.md",
-    ROOT / "docs" / "reference" / "python.md",
-]  # what make test runs
+SHORT = [ROOT / "README.md", ROOT / "docs" / "reference" / "run-file.md"]  # what make test runs
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
