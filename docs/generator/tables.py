@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Iterator
+import typing
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+import numpy as np
 
 from mpifl import cli
 from mpifl.config.job import FAMILIES, Checkpoint, Clock, Evaluate, Job, Stop
 from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, hints, members
 from mpifl.problems import ProblemConfig
+from mpifl.storage.checkpoint import SCALARS, ServerSnapshot, UpdateSnapshot
 
 Row = tuple[str, str, str, str]
 SECTIONS = {"clock": Clock, "stop": Stop, "evaluate": Evaluate, "checkpoint": Checkpoint}
@@ -148,6 +152,53 @@ def commands() -> str:
             text += "\n\n| option | meaning |\n|---|---|\n" + "\n".join(f"| {a} | {b} |" for a, b in rows)
         parts.append(text)
     return "\n\n".join(parts)
+
+
+# -- the checkpoint format ---------------------------------------------------------------------------------------------
+def server_snapshot() -> str:
+    """Groups, attributes and datasets of the server's part."""
+    return _columns(_members(ServerSnapshot, ""))
+
+
+def update_snapshot() -> str:
+    """The columns of /update."""
+    kinds = {name: "int64" if kind == "i8" else "float64" for name, kind in SCALARS.items()} | {"refused": "text"}
+    return _columns((name, kinds[name], text) for name, text in meanings(UpdateSnapshot).items() if name in kinds)
+
+
+def _members(cls: type, path: str) -> Iterator[tuple[str, str, str]]:
+    """Path, kind and meaning of every field, those of records in it included."""
+    for name, hint in typing.get_type_hints(cls).items():
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        optional = type(None) in typing.get_args(hint)
+        hint = kinds[0] if optional else hint
+        kind, meaning = _kind(hint, typing.get_args(hint)), meanings(cls)[name]
+        yield (
+            f"{path}/{name}" if path or cls is ServerSnapshot else name,
+            f"{kind}, optional" * optional or kind,
+            meaning,
+        )
+        item = typing.get_args(hint)[0] if typing.get_origin(hint) is list else hint
+        if dataclasses.is_dataclass(item):
+            yield from _members(typing.cast(type, item), f"{path}/{name}" + ("" if item is hint else "/0"))
+
+
+def _kind(hint: Any, items: Any) -> str:
+    names = {int: "integer", float: "float64", str: "text", bool: "boolean"}
+    if hint in names:
+        return f"{names[hint]}, attribute"
+    if dataclasses.is_dataclass(hint):
+        return "group"
+    if typing.get_origin(hint) is list and not dataclasses.is_dataclass(items[0]):
+        return f"dataset, {'int64' if items[0] is int else names[items[0]]}"
+    if typing.get_origin(hint) is dict:
+        return "group of datasets" if items[1] is np.ndarray else f"group of attributes, {names[items[1]]}"
+    return "dataset" if hint is np.ndarray else "group of " + ("groups `0`, `1`, ..." if items else "")
+
+
+def _columns(rows: Iterable[tuple[str, str, str]]) -> str:
+    lines = [f"| `{path}` | {kind} | {_cell(meaning)} |" for path, kind, meaning in rows]
+    return "\n".join(["| name | kind | meaning |", "|---|---|---|", *lines])
 
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------

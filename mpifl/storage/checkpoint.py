@@ -392,7 +392,9 @@ def _clients_tree(clients: Mapping[int, ClientSnapshot]) -> dict[str, Any]:
             "refused": text_array(refused),
         }),
         "update_numbers": _by_client({i: {"numbers": np.array(u.numbers, float)} for i, u in updates.items()}),
-        "update_vectors": _by_client({i: {str(k): v for k, v in enumerate(u.vectors)} for i, u in updates.items()}),
+        "update_vectors": _by_client(
+            {i: {str(k): v for k, v in enumerate(u.vectors)} for i, u in updates.items() if u.vectors}
+        ),
         "error": _table(list(errors), {"text": text_array(list(errors.values()))}),
     }  # fmt: skip
 
