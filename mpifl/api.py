@@ -11,7 +11,8 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -198,9 +199,10 @@ def _lead(
 
     outcome = Outcome("", "completed", 0, "")
     error: ConfigError | RunFailed | None = None
-    with SignalRecorder() as signals, _one_thread():
+    with SignalRecorder() as signals, _one_thread(), ExitStack() as stack:
         try:
             if task := prepare():
+                stack.enter_context(_restored_torch(task.job))
                 outcome = run_server(
                     task.job, handshake, replay=task.replay, resumed=task.resumed, problem=_load_problem(task.job),
                     signals=signals,
@@ -246,7 +248,17 @@ def _one_thread() -> AbstractContextManager[object]:
         return nullcontext()
     from threadpoolctl import threadpool_limits
 
-    return cast(AbstractContextManager[object], threadpool_limits(1))
+    return cast(AbstractContextManager[object], threadpool_limits(1, user_api="blas"))
+
+
+def _restored_torch(job: Job) -> AbstractContextManager[object]:
+    """Restores torch's settings of this process after a run that changes them."""
+    if job.problem.torch is None or find_spec("torch") is None:
+        return nullcontext()
+    import mpifl.problems.torch  # noqa: F401 - before torch: it sets what torch reads when it starts
+    from mpifl.problems.torch.device import restored_settings
+
+    return restored_settings()
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

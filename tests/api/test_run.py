@@ -240,3 +240,15 @@ def test_a_script_gets_by_with_the_api() -> None:
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.startswith(("import mpifl", "from mpifl")):
                 assert line == "import mpifl" or line.startswith("from mpifl.algorithms import "), (path, line)
+
+
+def test_torch_is_left_as_it_was(folder: Path) -> None:
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(2)
+    mpifl.run(
+        JOB, problem={"data": "digits", "clients": 4, "model": {"name": "torch-mlp"}, "torch": {"threads": 1}},
+        stop={"updates": 6},
+    )  # fmt: skip
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (2, before[1])
+    torch.set_num_threads(before[0])

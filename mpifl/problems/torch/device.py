@@ -6,7 +6,8 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +46,22 @@ def prepare_evaluation(settings: Torch, resources: ComputeResources) -> tuple[to
         settings = replace(settings, device="cpu")
     device, facts = prepare(settings, resources)
     return device, {**facts, "transfers": "host" if device.type == "cpu" else "copied"}
+
+
+@contextmanager
+def restored_settings() -> Iterator[None]:
+    """Undoes what `prepare` sets in this process, after the block."""
+    filling: Any = torch.utils.deterministic
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    fill, tf32 = filling.fill_uninitialized_memory, torch.backends.cudnn.allow_tf32
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)
+        filling.fill_uninitialized_memory = fill
+        torch.backends.cudnn.allow_tf32 = tf32
 
 
 def choose_device(name: str, local: int) -> torch.device:
