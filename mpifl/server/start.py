@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mpifl.problems import ComputeResources, Problem
     from mpifl.server.outcome import Outcome
     from mpifl.server.resume import ResumePoint
-    from mpifl.storage import Run
+    from mpifl.storage import Run, RunWriter
 
 
 def run_server(
@@ -42,7 +42,6 @@ def run_server(
     from mpifl.problems import ComputeResources, load
     from mpifl.server.provenance import attributes
     from mpifl.server.session import Session
-    from mpifl.storage import RunWriter
     from mpifl.storage.create import refuse_existing
 
     handshake = handshake or Handshake()
@@ -59,7 +58,7 @@ def run_server(
         check_tags(comm, n)
     clients = Clients(problem.samples, rates, job.seed)
     with inside("algorithm"):
-        job.algorithm.validate(n)  # data that come by client say only now how many there are
+        job.algorithm.validate(n)  # with data that are partitioned already, n is known only now
     if resumed:
         server = State.load(resumed.snapshot.algorithm)
     else:
@@ -85,28 +84,14 @@ def run_server(
     else:
         resume = payload.to_dict() if payload else None
         facts += handshake.scatter_clients(job_to_dict(job), problem.meta, x0, n, problem.shard, resume)
-    columns = {
-        "samples": problem.samples,
-        "rate": rates if rates is not None else np.full(n, np.nan),
-        "rank": 1 + np.arange(n) % (comm.size - 1) if comm else np.zeros(n, int),
-    }
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
-    file: dict[str, Any] = {"attrs": attrs, "clients": columns, "layout": problem.layout}
-    if resumed:
-        snapshot, model = resumed.snapshot, job.algorithm.model(server)
-        writer = RunWriter.resumed(
-            job.output, **file, x=model, version=snapshot.loop.version, number=snapshot.number, counts=snapshot.rows,
-            states=snapshot.loop.clients.state, found=resumed.session,
-        )  # fmt: skip
-    else:
-        writer = RunWriter(job.output, **file, x0=x0, overwrite=job.overwrite)
+    writer = _open_run_file(job, problem, x0, clients, server, attrs, resumed)
     signals = signals or SignalRecorder()
     signals.record()  # before the ranks start
     handshake.start_ranks()
-    link: ServerTransport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
-    session = Session(job, problem, server, clients, link, schedule, writer, resumed, signals)
-    return session.run()
+    transport: ServerTransport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
+    return Session(job, problem, clients, server, schedule, transport, writer, signals, resumed).run()
 
 
 def _host_in_process(
@@ -133,6 +118,31 @@ def _connect_ranks(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -
     from mpifl.transport.mpi_server import MPIServerTransport
 
     return MPIServerTransport(comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.shard)
+
+
+def _open_run_file(
+    job: Job, problem: Problem, x0: np.ndarray, clients: Clients, server: State, attrs: dict[str, Any],
+    resumed: ResumePoint | None,
+) -> RunWriter:  # fmt: skip
+    """A new run file, or the one of the resumed run with the rows up to its checkpoint. Raises ConfigError."""
+    from mpifl.storage import RunWriter
+
+    n, ranks = clients.n, attrs["ranks"]
+    columns = {
+        "samples": clients.samples,
+        "rate": clients.rates,
+        "rank": 1 + np.arange(n) % (ranks - 1) if ranks > 1 else np.zeros(n, int),
+    }
+    if resumed is None:
+        return RunWriter(
+            job.output, attrs=attrs, clients=columns, x0=x0, layout=problem.layout, overwrite=job.overwrite
+        )  # fmt: skip
+    snapshot = resumed.snapshot
+    return RunWriter.resumed(
+        job.output, attrs=attrs, clients=columns, x=job.algorithm.model(server), layout=problem.layout,
+        version=snapshot.loop.version, number=snapshot.number, counts=snapshot.rows,
+        states=snapshot.loop.clients.state, found=resumed.session,
+    )  # fmt: skip
 
 
 def _live_schedule(job: Job, delays: tuple[Seconds, Parts | None]) -> LiveSchedule:

@@ -24,7 +24,7 @@ def killed(path: Path, to: Path, patch: pytest.MonkeyPatch) -> Path:
 
     def end(session: Session) -> int:
         moved(path, to)
-        session._writer.close("failed")
+        session.writer.close("failed")
         assert session.checkpointer
         session.checkpointer.close()
         return 3
