@@ -10,7 +10,7 @@ from mpifl.algorithms.base import Clients, Message, State
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
-from tests.loops import Log, Quadratic, close, random_quadratics, run
+from tests.quadratic_runs import Log, Quadratic, close, random_quadratics, run
 
 START = np.array([1.0, -2.0, 0.5])
 ORDER = [0, 1, 2, 3]

@@ -17,7 +17,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.rng import stream
 from mpifl.scheduling.delays import Exponential
 from mpifl.scheduling.live import VirtualClock
-from tests.loops import Log, Picked, close, drift_point, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, Picked, close, drift_point, optimum, quadratics, random_quadratics, run
 from tests.tiers import examples
 
 CYCLE = [0, 0, 0, 1]

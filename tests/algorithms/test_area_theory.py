@@ -16,7 +16,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
 from mpifl.scheduling.delays import Exponential
 from mpifl.scheduling.live import VirtualClock
-from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 RATES = np.array([1.0, 2.0, 5.0, 12.0])
 CLIENTS = Clients(np.ones(4, int), RATES)

@@ -15,7 +15,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
 from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.live import VirtualClock
-from tests.loops import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]
 

@@ -9,7 +9,7 @@ from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
-from tests.loops import close, quadratics, random_quadratics, run
+from tests.quadratic_runs import close, quadratics, random_quadratics, run
 
 ROUNDS = [[0, 2], [1, 3], [0, 1], [2, 3], [3, 0], [1, 2]]
 

@@ -17,7 +17,7 @@ from mpifl.algorithms.participation import Reply
 from mpifl.config.job import job_from_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_feddr import JOB, X0, by_formula, exact, prox
-from tests.loops import Log, Picked, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, Picked, close, optimum, quadratics, random_quadratics, run
 from tests.tiers import long
 
 ORDER = np.random.default_rng(1).choice(4, 4000, p=[0.5, 0.25, 0.2, 0.05]).tolist()

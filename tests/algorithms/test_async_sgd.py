@@ -10,7 +10,7 @@ from mpifl.algorithms.base import Clients
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
-from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]
 RULES = ("constant", "adaptive", "drop", "inverse")

@@ -19,7 +19,7 @@ from mpifl.config.job import job_from_dict
 from mpifl.errors import ConfigError
 from mpifl.scheduling.live import VirtualClock
 from tests.algorithms.test_feddr import JOB
-from tests.loops import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 
 START = np.array([1.0, -2.0, 0.5])
 THEOREM = {"mu": 0.2, "L": 3.0, "epsilon": 1e-3, "chi": 2.0, "sigma": 1.5, "gap": 0.3, "radius": 4.0}

@@ -14,7 +14,7 @@ from mpifl.algorithms.f_svrg import FSVRG
 from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.mime import Mime
 from mpifl.client.worker import Worker
-from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 
 @dataclass

@@ -11,7 +11,7 @@ from mpifl.algorithms.base import Clients, State, Update
 from mpifl.algorithms.fedamp import FedAMP
 from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
-from tests.loops import Log, Quadratic, close, random_quadratics, run
+from tests.quadratic_runs import Log, Quadratic, close, random_quadratics, run
 
 START = np.array([1.0, -2.0, 0.5])
 

@@ -10,7 +10,7 @@ import pytest
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.fedasync import FedAsync
 from mpifl.algorithms.participation import Trigger
-from tests.loops import close, quadratics, random_quadratics, run
+from tests.quadratic_runs import close, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.fedavg import FedAvg
-from tests.loops import close, drift_point, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import close, drift_point, optimum, quadratics, random_quadratics, run
 
 
 def test_FedAvg_1() -> None:

@@ -8,7 +8,7 @@ import pytest
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
-from tests.loops import close, drift_point, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import close, drift_point, optimum, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]
 

@@ -13,7 +13,7 @@ from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.fedprox import FedProx
 from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
-from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
 from tests.tiers import long, parameters
 
 ALL = list(range(4))

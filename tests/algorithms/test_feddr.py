@@ -18,7 +18,7 @@ from mpifl.config.job import job_from_dict, job_to_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_proximal import minimised
 from tests.algorithms.world import World
-from tests.loops import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 from tests.tiers import long
 
 X0 = np.array([1.0, -2.0, 0.5])

@@ -13,7 +13,7 @@ from mpifl.errors import ConfigError
 from mpifl.rng import stream
 from tests.algorithms.test_feddr import JOB
 from tests.algorithms.test_scaffold import MOMENTUM, Linear, at_the_optimum, sum_of_steps
-from tests.loops import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 
 
 @pytest.mark.parametrize("levels", [None, 1, 5])

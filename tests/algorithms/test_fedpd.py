@@ -15,7 +15,7 @@ from mpifl.algorithms.common.local_solver import Gd, Sarah, Sgd, Svrg
 from mpifl.algorithms.fedpd import FedPD
 from mpifl.errors import ConfigError
 from tests.algorithms.test_fedprox import Noisy, noisy
-from tests.loops import Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 
 def exact(eta: float, largest: float = 3.0, **more: object) -> FedPD:

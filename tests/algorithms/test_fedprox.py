@@ -14,7 +14,7 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedprox import FedProx
 from mpifl.errors import ConfigError
 from mpifl.rng import stream
-from tests.loops import Log, Quadratic, close, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, Quadratic, close, quadratics, random_quadratics, run
 from tests.tiers import long
 
 

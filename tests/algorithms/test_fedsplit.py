@@ -11,7 +11,7 @@ from mpifl.algorithms.fedsplit import FedSplit
 from mpifl.config.job import job_from_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_feddr import JOB, X0, exact, prox
-from tests.loops import close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run
 
 
 def test_FEDDR_1() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.inexact_dane import InexactDANE
-from tests.loops import close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run
 
 
 @pytest.mark.parametrize("kind", ["uniform", "samples"])

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from mpifl.algorithms.common.local_solver import Gd, LocalTraining, Sarah, Sgd, Solver, Svrg
 from mpifl.errors import ConfigError
 from mpifl.rng import stream
-from tests.loops import close
+from tests.quadratic_runs import close
 
 ROWS, D = 8, 3
 SOLVERS = [Sgd(), Gd(), Svrg(), Sarah(), Sgd(momentum=0.6), Gd(momentum=0.6)]

@@ -23,7 +23,7 @@ from mpifl.algorithms.vrl_sgd import VrlSgd
 from tests.algorithms import test_state
 from tests.algorithms.test_state import CASES, LONG, N, build
 from tests.algorithms.world import World
-from tests.loops import Quadratic, close, optimum, random_quadratics
+from tests.quadratic_runs import Quadratic, close, optimum, random_quadratics
 from tests.tiers import parameters
 
 

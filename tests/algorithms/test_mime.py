@@ -12,7 +12,7 @@ from mpifl.algorithms.mime import Mime
 from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
 from tests.algorithms.test_f_svrg import batched, members_of
-from tests.loops import Quadratic, close, drift_point, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, drift_point, optimum, quadratics, random_quadratics, run
 
 
 @pytest.mark.parametrize("lite", [False, True])

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from mpifl.algorithms.common.proximal import L1, L2, Box, ElasticNet, L2Squared, NoRegulariser
 from mpifl.errors import ConfigError
-from tests.loops import close
+from tests.quadratic_runs import close
 
 # Each regulariser, and g written down from its definition.
 ALL = [

@@ -15,7 +15,7 @@ from mpifl.algorithms.common.splitting import AbsoluteAccuracy
 from mpifl.algorithms.feddane import FedDANE
 from mpifl.algorithms.fedpd import FedPD
 from tests.algorithms.world import World, snapshot
-from tests.loops import close, optimum, random_quadratics
+from tests.quadratic_runs import close, optimum, random_quadratics
 from tests.tiers import parameters
 
 CLIENTS = random_quadratics(8, 4)

@@ -16,7 +16,7 @@ from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from tests.algorithms.test_state import same, written
 from tests.algorithms.world import World
-from tests.loops import Quadratic, close, drift_point, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, drift_point, quadratics, random_quadratics, run
 
 ROBUST: list[Aggregation] = [Median(), TrimmedMean(trim=0.3), Clip(norm=0.5), Krum(bad=2), Krum(bad=2, keep=3)]
 ids = [f"{rule.name}-{getattr(rule, 'keep', 1)}" for rule in ROBUST]

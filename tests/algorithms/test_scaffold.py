@@ -16,7 +16,7 @@ from mpifl.algorithms.scaffold import Scaffold
 from mpifl.algorithms.vrl_sgd import VrlSgd
 from mpifl.errors import ConfigError
 from mpifl.rng import stream
-from tests.loops import Log, Quadratic, close, drift_point, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, Quadratic, close, drift_point, optimum, quadratics, random_quadratics, run
 
 
 @dataclass

@@ -20,7 +20,7 @@ from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.scheduling.delays import Exponential
 from mpifl.scheduling.live import VirtualClock
-from tests.loops import Log, Quadratic, close, quadratics, run
+from tests.quadratic_runs import Log, Quadratic, close, quadratics, run
 
 
 @dataclass

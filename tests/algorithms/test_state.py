@@ -23,7 +23,7 @@ from mpifl.scheduling.live import LiveSchedule, VirtualClock
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import Row
 from mpifl.transport.in_process import InProcessTransport
-from tests.loops import close
+from tests.quadratic_runs import close
 from tests.tiers import parameters
 
 N = 5

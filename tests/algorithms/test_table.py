@@ -10,7 +10,7 @@ import mpifl
 from mpifl import open_run
 from mpifl.algorithms import names
 from tests.algorithms.table import EXCUSED, ONLY, ROWS, SHORT, Row
-from tests.loops import close
+from tests.quadratic_runs import close
 from tests.tiers import parameters
 
 

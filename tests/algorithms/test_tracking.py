@@ -11,7 +11,7 @@ from mpifl.algorithms.vrl_sgd import VrlSgd
 from mpifl.client.worker import Worker
 from tests.algorithms.test_rehost import CLIENTS, VICTIM
 from tests.algorithms.world import World, snapshot
-from tests.loops import close, optimum
+from tests.quadratic_runs import close, optimum
 
 every_method = pytest.mark.parametrize(
     "algorithm",

@@ -11,7 +11,7 @@ from mpifl.config.job import job_from_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_feddr import JOB
 from tests.algorithms.test_scaffold import MOMENTUM, Linear, at_the_optimum, sum_of_steps
-from tests.loops import Log, Quadratic, close, drift_point, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, Quadratic, close, drift_point, optimum, quadratics, random_quadratics, run
 
 
 @pytest.mark.parametrize("warm_up", [False, True])

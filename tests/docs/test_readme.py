@@ -15,7 +15,7 @@ import pytest
 from mpifl import config
 from mpifl.algorithms.participation import Trigger
 from tests.docs.pages import ROOT, Block, blocks
-from tests.loops import quadratics, run
+from tests.quadratic_runs import quadratics, run
 
 DOCS = ROOT / "docs"
 

@@ -17,12 +17,12 @@ from mpifl.memory import Staged
 from mpifl.problems import load
 from mpifl.problems.base import ComputeResources
 from mpifl.problems.torch.device import Direct, Gpu
-from tests.loops import close
 from tests.mpi.cases import DIGITS, job
 from tests.mpi.conftest import RUN, Start, write
 from tests.mpi.files import attribute, differing
 from tests.mpi.test_devices import ASK
 from tests.mpi.test_torch import text_case
+from tests.quadratic_runs import close
 
 pytestmark = pytest.mark.timeout(300)
 GPU = "cuda:0"

@@ -8,8 +8,8 @@ import pytest
 
 from mpifl import open_run
 from tests.algorithms.table import ROWS
-from tests.loops import close
 from tests.mpi.conftest import in_one_job, write
+from tests.quadratic_runs import close
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 

@@ -19,7 +19,7 @@ from mpifl.objective import Objective, Vector
 from mpifl.problems import load, objective
 from mpifl.server.evaluator import Evaluator
 from mpifl.storage.tables import EvaluationRow
-from tests.loops import Quadratic, close
+from tests.quadratic_runs import Quadratic, close
 
 FIRST = np.array([0.2, 0.4, 0.6, nan])  # the first model's accuracies; the last client has no test rows
 NEW = np.full(4, nan)  # nobody was heard

@@ -14,9 +14,9 @@ import pytest
 from mpifl.server.session import Session
 from mpifl.storage import RunWriter
 from mpifl.storage.checkpoint_set import Checkpoint, folder_of
-from tests.loop.test_damaged import interrupted, refused
-from tests.loop.test_resume import changed, kept, moved, mpifl
 from tests.mpi.files import differing
+from tests.server.test_damaged import interrupted, refused
+from tests.server.test_resume import changed, kept, moved, mpifl
 
 
 def killed(path: Path, to: Path, patch: pytest.MonkeyPatch) -> Path:

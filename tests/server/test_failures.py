@@ -27,10 +27,10 @@ from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import AggregationRow, EventRow, Row, UpdateRow
 from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
-from tests.loop.test_resume import kept, mpifl, run  # noqa: F401 - a fixture
 from tests.mpi.cases import SMALL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
+from tests.server.test_resume import kept, mpifl, run  # noqa: F401 - a fixture
 from tests.tiers import parameters
 
 DEATHS: dict[str, dict[int, tuple[int, ...]]] = {  # updates consumed -> the clients that are lost then

@@ -23,8 +23,8 @@ from mpifl.objective import Objective
 from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
 from mpifl.scheduling.live import RealClock, VirtualClock
 from mpifl.transport.frames import HEADER_BYTES, FrameFormat, Header, read_header
-from tests.loops import Log, close, quadratics, run
 from tests.mpi.files import differing
+from tests.quadratic_runs import Log, close, quadratics, run
 
 CLIENTS = quadratics([1, 1, 1], [0, 1, 2])
 MANY = 4000

@@ -16,10 +16,10 @@ from mpifl import open_run
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.checkpoint_set import folder_of
-from tests.loop.test_resume import EVERY, changed, kept, moved, mpifl, run  # noqa: F401 - a fixture
 from tests.mpi.cases import AREA, CASES, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
+from tests.server.test_resume import EVERY, changed, kept, moved, mpifl, run  # noqa: F401 - a fixture
 
 CASE = {**CASES["area-before"], "checkpoint": {"updates": EVERY}}
 

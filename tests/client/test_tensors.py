@@ -29,7 +29,7 @@ from mpifl.scheduling.live import LiveSchedule, VirtualClock
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import UPDATES, N, Silent, build, clients, every_case, plain
-from tests.loops import close
+from tests.quadratic_runs import close
 from tests.tiers import parameters
 
 

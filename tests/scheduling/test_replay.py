@@ -16,7 +16,7 @@ from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.scheduling.delays import Exponential, Fixed
 from mpifl.scheduling.live import RealClock, VirtualClock
-from tests.loops import Log, random_quadratics, run
+from tests.quadratic_runs import Log, random_quadratics, run
 
 N = 4
 CLIENTS = random_quadratics(1, N)

@@ -18,7 +18,7 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.rng import stream
-from tests.loops import Log, Picked, random_quadratics, run
+from tests.quadratic_runs import Log, Picked, random_quadratics, run
 from tests.tiers import examples
 
 REPLIES = st.sampled_from(["before", "after", "deferred"])

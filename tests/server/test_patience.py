@@ -22,7 +22,7 @@ from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import N, clients
-from tests.loop.test_losses import Rows
+from tests.server.test_failures import Rows
 
 NONE: Any = NoDelay().bind(N, 0)
 

@@ -17,7 +17,7 @@ from mpifl.errors import ConfigError, RunFailed
 from mpifl.scheduling.base import Event
 from mpifl.scheduling.delays import Exponential, Fixed, NoDelay
 from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
-from tests.loops import Log, Scripted, quadratics, run
+from tests.quadratic_runs import Log, Scripted, quadratics, run
 
 CLIENTS = quadratics([1, 1, 1], [0, 1, 2])
 
