@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from mpifl.storage.checkpoint_set import folder_of
-from tests.loop.test_resume import kept, run  # noqa: F401 - a fixture
 from tests.mpi.cases import AREA, DIGITS, job
+from tests.server.test_resume import kept, run  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs/generator"))
