@@ -1,5 +1,5 @@
 # make run         the default job on 129 ranks;  make run RANKS=5 JOB=jobs/NAME.yaml ARGS="stop.time=3"
-# make test        minutes: ruff, mypy, every behaviour once with Open MPI, the smoke tests with MPICH
+# make test        minutes: ruff, mypy, import-linter, every behaviour once with Open MPI, the smoke tests with MPICH
 # make test-all    everything: also the tests marked `long`, all hypothesis examples, all MPI tests with MPICH, SLURM if installed
 # make test-mpich  all tests that start MPI, with MPICH
 # make timings     the slowest tests of the last make test or test-all, and the time by folder
@@ -53,6 +53,7 @@ check: .venv/.dev
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+	.venv/bin/lint-imports --no-logo
 
 timings: .venv/.dev
 	.venv/bin/python -m tests.timings build/tests.xml
@@ -104,4 +105,4 @@ faults: .venv/.dev
 	touch $@
 
 clean:
-	rm -rf .venv .venv-mpich build site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-mpich build site *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -21,14 +21,13 @@ from mpifl.server.outcome import Outcome
 from mpifl.signals import Interrupted, SignalRecorder
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from mpifl.analysis.run import Run, Runs
     from mpifl.config.job import Job
     from mpifl.problems import Problem
     from mpifl.server.resume import ResumePoint
     from mpifl.storage import Run as RunFile
     from mpifl.transport.handshake import Handshake
+    from mpifl.transport.mpi import MPI
 
 log = logging.getLogger("mpifl")
 log.addHandler(logging.NullHandler())

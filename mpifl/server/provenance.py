@@ -11,9 +11,8 @@ from mpifl.config.job import job_to_dict, to_yaml
 from mpifl.version import __version__
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from mpifl.config.job import Job
+    from mpifl.transport.mpi import MPI
 
 
 def attributes(

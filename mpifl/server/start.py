@@ -19,14 +19,13 @@ from mpifl.transport.handshake import Handshake, rank_resources
 from mpifl.transport.in_process import InProcessTransport
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from mpifl.client.checkpoint import ResumePayload
     from mpifl.config.job import Job
     from mpifl.problems import ComputeResources, Problem
     from mpifl.server.outcome import Outcome
     from mpifl.server.resume import ResumePoint
     from mpifl.storage import Run, RunWriter
+    from mpifl.transport.mpi import MPI
 
 
 def run_server(
