@@ -17,6 +17,7 @@ from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, hints, members
 from mpifl.problems import ProblemConfig
 from mpifl.storage.checkpoint import SCALARS, ServerSnapshot, UpdateSnapshot
+from mpifl.storage import tables as storage
 
 Row = tuple[str, str, str, str]
 SECTIONS = {"clock": Clock, "stop": Stop, "evaluate": Evaluate, "checkpoint": Checkpoint}
@@ -199,6 +200,15 @@ def _kind(hint: Any, items: Any) -> str:
 def _columns(rows: Iterable[tuple[str, str, str]]) -> str:
     lines = [f"| `{path}` | {kind} | {_cell(meaning)} |" for path, kind, meaning in rows]
     return "\n".join(["| name | kind | meaning |", "|---|---|---|", *lines])
+
+
+# -- the run file ------------------------------------------------------------------------------------------------------
+def run_file_attributes() -> str:
+    return storage.attributes_markdown()
+
+
+def run_file_columns() -> str:
+    return storage.columns_markdown()
 
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------

@@ -109,12 +109,15 @@ def test_generated_pages_have_every_key_command_and_method(site: Path) -> None:
     from mpifl import algorithms
     from mpifl.cli import COMMANDS
     from mpifl.config.job import FAMILIES
+    from mpifl.storage.tables import ATTRIBUTES, TABLES
 
     def shown(page: str) -> set[str]:
         return set(re.findall(r"<code>([^<]*)</code>", (site / page).read_text(encoding="utf-8")))
 
     assert {f"mpifl {command}" for command in COMMANDS} <= shown("reference/cli.html")
     assert set(algorithms.names()) <= shown("reference/algorithm-options.html")
+    columns = {f"/{name}/{column}" for name, table in TABLES.items() for column in table.columns}
+    assert columns | set(ATTRIBUTES) <= shown("reference/run-file.html")
     job = shown("reference/job-file.html")
     for family in ("data", "partition", "model", "init", "delay"):
         assert set(FAMILIES[family].names()) <= job
