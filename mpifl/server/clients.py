@@ -24,9 +24,8 @@ class ClientTable:
         self.bytes_down = [0] * n  # of the last message
         self.refused = [0] * n  # updates refused in a row
         self.moved = [0] * n  # moves to another rank in a row, without an update consumed between them
-        self.in_flight: dict[
-            int, float
-        ] = {}  # client whose update is not consumed -> when (perf_counter) silence counts
+        # Clients whose update is not consumed yet -> when (perf_counter) their silence starts to count.
+        self.in_flight: dict[int, float] = {}
         self.waiting: list[int] = []  # clients to be answered at the next aggregation
         self.inactive: set[int] = set()  # clients that are not live
         self.accuracies = np.full(n, np.nan) if personal else None  # (n,) as last reported

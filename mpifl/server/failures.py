@@ -6,11 +6,12 @@ import logging
 import time
 from collections.abc import Iterator
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from mpifl.config.job import Faults
 from mpifl.errors import brief
 from mpifl.server.clients import ClientTable
+from mpifl.transport.base import ServerTransport
 
 log = logging.getLogger("mpifl")
 
@@ -21,8 +22,8 @@ class Action(Enum):
     """What the server loop does with a client."""
 
     WAIT = auto()  # its silence counts from `Decision.since` only
-    GIVE_UP = auto()  # drop the update in flight, should it still come
-    ANSWER = auto()  # send it another message
+    ABANDON = auto()  # drop its update in flight, should it still arrive
+    RESEND = auto()  # send it a new message
     MOVE = auto()  # to another rank; it is lost where there is none
     LOSE = auto()
     SET_ASIDE = auto()
@@ -38,12 +39,6 @@ class Decision(NamedTuple):
     since: float = 0.0  # perf_counter
 
 
-class Link(Protocol):
-    """The part of a link that tells whether a client has answered."""
-
-    def has_arrived(self, i: int) -> bool: ...
-
-
 class ClientFailures:
     """The policy of a job's `faults` for clients that fail; reads the client table."""
 
@@ -53,7 +48,7 @@ class ClientFailures:
         self._silence_checked = 0.0  # perf_counter
         self._last_poll = time.perf_counter()
 
-    def silent(self, link: Link, patience: float) -> Iterator[Decision]:
+    def silent(self, transport: ServerTransport, patience: float) -> Iterator[Decision]:
         """Decisions on clients that have not answered for longer than `patience` seconds, each made when asked for.
 
         Called after every event; a clock that waits makes one each poll interval. More than POLL_INTERVAL between two
@@ -70,10 +65,10 @@ class ClientFailures:
         self._silence_checked = now
         for i in list(in_flight):
             waited = now - in_flight.get(i, now)
-            if waited > patience / 2 and link.has_arrived(i):
+            if waited > patience / 2 and transport.has_arrived(i):
                 yield Decision(Action.WAIT, i, since=now)  # consumed when it is due, which may take as long again
             elif waited > patience:
-                yield Decision(Action.GIVE_UP, i)
+                yield Decision(Action.ABANDON, i)
                 yield self.failed(i, f"gave no answer for {patience:g} s")
 
     def failed(self, i: int, reason: str) -> Decision:
@@ -92,5 +87,5 @@ class ClientFailures:
         """Decides on client i, whose update was refused before it left the client."""
         count = self._clients.refused[i]
         if count < self.faults.refusals:
-            return Decision(Action.ANSWER, i)
+            return Decision(Action.RESEND, i)
         return Decision(Action.SET_ASIDE, i, f"{count} updates refused in a row: {reason}")

@@ -1,4 +1,4 @@
-"""The one server loop, for every link, clock and algorithm. Versions and staleness are counted here."""
+"""The server loop: one for every transport, clock and algorithm. Counts versions and staleness."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class ServerLoop:
     """
 
     def __init__(
-        self, algorithm: Algorithm, server: State, clients: Clients, link: ServerTransport, schedule: Schedule,
+        self, algorithm: Algorithm, server: State, clients: Clients, transport: ServerTransport, schedule: Schedule,
         recorder: Recorder, evaluate: Evaluate, seed: int, faults: Faults = Faults(),  # noqa: B008 - frozen
         checkpointer: Checkpointer | None = None, observers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
-        self.algorithm, self.server, self.schedule, self.link = algorithm, server, schedule, link
+        self.algorithm, self.server, self.schedule, self.transport = algorithm, server, schedule, transport
         self.recorder, self.checkpointer, self._evaluate = recorder, checkpointer, evaluate
         self._observers = tuple(observers)
         self._x0 = server.x
@@ -101,17 +101,17 @@ class ServerLoop:
             check_vectors(f"client {i} is sent", message.vectors, self._x0)
             delay = self.schedule.register_message(i, round, message.work)
             clients.rounds[i] = round + 1
-            clients.bytes_down[i] = size(message.vectors)
+            clients.bytes_down[i] = wire_bytes(message.vectors)
             clients.in_flight[i] = time.perf_counter() + delay if self._patience else 0.0
-            self.link.send(i, message, delay)
+            self.transport.send(i, message, delay)
 
     def evaluate(self, time: float) -> bool:
         """Evaluates the model as it is now; whether the run is to end."""
-        known = None if self.clients.accuracies is None else self.clients.accuracies.copy()
-        return self._evaluate(time, self.updates, self.version, self.algorithm.model(self.server), known)
+        accuracies = None if self.clients.accuracies is None else self.clients.accuracies.copy()
+        return self._evaluate(time, self.updates, self.version, self.algorithm.model(self.server), accuracies)
 
-    def begin(self) -> None:
-        """Sends the run's first messages, or those of a round."""
+    def start_round(self) -> None:
+        """Sends the messages of a round; without rounds, the run's first messages."""
         inactive = self.clients.inactive
         if self.cohort is None:
             self.send([i for i in range(self.clients.n) if i not in inactive])
@@ -129,11 +129,11 @@ class ServerLoop:
         """Runs to the end; False where it was interrupted before.
 
         Both callbacks are called after every event; an interrupted run takes a checkpoint where it can. Raises
-        RunFailed where no client is left, or the link does.
+        RunFailed where no client is left, or the transport fails.
         """
         if not self._resumed:
-            self.begin()
-        for event in self.schedule.events(self.link):
+            self.start_round()
+        for event in self.schedule.events(self.transport):
             if event.kind == "update":
                 self._update(event)
             elif event.kind == "aggregate":
@@ -151,13 +151,13 @@ class ServerLoop:
                     self.evaluate(event.time)
                     return False
             self._poll(event.time)
-            broken = interrupted()
-            if broken and self.checkpointer:
+            interrupt = interrupted()
+            if interrupt and self.checkpointer:
                 self.schedule.checkpoint_requested = True  # the next event
-            elif broken or stopped():
+            elif interrupt or stopped():
                 if event.kind != "evaluate":
                     self.evaluate(event.time)  # the run's last model
-                return not broken
+                return not interrupt
         return True
 
     def _update(self, event: Event) -> None:
@@ -167,13 +167,13 @@ class ServerLoop:
         self.algorithm.receive(self.server, i, update, staleness)
         if self.checkpointer:
             self.checkpointer.consumed(i, update.vectors)
-        self.link.release_update(i)
+        self.transport.release_update(i)
         self.updates += 1
         clients.refused[i] = clients.moved[i] = 0
         del clients.in_flight[i]
         self.time = event.time
         row = UpdateRow(
-            event.time, i, update.version, staleness, update.local_steps, size(update.vectors), update.norm,
+            event.time, i, update.version, staleness, update.local_steps, wire_bytes(update.vectors), update.norm,
             clients.bytes_down[i], update.compute, update.exchange,
         )  # fmt: skip
         self.recorder.append(row)
@@ -181,51 +181,51 @@ class ServerLoop:
             observer.on_update(row)
         if clients.accuracies is not None:
             clients.accuracies[i] = update.accuracy
-        answer = [] if i in clients.inactive else [i]
+        reply_to = [] if i in clients.inactive else [i]
         if self._reply == "before":
-            self.send(answer)
+            self.send(reply_to)
         elif self._reply == "deferred" and not self.cohort:
-            clients.waiting += answer
+            clients.waiting += reply_to
         if event.aggregates:
             self._aggregate(event.time)
         if self._reply == "after":
-            self.send(answer)
+            self.send(reply_to)
 
     def _aggregate(self, time: float) -> None:
         self.algorithm.aggregate(self.server)
         self.version += 1
         self.recorder.append(AggregationRow(time, self.updates))
         if self.cohort:
-            self.begin()
+            self.start_round()
         elif self._reply == "deferred":
             waiting, self.clients.waiting = self.clients.waiting, []
             self.send(waiting)
 
     # -- failures ------------------------------------------------------------------------------------------------------
     def _poll(self, time: float) -> None:
-        """Acts on clients that have failed, and advances a checkpoint in progress."""
-        if not self.schedule.is_replay:  # a replay has its own events of clients that fail
-            for i, reason in self.link.pop_client_failures():
+        """Acts on client failures, and advances a checkpoint in progress."""
+        if not self.schedule.is_replay:  # client failures are events of a replay
+            for i, reason in self.transport.pop_client_failures():
                 self.client_failed(time, i, reason)
             if self._patience is not None:
-                for decision in self.failures.silent(self.link, self._patience):
-                    self._act(time, decision)
+                for decision in self.failures.silent(self.transport, self._patience):
+                    self._apply(time, decision)
         if self.checkpointer and self.checkpointer.busy:
             self.checkpointer.poll(time, self)
 
     def client_failed(self, time: float, i: int, reason: str) -> None:
         """Acts on client i, which cannot answer on its rank, as `faults` says. Raises RunFailed where the run ends."""
         if i not in self.clients.inactive:
-            self._act(time, self.failures.failed(i, reason))
+            self._apply(time, self.failures.failed(i, reason))
 
-    def _act(self, time: float, decision: Decision) -> None:
+    def _apply(self, time: float, decision: Decision) -> None:
         action, i, reason, since = decision
         match action:
             case Action.WAIT:
                 self.clients.in_flight[i] = since
-            case Action.GIVE_UP:
-                self.link.abandon_client(i)
-            case Action.ANSWER:
+            case Action.ABANDON:
+                self.transport.abandon_client(i)
+            case Action.RESEND:
                 del self.clients.in_flight[i]
                 self.send([i])
             case Action.MOVE:
@@ -241,11 +241,11 @@ class ServerLoop:
         """Records an update that its client refused to send, and answers the client or sets it aside."""
         i, update = event.client, event.update
         assert update
-        self.link.release_update(i)
+        self.transport.release_update(i)
         self.clients.refused[i] += 1
         self._record_event(event.time, "refused", i, update.refused)
         if i not in self.clients.inactive:
-            self._act(event.time, self.failures.refused(i, update.refused))
+            self._apply(event.time, self.failures.refused(i, update.refused))
 
     def _lose(self, time: float, i: int, state: str, reason: str) -> None:
         """Continues without client i; what it has sent remains. Raises RunFailed where no client is left."""
@@ -262,16 +262,16 @@ class ServerLoop:
             if self.schedule.round_size:
                 self.algorithm.on_client_lost(self.server, i)
             else:
-                self.begin()  # none of the round's members is left
+                self.start_round()  # no member of the round is left
 
     def _move(self, time: float, i: int, reason: str) -> None:
         """Moves client i to another rank, where it gets a new message; loses it where no rank can host it."""
         self.clients.moved[i] += 1
-        where = self.checkpointer.rehost(i, time, self) if self.checkpointer else ""
-        if not where:
+        destination = self.checkpointer.rehost(i, time, self) if self.checkpointer else ""
+        if not destination:
             self._lose(time, i, LOST, reason)
             return
-        self._record_event(time, "rehosted", i, f"{where}: {reason}")
+        self._record_event(time, "rehosted", i, f"{destination}: {reason}")
         self.algorithm.on_client_rollback(self.server, i)
         if self.clients.in_flight.pop(i, None) is not None:
             self.schedule.cancel(i)
@@ -281,6 +281,6 @@ class ServerLoop:
         self.recorder.append(EventRow(time, kind, i, text, self.updates, self.version))
 
 
-def size(vectors: tuple[Vector, ...]) -> int:
-    """Bytes on the wire of a message or an update with these vectors."""
+def wire_bytes(vectors: tuple[Vector, ...]) -> int:
+    """Bytes on the wire (header and vectors) of a message or an update with these vectors."""
     return HEADER_BYTES + sum(v.nbytes for v in vectors)

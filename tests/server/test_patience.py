@@ -11,7 +11,7 @@ import pytest
 
 import mpifl.scheduling.live as live_module
 import mpifl.server.failures as failures_module
-import mpifl.server.loop as serve_module
+import mpifl.server.loop as loop_module
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Update
 from mpifl.algorithms.participation import Trigger
@@ -61,7 +61,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: Faults, clock: Any = None) -> None:
         self.now, self.calls = [100.0], 0
-        for module in (failures_module, serve_module, live_module):
+        for module in (failures_module, loop_module, live_module):
             monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=self._perf_counter))
         self.link, self.moved, algorithm = Silence(self.now), list[int](), Area(trigger=Trigger(every=2))
         x0, _ = clients("float64")
@@ -101,7 +101,7 @@ class World:
 
 def begun(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> World:
     here = World(monkeypatch, faults)
-    here.loop.begin()
+    here.loop.start_round()
     return here
 
 
