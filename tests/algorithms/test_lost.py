@@ -1,4 +1,4 @@
-"""Lost clients: whom a round is drawn from, what it is without those that drop out of it, where a run ends then."""
+"""Lost clients: cohorts without them, rounds that lose a member, and the limits of runs."""
 
 from __future__ import annotations
 
@@ -128,9 +128,9 @@ def test_weights_by_samples_of_the_others() -> None:
     here = world("fedavg-cohort=2,sampling=samples,weights=samples")
     here.algorithm.begin_round(here.server, MEMBERS)
     y = {i: here.contact(i).vectors[0] for i in (0, 1, 2, 4)}
-    here.take(2)
+    here.receive(2)
     here.algorithm.on_client_lost(here.server, LOST)
-    here.take(0), here.take(4)
+    here.receive(0), here.receive(4)
     here.aggregate()
     close(here.server.x, (1 * y[0] + 6 * y[2] + 5 * y[4]) / 12, 1e-15)
 
@@ -143,13 +143,13 @@ def test_SCAFFOLD_adds_no_control_variate_of_who_drops_out() -> None:
     x, c = here.server.x, here.server.c
     here.algorithm.begin_round(here.server, [0, 1, 2])
     dy, dc = zip(*(here.contact(i).vectors for i in (0, 1, 2)), strict=True)
-    here.take(0)
+    here.receive(0)
     here.algorithm.on_client_lost(here.server, 1)
-    here.take(2)
+    here.receive(2)
     here.aggregate()
     close(here.server.x, x + (dy[0] + dy[2]) / 2, 1e-15)
     close(here.server.c, c + (dc[0] + dc[2]) / 4, 1e-15)
-    close(here.server.c, np.mean([here.seen[i].c for i in range(4)], axis=0), 1e-15)
+    close(here.server.c, np.mean([here.received_states[i].c for i in range(4)], axis=0), 1e-15)
 
 
 def test_FEDDR_keeps_the_last_point_of_who_drops_out() -> None:
@@ -160,7 +160,7 @@ def test_FEDDR_keeps_the_last_point_of_who_drops_out() -> None:
     here.algorithm.begin_round(here.server, [0, 1, 2])
     sent = [here.contact(i).vectors[0] for i in range(3)]
     here.algorithm.on_client_lost(here.server, 1)
-    here.take(0), here.take(2)
+    here.receive(0), here.receive(2)
     here.aggregate()
     close(here.server.xtilde, before + (sent[0] + sent[2]) / 3, 1e-15)
 
@@ -191,7 +191,7 @@ def frozen(algorithm: Any, rounds: int, before: int, clients: list[Quadratic] = 
             continue
         for i in range(5) if r < before else LEFT:
             here.contact(i)
-            here.take(i)
+            here.receive(i)
             here.aggregate()
     return here
 

@@ -76,7 +76,7 @@ def test_krum_of_fewer_than_there_should_be() -> None:
     """Of m vectors at most m - f are kept, and at least one: of 0, 1, 2, 1000 with f = 1 the first three, with f = 2
     the two that are nearest to another, of equal ones the lower."""
     rule = Krum(bad=1, keep=4)
-    rule.check(5)
+    rule.check_members(5)
     v = [0, 1, 2, 1000]
     assert of(rule, v) == 1
     close(of(rule, v, [0.1, 0.2, 0.1, 0.6]), (0.2 * 1 + 0.1 * 2) / 0.4, 1e-15)
@@ -187,7 +187,7 @@ def test_rounds(rule: Aggregation) -> None:
                      np.ones(3))  # fmt: skip
     sent = [buffered.contact(i).vectors[0] for i in (0, 1, 2, 3, 4, 1)]
     for k, v in enumerate(sent):
-        buffered.algorithm.receive(buffered.server, k, buffered.ways[0]._replace(vectors=(v,)), k)
+        buffered.algorithm.receive(buffered.server, k, buffered.in_flight[0]._replace(vectors=(v,)), k)
     buffered.aggregate()
     scaled = [v / (1 + k) ** 0.5 for k, v in enumerate(sent)]
     close(buffered.server.x, 1 - 0.7 * of(rule, scaled), 1e-15)
@@ -224,7 +224,7 @@ def test_a_lost_member_makes_no_room_for_a_bad_one() -> None:
     buffered.algorithm.validate(9)
     for i in (5, 0, 1, 2, 3, 6, 7, 8):
         buffered.contact(i)
-        buffered.take(i)
+        buffered.receive(i)
     buffered.aggregate()
     close(buffered.server.x, expected)
 
@@ -238,7 +238,7 @@ def test_saved_in_the_middle_of_a_round(rule: Aggregation) -> None:
             here.algorithm.begin_round(here.server, list(range(6)))
             for i in range(6):
                 here.contact(i)
-                here.take(i)
+                here.receive(i)
                 if here is other:
                     assert len(here.server.received) == i + 1
                     here.server = written(State(**vars(here.server)))
@@ -250,5 +250,5 @@ def test_a_mean_holds_nothing() -> None:
     here = World(FedAvg(step_size=0.2), random_quadratics(1, 6), np.ones(3))
     here.algorithm.begin_round(here.server, [0, 1])
     here.contact(0)
-    here.take(0)
+    here.receive(0)
     assert here.server.received == {} and here.server.sum.any()

@@ -9,7 +9,7 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.fedgate import FedGate
 from mpifl.algorithms.vrl_sgd import VrlSgd
 from mpifl.client.worker import Worker
-from tests.algorithms.test_rehost import CLIENTS, VICTIM
+from tests.algorithms.test_rollback import CLIENTS, VICTIM
 from tests.algorithms.world import World, snapshot
 from tests.quadratic_runs import close, optimum
 
@@ -28,7 +28,7 @@ def delta_sum(here: World, n: int = 4) -> np.ndarray:
         here.contact(i)
     found = sum(here.states[i].delta for i in range(n))
     for i in range(n):
-        here.take(i)
+        here.receive(i)
     here.aggregate()
     return found  # type: ignore[return-value]
 
@@ -46,14 +46,14 @@ def test_delta_starts_again(algorithm: Algorithm, age: int) -> None:
         here.algorithm.begin_round(here.server, list(range(4)))
         for i in (0, 1, 2):
             here.contact(i)
-        here.take(0)
+        here.receive(0)
         here.states[VICTIM] = kept[-age]
         if told:
             here.algorithm.on_client_rollback(here.server, VICTIM)
         here.contact(VICTIM)
         here.contact(3)
         for i in (2, VICTIM, 3):
-            here.take(i)
+            here.receive(i)
         here.aggregate()
         sums = [delta_sum(here) for _ in range(600)]
         away = np.abs(here.server.x - optimum(CLIENTS)).max()
@@ -77,7 +77,7 @@ def test_delta_is_0_in_the_round_of_a_move(algorithm: Algorithm, kept_at: int) -
     here.algorithm.begin_round(here.server, list(range(4)))
     for i in range(4):
         here.contact(i)
-    here.take(0)
+    here.receive(0)
     there = Worker(algorithm, np.ones(3), {VICTIM: CLIENTS[VICTIM]})
     there.states[VICTIM] = kept
     there.roll_back(VICTIM, [], None)
@@ -87,13 +87,13 @@ def test_delta_is_0_in_the_round_of_a_move(algorithm: Algorithm, kept_at: int) -
     y = CLIENTS[VICTIM].steps(x, 0.05, 4)
     close(sent, x - y if isinstance(algorithm, FedGate) else y)
     for i in (2, VICTIM, 3):
-        here.take(i)
+        here.receive(i)
     here.aggregate()
     here.algorithm.begin_round(here.server, list(range(4)))
     for i in range(4):
         here.contact(i)
         assert not here.states[i].delta.any() and here.states[i].resets == 1
-        here.take(i)
+        here.receive(i)
     here.aggregate()
     close([delta_sum(here) for _ in range(5)], 0)
     assert all(here.states[i].delta.any() for i in range(4))

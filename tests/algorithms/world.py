@@ -1,4 +1,4 @@
-"""Server and client rules without a loop: tests say themselves who is sent what, who answers, and who is lost."""
+"""Server and client side of an algorithm without a loop: a test decides on messages, updates and lost clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 
 
 class World:
-    """A server and its clients; `ways` has each client's update that is under way."""
+    """A server and its clients; `in_flight` has the updates that were sent and not received."""
 
     def __init__(
         self, algorithm: Algorithm, objectives: Sequence[Any], x0: np.ndarray, samples: Sequence[int] | None = None
@@ -20,29 +20,29 @@ class World:
         self.clients = Clients(np.array(samples or [o.samples for o in objectives]), seed=3)
         self.server = algorithm.init_server(x0, self.clients)
         self.states = {i: algorithm.init_client(x0, i) for i in range(len(objectives))}
-        self.told = dict.fromkeys(self.states, 0)  # messages that each was sent
+        self.messages_sent = dict.fromkeys(self.states, 0)  # number of messages to each client
         self.version = 0
-        self.ways: dict[int, Update] = {}
-        self.seen = dict(self.states)  # the client's state of the last update of each that the server took in
+        self.in_flight: dict[int, Update] = {}
+        self.received_states = dict(self.states)  # state of each client as of its last received update
         self._after: dict[int, State] = {}
 
     def message(self, i: int) -> Message:
         """The next message to client i."""
-        sent = self.algorithm.message(self.server, i)._replace(version=self.version, round=self.told[i])
-        self.told[i] += 1
+        sent = self.algorithm.message(self.server, i)._replace(version=self.version, round=self.messages_sent[i])
+        self.messages_sent[i] += 1
         return sent
 
     def contact(self, i: int) -> Update:
-        """Client i is sent a message and answers it; its answer is under way."""
+        """A message to client i and its update, which is then in flight."""
         update = self.algorithm.train(self.states[i], self.message(i), self.objectives[i])
-        self.ways[i], self._after[i] = update._replace(compute=0.1, exchange=0.1), snapshot(self.states[i])
+        self.in_flight[i], self._after[i] = update._replace(compute=0.1, exchange=0.1), snapshot(self.states[i])
         return update
 
-    def take(self, i: int) -> Update:
-        """The server takes in client i's answer."""
-        update = self.ways.pop(i)
+    def receive(self, i: int) -> Update:
+        """The server receives the update of client i."""
+        update = self.in_flight.pop(i)
         self.algorithm.receive(self.server, i, update, 0)
-        self.seen[i] = self._after[i]
+        self.received_states[i] = self._after[i]
         return update
 
     def aggregate(self) -> None:
@@ -50,7 +50,7 @@ class World:
         self.version += 1
 
     def round(self, members: Iterable[int], lost: int | None = None, after: int = 0) -> None:
-        """A synchronous round; of a member that is lost, the server learns after so many of the others' answers."""
+        """A synchronous round; the member `lost` is lost after `after` updates of the others."""
         members = list(members)
         unique = list(dict.fromkeys(members))
         self.algorithm.begin_round(self.server, members)
@@ -60,9 +60,9 @@ class World:
         for k, i in enumerate([*others, None]):
             if k == after and lost is not None:
                 self.algorithm.on_client_lost(self.server, lost)
-                del self.ways[lost]
+                del self.in_flight[lost]
             if i is not None:
-                self.take(i)
+                self.receive(i)
         self.aggregate()
 
 

@@ -285,9 +285,9 @@ def test_one_call_may_name_another_solver(solver: Solver) -> None:
     assert np.array_equal(local().solve(f, X, 3, solver=solver).x, local(solver).solve(f, X, 3).x)
 
 
-# -- start, beside, done -----------------------------------------------------------------------------------------------
-def test_svrg_starts_from_what_it_is_given() -> None:
-    """(z, what stands for grad f(z)): F-SVRG's z is the server's model, and its gradient the mean of all clients'."""
+# -- initial_estimate, on_step, stop -----------------------------------------------------------------------------------
+def test_svrg_with_an_initial_estimate() -> None:
+    """(z, an estimate of grad f(z)): F-SVRG's z is the server's model, and its gradient the mean of all clients'."""
     f, z, mean = Squares(), np.array([0.2, 0.9, -1.0]), np.array([1.0, 2.0, 3.0])
     solved = local(Svrg()).solve(f, X, 4, initial_estimate=(z, mean))
     assert f.full == 0
@@ -297,7 +297,7 @@ def test_svrg_starts_from_what_it_is_given() -> None:
     close(solved.x, y)
 
 
-def test_sarah_goes_on_where_it_stopped() -> None:
+def test_sarah_continues_from_its_estimate() -> None:
     """The estimate of one call starts the next: two contacts are one, with the same batches."""
     rows = [[0, 1], [5, 2], [7, 3], [1, 6], [4, 4]]
     once = local(Sarah()).solve(Squares(given=rows), X, 0)
@@ -310,7 +310,7 @@ def test_sarah_goes_on_where_it_stopped() -> None:
 
 
 @each_solver
-def test_beside_sees_every_step(solver: Solver) -> None:
+def test_on_step_is_called_after_every_step(solver: Solver) -> None:
     """(y before, y after, rows) of each step, in order; y after is the solver's own: whoever keeps it takes a copy."""
     f, seen = Squares(), []
     solved = local(solver).solve(f, X, 2, on_step=lambda before, after, rows: seen.append((before, after.copy(), rows)))
@@ -326,29 +326,29 @@ def test_beside_sees_every_step(solver: Solver) -> None:
     assert np.array_equal(local(solver).solve(f, X, 2).x, solved.x)  # looking on changes nothing
 
 
-def test_beside_couples_a_second_iterate() -> None:
-    """v <- v - step grad f(v; the same rows) beside y: SGD on the same batches, as APFL's personal model has it."""
+def test_on_step_couples_a_second_iterate() -> None:
+    """v <- v - step grad f(v; the same rows) with y: SGD on the same batches, as APFL's personal model has it."""
     f, v = Squares(), 2 * X
 
-    def beside(before: np.ndarray, after: np.ndarray, rows: Any) -> None:
+    def second_iterate(before: np.ndarray, after: np.ndarray, rows: Any) -> None:
         nonlocal v
         v = v - 0.2 * f.gradient(v, rows)
 
-    local().solve(f, X, 6, on_step=beside)
+    local().solve(f, X, 6, on_step=second_iterate)
     close(v, local().solve(f, 2 * X, 6).x)
 
 
 @each_term
-def test_done_ends_gd(term: dict[str, Any]) -> None:
-    """It is asked before each step, with y and the gradient of phi there, and the steps taken are counted."""
+def test_stop_ends_gd(term: dict[str, Any]) -> None:
+    """It is called before each step, with y and the gradient of phi at y; the number of steps taken is returned."""
     f, norms = Squares(), []
 
-    def done(y: np.ndarray, gradient: np.ndarray) -> bool:
+    def stop(y: np.ndarray, gradient: np.ndarray) -> bool:
         close(gradient, f.gradient(y) + extra(term, y))
         norms.append(float(np.linalg.norm(gradient)))
         return norms[-1] <= 1e-6
 
-    solved = local(Gd()).solve(f, X, 0, steps=10**6, stop=done, **term)
+    solved = local(Gd()).solve(f, X, 0, steps=10**6, stop=stop, **term)
     assert len(norms) == solved.steps + 1
     assert norms[-1] <= 1e-6 < norms[-2]
     assert np.linalg.norm(f.gradient(solved.x) + extra(term, solved.x)) <= 1e-6 * (1 + 1e-9)

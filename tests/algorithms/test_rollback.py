@@ -1,4 +1,4 @@
-"""A client goes on from an earlier state: what puts it in line with what the server has of it, and what is restored."""
+"""Rollback of a client: its state is made consistent with the server, and the message after it resends what it lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXACT: dict[str, Any] = {
     "eta": 0.4,
     "step_size": 0.2,
 }
-TELESCOPES: dict[str, dict[str, Any]] = {
+INCREMENTAL: dict[str, dict[str, Any]] = {
     "area": {"step_size": 0.2, "step_weights": "one"},
     "async-feddr": {**EXACT, "alpha": 0.5},
     "feddr": EXACT,
@@ -37,7 +37,7 @@ TELESCOPES: dict[str, dict[str, Any]] = {
 
 
 def make(name: str, **more: Any) -> Algorithm:
-    return find(name)(**TELESCOPES[name], **more)  # type: ignore[no-any-return]
+    return find(name)(**INCREMENTAL[name], **more)  # type: ignore[no-any-return]
 
 
 def contact(here: World, i: int) -> None:
@@ -46,12 +46,12 @@ def contact(here: World, i: int) -> None:
         here.round([i])
     else:
         here.contact(i)
-        here.take(i)
+        here.receive(i)
         here.aggregate()
 
 
 def corrected(here: World, kept: State, pending: Any, sums: list[Any]) -> State:
-    """The rule: the checkpoint's value, less the update that had not been consumed then, plus all consumed since."""
+    """The value at the checkpoint, minus the update that was not consumed then, plus all consumed since."""
     state = snapshot(kept)
     for k, name in enumerate(here.algorithm.increment_of):
         if name:
@@ -63,7 +63,7 @@ def corrected(here: World, kept: State, pending: Any, sums: list[Any]) -> State:
 
 def holds(here: World) -> None:
     """The method's invariant between the server and the clients as the server knows them."""
-    states, s, n = here.seen.values(), here.server, len(here.seen)
+    states, s, n = here.received_states.values(), here.server, len(here.received_states)
     if isinstance(here.algorithm, Area):
         close(s.x + s.u / n, np.mean([c.y for c in states], axis=0))
     elif here.algorithm.increment_of == ("xhat",):
@@ -81,10 +81,10 @@ def holds(here: World) -> None:
         [("consumed", 3), ("never consumed", 0)],
     ),
 )
-@pytest.mark.parametrize("name", TELESCOPES)
-def test_telescopes(name: str, fate: str, since: int) -> None:
+@pytest.mark.parametrize("name", INCREMENTAL)
+def test_increments_after_a_rollback(name: str, fate: str, since: int) -> None:
     """A checkpoint of a client whose update is under way (or not), more of its updates consumed, its death while the
-    next one is under way: the telescoping vectors come out as they were with the last update consumed, the invariant
+    next one is in flight: the vectors sent as increments are as of the last update consumed, the invariant
     holds, and the run ends at the optimum of all clients, where the state of the checkpoint alone misses it."""
     here, rng = World(make(name), CLIENTS, np.ones(3)), np.random.default_rng(1)
     rounds = here.algorithm.participation(here.clients, 0)
@@ -99,35 +99,35 @@ def test_telescopes(name: str, fate: str, since: int) -> None:
     if fate == "consumed":
         if rounds:
             here.contact(2)
-            here.take(2)
-        sums.append(here.take(VICTIM).vectors)
+            here.receive(2)
+        sums.append(here.receive(VICTIM).vectors)
         here.aggregate()
     for _ in range(since):
         contact(here, 0)
         if rounds:
             here.algorithm.begin_round(here.server, [VICTIM])
         here.contact(VICTIM)
-        sums.append(here.take(VICTIM).vectors)
+        sums.append(here.receive(VICTIM).vectors)
         here.aggregate()
     if fate != "never consumed":
         if rounds:
             here.algorithm.begin_round(here.server, [VICTIM, 2])
         here.contact(VICTIM)  # never arrives
-    here.ways.clear()
+    here.in_flight.clear()
     state = corrected(here, kept, pending, sums)
     for name_ in filter(None, here.algorithm.increment_of):
-        close(getattr(state, name_), getattr(here.seen[VICTIM], name_))
+        close(getattr(state, name_), getattr(here.received_states[VICTIM], name_))
     old = snapshot(kept)
-    here.states[VICTIM] = here.seen[VICTIM] = state
+    here.states[VICTIM] = here.received_states[VICTIM] = state
     holds(here)
     here.algorithm.on_client_rollback(here.server, VICTIM)
     if rounds:  # the round goes on with a fresh message
         if fate == "none" or since:
             here.contact(2)
-        if 2 in here.ways:
-            here.take(2)
+        if 2 in here.in_flight:
+            here.receive(2)
         here.contact(VICTIM)
-        here.take(VICTIM)
+        here.receive(VICTIM)
         here.aggregate()
     else:
         contact(here, VICTIM)
@@ -148,7 +148,7 @@ def finish(here: World) -> None:
             contact(here, k % 4)
 
 
-@pytest.mark.parametrize("name", TELESCOPES)
+@pytest.mark.parametrize("name", INCREMENTAL)
 def test_a_first_state_will_do(name: str) -> None:
     """Without any checkpoint: the first state plus all that was consumed."""
     here = World(make(name), CLIENTS, np.ones(3))
@@ -158,19 +158,19 @@ def test_a_first_state_will_do(name: str) -> None:
             if here.algorithm.participation(here.clients, 0):
                 here.algorithm.begin_round(here.server, [i])
             here.contact(i)
-            sums.append(here.take(i).vectors)
+            sums.append(here.receive(i).vectors)
             here.aggregate()
         else:
             contact(here, i)
-    here.states[VICTIM] = here.seen[VICTIM] = corrected(here, kept, None, sums)
+    here.states[VICTIM] = here.received_states[VICTIM] = corrected(here, kept, None, sums)
     holds(here)
     finish(here)
     close(here.server.x, optimum(CLIENTS), 1e-9)
 
 
-def test_who_telescopes() -> None:
-    assert {name for name in names() if find(name).increment_of} == TELESCOPES.keys()
-    for name in TELESCOPES:
+def test_which_methods_send_increments() -> None:
+    assert {name for name in names() if find(name).increment_of} == INCREMENTAL.keys()
+    for name in INCREMENTAL:
         assert len(find(name).increment_of) == find(name).vectors_up
 
 
@@ -199,12 +199,12 @@ def test_readmitted_after_its_gradient(name: str) -> None:
     here.algorithm.begin_round(here.server, [0, 1, 2, 3])
     for i in (VICTIM, 0):
         here.contact(i)
-        here.take(i)
+        here.receive(i)
     here.states[VICTIM] = here.algorithm.init_client(np.zeros(3), VICTIM)
     here.algorithm.on_client_rollback(here.server, VICTIM)
     for i in (2, 3):
         here.contact(i)
-        here.take(i)
+        here.receive(i)
     here.aggregate()
     here.algorithm.begin_round(here.server, [0, 1, 2, 3])
     assert [len(here.message(i).vectors) for i in range(4)] == [1, 2, 1, 1]
