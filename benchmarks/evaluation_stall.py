@@ -22,8 +22,8 @@ from common import ROOT, launcher
 from mpifl import open_run
 
 
-def pauses(ranks: int, words: list[str], path: Path) -> dict[str, float]:
-    command = [*launcher(ranks), "run_mpi.py", "jobs/area/mnist-realtime.yaml", "stop.time=5", *words]
+def pauses(ranks: int, arguments: list[str], path: Path) -> dict[str, float]:
+    command = [*launcher(ranks), "run_mpi.py", "jobs/area/mnist-realtime.yaml", "stop.time=5", *arguments]
     command += [f"output={path}", "overwrite=true"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=300)
     run = open_run(path)
@@ -41,10 +41,10 @@ def main() -> int:
     rows: dict[str, list[dict[str, float]]] = {"evaluate.every=0.1": [], "evaluate.every=1000": []}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(args.repeats):
-            for word, found in rows.items():
-                found.append(pauses(args.ranks, [word, *args.overrides], Path(folder) / "run.h5"))
-    for word, found in rows.items():
-        print(json.dumps({word: {key: round(statistics.median(f[key] for f in found), 2) for key in found[0]}}))
+            for override, found in rows.items():
+                found.append(pauses(args.ranks, [override, *args.overrides], Path(folder) / "run.h5"))
+    for override, found in rows.items():
+        print(json.dumps({override: {key: round(statistics.median(f[key] for f in found), 2) for key in found[0]}}))
     return 0
 
 

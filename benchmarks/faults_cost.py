@@ -7,7 +7,7 @@
                 server consumed in the same time (31 s: three checkpoints)
     ulfm        `mpirun --with-ft ulfm` and `mpirun`: likewise, in 10 s, for d = 1e6 and for small updates (d = 100),
                 with which the server is at its limit
-    validation  local training with the checks and without, on one client: one gradient, the least there is to do, of
+    validation  local training with the checks and without, on one client: one gradient, the least amount of work, of
                 d = 1e6 and d = 1e5
 
 Each pair runs with and without, in turn the one and the other first; a ratio is the time with by the time without, so
@@ -42,21 +42,21 @@ BOUNDS = {"checkpoint": 1.05, "ulfm": 1.03, "validation": 1.05}
 NUMBERS = 300_000_000  # that one measurement of local training goes through
 
 
-def updates(ranks: int, tolerant: bool, words: list[str]) -> int:
+def updates(ranks: int, tolerant: bool, arguments: list[str]) -> int:
     """How many updates a run consumes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.h5"
         start = launcher(ranks)
         if tolerant:
             start[1:1] = ["--with-ft", "ulfm"]
-        command = [*start, "run_mpi.py", *words, f"output={path}"]
+        command = [*start, "run_mpi.py", *arguments, f"output={path}"]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=600)
         with open_run(path) as run:
             return len(run.updates)
 
 
 def job(folder: Path, dim: int, clients: int, seconds: float) -> list[str]:
-    """The words that run AREA in real time, as fast as it goes, on quadratics."""
+    """The arguments that run AREA in real time, at full speed, on quadratics."""
     path = folder / f"{dim}-{seconds}.yaml"
     description = {
         "name": "cost", "seed": 0,
@@ -69,7 +69,7 @@ def job(folder: Path, dim: int, clients: int, seconds: float) -> list[str]:
 
 
 class Unchecked(Worker):
-    """A worker that takes what comes: as before updates were validated, but for their norm, which the run file has."""
+    """A worker that does not validate updates; their norm, a column of the run file, is computed all the same."""
 
     def _refusal(self, i: int, update: Update) -> tuple[str, float]:
         return "", float(sum(float(v @ v) for v in update.vectors)) ** 0.5
@@ -100,8 +100,8 @@ def trainings(dim: int) -> dict[bool, Callable[[], float]]:
 def measures(args: argparse.Namespace, folder: Path) -> dict[tuple[str, str], dict[bool, Callable[[], float]]]:
     """Something proportional to the time with (True) and without (False), by what it is."""
 
-    def rate(ranks: int, tolerant: bool, words: list[str]) -> Callable[[], float]:
-        return lambda: 1 / updates(ranks, tolerant, words)
+    def rate(ranks: int, tolerant: bool, arguments: list[str]) -> Callable[[], float]:
+        return lambda: 1 / updates(ranks, tolerant, arguments)
 
     large, brief = job(folder, args.dim, 8, args.seconds), job(folder, args.dim, 8, 10)
     small = job(folder, 100, 32, 10)
@@ -111,8 +111,8 @@ def measures(args: argparse.Namespace, folder: Path) -> dict[tuple[str, str], di
             on: rate(args.ranks, False, large + ["checkpoint.every=10"] * on) for on in (True, False)
         }
     if "ulfm" in args.only:
-        for what, words in ((f"d = {args.dim:g}", brief), ("d = 100", small)):
-            found["ulfm", what] = {on: rate(args.ranks, on, words) for on in (True, False)}
+        for what, arguments in ((f"d = {args.dim:g}", brief), ("d = 100", small)):
+            found["ulfm", what] = {on: rate(args.ranks, on, arguments) for on in (True, False)}
     if "validation" in args.only:
         for dim in (args.dim, args.dim // 10):
             found["validation", f"one gradient, d = {dim:g}"] = trainings(dim)

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from common import ROOT, launcher
 
-from mpifl import open_run
+import mpifl
 from mpifl.memory import Memory, cuda_aware
 from mpifl.transport.frames import INLINE_BYTES
 
@@ -49,20 +49,17 @@ output: {output}
 
 def rank(job: str) -> int:
     """On every rank: runs the job; rank 0 prints the seconds in copies and whether MPI takes GPU memory."""
-    from mpifl.cli import main
     from mpifl.problems.torch import batched
-    from mpifl.transport.launcher import communicator
 
     held: list[Memory] = []
     make = batched.memory
     batched.memory = lambda *given: held.append(make(*given)) or held[-1]  # type: ignore[func-returns-value]
-    if code := main(["run", job]):
-        return code
+    mpifl.run(job)
+    from mpi4py import MPI
+
     seconds = [getattr(getattr(m, "device", m), "seconds", 0.0) for m in held]
-    comm = communicator()
-    assert comm
-    if told := comm.gather(seconds):
-        print(json.dumps({"copies": statistics.mean(s for each in told for s in each), "aware": cuda_aware()}))
+    if gathered := MPI.COMM_WORLD.gather(seconds):
+        print(json.dumps({"copies": statistics.mean(s for each in gathered for s in each), "aware": cuda_aware()}))
     return 0
 
 
@@ -73,13 +70,13 @@ def measure(ranks: int, d: int, args: argparse.Namespace, aware: str = "", **mor
         values = {"clients": 16, "device": args.device, "batched": "false", "seconds": args.seconds, **more}
         job.write_text(JOB.format(hidden=max(1, (d - 10) // 75), output=output, **values))
         environment = {**os.environ, **({"MPIFL_CUDA_AWARE": aware} if aware else {})}
-        words = [*launcher(ranks), __file__, "--rank", str(job)]
-        done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+        command = [*launcher(ranks), __file__, "--rank", str(job)]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
         if done.returncode:
             raise SystemExit(done.stderr)
         (line,) = [text for text in done.stdout.splitlines() if text.startswith("{")]
-        told, run = json.loads(line), open_run(output)
-        return len(run.updates) / args.seconds, told["copies"] / run.attrs["wall_seconds"], told["aware"]
+        reply, run = json.loads(line), mpifl.open_run(output)
+        return len(run.updates) / args.seconds, reply["copies"] / run.attrs["wall_seconds"], reply["aware"]
 
 
 def median(ranks: int, d: int, args: argparse.Namespace, **more: object) -> tuple[float, float, bool]:

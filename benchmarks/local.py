@@ -41,14 +41,18 @@ class Case:
 
     def __init__(self, name: str, threads: int) -> None:
         case = CASES[name]
-        self.batch, self.steps, shape, words = case["batch"], case["steps"], case["shape"], case["vocabulary"]
+        self.batch, self.steps, shape, vocabulary = case["batch"], case["steps"], case["shape"], case["vocabulary"]
         model = MODELS[name]()
         torch.set_num_threads(threads)
         config = ProblemConfig(model=model, batch_size=self.batch, clients=1, torch=Torch(threads=threads))  # type: ignore[arg-type]
         generator = torch.Generator().manual_seed(0)
-        x = torch.randint(0, words, (ROWS, *shape), generator=generator) if words else torch.randn(ROWS, *shape)
+        x = (
+            torch.randint(0, vocabulary, (ROWS, *shape), generator=generator)
+            if vocabulary
+            else torch.randn(ROWS, *shape)
+        )
         y = torch.randint(0, case["classes"], (ROWS,), generator=generator)
-        build = lambda: model.build(shape, case["classes"], words)  # noqa: E731
+        build = lambda: model.build(shape, case["classes"], vocabulary)  # noqa: E731
         flat = Flat(seeded(0, build), CPU, torch.float32, True)
         self.x0: np.ndarray = flat.values().numpy()
         meta = {"samples": [ROWS], "clients": 1}
@@ -90,9 +94,9 @@ def main() -> int:
         pairs = [(case.client()[0], case.plain()[0]) for _ in range(args.repeats)]
         ratios = [client / plain for client, plain in pairs]
         step = statistics.median(plain for _, plain in pairs) / case.steps
-        told = {"model": name, "d": case.x0.size, "batch": case.batch, "plain_ms_a_step": round(1e3 * step, 3)}
+        row = {"model": name, "d": case.x0.size, "batch": case.batch, "plain_ms_a_step": round(1e3 * step, 3)}
         ratio = round(statistics.median(ratios), 3)
-        print(json.dumps({**told, "median_ratio": ratio, "same_bits": same}), flush=True)
+        print(json.dumps({**row, "median_ratio": ratio, "same_bits": same}), flush=True)
     return 0
 
 

@@ -66,8 +66,8 @@ def main() -> int:
             job.write_text(JOB.format(algorithm=section, output=Path(folder) / f"{name}.h5", **options))
             most = peak([*launcher(2), "run_mpi.py", str(job)])
             bound = args.clients * 0.4e-3 * vectors + 1
-            told = {"method": name, "clients": args.clients, "state_vectors": vectors, "bound_gb": bound}
-            print(json.dumps({**told, "rank_gb": round(most["1"], 3), "server_gb": round(most["0"], 3)}), flush=True)
+            row = {"method": name, "clients": args.clients, "state_vectors": vectors, "bound_gb": bound}
+            print(json.dumps({**row, "rank_gb": round(most["1"], 3), "server_gb": round(most["0"], 3)}), flush=True)
     return 0
 
 

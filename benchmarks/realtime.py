@@ -39,11 +39,11 @@ def ranks_of(process: psutil.Process) -> list[psutil.Process]:
     return [p for p in process.children(recursive=True) if "run_mpi.py" in " ".join(p.cmdline())]
 
 
-def job(ranks: int, words: list[str]) -> dict[str, float]:
+def job(ranks: int, arguments: list[str]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.h5"
         begin = time.time()
-        command = [*launcher(ranks), "run_mpi.py", *words, f"output={path}"]
+        command = [*launcher(ranks), "run_mpi.py", *arguments, f"output={path}"]
         process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
         pss, shares = 0.0, []
         while process.poll() is None:

@@ -18,9 +18,9 @@ from common import ROOT, launcher
 from mpifl import open_run
 
 
-def run(ranks: int, words: list[str], path: Path) -> tuple[float, bytes]:
+def run(ranks: int, arguments: list[str], path: Path) -> tuple[float, bytes]:
     """Seconds from the first message to the last event, and the final model's bytes."""
-    command = [*launcher(ranks), "run_mpi.py", *words, f"output={path}", "overwrite=true"]
+    command = [*launcher(ranks), "run_mpi.py", *arguments, f"output={path}", "overwrite=true"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=600)
     result = open_run(path)
     return result.attrs["wall_seconds"], result.model.tobytes()

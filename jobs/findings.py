@@ -55,7 +55,7 @@ def run(cell: Cell) -> str:
 
 
 def is_completed(path: Path) -> bool:
-    """Whether there is a whole run in this file."""
+    """Whether this file exists and holds a completed run."""
     return path.exists() and mpifl.open_run(path).status == "completed"
 
 

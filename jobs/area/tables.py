@@ -127,8 +127,8 @@ def render(printed: pd.DataFrame, trials: int) -> tuple[str, int, int]:
         lines.append("|---|---|---|---|---|---|---|---|---|---|")
         for _, row in rows.iterrows():
             ours = summary((row.table, row.method, row.step, row.rates), trials)
-            word = verdict(row, ours)
-            met, count = met + (word == "ok"), count + (word != "not printed")
+            judgement = verdict(row, ours)
+            met, count = met + (judgement == "ok"), count + (judgement != "not printed")
             both = []
             for key in ("accuracy", "loss"):
                 none = pd.isna(row[key])
@@ -136,7 +136,7 @@ def render(printed: pd.DataFrame, trials: int) -> tuple[str, int, int]:
                 both.append("{:.2f} ({:.2f}-{:.2f})".format(*(ours[f"{key}_{w}"] for w in ("mean", "min", "max"))))
             rhos = [f"{ours[key]:.2f}" if ours[key] <= 1 else ">1" for key in ("rho", "rho_median")]
             both += ["-" if pd.isna(row.rho) else row.rho, "{} ({})".format(*rhos)]
-            lines.append(f"| {row.method} | {row.step:g} | {row.rates} | {' | '.join(both)} | {word} |")
+            lines.append(f"| {row.method} | {row.step:g} | {row.rates} | {' | '.join(both)} | {judgement} |")
     return "\n".join(lines), met, count
 
 

@@ -147,8 +147,8 @@ def percent(runs: list[Cell], metric: str) -> str:
 def first(runs: list[Cell], metric: str) -> str:
     """The first evaluation (s) at which the mean over the seeds is at the target."""
     time, y = curve(runs, metric)
-    there = np.flatnonzero(y >= TARGETS[metric])
-    return f"{time[there[0]]:.0f}" if len(there) else "-"
+    reached = np.flatnonzero(y >= TARGETS[metric])
+    return f"{time[reached[0]]:.0f}" if len(reached) else "-"
 
 
 def stability(run: Cell) -> tuple[str, str]:

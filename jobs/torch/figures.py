@@ -42,7 +42,7 @@ def job(model: str) -> Any:
 
 
 def federated(model: str, ranks: int) -> Path:
-    """The run file of the model's job, made under mpirun where it is not there."""
+    """The run file of the model's job, made under mpirun where it does not exist."""
     path = RUNS / f"{model}.h5"
     if not (path.exists() and mpifl.open_run(path).status == "completed"):
         mpirun = Path(sys.executable).with_name("mpirun")
