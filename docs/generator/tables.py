@@ -16,8 +16,8 @@ from mpifl.config.job import FAMILIES, Checkpoint, Clock, Evaluate, Job, Stop
 from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, hints, members
 from mpifl.problems import ProblemConfig
-from mpifl.storage.checkpoint import SCALARS, ServerSnapshot, UpdateSnapshot
 from mpifl.storage import tables as storage
+from mpifl.storage.checkpoint import SCALARS, ServerSnapshot, UpdateSnapshot
 
 Row = tuple[str, str, str, str]
 SECTIONS = {"clock": Clock, "stop": Stop, "evaluate": Evaluate, "checkpoint": Checkpoint}
