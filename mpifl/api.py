@@ -44,12 +44,12 @@ def load_job(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys:
 
     Raises ConfigError.
     """
-    from mpifl import config
+    from mpifl.config import read
     from mpifl.config.job import Job
 
     if isinstance(job, Job):
-        return config.load(config.job_to_dict(job), overrides, keys) if overrides or keys else job
-    return config.load(job, overrides, keys)
+        return read.load(read.job_to_dict(job), overrides, keys) if overrides or keys else job
+    return read.load(job, overrides, keys)
 
 
 def load_problem(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys: Any) -> Problem:
@@ -135,10 +135,10 @@ def _load_problem(job: Job) -> Problem:
 
 # -- what the command line uses as well --------------------------------------------------------------------------------
 def job_yaml(job: Job) -> str:
-    """A job as YAML, with everything filled in; as a file it loads to an equal job."""
-    from mpifl import config
+    """A job as YAML, everything filled in, bounds and allowed values as comments; as a file it loads to an equal job."""
+    from mpifl.config.listing import annotated_yaml
 
-    return config.to_yaml(job)
+    return annotated_yaml(job)
 
 
 class Task(NamedTuple):
@@ -159,13 +159,13 @@ def resume_task(path: Path) -> Task:
 
 def replay_task(path: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None) -> Task:
     """Raises ConfigError for a run that cannot be replayed, and for changes of more than where to write."""
-    from mpifl import config
+    from mpifl.config import read
     from mpifl.storage import open_run
 
     recorded = open_run(path)
     facts = json.loads(recorded.attrs.get("compute", "[{}]"))  # of each rank; the last one has clients
     output = path.with_name(f"{path.stem}-replay.h5")
-    return Task(config.replayed(recorded.config, output, overrides, keys, facts[-1].get("threads")), recorded)
+    return Task(read.replayed(recorded.config, output, overrides, keys, facts[-1].get("threads")), recorded)
 
 
 def execute(

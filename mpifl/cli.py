@@ -189,7 +189,9 @@ COMMANDS = {
         "what a run file holds",
         {"--follow": {"action": "store_true", "help": "keep printing a live run's new evaluations"}},
     ),
-    "list": Command(_list, "algorithms|data|models|jobs [NAME]", "what a job can name, each option with its meaning"),
+    "list": Command(
+        _list, "algorithms|data|models|jobs|delays|triggers [NAME]", "what a job can name, each option with its meaning"
+    ),
     "report": Command(
         _report,
         "RUN.h5 ...",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mpifl import config
+from mpifl.config import read
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "mpifl").rglob("*.py"))
@@ -45,13 +45,13 @@ def imports(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", JOBS, ids=name)
 def test_jobs_are_valid(path: Path) -> None:
-    job = config.load(path)
+    job = read.load(path)
     assert Path(job.output).name == f"{job.name}.h5"
     assert path.read_text().startswith("# "), "its first line says what it is: `mpifl list jobs` prints that"
 
 
 def test_jobs_have_names_of_their_own() -> None:
-    names = [config.load(path).name for path in JOBS]
+    names = [read.load(path).name for path in JOBS]
     assert sorted(names) == sorted(set(names))
 
 
@@ -67,7 +67,7 @@ def test_slow_imports_wait_for_their_use(path: Path) -> None:
 def test_importing_mpifl_is_light() -> None:
     code = "import sys, mpifl, mpifl.cli; print(*{m.partition('.')[0] for m in sys.modules})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert not {"numpy", "h5py", "pandas", "omegaconf", "mpi4py", "torch"} & {*out.split()}
+    assert not {"numpy", "h5py", "pandas", "yaml", "mpi4py", "torch"} & {*out.split()}
 
 
 def requirement(text: str) -> tuple[str, str]:

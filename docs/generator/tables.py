@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from mpifl import cli
-from mpifl.config.job import FAMILIES, Checkpoint, Clock, Evaluate, Job, Stop
+from mpifl.config.job import Checkpoint, Clock, Evaluate, Job, Stop
+from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, hints, members
 from mpifl.problems import ProblemConfig
@@ -95,7 +96,7 @@ def _rows(cls: type, prefix: str = "", default: Any = None, deep: bool = True) -
         choices = variants(kinds)
         sections = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
         null = " or null" if type(None) in kinds else ""
-        if name in FAMILIES:
+        if name in FAMILY_ANCHORS:
             allowed = f"[one of these](job-file.md#{FAMILY_ANCHORS[name]})" + (
                 " or null" if type(None) in kinds else ""
             )
@@ -107,7 +108,7 @@ def _rows(cls: type, prefix: str = "", default: Any = None, deep: bool = True) -
         else:
             allowed = describe(hints(cls)[name]) or "anything"
         yield f"{prefix}{name}", allowed, _text(value), meanings(cls).get(name, "")
-        if not deep or name in FAMILIES:
+        if not deep or name in FAMILY_ANCHORS:
             continue
         shared: dict[Row, list[str]] = {}  # an option that several choices have is one row
         for kind, choice in choices.items():

@@ -8,14 +8,12 @@ one Algorithm that async_fedavg.py defines; a job names a class of your own as "
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import LocalTraining
 from mpifl.algorithms.participation import CohortSampler, Reply, Trigger
-from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector, clone
 
 __all__ = [
@@ -44,29 +42,14 @@ def names() -> list[str]:
 
 
 def find(name: str) -> type[Algorithm]:
-    """The class of an algorithm: one of `names()`, or a user's own as "package.module:Class".
-
-    Imports the module of that algorithm only. Raises ConfigError if there is no such algorithm or class.
-    """
-    if ":" in name:
-        return _import_class(name)
-    if name not in names():
-        near = difflib.get_close_matches(str(name), names(), 1)
-        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(names())}"
-        raise ConfigError("name", name, hint)
+    """The class of one of `names()`; imports that one module alone."""
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     (found,) = (v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__
                 and issubclass(v, Algorithm))  # fmt: skip
     return found
 
 
-def _import_class(name: str) -> type[Algorithm]:
-    """The class "package.module:Class"."""
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError("name", name, f"an importable package.module:Class ({error})") from error
-    if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        raise ConfigError("name", name, "a subclass of mpifl.algorithms.Algorithm")
-    return found
+def name_of(cls: type) -> str | None:
+    """The name of an algorithm's class; None where it is not of this package."""
+    package, _, module = cls.__module__.rpartition(".")
+    return module.replace("_", "-") if package == __name__ else None

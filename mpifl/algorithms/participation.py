@@ -17,7 +17,10 @@ Reply = Literal["before", "after", "deferred"]  # when the sender of an update g
 
 @dataclass(frozen=True)
 class Trigger(Config):
-    """When the server aggregates; exactly one of the four is given."""
+    """When the server aggregates; exactly one of the four options is given.
+
+    A trigger of your own is a subclass that overrides `due`, or `timed` and `next_time`; it needs none of the four.
+    """
 
     every: PositiveInt | None = None
     """aggregate after this many updates (Delta; K_buf in FedBuff)"""
@@ -30,8 +33,9 @@ class Trigger(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = {k: v for k, v in vars(self).items() if v is not None}
-        if len(given) != 1:
+        options = ("every", "period", "poisson", "bernoulli")
+        given = {key: getattr(self, key) for key in options if getattr(self, key) is not None}
+        if len(given) > 1 or (not given and type(self) is Trigger):
             raise ConfigError("trigger", given or None, "give one of every, period, poisson, bernoulli")
 
     @property

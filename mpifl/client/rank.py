@@ -13,7 +13,8 @@ import numpy as np
 
 from mpifl.client.checkpoint import ResumePayload, attach_checkpoints, restore, resume
 from mpifl.client.worker import Worker, serve_clients
-from mpifl.config.job import Job, job_from_dict
+from mpifl.config.job import Job
+from mpifl.config.read import job_from_dict
 from mpifl.errors import ConfigError, RunFailed, described
 from mpifl.problems import ComputeResources, host
 from mpifl.signals import SignalRecorder

@@ -1,4 +1,4 @@
-"""`mpifl list`: what there is, and each option's default and meaning, out of the dataclasses themselves."""
+"""`mpifl list` and `mpifl check`: each option's default, allowed values and meaning, from the dataclasses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Any
 
 from tabulate import tabulate
 
-from mpifl.config.job import FAMILIES
-from mpifl.config.schema import Family, fields_of, meanings, variants
-from mpifl.config.types import hints, members
+from mpifl.algorithms.participation import Trigger
+from mpifl.config.job import Job
+from mpifl.config.read import job_to_dict
+from mpifl.config.registry import FAMILIES, import_class
+from mpifl.config.schema import fields_of, meanings, variants
+from mpifl.config.types import describe, has_bounds, hints, members
 from mpifl.problems import ProblemConfig
 
-Row = tuple[str, str, str]
+Row = tuple[str, str, str]  # key, default, meaning with the allowed values
 
 
 def algorithms(name: str | None = None) -> str:
@@ -30,14 +33,24 @@ def algorithms(name: str | None = None) -> str:
 
 
 def data(name: str | None = None) -> str:
-    """The data sets, the ways to deal them to clients, and what else makes a problem."""
-    parts = _parts({"data": "data sets", "partition": "partitions"}, name)
+    """The data sets, their partitions over clients, and the other options of a problem."""
+    parts = _families({"data": "data sets", "partition": "partitions"}, name)
     return parts if name else f"{parts}\n\nproblems (problem.KEY)\n{_options(ProblemConfig)}"
 
 
 def models(name: str | None = None) -> str:
-    """The models and the laws of their initial point."""
-    return _parts({"model": "models", "init": "initial models"}, name)
+    """The models and the distributions of their initial values."""
+    return _families({"model": "models", "init": "initial models"}, name)
+
+
+def delays(name: str | None = None) -> str:
+    """The delay models."""
+    return _families({"delay": "delay models"}, name)
+
+
+def triggers(name: str | None = None) -> str:
+    """The options of the aggregation trigger, or those of a user's own trigger."""
+    return _section("trigger", name) if name else f"trigger: {{KEY: VALUE}}\n{_options(Trigger)}"
 
 
 def jobs(name: str | None = None) -> str:
@@ -47,22 +60,55 @@ def jobs(name: str | None = None) -> str:
     return _table(found) if found else f"no job files in {folder}"
 
 
-KINDS: dict[str, Callable[[str | None], str]] = {"algorithms": algorithms, "data": data, "models": models, "jobs": jobs}
+KINDS: dict[str, Callable[[str | None], str]] = {
+    "algorithms": algorithms,
+    "data": data,
+    "models": models,
+    "jobs": jobs,
+    "delays": delays,
+    "triggers": triggers,
+}
 
 
-def _parts(families: dict[str, str], name: str | None) -> str:
-    known = {key: FAMILIES[key] for key in families}
-    if name is not None:
-        family = next((f for f in known.values() if name in f.names()), next(iter(known.values())))
-        return _part(family, name)
-    return "\n\n".join(
-        f"{title} ({key}: NAME)\n" + "\n".join(_part(known[key], each) for each in known[key].names())
-        for key, title in families.items()
-    )
+def annotated_yaml(job: Job) -> str:
+    """A job as YAML, with the allowed values and bounds of each option in a comment."""
+    return "".join(_annotated(job, job_to_dict(job), ""))
 
 
-def _part(family: Family, name: str) -> str:
-    cls = family.find(name)
+def _annotated(section: Any, values: dict[str, Any], indent: str) -> Iterator[str]:
+    from mpifl.config import yaml_io
+
+    for key, value in values.items():
+        own = getattr(section, key, None)
+        if isinstance(value, dict) and value and dataclasses.is_dataclass(own):
+            yield f"{indent}{key}:\n"
+            yield from _annotated(own, value, indent + "  ")
+            continue
+        first, *rest = yaml_io.dump({key: value}).splitlines()
+        cls: type = type(section)
+        hint = hints(cls).get(key)
+        allowed = describe(hint) if has_bounds(hint) else ""
+        yield f"{indent}{first}{f'  # {allowed}' if allowed else ''}\n"
+        yield from (f"{indent}{line}\n" for line in rest)
+
+
+def _families(families: dict[str, str], name: str | None) -> str:
+    """All members of some families, or the one of this name."""
+    if name is None:
+        return "\n\n".join(
+            f"{title} ({key}: NAME)\n" + "\n".join(_section(key, each) for each in FAMILIES[key].names())
+            for key, title in families.items()
+        )
+    keys = list(families)
+    if ":" in name:  # a user's own class: of the family whose base class it has
+        found = import_class(name, object)
+        keys = [key for key in keys if issubclass(found, FAMILIES[key].base or object)] or keys
+    return _section(next((key for key in keys if name in FAMILIES[key].names()), keys[0]), name)
+
+
+def _section(key: str, name: str) -> str:
+    """A class of a family, with its options."""
+    cls = FAMILIES[key].find(name)
     options = _options(cls)
     return f"{name}: {_summary(cls)}" + (f"\n{options}" if options else "")
 
@@ -72,7 +118,7 @@ def _options(cls: type) -> str:
 
 
 def _rows(cls: type, default: Any = None, path: str = "") -> Iterator[Row]:
-    """Key, default and meaning of every field, those of plain nested sections included."""
+    """Key, default, meaning and allowed values of every field, those of plain nested sections included."""
     for name, field in fields_of(cls).items():
         if name == "name":
             continue
@@ -80,12 +126,13 @@ def _rows(cls: type, default: Any = None, path: str = "") -> Iterator[Row]:
         text = meanings(cls).get(name, "")
         kinds = members(hints(cls)[name])
         choices = variants(kinds)
-        yield f"{path}{name}", _text(value), text
+        allowed = f" [{describe(hints(cls)[name])}]" if has_bounds(hints(cls)[name]) else ""
+        yield f"{path}{name}", _text(value), text + allowed
         shared: dict[Row, list[str]] = {}  # an option that several choices have is one row
         for kind, choice in choices.items() if name not in FAMILIES else ():
             for row in _rows(choice, None, f"{path}{name}."):
                 shared.setdefault(row, []).append(kind)
-        yield from ((key, given, f"{', '.join(kinds)}: {say}") for (key, given, say), kinds in shared.items())
+        yield from ((*row[:2], f"{', '.join(names)}: {row[2]}") for row, names in shared.items())
         if not choices:
             for section in filter(dataclasses.is_dataclass, kinds):
                 own = value if isinstance(value, section) else None  # type: ignore[arg-type]

@@ -15,39 +15,15 @@ import itertools
 import math
 import textwrap
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from mpifl.config.registry import Family, table
 from mpifl.config.types import check_fields, describe, hints, members, plain_type
 from mpifl.errors import ConfigError, inside
 
 MISSING = "???"  # marks a value that must still be given
 SCALARS = (int, float, bool, str, type(None))
-
-
-class Family(NamedTuple):
-    """The classes that one section may name."""
-
-    names: Callable[[], list[str]]
-    find: Callable[[str], type]  # raises ConfigError("name", ...)
-    name_of: Callable[[type], str]
-
-
-def table(classes: Callable[[], Mapping[str, type]]) -> Family:
-    """A family out of a name -> class table."""
-
-    def find(name: str) -> type:
-        found = classes().get(name)
-        if found is None:
-            near = difflib.get_close_matches(name, classes(), 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError("name", name, f"one of {', '.join(classes())}{hint}")
-        return found
-
-    def name_of(cls: type) -> str:
-        return next(name for name, known in classes().items() if known is cls)
-
-    return Family(lambda: list(classes()), find, name_of)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -89,6 +65,8 @@ class Reader:
                 cls = self._class(key, kinds, section)
                 if one and "name" in section and "name" not in fields_of(cls):
                     raise self._unknown(key, "name", section["name"])
+                if field in self.families:  # the name has chosen the class; a field `name` keeps its default
+                    section = {k: v for k, v in section.items() if k != "name"}
                 return self._build(cls, section, key)
         wrong = ConfigError(key, _short(value), self._expected(field, hint))
         for kind in sorted(map(plain_type, kinds), key=lambda kind: kind is str):  # text last: "1e-3" may be a number
@@ -115,14 +93,19 @@ class Reader:
         """Whether the section has no choice of classes."""
         return field not in self.families and not variants(members)
 
+    def _family(self, field: str, members: list[Any]) -> Family:
+        return self.families.get(field) or table(None, variants(members))
+
     def _class(self, key: str, members: list[Any], section: Mapping[str, Any]) -> type:
         field = key.rpartition(".")[2]
         if self._one(field, members):
             return next(m for m in members if isinstance(m, type) and dataclasses.is_dataclass(m))
-        family = self.families.get(field) or table(lambda: variants(members))
+        family = self._family(field, members)
         name = section.get("name", MISSING)
+        if name == MISSING and family.default:
+            return family.default
         if not isinstance(name, str) or name == MISSING:
-            wanted = f"one of {', '.join(family.names())}"
+            wanted = f"one of {', '.join(family.names())}" if family.names() else "package.module:Class"
             raise ConfigError(f"{key}.name", name, f"required, {wanted}" if name == MISSING else wanted)
         with inside(key):
             return family.find(name)
@@ -131,8 +114,7 @@ class Reader:
     def _expected(self, field: str, hint: Any) -> str:
         kinds, section = members(hint), ""
         if is_section(kinds):
-            family = self.families.get(field) or table(lambda: variants(kinds))
-            names = family.names()
+            names = self._family(field, kinds).names()
             keys = [k for m in kinds if dataclasses.is_dataclass(m) for k in fields_of(m)]
             section = f"one of {', '.join(names)}" if names else f"a section with {', '.join(keys)}"
         return " or ".join(filter(None, [section, describe(hint)])) or "another type of value"
@@ -169,11 +151,10 @@ class Reader:
 def dump(value: Any, families: Mapping[str, Family], field: str = "") -> Any:
     """A dataclass as a plain dict of dicts, lists and scalars that `Reader` reads back to an equal one."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = sorted(fields_of(type(value)), key=lambda name: name != "name")  # that one first
-        inside = {name: dump(getattr(value, name), families, name) for name in names}
-        if field in families and "name" not in inside:
-            return {"name": families[field].name_of(type(value)), **inside}
-        return inside
+        inside = {name: dump(getattr(value, name), families, name) for name in fields_of(type(value))}
+        name = families[field].name_of(type(value)) if field in families else inside.get("name")
+        inside.pop("name", None)
+        return {"name": name, **inside} if name else inside
     if isinstance(value, (list, tuple)):
         return [dump(item, families) for item in value]
     return value

@@ -155,13 +155,14 @@ def hints(cls: type) -> dict[str, Any]:
 @functools.cache
 def _constrained(cls: Any) -> dict[str, Any]:
     """The fields whose types have bounds or allowed values."""
-    return {f.name: hints(cls)[f.name] for f in dataclasses.fields(cls) if f.init and _has_bounds(hints(cls)[f.name])}
+    return {f.name: hints(cls)[f.name] for f in dataclasses.fields(cls) if f.init and has_bounds(hints(cls)[f.name])}
 
 
-def _has_bounds(hint: Any) -> bool:
+def has_bounds(hint: Any) -> bool:
+    """Whether a type has bounds or allowed values."""
     if typing.get_origin(hint) in (Literal, Annotated):
         return True
-    return any(_has_bounds(argument) for argument in typing.get_args(hint))
+    return any(has_bounds(argument) for argument in typing.get_args(hint))
 
 
 def _number(value: float) -> str:

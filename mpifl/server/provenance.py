@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifl.config.job import job_to_dict, to_yaml
+from mpifl.config.read import job_to_dict, to_yaml
 from mpifl.version import __version__
 
 if TYPE_CHECKING:

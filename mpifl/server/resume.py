@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from mpifl.client.checkpoint import ResumePayload
-from mpifl.config.job import Job, job_from_dict
+from mpifl.config.job import Job
+from mpifl.config.read import job_from_dict
 from mpifl.errors import ConfigError
 from mpifl.server.clients import LIVE
 from mpifl.storage import Run, open_run

@@ -37,7 +37,7 @@ def run_server(
     The caller ends ranks that are stuck. Raises ConfigError before the run starts; the other ranks are then still to be
     released. `problem` saves the loading where several jobs share it; `signals` end the run.
     """
-    from mpifl.config.job import job_to_dict
+    from mpifl.config.read import job_to_dict
     from mpifl.problems import ComputeResources, load
     from mpifl.server.provenance import attributes
     from mpifl.server.session import Session

@@ -14,7 +14,7 @@ from mpifl.algorithms.base import Clients
 from mpifl.algorithms.common.proximal import L1, Box, NoRegulariser
 from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.participation import Reply
-from mpifl.config.job import job_from_dict
+from mpifl.config.read import job_from_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_feddr import JOB, X0, by_formula, exact, prox
 from tests.quadratic_runs import Log, Picked, close, optimum, quadratics, random_quadratics, run

@@ -15,7 +15,7 @@ from mpifl.algorithms.base import Clients, Message, State
 from mpifl.algorithms.common.indicators import Decayed, Equal, Given, Measured, Theorem2, Theorem4
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
-from mpifl.config.job import job_from_dict
+from mpifl.config.read import job_from_dict
 from mpifl.errors import ConfigError
 from mpifl.scheduling.live import VirtualClock
 from tests.algorithms.test_feddr import JOB

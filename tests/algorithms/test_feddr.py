@@ -14,7 +14,7 @@ from mpifl.algorithms.common.local_solver import Gd, LocalSolution
 from mpifl.algorithms.common.proximal import L1, L2, Box, ElasticNet, L2Squared, NoRegulariser
 from mpifl.algorithms.common.splitting import AbsoluteAccuracy, RelativeAccuracy
 from mpifl.algorithms.feddr import FedDR
-from mpifl.config.job import job_from_dict, job_to_dict
+from mpifl.config.read import job_from_dict, job_to_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_proximal import minimised
 from tests.algorithms.world import World

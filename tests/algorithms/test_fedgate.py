@@ -8,7 +8,7 @@ import pytest
 from mpifl.algorithms.base import Clients
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedgate import FedGate, quantise
-from mpifl.config.job import job_from_dict
+from mpifl.config.read import job_from_dict
 from mpifl.errors import ConfigError
 from mpifl.rng import stream
 from tests.algorithms.test_feddr import JOB

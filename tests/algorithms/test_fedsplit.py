@@ -8,7 +8,7 @@ import pytest
 from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.fedsplit import FedSplit
-from mpifl.config.job import job_from_dict
+from mpifl.config.read import job_from_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_feddr import JOB, X0, exact, prox
 from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run

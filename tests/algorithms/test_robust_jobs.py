@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from mpifl import config
 from mpifl.algorithms.common.robust import Clip, Krum, Mean, Median
-from mpifl.config import listing
+from mpifl.config import listing, read
 from mpifl.errors import ConfigError
 
 
 def algorithm_of(**section: Any) -> Any:
     problem = {"clients": 6, "model": {"name": "quadratic", "dim": 2}}
-    return config.job_from_dict(
+    return read.job_from_dict(
         {"name": "r", "seed": 0, "output": "r.h5", "problem": problem, "algorithm": section, "stop": {"updates": 1}}
     ).algorithm
 
@@ -26,11 +25,11 @@ def test_sections() -> None:
     assert algorithm_of(name="fedbuff", aggregation={"name": "clip", "norm": 2}).aggregation == Clip(norm=2.0)
     rule = {"name": "krum", "bad": 2, "keep": 4}
     assert algorithm_of(name="apfl", aggregation=rule).aggregation == Krum(bad=2, keep=4)
-    job = config.job_from_dict({
+    job = read.job_from_dict({
         "name": "r", "seed": 0, "output": "r.h5", "problem": {"clients": 6, "model": {"name": "quadratic", "dim": 2}},
         "algorithm": {"name": "fedavg", "aggregation": rule}, "stop": {"updates": 1},
     })  # fmt: skip
-    assert config.job_from_dict(config.job_to_dict(job)) == job
+    assert read.job_from_dict(read.job_to_dict(job)) == job
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from mpifl.algorithms.base import Clients
 from mpifl.algorithms.vrl_sgd import VrlSgd
-from mpifl.config.job import job_from_dict
+from mpifl.config.read import job_from_dict
 from mpifl.errors import ConfigError
 from tests.algorithms.test_feddr import JOB
 from tests.algorithms.test_scaffold import MOMENTUM, Linear, at_the_optimum, sum_of_steps

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpifl import config
+from mpifl.config import read
 from mpifl.errors import ConfigError
 
 JOB = """\
@@ -151,7 +151,7 @@ WRONG = [
 
 def refused(path: Path, *overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        config.load(path, overrides)
+        read.load(path, overrides)
     line = str(caught.value)
     assert "\n" not in line and line == line.strip()
     return line
@@ -165,7 +165,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def test_the_base_is_right(job: Path) -> None:
-    assert config.load(job, []).problem.clients == 4
+    assert read.load(job, []).problem.clients == 4
 
 
 @pytest.mark.parametrize(("override", "begins", "holds"), WRONG, ids=[w[0] for w in WRONG])
@@ -178,8 +178,8 @@ def test_a_wrong_value(job: Path, override: str, begins: str, holds: str) -> Non
 def test_what_a_method_that_needs_times_may_run_under(job: Path) -> None:
     """The virtual clock with `speed`, or the real clock, which measures; or without asking for times."""
     for clock in ("{mode: virtual, delay: speed}", "{mode: real, delay: exponential}", "{mode: real}"):
-        assert config.load(job, ["algorithm=asypfl", f"clock={clock}"]).algorithm.needs_timings()
-    equal = config.load(job, ["algorithm={name: asypfl, indicators: equal}"])
+        assert read.load(job, ["algorithm=asypfl", f"clock={clock}"]).algorithm.needs_timings()
+    equal = read.load(job, ["algorithm={name: asypfl, indicators: equal}"])
     assert not equal.algorithm.needs_timings() and not equal.clock.delay.has_parts
     for delay in ("none", "{name: fixed, seconds: 2}", "{name: trace, path: x.csv}"):
         line = refused(job, "algorithm=asypfl", f"clock.delay={delay}")
@@ -228,8 +228,8 @@ def test_no_file(tmp_path: Path) -> None:
 
 
 def test_a_replay_keeps_its_job(job: Path) -> None:
-    recorded = config.job_to_dict(config.load(job))
-    again = config.replayed(recorded, Path("again.h5"), ["overwrite=true"])
+    recorded = read.job_to_dict(read.load(job))
+    again = read.replayed(recorded, Path("again.h5"), ["overwrite=true"])
     assert again.output == "again.h5" and again.overwrite
     with pytest.raises(ConfigError, match=r"seed=4: .* output and overwrite"):
-        config.replayed(recorded, Path("again.h5"), ["seed=4"])
+        read.replayed(recorded, Path("again.h5"), ["seed=4"])

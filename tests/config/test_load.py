@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifl import config
 from mpifl.algorithms.base import Algorithm
-from mpifl.config.job import FAMILIES, Job, load
+from mpifl.config import job as sections
+from mpifl.config import read, yaml_io
+from mpifl.config.job import Job
+from mpifl.config.read import load
+from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader, dump, fields_of, meanings
 from mpifl.errors import ConfigError
 from tests.tiers import examples
@@ -38,15 +42,15 @@ def path(tmp_path: Path) -> Path:
 
 def again(job: Job, folder: Path) -> Job:
     path = folder / "again.yaml"
-    path.write_text(config.to_yaml(job))
+    path.write_text(read.to_yaml(job))
     return load(path)
 
 
 def test_defaults(path: Path) -> None:
     job = load(path)
     assert job.output == "results/base.h5" and not job.overwrite
-    assert job.clock.mode == "real" and config.job_to_dict(job)["clock"]["delay"] == {"name": "none"}
-    assert job.evaluate == config.Evaluate(every=1.0)
+    assert job.clock.mode == "real" and read.job_to_dict(job)["clock"]["delay"] == {"name": "none"}
+    assert job.evaluate == sections.Evaluate(every=1.0)
     assert job.checkpoint.every is None
 
 
@@ -56,9 +60,9 @@ def test_overrides_come_in_order_and_before_interpolation(path: Path) -> None:
 
 
 def test_an_override_replaces_its_key(path: Path) -> None:
-    assert load(path, ["stop.updates=7"]).stop == config.Stop(time=20, updates=7)
-    assert load(path, ["stop={updates: 7}"]).stop == config.Stop(updates=7)
-    assert load(path, ["stop.updates=7", "stop.time=null"]).stop == config.Stop(updates=7)
+    assert load(path, ["stop.updates=7"]).stop == sections.Stop(time=20, updates=7)
+    assert load(path, ["stop={updates: 7}"]).stop == sections.Stop(updates=7)
+    assert load(path, ["stop.updates=7", "stop.time=null"]).stop == sections.Stop(updates=7)
 
 
 def test_a_name_stands_for_a_section(path: Path) -> None:
@@ -74,11 +78,49 @@ def test_numbers(path: Path) -> None:
     assert type(job.algorithm.step_size) is float  # type: ignore[attr-defined]
 
 
-def test_interpolation_of_sections_and_environment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WHERE", "far")
-    job = load(path, ["output=${oc.env:WHERE}/${algorithm.name}.h5", "algorithm={name: area, local_steps: '${seed}'}"])
+def test_interpolation_of_nested_keys(path: Path) -> None:
+    job = load(path, ["output=far/${algorithm.name}.h5", "algorithm={name: area, local_steps: '${seed}'}"])
     assert job.output == "far/area.h5"
     assert job.algorithm.local_steps == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("output=${oc.env:HOME}.h5", "output=${oc.env:HOME}.h5: ${...} of a key of this job; there is no oc.env:HOME"),
+        ("output=${output}", "output=${output}: a value that does not refer to itself"),
+        ("output=${stop.name}.h5", "output=${stop.name}.h5: ${...} of a key of this job; there is no stop.name"),
+        ("algorithm={name: area, local_steps: '${algorithm}'}", "algorithm.local_steps=${algorithm}: a value that"),
+        ("output=${}.h5", "output=${}.h5: ${...} of a key of this job"),
+        ("output=$name}${", "output=$name}${: not valid"),
+    ],
+)
+def test_a_wrong_reference(path: Path, override: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(path, [override])
+    assert str(caught.value).startswith(says)
+
+
+def test_a_reference_takes_sections_and_items_of_lists(path: Path) -> None:
+    model = "model: {name: torch-mlp, hidden: [8, 4]}"
+    problem = f"problem={{data: digits, clients: 4, {model}, batch_size: '${{problem.model.hidden.1}}'}}"
+    assert load(path, [problem]).problem.batch_size == 4
+    assert load(path, ["stop={updates: 5}", "evaluate='${stop}'"]).stop.updates == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001), ("1E5", 1e5), ("-2.5e+3", -2500.0), (".5", 0.5), ("1_000", 1000), ("'1e-3'", "1e-3"),
+        ("2024-01-01", "2024-01-01"), ("yes", True), ("~", None), ("0x10", 16), ("1.", 1.0),
+        ("e5", "e5"), ("[1, x]", [1, "x"]),
+    ],
+)  # fmt: skip
+def test_yaml_values(text: str, value: Any) -> None:
+    found = yaml_io.parse(f"key: {text}")["key"]
+    assert (found, type(found)) == (value, type(value))
+    assert yaml_io.parse(yaml_io.dump({"key": value})) == {"key": value}
+    assert yaml.safe_load(yaml_io.dump({"key": value})) == {"key": value}, "as plain PyYAML reads a run file"
 
 
 def test_the_job_file_of_the_manual(tmp_path: Path) -> None:
@@ -115,7 +157,7 @@ def test_every_choice_reads_back_equal(path: Path, tmp_path: Path, key: str, nam
         assert str(error).startswith(("problem.", "clock.", "algorithm."))
         return
     assert again(job, tmp_path) == job
-    assert config.job_from_dict(json.loads(json.dumps(config.job_to_dict(job)))) == job
+    assert read.job_from_dict(json.loads(json.dumps(read.job_to_dict(job)))) == job
 
 
 @pytest.mark.parametrize("section", FAMILIES)
@@ -136,7 +178,7 @@ def test_every_field_says_what_it_means(section: str) -> None:
 def test_any_values_read_back_equal(tmp_path_factory: Any, seed: int, step: float, l2: float, name: str) -> None:
     values = {"name": name, "seed": seed, "problem": {"data": "digits", "clients": 3, "l2": l2}, "stop": {"updates": 1}}
     values |= {"algorithm": {"name": "area", "step_size": step}, "output": f"{name}.h5"}
-    job = config.job_from_dict(values)
+    job = read.job_from_dict(values)
     assert (job.seed, job.algorithm.step_size, job.problem.l2) == (seed, step, l2)  # type: ignore[attr-defined]
     assert again(job, tmp_path_factory.mktemp("job")) == job
 
@@ -183,7 +225,7 @@ def test_a_users_own_algorithm(path: Path, tmp_path: Path) -> None:
     assert job.algorithm == Own(
         2, 3.0, False, "1e5x", [1.0, 2.5], [[1.0], [2.0, 3.0]], (4.0,), Inner(0.0, (3, 4)), Inner(0.01)
     )
-    assert config.job_to_dict(job)["algorithm"]["name"] == name
+    assert read.job_to_dict(job)["algorithm"]["name"] == name
     assert again(job, tmp_path) == job
     for override, line in [
         ("steps=null", "algorithm.steps=None: an integer"),
@@ -209,11 +251,11 @@ def test_meanings_are_the_strings_below_the_fields() -> None:
 
 def test_a_rank_that_hosts_clients_imports_nothing_heavy(path: Path) -> None:
     """129 ranks read a job: neither a YAML library nor HDF5, tables or figures may be imported for that."""
-    values = json.dumps(config.job_to_dict(load(path)))
+    values = json.dumps(read.job_to_dict(load(path)))
     code = (
-        "import json, sys; from mpifl.config.job import job_from_dict; job_from_dict(json.loads(sys.argv[1]));"
+        "import json, sys; from mpifl.config.read import job_from_dict; job_from_dict(json.loads(sys.argv[1]));"
         "print(*{m.partition('.')[0] for m in sys.modules})"
     )
     out = subprocess.run([sys.executable, "-c", code, values], capture_output=True, text=True, check=True).stdout
-    heavy = {"omegaconf", "yaml", "h5py", "pandas", "matplotlib", "sklearn", "scipy", "torch", "mpi4py"}
+    heavy = {"yaml", "h5py", "pandas", "matplotlib", "sklearn", "scipy", "torch", "mpi4py"}
     assert not heavy & {*out.split()}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpifl.config.job import job_from_dict, job_to_dict, replayed
+from mpifl.config.read import job_from_dict, job_to_dict, replayed
 from mpifl.errors import ConfigError
 
 

@@ -12,8 +12,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from mpifl import config
 from mpifl.algorithms.participation import Trigger
+from mpifl.config import read
 from tests.docs.pages import ROOT, Block, blocks
 from tests.quadratic_runs import quadratics, run
 
@@ -38,7 +38,7 @@ def test_the_algorithm_in_one_file_finds_the_optimum_of_equal_clients(monkeypatc
 
 def test_the_job_is_valid(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(only(DOCS / "reference" / "job-file.md", "name: area-mnist").text)
-    job = config.load(tmp_path / "job.yaml")
+    job = read.load(tmp_path / "job.yaml")
     assert (job.name, job.output, job.problem.clients) == ("area-mnist", "results/area-mnist.h5", 128)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mpifl import config
 from mpifl.cli import COMMANDS
+from mpifl.config import read
 from tests.docs.pages import PAGES, ROOT, Block, blocks, name
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -158,7 +158,7 @@ def test_yaml_is_a_job_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
     values = yaml.safe_load(block.text)
     job = values if "name" in values else {**BASE, **values}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    config.load(tmp_path / "job.yaml")
+    read.load(tmp_path / "job.yaml")
 
 
 # -- links -------------------------------------------------------------------------------------------------------------

@@ -58,12 +58,12 @@ HUGE: tuple[Any, ...] = (
 
 def prepare(folder: Path) -> None:
     """One job after the other, all keys filled in as `mpifl check` prints them."""
-    from mpifl import config
+    from mpifl.config import read
 
     for k, job in enumerate(JOBS):
-        full = config.job_to_dict(config.job_from_dict({"name": "a", "seed": 1, "output": "a.h5", **job, **STOP}))
+        full = read.job_to_dict(read.job_from_dict({"name": "a", "seed": 1, "output": "a.h5", **job, **STOP}))
         (folder / f"{k}.json").write_text(json.dumps(full))
-        (folder / f"job{k}.yaml").write_text(config.to_yaml(config.job_from_dict(full)))
+        (folder / f"job{k}.yaml").write_text(read.to_yaml(read.job_from_dict(full)))
 
 
 def values(folder: Path, random: Random) -> list[str]:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from mpifl import config as jobs
 from mpifl import problems
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Message
@@ -23,6 +22,7 @@ from mpifl.algorithms.fedpd import FedPD
 from mpifl.algorithms.fedprox import FedProx
 from mpifl.algorithms.scaffold import Scaffold
 from mpifl.client.worker import Worker
+from mpifl.config import read as jobs
 from mpifl.problems import ProblemConfig
 from mpifl.problems.base import ComputeResources, HostedClients
 from mpifl.problems.models.networks import TorchLogistic, TorchMlp

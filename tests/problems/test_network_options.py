@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mpifl.config.job import FAMILIES
+from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader
 from mpifl.errors import ConfigError
 from mpifl.problems.models.networks import CharLstm, Cnn, Lstm, Resnet, TorchLogistic, TorchMlp, Vgg11

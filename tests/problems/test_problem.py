@@ -85,7 +85,7 @@ def test_a_model_that_diverged_has_a_loss(config: ProblemConfig, value: float) -
 
 
 def test_imports_are_light() -> None:
-    heavy = "{'scipy', 'sklearn', 'pooch', 'h5py', 'pandas', 'matplotlib', 'omegaconf', 'torch', 'mpi4py'}"
+    heavy = "{'scipy', 'sklearn', 'pooch', 'h5py', 'pandas', 'matplotlib', 'yaml', 'torch', 'mpi4py'}"
     code = f"import sys, mpifl.problems; print(*({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
 

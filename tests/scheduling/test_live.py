@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpifl import config
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
+from mpifl.config import read
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.scheduling.base import Event
 from mpifl.scheduling.delays import Exponential, Fixed, NoDelay
@@ -197,11 +197,11 @@ def test_virtual_time_passes(tmp_path: Path) -> None:
         "{name: still, seed: 0, problem: {clients: 3}, algorithm: area, clock: {mode: virtual}, stop: {time: 1}}"
     )
     with pytest.raises(ConfigError, match="virtual time stands still"):
-        config.load(tmp_path / "job.yaml")
-    assert config.load(tmp_path / "job.yaml", ["stop.updates=9"]).stop.updates == 9
+        read.load(tmp_path / "job.yaml")
+    assert read.load(tmp_path / "job.yaml", ["stop.updates=9"]).stop.updates == 9
     with pytest.raises(ConfigError, match="virtual time stands still"):
-        config.load(tmp_path / "job.yaml", ["clock.delay={name: fixed, seconds: [1, 0, 2]}"])
-    config.load(tmp_path / "job.yaml", ["clock.delay={name: fixed, seconds: [1, 3, 2]}"])
+        read.load(tmp_path / "job.yaml", ["clock.delay={name: fixed, seconds: [1, 0, 2]}"])
+    read.load(tmp_path / "job.yaml", ["clock.delay={name: fixed, seconds: [1, 3, 2]}"])
 
 
 def test_updates_get_through_beside_a_short_period() -> None:

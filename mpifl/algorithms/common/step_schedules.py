@@ -18,8 +18,10 @@ def event_probabilities(trigger: Trigger, clients: Clients) -> tuple[np.ndarray,
 
     Contacts have rates lambda_i, equal ones if the delay model has none. Aggregations are by count, p_s = 1/(1+Delta),
     by coin, p_s = p/(1+p), or by time with rate lambda_s, 1/period if they are periodic.
-    Raises ConfigError if aggregations are timed and the delay model has no rates.
+    Raises ConfigError if aggregations are timed and the delay model has no rates, and for a user's own trigger.
     """
+    if type(trigger) is not Trigger:
+        raise ConfigError("step_schedule", type(trigger).__qualname__, "constant, with a trigger of your own")
     rates = clients.rates if clients.rates is not None else np.ones(clients.n)
     if trigger.timed:
         if clients.rates is None:

@@ -1,0 +1,207 @@
+"""Reads a job from a YAML file or a dict, and writes it back.
+
+Rank 0 reads with `load`; the other ranks receive `job_to_dict` and build an equal job without a YAML library.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpifl.config.job import Job
+from mpifl.config.registry import FAMILIES
+from mpifl.config.schema import Reader, dump
+from mpifl.errors import ConfigError
+
+REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+
+
+def job_from_dict(values: Mapping[str, Any]) -> Job:
+    """The job of a plain dict (of `job_to_dict`, or a resolved YAML file). Raises ConfigError."""
+    return Reader(Job, values, FAMILIES).read()
+
+
+def job_to_dict(job: Job) -> dict[str, Any]:
+    """The job as dicts, lists, text and numbers."""
+    return dump(job, FAMILIES)
+
+
+def replayed(
+    config: Mapping[str, Any], output: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+) -> Job:  # fmt: skip
+    """The job of a run file's `config`, to be replayed into `output`; only where to write may be changed.
+
+    threads: of torch, on the ranks of that run. Clients are computed one by one, so that the replay's bits do not
+    depend on its ranks; they are those of the run where that did so too.
+    """
+    values = {**config, "output": str(output), "overwrite": False}
+    problem = values.get("problem")
+    if isinstance(problem, Mapping) and isinstance(torch := problem.get("torch"), Mapping):
+        repeatable = {"batched": False, "deterministic": True, "threads": torch.get("threads") or threads}
+        values["problem"] = {**problem, "torch": {**torch, **repeatable}}
+    for key, value in [*map(_override, overrides), *_plain(keys or {}).items()]:
+        if key not in ("output", "overwrite"):
+            raise ConfigError(key, value, "a replay is the recorded job; only output and overwrite can be given")
+        values[key] = value
+    return job_from_dict(values)
+
+
+def load(
+    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None
+) -> Job:
+    """The job of a YAML file or a dict, changed by overrides, then by keys, then ${...} resolved. Raises ConfigError.
+
+    A `key=value` override sets its key to the value, whatever stood there: `stop={updates: 9}` replaces the section,
+    while `stop.updates=9` adds to it. `keys` likewise set top-level keys to plain values.
+    """
+    if isinstance(source, Mapping):
+        values, what = _plain(source), "a dict"
+    else:
+        values, what = _parsed(str(source), _text(Path(source))), "a YAML file"
+    if all(value is None for value in values.values()):
+        shown = "{}" if isinstance(source, Mapping) else source
+        raise ConfigError("job", shown, f"{what} with name, seed, problem, algorithm, stop")
+    for override in overrides:
+        _set(values, *_override(override))
+    values |= _plain(keys or {})
+    resolved = _resolved(values)
+    return job_from_dict({"output": f"results/{resolved.get('name')}.h5", **resolved})
+
+
+def _plain(value: Any) -> Any:
+    """A copy of dicts and lists in which paths are text, and NumPy's numbers Python's."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def to_yaml(job: Job) -> str:
+    """The resolved configuration; loads again to an equal job."""
+    from mpifl.config import yaml_io
+
+    return yaml_io.dump(job_to_dict(job))
+
+
+# -- reading YAML ------------------------------------------------------------------------------------------------------
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError("job", path, "no such file") from None
+    except OSError as error:
+        raise ConfigError("job", path, (error.strerror or "cannot be read").lower()) from None
+    if raw.startswith(b"\x89HDF\r\n"):
+        raise ConfigError("job", path, "a YAML file; this is HDF5, which mpifl show and mpifl replay take")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise ConfigError("job", path, "a YAML file, and this is no text")
+    return text
+
+
+def _parsed(name: str, text: str) -> dict[str, Any]:
+    """YAML to a dict of dicts, lists, text and numbers; ${...} are left as they are."""
+    import yaml
+
+    from mpifl.config import yaml_io
+
+    try:
+        values = yaml_io.parse(text)
+        if values is None or isinstance(values, str):  # nothing, or prose
+            return {}
+        if not isinstance(values, dict):
+            raise ConfigError("job", name, "a YAML file of sections")
+        return {str(key): _checked(value) for key, value in values.items()}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ConfigError("job", name, f"not valid YAML: {where}{error.problem or error.context}") from None
+    except ConfigError:
+        raise
+    except Exception as error:  # a wrong !!tag makes YAML's constructors raise nearly anything
+        raise ConfigError("job", name, f"not valid YAML: {error}") from None
+
+
+def _checked(value: Any) -> Any:
+    """The value with text as keys. Raises ValueError for what is neither a section, a list, text nor a number."""
+    if isinstance(value, dict):
+        return {str(key): _checked(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_checked(each) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"a value of type {type(value).__name__}")
+
+
+def _override(text: str) -> tuple[str, Any]:
+    """`key=value` as the key and the value that YAML makes of it."""
+    key, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", key):
+        raise ConfigError("override", text, "key=value, as in algorithm.step_size=0.1")
+    try:
+        return key, _parsed(text, f"value: {value}")["value"]
+    except ConfigError as error:
+        raise ConfigError(key, value, error.expected) from None
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    node = values
+    for depth, part in enumerate(path):
+        below = node.get(part)
+        if isinstance(below, str):  # `partition: iid` is short for this
+            below = {"name": below}
+        if not isinstance(below, dict | None):
+            raise ConfigError(key, value, f"{'.'.join(path[: depth + 1])} is no section")
+        node[part] = node = below or {}
+    node[last] = value
+
+
+# -- ${...} ------------------------------------------------------------------------------------------------------------
+def _resolved(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with every ${key} replaced by the value of that key of the job. Raises ConfigError."""
+    return {key: _resolve(value, values, key, ()) for key, value in values.items()}
+
+
+def _resolve(value: Any, values: dict[str, Any], key: str, users: tuple[str, ...]) -> Any:
+    """`users`: the keys whose values refer to this one, directly or not."""
+    if isinstance(value, dict):
+        return {k: _resolve(each, values, f"{key}.{k}", users) for k, each in value.items()}
+    if isinstance(value, list):
+        return [_resolve(each, values, f"{key}[{k}]", users) for k, each in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    if "${" in REFERENCE.sub("", value):
+        raise ConfigError(key, value, "not valid: ${ needs a key and }, as in ${problem.clients}")
+    if whole := REFERENCE.fullmatch(value):  # a number stays a number, a section a section
+        return _lookup(whole[1], values, key, value, users)
+    return REFERENCE.sub(lambda found: str(_lookup(found[1], values, key, value, users)), value)
+
+
+def _lookup(target: str, values: dict[str, Any], key: str, text: str, users: tuple[str, ...]) -> Any:
+    """The resolved value of the dotted key `target`, which the value `text` of `key` refers to."""
+    if key in users:
+        raise ConfigError(key, text, f"a value that does not refer to itself, as by {' -> '.join(users)} -> {key}")
+    node: Any = values
+    for part in target.split("."):
+        if isinstance(node, str):
+            node = _resolve(node, values, target, (*users, key))
+        if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
+            node = node[int(part)]
+        elif isinstance(node, dict) and part in node:
+            node = node[part]
+        else:
+            raise ConfigError(key, text, f"${{...}} of a key of this job; there is no {target or 'key without a name'}")
+    return _resolve(node, values, target, (*users, key))

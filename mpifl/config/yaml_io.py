@@ -1,0 +1,55 @@
+"""YAML as job files use it: PyYAML's safe subset, with 1e-3 a number, no dates, and no key twice.
+
+Imported where YAML is read or written, and not by ranks that host clients.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+FLOAT = re.compile(
+    r"(?:[-+]?(\d[\d_]*\.[\d_]*([eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*([eE][-+]?\d+)?|\.(inf|Inf|INF))"
+    r"|\.(nan|NaN|NAN))$"
+)
+FLOAT_TAG, MERGE_TAG, DATE_TAG = (f"tag:yaml.org,2002:{kind}" for kind in ("float", "merge", "timestamp"))
+
+
+class _Loader(yaml.SafeLoader):
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        assert node is not None
+        known = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != MERGE_TAG:
+                if (key.tag, key.value) in known:
+                    raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value}", key.start_mark)
+                known.add((key.tag, key.value))
+        return node
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that `_Loader`, or plain YAML, would read as something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True  # a list that is used twice is written twice
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (FLOAT_TAG, DATE_TAG)]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(FLOAT_TAG, FLOAT, list("-+0123456789."))
+
+
+def parse(text: str) -> Any:
+    """The content of a YAML text. Raises yaml.YAMLError, and for a wrong !!tag nearly anything."""
+    return yaml.load(text, _Loader)
+
+
+def dump(values: Any) -> str:
+    """Values as YAML that `parse`, and any YAML library, reads back equal."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)
