@@ -108,7 +108,7 @@ def test_generated_pages_have_every_key_command_and_method(site: Path) -> None:
     """The reference is made from the definitions: nothing of them is missing, whatever is added."""
     from mpifl import algorithms
     from mpifl.cli import COMMANDS
-    from mpifl.config.job import FAMILIES
+    from mpifl.config.registry import FAMILIES
     from mpifl.storage.tables import ATTRIBUTES, TABLES
 
     def shown(page: str) -> set[str]:
