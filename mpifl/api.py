@@ -135,7 +135,7 @@ def _load_problem(job: Job) -> Problem:
 
 # -- what the command line uses as well --------------------------------------------------------------------------------
 def job_yaml(job: Job) -> str:
-    """A job as YAML, everything filled in, bounds and allowed values as comments; as a file it loads to an equal job."""
+    """A job as YAML, complete, with bounds and allowed values as comments; as a file it loads to an equal job."""
     from mpifl.config.listing import annotated_yaml
 
     return annotated_yaml(job)

@@ -1,23 +1,19 @@
-"""The one error a user causes: a key, its value, and what would be right; and the checks that raise it."""
+"""Errors: bad input (exit code 2) and failed runs (exit code 3), and how a client's error is reported."""
 
 from __future__ import annotations
 
 import os
 import socket
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-LARGEST = 1_000_000_000  # clients, or entries of a vector: two such sizes multiplied are still a number of bytes
 
 
 class ConfigError(ValueError):
     """Bad input: command line, job, data or file. Printed as one line; the exit code is 2.
 
     `key` is the configuration key (or the kind of file), `value` what was given, `expected` what would be right.
-    A part of the configuration that does not know where it stands raises with its own field's name; whoever read it
-    adds the section with `under`.
+    A section raises it with its own field's name; the reader of the job adds the section's key with `under`.
     """
 
     def __init__(self, key: str, value: object, expected: str) -> None:
@@ -43,50 +39,16 @@ def inside(section: str) -> Iterator[None]:
 
 
 class RunFailed(RuntimeError):
-    """The run could not go on (a client raised, a rank was lost); the exit code is 3."""
+    """The run failed (a client raised an error, a rank was lost); the exit code is 3."""
 
 
-def choice(field: str, value: Any, allowed: Collection[str]) -> None:
-    """Raises ConfigError unless `value` is one of `allowed`."""
-    if value not in allowed:
-        raise ConfigError(field, value, f"one of {', '.join(allowed)}")
-
-
-def at_least(field: str, value: float | None, low: float, strict: bool = False) -> None:
-    """Raises ConfigError unless `value` is None or a number >= low (> low if strict)."""
-    if value is not None and not (value > low if strict else value >= low):
-        raise ConfigError(field, value, f"a number {_bound(low, strict)}")
-
-
-def number(field: str, value: Any, low: float, strict: bool = False) -> None:
-    """Raises ConfigError unless `value` is a finite number >= low (> low if strict)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < float("inf"):
-        raise ConfigError(field, value, f"a number {_bound(low, strict)}")
-    at_least(field, value, low, strict)
-
-
-def whole(field: str, value: Any, low: int, optional: bool = False, high: int = 2**63 - 1) -> None:
-    """Raises ConfigError unless `value` is a whole number from low to high, or None where that is allowed."""
-    if optional and value is None:
-        return
-    null = " or null" if optional else ""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ConfigError(field, value, f"a whole number of at least {low}{null}")
-    if value > high:
-        raise ConfigError(field, value, f"a whole number of at most {high}{null}")
-
-
-def _bound(low: float, strict: bool) -> str:
-    return f"{'above' if strict else 'of at least'} {low:g}"
-
-
-def described(rank: int, error: BaseException) -> str:
-    """What a client raised, where: several lines."""
+def format_client_error(rank: int, error: BaseException) -> str:
+    """The traceback of a client's error with its rank, host and process: several lines."""
     where = f"raised on rank {rank} on {socket.gethostname()} (process {os.getpid()}):\n"
     return where + "".join(traceback.format_exception(error)).rstrip()
 
 
-def brief(text: str) -> str:
-    """Of several lines, as `described` writes them, the first and the last in one."""
+def first_and_last_line(text: str) -> str:
+    """The first and the last line of a `format_client_error`, in one line."""
     lines = text.splitlines() or [""]
     return " ".join(dict.fromkeys([lines[0], lines[-1]]))

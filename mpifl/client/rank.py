@@ -15,7 +15,7 @@ from mpifl.client.checkpoint import ResumePayload, attach_checkpoints, restore, 
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.job import Job
 from mpifl.config.read import job_from_dict
-from mpifl.errors import ConfigError, RunFailed, described
+from mpifl.errors import ConfigError, RunFailed, format_client_error
 from mpifl.problems import ComputeResources, host
 from mpifl.signals import SignalRecorder
 from mpifl.storage.checkpoint_set import folder_of
@@ -128,4 +128,6 @@ class ClientRank:
                 pending = update if i in payload.in_flight else None
             self._worker.roll_back(i, consumed, pending)
         except Exception as error:
-            self._worker.add_failed_client(i, described(self._comm.rank, error))  # reported at its next message
+            self._worker.add_failed_client(
+                i, format_client_error(self._comm.rank, error)
+            )  # reported at its next message

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Message, State, Update
-from mpifl.errors import described
+from mpifl.errors import format_client_error
 from mpifl.memory import HOST, Memory
 from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
 from mpifl.storage.checkpoint import ClientSnapshot, UpdateSnapshot
@@ -93,7 +93,7 @@ class Worker:
                 accuracy = self._objectives[i].accuracy(self._algorithm.personal_model(self.states[i]))
         except (Exception, SystemExit) as error:  # sys.exit in a user's code: the others must not wait
             self._restore_snapshot(i, *before)
-            self.failed[i] = described(self._rank, error)
+            self.failed[i] = format_client_error(self._rank, error)
             return ClientError(self.failed[i])
         busy = time.perf_counter() - begin
         self.last[i] = update._replace(

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from mpifl.config.job import Faults
-from mpifl.errors import brief
+from mpifl.errors import first_and_last_line
 from mpifl.server.clients import ClientTable
 from mpifl.transport.base import ServerTransport
 
@@ -76,7 +76,7 @@ class ClientFailures:
         if "\n" in reason and (what := reason.splitlines()[-1]) not in self._logged:
             self._logged.add(what)
             log.error("client %d %s", i, reason)
-        reason = brief(reason)
+        reason = first_and_last_line(reason)
         if self.faults.lost == "stop":
             return Decision(Action.FAIL, i, f"client {i} was lost: {reason}")
         if self.faults.lost == "freeze" or self._clients.moved[i] >= self.faults.refusals:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update
-from mpifl.errors import described
+from mpifl.errors import format_client_error
 from mpifl.memory import HOST, Arrival, Departure, Memory
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.frames import FrameFormat, Header, Kind, read_header
@@ -226,6 +226,6 @@ class MPIClientTransport:
 
     def fail(self, error: BaseException) -> None:
         """Reports that this rank cannot continue, and waits for the end of the run."""
-        self.send_client_error(-1, described(self._comm.rank, error))
+        self.send_client_error(-1, format_client_error(self._comm.rank, error))
         for _ in self.messages(1):  # received and dropped
             pass
