@@ -102,7 +102,7 @@ def _restore(value: np.ndarray, suffixes: Sequence[str], x: Vector | None) -> An
 
 
 class Message(NamedTuple):
-    """From the server to a client: up to `vectors_down` (d,) vectors and at most 6 numbers.
+    """From the server to a client: up to `vectors_down` vectors of x_0's shape and dtype, and at most 6 numbers.
 
     An algorithm fills `vectors`, `numbers` and `work`; the server loop adds the rest.
     """
@@ -115,9 +115,10 @@ class Message(NamedTuple):
 
 
 class Update(NamedTuple):
-    """From a client to the server: up to `vectors_up` (d,) vectors and at most 6 numbers.
+    """From a client to the server: up to `vectors_up` vectors of x_0's shape and dtype, and at most 6 numbers.
 
-    An algorithm fills `vectors`, `local_steps` and `numbers`; the client loop adds the rest.
+    An algorithm fills `vectors`, `local_steps` and `numbers`; the client loop adds the rest. It refuses to send an update
+    that has other vectors, or values that are not finite, and restores the client's state.
     """
 
     vectors: tuple[Vector, ...]
@@ -235,11 +236,10 @@ class Algorithm(Config):
 
     # -- server side: client failures ----------------------------------------------------------------------------------
     def on_client_lost(self, server: State, i: int) -> None:
-        """Called when client i is lost that is a member of the current round and has not answered yet.
+        """Called when client i, a member of the current round, is lost before it has answered.
 
-        The means of the round are then over its other members, those that have answered and those that will. Not called
-        for the last remaining member: the round is restarted instead, so at least one member has answered when a round
-        is aggregated.
+        The means of the round are then over the other members: those that have answered and those that will. If no
+        other member is left, the server starts a new round instead; so every aggregated round has an update.
         """
 
     def on_client_rollback(self, server: State, i: int) -> None:
@@ -255,7 +255,10 @@ class Algorithm(Config):
         return State()
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        """One contact: processes a message, changes the client's state, and returns the update to send."""
+        """One contact: processes a message, changes the client's state, and returns the update to send.
+
+        An exception, of whatever kind, is a failure of this client: the run continues as the job's `faults` say.
+        """
         raise NotImplementedError
 
     def personal_model(self, client: State) -> Vector:
