@@ -117,8 +117,8 @@ class Message(NamedTuple):
 class Update(NamedTuple):
     """From a client to the server: up to `vectors_up` vectors of x_0's shape and dtype, and at most 6 numbers.
 
-    An algorithm fills `vectors`, `local_steps` and `numbers`; the client loop adds the rest. It refuses to send an update
-    that has other vectors, or values that are not finite, and restores the client's state.
+    An algorithm fills `vectors`, `local_steps` and `numbers`; the client loop adds the rest. It refuses an update with
+    other vectors, or with values that are not finite, and restores the client's state.
     """
 
     vectors: tuple[Vector, ...]
