@@ -44,11 +44,10 @@ def _device(v: Vector) -> str:
 class Objective(Protocol):
     """One client's f_i, as `mpifl.problems` builds it.
 
-    Three more methods are optional, and called where an objective has them. `begin_round(round)` is called before a
-    contact's training: what is drawn in it belongs to the round. `descend(y, batches, step)` takes the steps
-    y <- y - step * gradient(y, rows) of all batches in place, faster than one by one. `update_buffers(y)` is called
-    after a step and writes into y, in place, what the batch changed besides by its gradient: the running statistics of
-    batch norm.
+    Three more methods are optional. `begin_round(round)` is called before a client trains; `round` is the key of the
+    objective's random draws, as for dropout. `descend(y, batches, step)` takes the steps y <- y - step * gradient(y, rows)
+    of all batches in place, faster than single gradients. `update_buffers(y)` is called after each step and updates, in
+    place, the entries of y that have no gradient: the running statistics of batch norm.
     """
 
     samples: int  # s_i

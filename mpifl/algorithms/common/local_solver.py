@@ -55,7 +55,7 @@ class QuadraticTerm(NamedTuple):
 
 
 def update_buffers(objective: Objective, y: Vector) -> None:
-    """Lets the objective write into y, after a step, what a batch changes besides by its gradient (see `Objective`)."""
+    """Called after each step: the objective updates, in place, the entries of y that have no gradient (batch norm)."""
     if hasattr(objective, "update_buffers"):
         objective.update_buffers(y)
 
