@@ -45,9 +45,10 @@ class Objective(Protocol):
     """One client's f_i, as `mpifl.problems` builds it.
 
     Three more methods are optional. `begin_round(round)` is called before a client trains; `round` is the key of the
-    objective's random draws, as for dropout. `descend(y, batches, step)` takes the steps y <- y - step * gradient(y, rows)
-    of all batches in place, faster than single gradients. `update_buffers(y)` is called after each step and updates, in
-    place, the entries of y that have no gradient: the running statistics of batch norm.
+    objective's random draws, as for dropout. `descend(y, batches, step)` takes the steps
+    y <- y - step * gradient(y, rows) of all batches in place, faster than single gradients. `update_buffers(y)` is
+    called after each step and updates, in place, the entries of y that have no gradient: running statistics of batch
+    norm.
     """
 
     samples: int  # s_i
