@@ -119,7 +119,7 @@ class Job(Config):
         if self.clock.mode == "virtual" and self.clock.delay.may_be_zero and self.stop.updates is None:
             text = "a delay model with times above 0, or stop.updates: without them virtual time stands still"
             raise ConfigError("clock.delay", type_name(self.clock.delay), text)
-        if self.clock.mode == "virtual" and self.algorithm.needs_timings() and not self.clock.delay.has_parts:
+        if self.clock.mode == "virtual" and self.algorithm.needs_timings() and not self.clock.delay.has_split_times:
             text = "speed: this method is told the times of computing and exchanging, which no other model tells apart"
             raise ConfigError("clock.delay", type_name(self.clock.delay), text)
         if self.problem.torch is not None:

@@ -14,8 +14,8 @@ from mpifl.config.types import Config, NonNegativeFloat, PositiveFloat
 from mpifl.errors import ConfigError
 from mpifl.rng import stream
 
-Seconds = Callable[[int, int], float]  # (client, round) -> s
-Parts = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
+ContactTimes = Callable[[int, int], float]  # (client, round) -> s
+SplitTimes = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
 ROUNDS_PER_STREAM = 64  # draws of one random stream, made at once
 
 
@@ -33,16 +33,16 @@ class Delay(Config):
         return False
 
     @property
-    def has_parts(self) -> bool:
+    def has_split_times(self) -> bool:
         """Whether the model has separate times of computing and exchanging."""
         return False
 
-    def bind(self, clients: int, seed: int) -> Seconds:
+    def contact_times(self, clients: int, seed: int) -> ContactTimes:
         """The duration of each contact of each client."""
         raise NotImplementedError
 
-    def parts(self, clients: int, seed: int) -> Parts | None:
-        """Likewise, computing and exchanging apart, for the work that a message asks for; None without `has_parts`."""
+    def split_times(self, clients: int, seed: int) -> SplitTimes | None:
+        """Likewise, computing and exchanging apart, for the work that a message asks for; or None."""
         return None
 
 
@@ -56,7 +56,7 @@ class NoDelay(Delay):
     def may_be_zero(self) -> bool:
         return True
 
-    def bind(self, clients: int, seed: int) -> Seconds:
+    def contact_times(self, clients: int, seed: int) -> ContactTimes:
         return lambda client, round: 0.0
 
 
@@ -79,7 +79,7 @@ class Exponential(Delay):
             rates = np.where(rates <= 0, rng.normal(self.rate, self.spread, clients), rates)
         return np.abs(rates)
 
-    def bind(self, clients: int, seed: int) -> Seconds:
+    def contact_times(self, clients: int, seed: int) -> ContactTimes:
         means = (1 / self.rates(clients, seed)).tolist()
         blocks: dict[int, tuple[int, list[float]]] = {}
 
@@ -110,7 +110,7 @@ class Fixed(Delay):
         each = np.asarray(self._each(clients))
         return 1 / each if (each > 0).all() else None
 
-    def bind(self, clients: int, seed: int) -> Seconds:
+    def contact_times(self, clients: int, seed: int) -> ContactTimes:
         each = self._each(clients)
         return lambda client, round: each[client]
 
@@ -143,7 +143,7 @@ class Speed(Delay):
     """exponential: each time is drawn from an exponential law with the given mean; none: it is the mean"""
 
     @property
-    def has_parts(self) -> bool:
+    def has_split_times(self) -> bool:
         return True
 
     def _means(self, clients: int) -> tuple[np.ndarray, np.ndarray]:
@@ -154,11 +154,11 @@ class Speed(Delay):
         compute, exchange = self._means(clients)
         return np.asarray(1 / (compute + exchange))
 
-    def bind(self, clients: int, seed: int) -> Seconds:
-        parts = self.parts(clients, seed)
-        return lambda client, round: sum(parts(client, round, 1))
+    def contact_times(self, clients: int, seed: int) -> ContactTimes:
+        times = self.split_times(clients, seed)
+        return lambda client, round: sum(times(client, round, 1))
 
-    def parts(self, clients: int, seed: int) -> Parts:
+    def split_times(self, clients: int, seed: int) -> SplitTimes:
         compute, exchange = (means.tolist() for means in self._means(clients))
 
         def drawn(client: int, round: int, work: int) -> tuple[float, float]:
@@ -179,7 +179,7 @@ class Trace(Delay):
     path: str = ""
     """the file; a client whose rows are used up starts again at its first"""
 
-    def bind(self, clients: int, seed: int) -> Seconds:
+    def contact_times(self, clients: int, seed: int) -> ContactTimes:
         times: list[list[float]] = [[] for _ in range(clients)]
         try:
             with Path(self.path).open(newline="", encoding="utf-8") as file:

@@ -17,7 +17,7 @@ from mpifl.algorithms.base import Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
 from mpifl.scheduling.base import Event, UpdateSource
-from mpifl.scheduling.delays import Parts, Seconds
+from mpifl.scheduling.delays import ContactTimes, SplitTimes
 from mpifl.storage.checkpoint import ClockState, ScheduleState
 
 POLL_INTERVAL = 0.2  # s of real time that a clock waits at most, so that the server can handle signals and failures
@@ -63,12 +63,11 @@ class RealClock:
 
     deterministic = False
 
-    def __init__(self, delays: Seconds, parts: Parts | None = None) -> None:
-        self._delays, self._parts, self.time = delays, parts, 0.0
+    def __init__(self, contact_times: ContactTimes, split_times: SplitTimes | None = None) -> None:
+        self._contact_times, self._split_times, self.time = contact_times, split_times, 0.0
         self._late = self.timed_out = False  # late: the last event was due by the clock, and not an update
-        self._in_flight: dict[
-            int, tuple[float, tuple[float, float] | None]
-        ] = {}  # client -> when its message left, its times
+        # client -> when its message left, its times
+        self._in_flight: dict[int, tuple[float, tuple[float, float] | None]] = {}
 
     @property
     def has_in_flight(self) -> bool:
@@ -81,7 +80,7 @@ class RealClock:
         self._in_flight.pop(i, None)
 
     def save(self) -> ClockState:
-        times = [parts or (nan, nan) for _, parts in self._in_flight.values()]
+        times = [times or (nan, nan) for _, times in self._in_flight.values()]
         return ClockState(
             self.now(), list(self._in_flight), [sent for sent, _ in self._in_flight.values()],
             [compute for compute, _ in times], [exchange for _, exchange in times], self._late,
@@ -93,9 +92,9 @@ class RealClock:
         self._in_flight = {i: (sent, None if isnan(c) else (c, e)) for i, sent, c, e in in_flight}
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
-        parts = self._parts(i, round, work) if self._parts else None
-        self._in_flight[i] = self.now(), parts
-        return sum(parts) if parts else self._delays(i, round)
+        times = self._split_times(i, round, work) if self._split_times else None
+        self._in_flight[i] = self.now(), times
+        return sum(times) if times else self._contact_times(i, round)
 
     def next_update(self, source: UpdateSource, deadline: float) -> tuple[int, Update] | None:
         if not self._in_flight and deadline == inf:
@@ -111,8 +110,8 @@ class RealClock:
 
     def _timed(self, i: int, update: Update) -> Update:
         """With the times of its computing and exchange: emulated where the delay model does, else measured."""
-        sent, parts = self._in_flight.pop(i)
-        compute, exchange = parts or (update.compute, self.time - sent - update.busy)
+        sent, times = self._in_flight.pop(i)
+        compute, exchange = times or (update.compute, self.time - sent - update.busy)
         return update._replace(compute=compute, exchange=exchange)
 
     def now(self) -> float:
@@ -125,8 +124,8 @@ class VirtualClock:
 
     deterministic = True
 
-    def __init__(self, delays: Seconds, parts: Parts | None = None) -> None:
-        self._delays, self._parts, self.time, self.timed_out = delays, parts, 0.0, False
+    def __init__(self, contact_times: ContactTimes, split_times: SplitTimes | None = None) -> None:
+        self._contact_times, self._split_times, self.time, self.timed_out = contact_times, split_times, 0.0, False
         self._due: list[tuple[float, int, tuple[float, float]]] = []  # when, client, its times
 
     @property
@@ -152,9 +151,9 @@ class VirtualClock:
         heapq.heapify(self._due)
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
-        parts = self._parts(i, round, work) if self._parts else (nan, nan)
-        delay = sum(parts) if self._parts else self._delays(i, round)
-        heapq.heappush(self._due, (self.time + delay, i, parts))
+        times = self._split_times(i, round, work) if self._split_times else (nan, nan)
+        delay = sum(times) if self._split_times else self._contact_times(i, round)
+        heapq.heappush(self._due, (self.time + delay, i, times))
         return 0.0
 
     def next_update(self, source: UpdateSource, deadline: float) -> tuple[int, Update] | None:

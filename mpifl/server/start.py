@@ -10,7 +10,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, State
 from mpifl.errors import inside
-from mpifl.scheduling.delays import Parts, Seconds
+from mpifl.scheduling.delays import ContactTimes, SplitTimes
 from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
 from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.signals import SignalRecorder
@@ -50,7 +50,7 @@ def run_server(
     n = problem.clients
     with inside("clock.delay"):
         rates = job.clock.delay.rates(n, job.seed)
-        delays = job.clock.delay.bind(n, job.seed), job.clock.delay.parts(n, job.seed)
+        delays = job.clock.delay.contact_times(n, job.seed), job.clock.delay.split_times(n, job.seed)
     if comm:
         from mpifl.transport.mpi import check_tags
 
@@ -144,7 +144,7 @@ def _open_run_file(
     )  # fmt: skip
 
 
-def _live_schedule(job: Job, delays: tuple[Seconds, Parts | None]) -> LiveSchedule:
+def _live_schedule(job: Job, delays: tuple[ContactTimes, SplitTimes | None]) -> LiveSchedule:
     clock = RealClock(*delays) if job.clock.mode == "real" else VirtualClock(*delays)
     return LiveSchedule(
         clock, job.algorithm.aggregation_trigger(), job.seed, stop_time=job.stop.time, stop_updates=job.stop.updates,

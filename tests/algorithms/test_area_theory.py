@@ -71,7 +71,7 @@ def test_AREA_9(M: int, trigger: Trigger) -> None:
     p_min = min(*p, p_s)
     c = 48 / (p_min * M * gamma)
     algorithm = Area(local_steps=M, trigger=trigger, step_schedule=StronglyConvex(mu=mu, L=L), step_size=99.0)
-    delays = Exponential(rate=1.0).bind(4, 0)
+    delays = Exponential(rate=1.0).contact_times(4, 0)
     clock = VirtualClock(lambda i, round: delays(i, round) / RATES[i])
     log = run(algorithm, random_quadratics(1, 4), clock=clock, rates=RATES, stop_updates=200)
     steps = [m.numbers[0] for _, m in log.sent]
@@ -177,7 +177,7 @@ def test_the_bound_of_theorem_8_holds(M: int) -> None:
                      output="average")  # fmt: skip
     gaps = []
     for seed in range(5):
-        clock = VirtualClock(Exponential(rate=1.0).bind(5, seed))
+        clock = VirtualClock(Exponential(rate=1.0).contact_times(5, seed))
         log = run(algorithm, clients, x0=2 + radius, clock=clock, rates=rates, seed=seed, stop_time=horizon)
         mean = algorithm.model(log.server)
         gaps.append(np.mean([o.loss(mean) for o in clients]) - np.mean([o.loss(np.array([2.0])) for o in clients]))

@@ -28,7 +28,7 @@ def timed(algorithm: AsyncCommSgd, clients: list, **stop: float) -> Log:
     """Run by time: a local step takes 1 s, an exchange next to nothing."""
     speed = Speed(compute=1.0, exchange=1e-6)
     n = len(clients)
-    return run(algorithm, clients, clock=VirtualClock(speed.bind(n, 0), speed.parts(n, 0)), **stop)  # type: ignore[arg-type]
+    return run(algorithm, clients, clock=VirtualClock(speed.contact_times(n, 0), speed.split_times(n, 0)), **stop)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("reply", ["before", "after"])

@@ -37,7 +37,7 @@ ALPHA, LAMBDA = 0.25, 2.0
 
 def go(algorithm: Algorithm, n: int, seed: int, rate: float, **stop: float) -> Log:
     clients = quadratics([1.0] * n, [0.0] * n, kind=Slope)
-    return run(algorithm, clients, clock=VirtualClock(Exponential(rate=rate).bind(n, seed)), seed=seed, **stop)
+    return run(algorithm, clients, clock=VirtualClock(Exponential(rate=rate).contact_times(n, seed)), seed=seed, **stop)
 
 
 def slopes(algorithm: Algorithm, n: int, contacts: int) -> np.ndarray:
@@ -110,7 +110,7 @@ def test_T9_and_DATA_4() -> None:
         error = sqrt(horizon * deviation**2 / mean**3 / len(counts))
         assert counts.mean() == pytest.approx(expected, abs=4 * error + 0.5)
     for n, horizon, expected in ((128, 2.0, 2560), (128, 15.0, 19200), (4, 100.0, 4000)):
-        delays = Exponential(rate=10.0).bind(n, 1)
+        delays = Exponential(rate=10.0).contact_times(n, 1)
         times = np.array([np.cumsum([delays(i, r) for r in range(int(horizon * 10 + 120))]) for i in range(n)])
         assert times[:, -1].min() > horizon
         assert (times <= horizon).sum() == pytest.approx(expected, abs=4 * sqrt(expected))

@@ -162,7 +162,7 @@ class Outcome:
         self.models: list[np.ndarray] = []
         self.server = algorithm.init_server(x0, people)
         speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
-        clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
+        clock = VirtualClock(speed.contact_times(N, 0), speed.split_times(N, 0))
 
         def stopped() -> bool:
             self.models.append(algorithm.model(self.server).copy())

@@ -108,7 +108,7 @@ def run(worker: Worker, algorithm: Algorithm, x0: np.ndarray) -> tuple[list[np.n
         return False
 
     speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
-    clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
+    clock = VirtualClock(speed.contact_times(N, 0), speed.split_times(N, 0))
     plan = LiveSchedule(clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES)
     loop = ServerLoop(algorithm, server, people, InProcessTransport(worker), plan, Silent(), lambda *_: False, 0)  # type: ignore[arg-type]
     loop.run(stopped)

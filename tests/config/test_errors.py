@@ -180,7 +180,7 @@ def test_what_a_method_that_needs_times_may_run_under(job: Path) -> None:
     for clock in ("{mode: virtual, delay: speed}", "{mode: real, delay: exponential}", "{mode: real}"):
         assert read.load(job, ["algorithm=asypfl", f"clock={clock}"]).algorithm.needs_timings()
     equal = read.load(job, ["algorithm={name: asypfl, indicators: equal}"])
-    assert not equal.algorithm.needs_timings() and not equal.clock.delay.has_parts
+    assert not equal.algorithm.needs_timings() and not equal.clock.delay.has_split_times
     for delay in ("none", "{name: fixed, seconds: 2}", "{name: trace, path: x.csv}"):
         line = refused(job, "algorithm=asypfl", f"clock.delay={delay}")
         assert line.startswith("clock.delay=") and "speed" in line

@@ -45,7 +45,7 @@ def test_rates_depend_on_the_seed_alone() -> None:
 def test_exponential_times() -> None:
     """Each client's times are Exp(lambda_i), independent from round to round and from client to client."""
     law = Exponential(rate=10.0, spread=3.0)
-    rates, seconds = law.rates(3, 5), law.bind(3, 5)
+    rates, seconds = law.rates(3, 5), law.contact_times(3, 5)
     times = np.array([[seconds(i, round) for round in range(4000)] for i in range(3)])
     for i in range(3):
         assert kstest(times[i], "expon", args=(0, 1 / rates[i])).pvalue > 1e-3
@@ -58,9 +58,9 @@ def test_exponential_times() -> None:
 def test_a_time_is_a_function_of_seed_client_and_round() -> None:
     """Asked in any order, by anybody."""
     law = Exponential(rate=10.0)
-    seconds = law.bind(4, 9)
+    seconds = law.contact_times(4, 9)
     forward = {(i, r): seconds(i, r) for i in range(4) for r in range(200)}
-    other = law.bind(4, 9)
+    other = law.contact_times(4, 9)
     for key in np.random.default_rng(0).permutation(list(forward)).tolist():
         assert other(*key) == forward[tuple(key)]
     assert len(set(forward.values())) == 800
@@ -70,25 +70,25 @@ def test_fixed() -> None:
     assert Fixed(seconds=2.0).rates(2, 0).tolist() == [0.5, 0.5]
     law = Fixed(seconds=[1.0, 4.0])
     assert law.rates(2, 0).tolist() == [1.0, 0.25]
-    seconds = law.bind(2, 0)
+    seconds = law.contact_times(2, 0)
     assert [seconds(0, 0), seconds(1, 0), seconds(1, 7)] == [1.0, 4.0, 4.0]
     assert Fixed(seconds=[0.0, 1.0]).rates(2, 0) is None
     with pytest.raises(ConfigError):
-        law.bind(3, 0)
+        law.contact_times(3, 0)
     with pytest.raises(ConfigError):
         Fixed(seconds=[1.0, -1.0])
 
 
 def test_none() -> None:
     assert NoDelay().rates(3, 0) is None
-    assert NoDelay().bind(3, 0)(2, 5) == 0.0
+    assert NoDelay().contact_times(3, 0)(2, 5) == 0.0
 
 
 def test_trace(tmp_path: Path) -> None:
     """A client's rows in their order, and from its first again when they are used up."""
     path = tmp_path / "trace.csv"
     path.write_text("client,seconds\n0,1.5\n1,0.25\n0,2.5\n")
-    seconds = Trace(path=str(path)).bind(2, 0)
+    seconds = Trace(path=str(path)).contact_times(2, 0)
     assert [seconds(0, r) for r in range(4)] == [1.5, 2.5, 1.5, 2.5]
     assert [seconds(1, r) for r in range(2)] == [0.25, 0.25]
     assert Trace(path=str(path)).rates(2, 0) is None
@@ -103,6 +103,6 @@ def test_bad_traces(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
     with pytest.raises(ConfigError):
-        Trace(path=str(path)).bind(2, 0)
+        Trace(path=str(path)).contact_times(2, 0)
     with pytest.raises(ConfigError):
-        Trace(path=str(tmp_path / "absent.csv")).bind(2, 0)
+        Trace(path=str(tmp_path / "absent.csv")).contact_times(2, 0)

@@ -40,7 +40,7 @@ def events(plan: LiveSchedule, reply: bool = True) -> list[tuple]:
 
 
 def virtual(*seconds: float) -> VirtualClock:
-    return VirtualClock(Fixed(seconds=list(seconds)).bind(3, 0))
+    return VirtualClock(Fixed(seconds=list(seconds)).contact_times(3, 0))
 
 
 def test_ties() -> None:
@@ -107,7 +107,7 @@ def test_the_virtual_clock_needs_no_order_of_computation() -> None:
     """A run is a function of its seed: two are the same to the last bit, another seed gives another."""
 
     def once(seed: int) -> Log:
-        clock = VirtualClock(Exponential(rate=2.0, spread=0.5).bind(3, seed))
+        clock = VirtualClock(Exponential(rate=2.0, spread=0.5).contact_times(3, seed))
         return run(Area(trigger=Trigger(poisson=1.0)), CLIENTS, clock=clock, seed=seed, stop_time=20.0)
 
     one, same, other = once(1), once(1), once(2)
@@ -125,7 +125,7 @@ def test_synchronous_rounds_last_as_long_as_their_slowest() -> None:
 
 def test_a_run_where_nobody_works_fails() -> None:
     """No client at work and nothing due: RunFailed rather than a hang."""
-    for clock in (VirtualClock(NoDelay().bind(3, 0)), RealClock(NoDelay().bind(3, 0))):
+    for clock in (VirtualClock(NoDelay().contact_times(3, 0)), RealClock(NoDelay().contact_times(3, 0))):
         clock.start()
         with pytest.raises(RunFailed):
             list(LiveSchedule(clock, Trigger(every=5), 0, stop_updates=9).events(None))  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def test_a_run_where_nobody_works_fails() -> None:
 
 def test_the_real_clock_consumes_all() -> None:
     """In real time too every update is consumed once, and the run ends by count."""
-    clock = RealClock(Exponential(rate=2000.0).bind(3, 0))
+    clock = RealClock(Exponential(rate=2000.0).contact_times(3, 0))
     clock.start()
     log = run(Area(trigger=Trigger(every=2)), CLIENTS, clock=clock, stop_updates=60, evaluate_updates=20)
     assert [row[1] for row in log.evaluations] == [0, 20, 40, 60]
@@ -145,7 +145,7 @@ def test_the_real_clock_consumes_all() -> None:
 
 def test_idle_events_reach_the_loop() -> None:
     """While the real clock waits, the loop may look up: an idle event, which is no evaluation."""
-    clock = RealClock(Fixed(seconds=0.25).bind(1, 0))
+    clock = RealClock(Fixed(seconds=0.25).contact_times(1, 0))
     clock.start()
     seen: list[int] = []
     run(Area(), CLIENTS[:1], clock=clock, stop_updates=1, watch=lambda log: seen.append(len(log.updates)))
@@ -206,7 +206,7 @@ def test_virtual_time_passes(tmp_path: Path) -> None:
 
 def test_updates_get_through_beside_a_short_period() -> None:
     """Real clock, a period shorter than an aggregation takes: updates are consumed all the same."""
-    clock = RealClock(NoDelay().bind(3, 0))
+    clock = RealClock(NoDelay().contact_times(3, 0))
     clock.start()
     run(Area(trigger=Trigger(period=1e-7)), CLIENTS, clock=clock, stop_updates=5, watch=guard(5000))  # type: ignore[arg-type]
 

@@ -56,7 +56,12 @@ def test_replay(name: str, reply: str, trigger: Trigger) -> None:
         "fedbuff": FedBuff(staleness="inverse-sqrt", server_step=0.7),
     }[name]
     algorithm = replace(algorithm, trigger=likely(trigger, reply), reply=reply)  # type: ignore[call-arg]
-    check(algorithm, VirtualClock(Exponential(rate=2.0, spread=1.0).bind(N, 3)), stop_time=15.0, evaluate_every=0.7)
+    check(
+        algorithm,
+        VirtualClock(Exponential(rate=2.0, spread=1.0).contact_times(N, 3)),
+        stop_time=15.0,
+        evaluate_every=0.7,
+    )
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=str)
@@ -66,12 +71,19 @@ def test_replay_where_times_are_equal(reply: str, trigger: Trigger) -> None:
     trigger = likely(replace(trigger, period=trigger.period and 1.0), reply)
     algorithm = Area(step_size=0.2, trigger=trigger, reply=reply)
     for evaluate in ({"evaluate_every": 1.0}, {"evaluate_updates": 2}):
-        check(algorithm, VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 0.5]).bind(N, 0)), stop_time=12.0, **evaluate)
+        check(
+            algorithm, VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 0.5]).contact_times(N, 0)), stop_time=12.0, **evaluate
+        )
 
 
 @pytest.mark.parametrize("reply", ["before", "after"])
 def test_replay_of_fedasync(reply: str) -> None:
-    check(FedAsync(reply=reply), VirtualClock(Exponential(rate=2.0).bind(N, 3)), stop_updates=70, evaluate_updates=7)
+    check(
+        FedAsync(reply=reply),
+        VirtualClock(Exponential(rate=2.0).contact_times(N, 3)),
+        stop_updates=70,
+        evaluate_updates=7,
+    )
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "samples"])
@@ -79,12 +91,12 @@ def test_replay_of_fedasync(reply: str) -> None:
 def test_replay_of_cohorts(cohort: int | None, sampling: str) -> None:
     """Synchronous rounds: the cohorts are drawn again, and their members are heard in the recorded order."""
     algorithm = FedAvg(cohort=cohort, sampling=sampling, local_steps=2)
-    check(algorithm, VirtualClock(Exponential(rate=2.0).bind(N, 3)), stop_time=25.0, evaluate_every=2.0)
+    check(algorithm, VirtualClock(Exponential(rate=2.0).contact_times(N, 3)), stop_time=25.0, evaluate_every=2.0)
 
 
 @pytest.mark.parametrize("trigger", [Trigger(every=3), Trigger(period=0.004), Trigger(bernoulli=0.4)], ids=str)
 def test_replay_of_real_time(trigger: Trigger) -> None:
     """A run in real time, whose order no seed knows, is repeated too."""
-    clock = RealClock(Exponential(rate=800.0).bind(N, 3))
+    clock = RealClock(Exponential(rate=800.0).contact_times(N, 3))
     clock.start()
     check(Area(step_size=0.2, trigger=trigger), clock, stop_updates=80, evaluate_every=0.01)

@@ -53,7 +53,7 @@ class Noted(RealClock):
     """A real clock that notes when each message left: not before, not after."""
 
     def __init__(self, law: Delay) -> None:
-        super().__init__(law.bind(3, 0), law.parts(3, 0))
+        super().__init__(law.contact_times(3, 0), law.split_times(3, 0))
         self.left: dict[int, list[tuple[float, float]]] = {i: [] for i in range(3)}
         self.start()
 
@@ -65,19 +65,19 @@ class Noted(RealClock):
 
 
 def virtual(law: Delay) -> VirtualClock:
-    return VirtualClock(law.bind(3, 0), law.parts(3, 0))
+    return VirtualClock(law.contact_times(3, 0), law.split_times(3, 0))
 
 
 # -- the law -----------------------------------------------------------------------------------------------------------
 def test_times_of_a_contact() -> None:
     """work * compute_i + exchange_i, each client's times multiplied by its factor; the rate is that of work 1."""
     law = Speed(compute=[1.0, 2.0, 4.0], exchange=[0.5, 0.25, 0.125], spread=3.0)
-    parts, seconds = law.parts(3, 0), law.bind(3, 0)
+    parts, seconds = law.split_times(3, 0), law.contact_times(3, 0)
     assert [parts(i, 0, 1) for i in range(3)] == [(1.0, 0.5), (4.0, 0.5), (12.0, 0.375)]
     assert parts(1, 0, 5) == parts(1, 7, 5) == (20.0, 0.5)
     assert [seconds(i, 3) for i in range(3)] == [1.5, 4.5, 12.375]
     assert law.rates(3, 0).tolist() == [1 / 1.5, 1 / 4.5, 1 / 12.375]
-    assert law.has_parts and not law.may_be_zero
+    assert law.has_split_times and not law.may_be_zero
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_times_of_a_contact() -> None:
 )
 def test_spread(spread: float, clients: int, factors: list[float]) -> None:
     """Factors evenly spaced from 1, the first client's, to `spread`, the last one's; one client alone has 1."""
-    parts = Speed(compute=2.0, exchange=1.0, spread=spread).parts(clients, 0)
+    parts = Speed(compute=2.0, exchange=1.0, spread=spread).split_times(clients, 0)
     assert [parts(i, 0, 1) for i in range(clients)] == [(2.0 * f, f) for f in factors]
 
 
 def test_noise_is_exponential_about_the_same_means() -> None:
     law = Speed(compute=[0.5, 2.0], exchange=[1.0, 0.25], spread=2.0, noise="exponential")
-    parts = law.parts(2, 5)
+    parts = law.split_times(2, 5)
     times = np.array([[parts(i, r, 1) for r in range(MANY)] for i in range(2)])  # (client, round, part)
     for (i, part), mean in np.ndenumerate(np.array([[0.5, 1.0], [4.0, 0.5]])):
         assert kstest(times[i, :, part], "expon", args=(0, mean)).pvalue > 1e-3
@@ -106,16 +106,16 @@ def test_noise_is_exponential_about_the_same_means() -> None:
 def test_a_drawn_time_is_a_function_of_seed_client_and_round() -> None:
     """In whatever order it is asked for; k units of work take k times as long, and the exchange is as it was."""
     law = Speed(noise="exponential")
-    parts = law.parts(3, 9)
+    parts = law.split_times(3, 9)
     forward = {(i, r): parts(i, r, 1) for i in range(3) for r in range(50)}
-    again = law.parts(3, 9)
+    again = law.split_times(3, 9)
     for key in np.random.default_rng(0).permutation(list(forward)).tolist():
         compute, exchange = forward[tuple(key)]
         assert again(*key, 1) == (compute, exchange)
         assert again(*key, 3) == (3 * compute, exchange)
-        assert law.bind(3, 9)(*key) == compute + exchange
+        assert law.contact_times(3, 9)(*key) == compute + exchange
     assert len({t for pair in forward.values() for t in pair}) == 300
-    assert law.parts(3, 8)(0, 0, 1) != forward[0, 0]
+    assert law.split_times(3, 8)(0, 0, 1) != forward[0, 0]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_wrong_values(given: dict[str, Any], key: str) -> None:
 def test_a_list_of_another_length(tmp_path: Path, key: str, length: int) -> None:
     """Told with its full key, before there is a file."""
     times = [1.0] * length
-    for ask in (Speed(**{key: times}).rates, Speed(**{key: times}).bind, Speed(**{key: times}).parts):
+    for ask in (Speed(**{key: times}).rates, Speed(**{key: times}).contact_times, Speed(**{key: times}).split_times):
         with pytest.raises(ConfigError, match=f"^{key}={length} values: one number, or 3: one a client$"):
             ask(3, 0)
     job = mpifl.load_job(
@@ -168,7 +168,7 @@ def test_virtual_clock_without_parts(law: Delay) -> None:
     """One time for all, however much work is asked for; what it was made of is not known."""
     algorithm = Asks()
     log = run(algorithm, CLIENTS, clock=virtual(law), stop_updates=12)
-    assert not law.has_parts and law.parts(3, 0) is None
+    assert not law.has_split_times and law.split_times(3, 0) is None
     assert np.isnan([pair[1:] for pair in algorithm.told]).all() and np.isnan([row[8:] for row in log.updates]).all()
     plain = run(Area(), CLIENTS, clock=virtual(law), stop_updates=12)
     assert [row[:2] for row in plain.updates] == [row[:2] for row in log.updates]

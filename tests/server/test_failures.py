@@ -108,7 +108,7 @@ class Run:
         x0, objectives = clients("float64")
         people = Clients(np.array([1, 2, 3, 4, 5]), seed=3)
         speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
-        clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
+        clock = VirtualClock(speed.contact_times(N, 0), speed.split_times(N, 0))
         self.rows, self.worker = Rows(), Worker(algorithm, x0, objectives)
         self.link = Dying(self.worker, {} if again else deaths)
         plan = again or LiveSchedule(

@@ -24,7 +24,7 @@ from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import N, clients
 from tests.server.test_failures import Rows
 
-NONE: Any = NoDelay().bind(N, 0)
+NONE: Any = NoDelay().contact_times(N, 0)
 
 
 class Silence(InProcessTransport):

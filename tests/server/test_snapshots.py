@@ -101,7 +101,7 @@ class Run:
         x0, objectives = clients(dtype)
         people = Clients(np.array([1, 2, 3, 4, 5]), seed=3)
         speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
-        clock = VirtualClock(speed.bind(N, 0), speed.parts(N, 0))
+        clock = VirtualClock(speed.contact_times(N, 0), speed.split_times(N, 0))
         plan = LiveSchedule(
             clock,
             algorithm.aggregation_trigger(),
@@ -173,7 +173,7 @@ def test_the_loop_by_itself() -> None:
     """What is saved and loaded is saved again: nothing is added, nothing is lost."""
     algorithm = build("fedamp-attention=cosine")
     _, snapshot, _ = Run(algorithm, "float64").cuts.taken[-1]
-    plan = LiveSchedule(VirtualClock(Fixed().bind(N, 0)), None, 0, stop_updates=9)
+    plan = LiveSchedule(VirtualClock(Fixed().contact_times(N, 0)), None, 0, stop_updates=9)
     people = Clients(np.ones(N, int))
     loop = ServerLoop(
         algorithm, State.load(snapshot.algorithm), people, None, plan, Rows(), lambda *_: False, 0  # type: ignore[arg-type]
@@ -220,7 +220,7 @@ def test_a_plan(trigger: str) -> None:
     """From what is saved after any event a new plan makes the events that were to come."""
 
     def new() -> LiveSchedule:
-        clock = VirtualClock(Exponential(rate=2.0, spread=0.5).bind(3, 1))
+        clock = VirtualClock(Exponential(rate=2.0, spread=0.5).contact_times(3, 1))
         plan = LiveSchedule(
             clock, TRIGGERS[trigger], 1, stop_time=6.0, stop_updates=25, evaluate_every=0.7, evaluate_updates=4,
             checkpoint_every=0.9, checkpoint_updates=5,
@@ -245,13 +245,13 @@ def test_a_plan(trigger: str) -> None:
 
 def test_checkpoints_by_time_and_by_updates() -> None:
     """By time: at the first event after each multiple, not once for each that was missed."""
-    clock = VirtualClock(Fixed(seconds=[1.0, 3.5]).bind(2, 0))
+    clock = VirtualClock(Fixed(seconds=[1.0, 3.5]).contact_times(2, 0))
     plan = LiveSchedule(clock, Trigger(every=1), 0, stop_updates=12, checkpoint_every=2.0)
     for i in range(2):
         plan.register_message(i, 0)
     assert [e.time for e, _ in through(plan, [0, 0]) if e.kind == "checkpoint"] == [2.0, 4.0, 6.0, 8.0]
     plan = LiveSchedule(
-        VirtualClock(Fixed(seconds=5.0).bind(1, 0)), Trigger(every=1), 0, stop_updates=3, checkpoint_every=2.0
+        VirtualClock(Fixed(seconds=5.0).contact_times(1, 0)), Trigger(every=1), 0, stop_updates=3, checkpoint_every=2.0
     )
     plan.register_message(0, 0)
     assert [e.time for e, _ in through(plan, [0]) if e.kind == "checkpoint"] == [5.0, 10.0]
@@ -259,12 +259,12 @@ def test_checkpoints_by_time_and_by_updates() -> None:
 
 def test_the_virtual_clock() -> None:
     """Ties, and clients that are forgotten, are kept; NaN times too."""
-    clock = VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 1.0]).bind(4, 0))
+    clock = VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 1.0]).contact_times(4, 0))
     for i in (3, 0, 2, 1):
         clock.register_message(i, 0)
     clock.cancel(3)
     assert clock.next_update(Answers(), inf)[0] == 0  # type: ignore[arg-type, index]
-    again = VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 1.0]).bind(4, 0))
+    again = VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 1.0]).contact_times(4, 0))
     again.load(clock.save())
     got = [again.next_update(Answers(), inf) for _ in range(2)]  # type: ignore[arg-type]
     assert [i for i, _ in got] == [1, 2] and again.time == 2.0 and not again.has_in_flight  # type: ignore[misc]
@@ -282,7 +282,11 @@ class Late:
 def test_the_real_clock(speed: bool) -> None:
     """It goes on from the time of the cut, whatever the wall clock says, and knows when clients were asked."""
     emulated = Speed(compute=0.5, exchange=0.25)
-    delays = (emulated.bind(3, 0), emulated.parts(3, 0)) if speed else (Fixed(seconds=0.0).bind(3, 0), None)
+    delays = (
+        (emulated.contact_times(3, 0), emulated.split_times(3, 0))
+        if speed
+        else (Fixed(seconds=0.0).contact_times(3, 0), None)
+    )
     clock = RealClock(*delays)
     clock.start()
     clock._origin -= 100.0
