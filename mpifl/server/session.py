@@ -96,7 +96,7 @@ class Session:
     def run(self) -> Outcome:
         """Runs to the end and closes the run file."""
         status, code = "failed", 3
-        x: np.ndarray | None = None  # a run that fails keeps the model that it began with
+        x: np.ndarray | None = None  # None: the run file keeps its first model
         self._begin, cpu = time.perf_counter(), time.process_time()
         if not self._earlier:
             self.writer.set_attr("began", time.time())
@@ -166,7 +166,7 @@ class Session:
         try:
             self.checkpointer.finish(self._event_time(), self.loop)
         except RunFailed as error:
-            self._report("the run was not saved at its end", error)
+            self._report("the last checkpoint failed", error)
 
     def _close(self, status: str, x: np.ndarray | None) -> bool:
         """Finishes evaluations and closes the run file; whether it is complete."""
@@ -182,7 +182,7 @@ class Session:
     def _resume_hint(self, status: str) -> str:
         if status == "completed" or not self.checkpointer or not self.checkpointer.complete:
             return ""
-        return f"; saved, mpifl resume {self.job.output} goes on"
+        return f"; to continue: mpifl resume {self.job.output}"
 
     def _interrupted(self) -> bool:
         """Whether a signal ends the run."""

@@ -140,7 +140,7 @@ def _open_run_file(
     return RunWriter.resumed(
         job.output, attrs=attrs, clients=columns, x=job.algorithm.model(server), layout=problem.layout,
         version=snapshot.loop.version, number=snapshot.number, counts=snapshot.rows,
-        states=snapshot.loop.clients.state, found=resumed.session,
+        states=snapshot.loop.clients.state, session=resumed.session,
     )  # fmt: skip
 
 

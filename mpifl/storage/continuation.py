@@ -31,7 +31,7 @@ def continue_file(
     clients: Mapping[str, Any],
     x: np.ndarray,
     layout: Sequence[tuple[str, tuple[int, ...]]],
-    found: str | None,
+    session: str | None,
     number: int,
     counts: Mapping[str, int],
     states: Sequence[str],
@@ -39,12 +39,12 @@ def continue_file(
 ) -> h5py.File:
     """Replaces `path` in one step, durably, and returns the open new file; arguments as of `RunWriter.resumed`.
 
-    Raises ConfigError("run file", ...) if the old file cannot be read, has too few rows or another session than
-    `found`, ConfigError("output", ...) if the new one cannot be written. The old one then stays as it was.
+    Raises ConfigError("run file", ...) if the old file cannot be read, has too few rows or another
+    `session`, ConfigError("output", ...) if the new one cannot be written. The old one then stays as it was.
     """
     with open_run(path) as old, new_file(path, overwrite=True) as file:
-        if found is not None and old.attrs.get("session") != found:
-            raise ConfigError("run file", path, "one that nobody else resumes; this one was resumed meanwhile")
+        if session is not None and old.attrs.get("session") != session:
+            raise ConfigError("run file", path, "one that no other process resumes; this one was resumed meanwhile")
         _check_enough_rows(old, counts, len(states))
         kept = {name: old.attrs[name] for name in ("started", "id") if old.attrs.get(name)}
         create_datasets(file, {**attrs, **kept, "resumed_from": number}, clients, x, layout, version, states)

@@ -76,8 +76,10 @@ class Run:
                 if isinstance(error, ConfigError):
                     raise
                 if attempt + 1 == OPEN_ATTEMPTS or not self.path.exists():
-                    whole = "a whole file; this one is cut off" if "truncated" in str(error) else "a readable run file"
-                    raise _bad(self.path, f"{whole} ({error})") from error
+                    expected = (
+                        "a complete file; this one is truncated" if "truncated" in str(error) else "a readable run file"
+                    )
+                    raise _bad(self.path, f"{expected} ({error})") from error
             time.sleep(OPEN_INTERVAL)
 
     def _read(self) -> None:
@@ -114,7 +116,7 @@ class Run:
                 start = (rows - 1) // dataset.chunks[0] * dataset.chunks[0]
                 chunk = dataset.id.get_chunk_info_by_coord((start,))
                 if chunk.byte_offset is None or chunk.byte_offset + (rows - start) * dataset.dtype.itemsize > size:
-                    raise _bad(self.path, "a whole file; this one is cut off")
+                    raise _bad(self.path, "a complete file; this one is truncated")
 
     @property
     def status(self) -> str:
@@ -174,7 +176,7 @@ class Run:
         with _readable(self.path):
             x: np.ndarray = file["model/x"][()]
         if self.model_version < 0:
-            raise _bad(self.path, "a whole model; this run was stopped while it wrote its own")
+            raise _bad(self.path, "a complete model; this run ended while it was written")
         return x
 
     @property

@@ -76,7 +76,7 @@ def _column(group: h5py.Group, name: str, kind: str, closed: bool) -> h5py.Datas
     if column.dtype.kind == "O" and h5py.check_string_dtype(column.dtype) is None:
         raise ValueError(f"{column.name} is no column of text")
     if closed and not _stored(column):
-        raise ValueError(f"{column.name} holds less than it says")
+        raise ValueError(f"{column.name} stores fewer rows than its shape")
     return column
 
 

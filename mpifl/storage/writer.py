@@ -81,7 +81,7 @@ class RunWriter:
         x: np.ndarray,
         version: int,
         layout: Sequence[tuple[str, tuple[int, ...]]],
-        found: str | None = None,
+        session: str | None = None,
     ) -> RunWriter:
         """Continues the run at `path` from a checkpoint, whatever the status of its file; later rows are dropped.
 
@@ -90,7 +90,7 @@ class RunWriter:
         counts   rows of each table at the checkpoint
         states   (n,) of the clients
         x        (d,) the model of `version`
-        found    session that the old file must have; None: any
+        session  that the old file must have; None: any
 
         A new file replaces the old one in one step. Raises ConfigError("run file", ...) if the old one cannot be read,
         has fewer rows or another session, ConfigError("output", ...) if the new one cannot be written; the old one
@@ -99,8 +99,8 @@ class RunWriter:
         writer = cls.__new__(cls)
         writer.path = Path(path)
         new: dict[str, Any] = {"attrs": attrs, "clients": clients, "x": np.asarray(x), "layout": layout}
-        kept: dict[str, Any] = {"number": number, "counts": counts, "states": states, "version": version}
-        writer._begin(continue_file(writer.path, **new, **kept, found=found))
+        checkpoint: dict[str, Any] = {"number": number, "counts": counts, "states": states, "version": version}
+        writer._begin(continue_file(writer.path, **new, **checkpoint, session=session))
         return writer
 
     def _begin(self, file: h5py.File) -> None:
@@ -312,7 +312,7 @@ def replace_model(file: h5py.File, x: np.ndarray, version: int) -> None:
 def check_not_replaced(path: Path, file: os.stat_result) -> None:
     """Raises OSError where `path` is no longer this file: it was deleted, moved or replaced."""
     if not os.path.samestat(os.stat(path), file):
-        raise OSError(None, "another file has taken its place")
+        raise OSError(None, "the file was replaced")
 
 
 def finalize_attributes(path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_signal(
     os.kill(command.process.pid if to == "itself" else command.rank(int(to[-1])), number)
     done = command.end(20)
     assert done.code == (130 if number == signal.SIGINT else 143) and "Traceback" not in done.err, str(done)
-    assert f"saved, mpifl resume {path} goes on" in done.out, str(done)
+    assert f"to continue: mpifl resume {path}" in done.out, str(done)
     with open_run(path) as file:
         assert (
             file.status == "interrupted" and not file.open_ended and len(file.updates) < JOBS[name]["stop"]["updates"]
@@ -117,7 +117,7 @@ def test_a_signal_that_others_hear_first(start: Start, whole: Callable[[str], Pa
     with contextlib.suppress(ProcessLookupError):
         os.kill(last, signal.SIGUSR1)
     done = command.end(20)
-    assert done.code == 143 and f"saved, mpifl resume {path} goes on" in done.out, str(done)
+    assert done.code == 143 and f"to continue: mpifl resume {path}" in done.out, str(done)
     resumed(start, 2, path)
     assert not differing(whole("large"), path, but=("events",))
 

@@ -130,7 +130,7 @@ def test_a_run_file_that_another_took_the_place_of(tmp_path: Path) -> None:
     second = writer(tmp_path / "run.h5", overwrite=True)
     second.append(EventRow(1, "mine"))
     second.flush()
-    with pytest.raises(RunFailed, match="another file has taken its place"):
+    with pytest.raises(RunFailed, match="the file was replaced"):
         first.close("completed", np.zeros(4))
     second.close("completed")
     with open_run(tmp_path / "run.h5") as run:

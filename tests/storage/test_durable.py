@@ -82,6 +82,6 @@ def test_a_run_that_was_closed_and_resumed_is_not_durable(tmp_path: Path) -> Non
     w.durable(w.counts())
     zero = dict.fromkeys(TABLES, 0)
     other = resumed(tmp_path / "run.h5", counts=zero, number=0)
-    with pytest.raises(RunFailed, match="another file has taken its place"):
+    with pytest.raises(RunFailed, match="the file was replaced"):
         w.durable(w.counts())
     other.close("completed")

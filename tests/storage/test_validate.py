@@ -52,7 +52,10 @@ CHANGES = [
     (replaced("updates/time", lambda g, n: g.create_dataset(n, data=np.zeros((10, 1)))), "/updates/time is no column"),
     (replaced("updates/time", lambda g, n: g.create_dataset(n, data=["a"] * 10)), "/updates/time is no column of f8"),
     (replaced("updates/time", lambda g, n: g.create_dataset(n, data=h5py.Empty("f8"))), "/updates/time is no column"),
-    (replaced("updates/time", lambda g, n: g.create_dataset(n, (2**40,), "f8", maxshape=(None,))), "less than it says"),
+    (
+        replaced("updates/time", lambda g, n: g.create_dataset(n, (2**40,), "f8", maxshape=(None,))),
+        "stores fewer rows than its shape",
+    ),
     (replaced("updates/client", lambda g, n: g.create_dataset(n, data=np.zeros(10))), "/updates/client is no column"),
     (replaced("clients/state", lambda g, n: g.create_dataset(n, data=np.zeros(3))), "/clients/state is no column"),
     (replaced("clients/rank", lambda g, n: g.create_dataset(n, data=np.zeros(2, int))), "clients of different number"),

@@ -247,7 +247,7 @@ def test_files_that_are_no_run_files(tmp_path: Path) -> None:
     writer(path).close("completed")
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-    refused("cut off")
+    refused("truncated")
     path.write_bytes(content)
     with h5py.File(path, "r+") as file:
         file.attrs["schema"] = 2
