@@ -1,0 +1,3 @@
+"""A module that cannot be imported."""
+
+raise ValueError("nothing can be imported here")
