@@ -44,15 +44,18 @@ from pathlib import Path
 from mpifl.cli import main
 from mpifl.storage import RunWriter
 from mpifl.storage.checkpoint_set import sets
+from mpifl.storage.tables import UpdateRow
 
-def update(writer, *row):
-    taken(writer, *row)
+def append(writer, row):
+    appended(writer, row)
+    if not isinstance(row, UpdateRow):
+        return
     time.sleep(0.005)  # the run is to be under way when the checkpoints are on the disk
     if len(sets(Path("run.ckpt"))) >= 2:
         writer.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
-taken, RunWriter.update = RunWriter.update, update
+appended, RunWriter.append = RunWriter.append, append
 main(sys.argv[1:])
 """
 
