@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from mpifl.storage.durable import words
+from mpifl.storage.durable import error_text
 
 FORMAT = 2  # 1 was a binary format of the project's own
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -274,7 +274,7 @@ def _opened(path: Path) -> Iterator[dict[str, Any]]:
         with path.open("rb") as file:
             signature = file.read(len(SIGNATURE))
     except OSError as error:
-        raise Unusable(f"cannot be read: {path.name}: {words(error)}") from error
+        raise Unusable(f"cannot be read: {path.name}: {error_text(error)}") from error
     if signature != SIGNATURE:
         raise Unusable(f"is damaged: {path.name} is not an HDF5 file")
     from mpifl.storage.checkpoint_hdf5 import opened

@@ -13,7 +13,7 @@ from queue import Queue
 from typing import BinaryIO, NamedTuple
 
 from mpifl.storage.checkpoint import PartContent, write_part
-from mpifl.storage.durable import checksum, sync_folder, words
+from mpifl.storage.durable import checksum, error_text, sync_folder
 
 
 def part_name(number: int, rank: int) -> str:
@@ -65,7 +65,7 @@ class PartWriter:
             self._queue.put(_Job(number, file, temporary, ""))
         except OSError as error:
             _discard(file, temporary)
-            self._queue.put(_Job(number, None, temporary, words(error)))
+            self._queue.put(_Job(number, None, temporary, error_text(error)))
         except BaseException:
             _discard(file, temporary)
             raise
@@ -118,7 +118,7 @@ class PartWriter:
             sync_folder(self._folder)
         except Exception as error:
             _discard(job.file, job.temporary)
-            return Written(job.number, 0, 0, words(error) if isinstance(error, OSError) else repr(error))
+            return Written(job.number, 0, 0, error_text(error) if isinstance(error, OSError) else repr(error))
         return Written(job.number, size, crc, "")
 
 

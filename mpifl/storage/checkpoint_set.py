@@ -34,7 +34,7 @@ from mpifl.storage.checkpoint import (
     regular,
 )
 from mpifl.storage.checkpoint_part import part_name
-from mpifl.storage.durable import checksum, sync_folder, words, write_durably
+from mpifl.storage.durable import checksum, error_text, sync_folder, write_durably
 
 MANIFEST = re.compile(r"(\d{6,})\.json")
 FILE = re.compile(r"\.?(\d{6,})\.(?:rank\d+|json)(?:\.[0-9a-f]{8}\d*)?")  # of a set, temporary or not
@@ -99,7 +99,7 @@ class Checkpoint:
                 with (self._folder / name).open("rb") as file:
                     found = checksum(file)
             except OSError as error:
-                raise Unusable(f"cannot be read: {name}: {words(error)}") from error
+                raise Unusable(f"cannot be read: {name}: {error_text(error)}") from error
             if found != self._parts[rank]:
                 raise Unusable(f"is damaged: {name} has other bytes than were written")
         for rank in self.ranks:
@@ -117,7 +117,7 @@ class Checkpoint:
         except FileNotFoundError:
             raise Unusable(f"is damaged: {name} is missing") from None
         except OSError as error:
-            raise Unusable(f"cannot be read: {name}: {words(error)}") from error
+            raise Unusable(f"cannot be read: {name}: {error_text(error)}") from error
         if found != size:
             raise Unusable(f"is damaged: {name} has {found} bytes instead of {size}")
 
@@ -172,7 +172,7 @@ def newest(
     except FileNotFoundError:
         return None, []
     except OSError as error:
-        return None, [f"{folder} cannot be read: {words(error)}"]
+        return None, [f"{folder} cannot be read: {error_text(error)}"]
     passed: list[str] = []
     for number in reversed(numbers):
         try:
@@ -313,7 +313,7 @@ def _manifest(path: Path, number: int) -> Manifest:
         if not texts or not sizes or data != _encode(manifest):
             raise damaged
     except OSError as error:
-        raise Unusable(f"cannot be read: {path.name}: {words(error)}") from error
+        raise Unusable(f"cannot be read: {path.name}: {error_text(error)}") from error
     except BROKEN as error:
         raise damaged from error
     return manifest

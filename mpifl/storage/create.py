@@ -19,7 +19,7 @@ from h5py import h5f, h5p
 
 from mpifl.errors import ConfigError
 from mpifl.storage.checkpoint_set import folder_of, sets
-from mpifl.storage.durable import words
+from mpifl.storage.durable import error_text
 from mpifl.storage.tables import CHANGING, CLIENTS, SCHEMA, TABLES, encode
 
 MAX_ATTRIBUTES = 1024  # in the object header, where an attribute can be changed while others read
@@ -63,7 +63,7 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
     try:
         found = sets(folder)
     except OSError as error:
-        raise ConfigError("output", path, f"a folder {folder.name} that can be read ({words(error)})") from error
+        raise ConfigError("output", path, f"a folder {folder.name} that can be read ({error_text(error)})") from error
     if found and not overwrite:
         raise ConfigError(
             "output", path, f"{folder.name} holds checkpoints of another run (overwrite=true replaces them)"

@@ -1,4 +1,4 @@
-"""What makes files durable: nothing here raises anything but OSError."""
+"""Durable writes and checksums of files. Raises nothing but OSError."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO
 
-BLOCK = 1 << 20  # bytes read at once
+BLOCK_BYTES = 1 << 20  # read at once
 
-NO_SUCH_SYNC = (errno.EINVAL, errno.ENOTSUP)  # a file system where folders need none
+SYNC_NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP)  # file systems whose folders need no fsync
 
 
-def words(error: OSError) -> str:
-    """The operating system's words for what went wrong."""
+def error_text(error: OSError) -> str:
+    """The operating system's message of an error."""
     return error.strerror or str(error)
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names that files in `folder` were given, and lost, durable."""
+    """Makes the entries of `folder` durable: files created, renamed and removed."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in NO_SUCH_SYNC:
+        if error.errno not in SYNC_NOT_SUPPORTED:
             raise
     finally:
         os.close(descriptor)
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """`path` holds what it did, or all of `data`, whenever the power fails; and `data` when this returns."""
+    """Replaces the content of `path` atomically and durably: after a power failure it is the old one or `data`."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:
@@ -49,7 +49,7 @@ def write_durably(path: Path, data: bytes) -> None:
 def checksum(file: BinaryIO) -> tuple[int, int]:
     """Length and CRC-32 of an open file, read block by block."""
     file.seek(0)
-    size, crc, block = 0, 0, memoryview(bytearray(BLOCK))
+    size, crc, block = 0, 0, memoryview(bytearray(BLOCK_BYTES))
     while count := file.readinto(block):  # type: ignore[attr-defined]
         crc = zlib.crc32(block[:count], crc)
         size += count
