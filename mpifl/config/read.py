@@ -107,7 +107,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise ConfigError("job", path, "a YAML file, and this is no text")
+        raise ConfigError("job", path, "a YAML file; this is not text")
     return text
 
 
@@ -164,7 +164,7 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
         if isinstance(below, str):  # `partition: iid` is short for this
             below = {"name": below}
         if not isinstance(below, dict | None):
-            raise ConfigError(key, value, f"{'.'.join(path[: depth + 1])} is no section")
+            raise ConfigError(key, value, f"{'.'.join(path[: depth + 1])} is not a section")
         node[part] = node = below or {}
     node[last] = value
 

@@ -56,7 +56,7 @@ class ProblemConfig(Config):
         if uses_torch and self.torch is None:
             self._fill("torch", Torch())
         elif self.torch is not None and not uses_torch:
-            raise ConfigError("torch", "a section", "null: the model is no torch module")
+            raise ConfigError("torch", "a section", "null: the model is not a torch module")
         if self.torch and self.torch.autocast and self.dtype != "float32":
             raise ConfigError("torch.autocast", self.torch.autocast, "null, or dtype float32: float64 stays as it is")
         if self.entry is not None:

@@ -46,7 +46,7 @@ class NearIid(Partition):
 
 @dataclass(frozen=True)
 class ClassesPerClient(Partition):
-    """m classes a client: each class is cut into n m / C equal shards, every client is dealt m of different classes."""
+    """m classes per client: each class is split into n m / C equal shards, a client gets m of different classes."""
 
     name: str = "classes-per-client"
     m: PositiveInt = 2

@@ -123,7 +123,7 @@ def each(key: str, value: float | list[float], clients: int) -> list[float]:
     if not isinstance(value, list | tuple):
         return [float(value)] * clients
     if len(value) != clients:
-        raise ConfigError(key, f"{len(value)} values", f"one number, or {clients}: one a client")
+        raise ConfigError(key, f"{len(value)} values", f"one number, or {clients}, one per client")
     return [float(v) for v in value]
 
 

@@ -129,7 +129,9 @@ def test_a_pixel_is_where_the_format_has_it(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"^data file={tmp_path}/cifar-10-batches-bin: .* or cifar-10-batches-py"):
+    with pytest.raises(
+        ConfigError, match=rf"^data file={tmp_path}/cifar-10-batches-bin: .* or a folder cifar-10-batches-py"
+    ):
         read(tmp_path, "cifar10")
     for kind, file in (("python", "train"), ("binary", "train.bin")):
         folder = write(tmp_path, "cifar100", kind)

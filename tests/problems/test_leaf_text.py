@@ -223,7 +223,7 @@ def test_cut_file(tmp_path: Path, length: int, half: str) -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     for name in ("sent140", "leaf-shakespeare"):
         with pytest.raises(
-            ConfigError, match=f"^problem.data.path={name}: a folder, as it stands or under {tmp_path}$"
+            ConfigError, match=f"^problem.data.path={name}: an existing folder, also searched under {tmp_path}$"
         ):
             DATA[name]().read(tmp_path, False, None)
         with pytest.raises(ConfigError, match=rf"^data file={tmp_path}/train/\*.json: at least one json file$"):

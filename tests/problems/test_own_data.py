@@ -129,8 +129,8 @@ def test_two_signs_are_two_classes(tmp_path: Path) -> None:
     [
         ({"x": np.ones((2, 3))}, "an array y"),
         ({"x": np.ones(3), "y": [0, 1, 1]}, "rows, features"),
-        ({"x": np.ones((2, 3)), "y": [0.0, 1.0]}, "2 whole numbers"),
-        ({"x": np.ones((2, 3)), "y": [0, 1, 1]}, "2 whole numbers"),
+        ({"x": np.ones((2, 3)), "y": [0.0, 1.0]}, "2 integers"),
+        ({"x": np.ones((2, 3)), "y": [0, 1, 1]}, "2 integers"),
         ({"x": np.ones((2, 3)), "y": [0, -1]}, "0 and above"),
         ({"x": np.ones((2, 3)), "y": [0, 2**40]}, "y below 1000000"),
         ({"x": np.ones((2, 3)), "y": np.array([1, 2**64 - 1], np.uint64)}, "y below 1000000"),

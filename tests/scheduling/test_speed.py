@@ -137,7 +137,7 @@ def test_a_list_of_another_length(tmp_path: Path, key: str, length: int) -> None
     """Told with its full key, before there is a file."""
     times = [1.0] * length
     for ask in (Speed(**{key: times}).rates, Speed(**{key: times}).contact_times, Speed(**{key: times}).split_times):
-        with pytest.raises(ConfigError, match=f"^{key}={length} values: one number, or 3: one a client$"):
+        with pytest.raises(ConfigError, match=f"^{key}={length} values: one number, or 3, one per client$"):
             ask(3, 0)
     job = mpifl.load_job(
         {
@@ -146,7 +146,7 @@ def test_a_list_of_another_length(tmp_path: Path, key: str, length: int) -> None
             "output": str(tmp_path / "wrong.h5"),
         }
     )  # fmt: skip
-    with pytest.raises(ConfigError, match=rf"^clock\.delay\.{key}={length} values: one number, or 3: one a client$"):
+    with pytest.raises(ConfigError, match=rf"^clock\.delay\.{key}={length} values: one number, or 3, one per client$"):
         mpifl.run(job)
     assert not list(tmp_path.iterdir())
 

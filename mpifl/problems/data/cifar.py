@@ -40,7 +40,7 @@ class Cifar(Data):
         binary = (root / self.binary).is_dir()
         folder = root / (self.binary if binary else self.python)
         if not folder.is_dir():
-            raise ConfigError("data file", root / self.binary, f"a folder that is there, or {self.python} beside it")
+            raise ConfigError("data file", root / self.binary, f"an existing folder, or a folder {self.python}")
         read, suffix = (read_binary, ".bin") if binary else (read_python, "")
         *train, test = (
             read(folder / f"{file}{suffix}", self.columns, self.labels) for file in (*self.train, self.test)

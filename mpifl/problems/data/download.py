@@ -49,4 +49,4 @@ def fetch(name: str, folder: Path, file: str) -> None:
             address, checksums = SOURCES[name]
             pooch.retrieve(address + file, checksums[file], file, folder)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; pooch's on checksums are ValueErrors
-        raise ConfigError("data file", folder / file, f"one that can be fetched: {str(error).lower()}") from error
+        raise ConfigError("data file", folder / file, f"a file that can be downloaded: {str(error).lower()}") from error

@@ -25,7 +25,7 @@ class Femnist(LeafUsers):
 
     name: str = "femnist"
     path: str = "femnist"
-    """Folder with train/*.json and test/*.json: as it stands, else under the data root."""
+    """Folder with train/*.json and test/*.json: an existing path, else relative to the data root."""
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         folder = located(self.path, root)

@@ -18,13 +18,13 @@ CLASSES = 1_000_000  # at most: a model has weights for each
 
 @dataclass(frozen=True)
 class Folder(Data):
-    """One file a client, in sorted order of names: arrays x (rows, features), y (rows,) whole numbers from 0 (or -1 and
+    """One file per client, in sorted order of names: arrays x (rows, features), y (rows,) integers from 0 (or -1 and
     1), and where there are any x_test and y_test, of which all clients' make one test set."""
 
     natural: ClassVar[bool] = True
     name: str = "folder"
     path: str = ""
-    """The folder: as it stands, else under the data root."""
+    """The folder: an existing path, else relative to the data root."""
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         folder = located(self.path, root)
@@ -44,14 +44,14 @@ class Folder(Data):
 
 
 def located(path: str, root: Path, file: bool = False) -> Path:
-    """The folder (or file) `path`, as it stands or under the data root."""
+    """The folder (or file) `path`, an existing path or relative to the data root."""
     kind = "file" if file else "folder"
     if not path:
         raise ConfigError("problem.data.path", path, f"a {kind}")
     for place in (Path(path).expanduser(), root / path):
         if place.is_file() if file else place.is_dir():
             return place
-    raise ConfigError("problem.data.path", path, f"a {kind}, as it stands or under {root}")
+    raise ConfigError("problem.data.path", path, f"an existing {kind}, also searched under {root}")
 
 
 def read_arrays(file: Path) -> dict[str, np.ndarray]:
@@ -76,7 +76,7 @@ def _pair(arrays: dict[str, np.ndarray], x_name: str, y_name: str, file: Path) -
     if x.ndim != 2 or x.dtype.kind not in "biuf":
         raise ConfigError("data file", file, f"{x_name} of shape (rows, features): it has {x.dtype} {x.shape}")
     if y.shape != x.shape[:1] or y.dtype.kind not in "biu":
-        raise ConfigError("data file", file, f"{y_name} of {len(x)} whole numbers: it has {y.dtype} {y.shape}")
+        raise ConfigError("data file", file, f"{y_name} of {len(x)} integers: it has {y.dtype} {y.shape}")
     if y.max(initial=0) >= CLASSES:
         raise ConfigError("data file", file, f"{y_name} below {CLASSES}: it has {y.max()}")
     return x, y.astype(np.int64)

@@ -55,7 +55,7 @@ class Images(Data):
             fetch(self.name, folder, f"{name}.gz")
             found = find_idx(folder, name)
         if found is None:
-            raise ConfigError("data file", folder / f"{name}.gz", "a file that is there, or problem.download=true")
+            raise ConfigError("data file", folder / f"{name}.gz", "an existing file, or problem.download=true")
         return found
 
 

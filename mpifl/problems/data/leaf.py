@@ -27,7 +27,7 @@ class Leaf(Data):
     natural: ClassVar[bool] = True
     name: str = "leaf"
     path: str = ""
-    """Folder with train/*.json and test/*.json: as it stands, else under the data root."""
+    """Folder with train/*.json and test/*.json: an existing path, else relative to the data root."""
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         folder = located(self.path, root)
@@ -42,7 +42,7 @@ class LeafUsers(Data):
     natural: ClassVar[bool] = True
     name: str = ""
     path: str = ""
-    """Folder with train/*.json and test/*.json: as it stands, else under the data root."""
+    """Folder with train/*.json and test/*.json: an existing path, else relative to the data root."""
     users: PositiveInt | None = None
     """So many users, drawn at random among those with enough rows, in the files' order; null: all of them."""
     min_samples: PositiveInt = 1
@@ -57,7 +57,7 @@ class LeafUsers(Data):
 
 
 def read_halves(folder: Path, rows: Callable[[Any, Any], T], empty: bool = False) -> tuple[dict[str, T], dict[str, T]]:
-    """What `read_users` finds in `folder`/train, and in `folder`/test where that is there."""
+    """What `read_users` finds in `folder`/train, and in `folder`/test if it exists."""
     train = read_users(folder / "train", rows, empty)
     if not train:
         raise ConfigError("data file", folder / "train", "at least one user with rows: it has none")
@@ -110,7 +110,7 @@ def vectors(x: Any, y: Any) -> Part:
 
 
 def labels(y: Any, rows: int, classes: int | None = None) -> np.ndarray:
-    """(rows,) int64; ValueError unless y are so many whole numbers, of 0 .. classes - 1 where `classes` is given."""
+    """(rows,) int64; ValueError unless y are so many integers, from 0 to classes - 1 if `classes` is given."""
     given = np.array(y)
     whole = given.shape == (rows,) and given.dtype.kind in "biuf" and np.isfinite(given).all()
     if not whole or (given % 1 != 0).any():

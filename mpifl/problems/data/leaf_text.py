@@ -72,7 +72,7 @@ class Sent140(LeafText):
 
     name: str = "sent140"
     path: str = "sent140"
-    """Folder with train/*.json and test/*.json: as it stands, else under the data root."""
+    """Folder with train/*.json and test/*.json: an existing path, else relative to the data root."""
     vocabulary: PositiveInt = 10000
     """Words known, the most frequent ones; padding and unknown words have two more indices, 0 and 1."""
     window: PositiveInt = 25
@@ -111,7 +111,7 @@ class LeafShakespeare(LeafText):
 
     name: str = "leaf-shakespeare"
     path: str = "leaf-shakespeare"
-    """Folder with train/*.json and test/*.json: as it stands, else under the data root."""
+    """Folder with train/*.json and test/*.json: an existing path, else relative to the data root."""
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         return self._rows(root, {}, WINDOW, len(CHARACTERS), classes=len(CHARACTERS))

@@ -33,7 +33,7 @@ class Shakespeare(Data):
     natural: ClassVar[bool] = True
     name: str = "shakespeare"
     path: str = "shakespeare/mit_roles.jsonl"
-    """File of lines {"play": ..., "role": ..., "text": ...}: as it stands, else under the data root."""
+    """File of lines {"play": ..., "role": ..., "text": ...}: an existing path, else relative to the data root."""
     window: PositiveInt = 80
     """Characters in a row."""
     stride: PositiveInt = 1

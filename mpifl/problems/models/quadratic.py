@@ -41,7 +41,7 @@ class Quadratic(Model):
         super().__post_init__()
         a, c = _table("curvatures", self.curvatures), _table("optima", self.optima)
         if a is not None and c is not None and (len(a) != len(c) or a.shape[1] not in (1, c.shape[1])):
-            raise ConfigError("curvatures", f"{a.shape}", f"{c.shape}, the shape of the optima, or a number a client")
+            raise ConfigError("curvatures", f"{a.shape}", f"{c.shape}, the shape of optima, or one number per client")
 
     def data(self) -> Data:
         return NoData()

@@ -123,7 +123,7 @@ class BatchTrainer:
         return getcurrent().parent.switch(Request(objective, y, batches, step))
 
     def train_batch(self, tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Runs the tasks, one a client, and returns their results; cancels all when one of them raises."""
+        """Runs the tasks, one per client, and returns their results; cancels all when one of them raises."""
         clients = [greenlet(task) for task in tasks]
         results: list[Any] = [None] * len(tasks)
         waiting: dict[int, Request] = {}

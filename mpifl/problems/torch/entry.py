@@ -34,7 +34,7 @@ _local_problems: WeakValueDictionary[int, EntryProblem] = WeakValueDictionary()
 
 class EntryProblem(Problem):
     """The rows of all clients. `train_loss` is their mean loss plus the regulariser, `test_loss` the test rows' mean;
-    `test_accuracy` is nan unless outputs are (rows, classes) and targets (rows,) whole numbers."""
+    `test_accuracy` is nan unless outputs are (rows, classes) and targets (rows,) integers."""
 
     def __init__(self, settings: ProblemSettings) -> None:
         made = call_entry(settings, DATA_SEED)
