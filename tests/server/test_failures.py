@@ -1,4 +1,4 @@
-"""Clients that are lost while the server goes on: every algorithm, wherever the loss falls."""
+"""Clients that are lost during a run: every algorithm, at every point of its rounds."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ DEATHS: dict[str, dict[int, tuple[int, ...]]] = {  # updates consumed -> the cli
 
 # -- runs in memory ----------------------------------------------------------------------------------------------------
 class Dying(InProcessTransport):
-    """Clients die when so many updates have been consumed; what they had under way never comes."""
+    """Clients die after given numbers of consumed updates; their updates in flight never arrive."""
 
     def __init__(self, worker: Worker, deaths: Mapping[int, Iterable[int]]) -> None:
         super().__init__(worker)
         self._deaths, self._consumed, self.dead = deaths, 0, set[int]()
-        self.sent_late: list[int] = []  # clients that were sent a message after they were told of as lost
-        self._told: set[int] = set()
+        self.sent_late: list[int] = []  # clients that were sent a message after they were reported as lost
+        self._reported: set[int] = set()
         self._die()
 
     def _die(self) -> None:
         self.dead |= set(self._deaths.get(self._consumed, ()))
 
     def send(self, i: int, message: Message, delay: float) -> None:
-        if i in self._told:
+        if i in self._reported:
             self.sent_late.append(i)
         super().send(i, message, delay)
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         if i in self.dead:
             self._failures.append((i, f"rank {i} died"))
-            self._told.add(i)
+            self._reported.add(i)
             return None
         return super().receive_from(i, timeout)
 
@@ -73,7 +73,7 @@ class Dying(InProcessTransport):
 
 
 class Rows:
-    """A recorder, and what a record of the run is made of."""
+    """A recorder in memory, whose rows a replay can follow."""
 
     def __init__(self) -> None:
         self.updates: list[tuple[Any, ...]] = []
@@ -99,7 +99,7 @@ class Rows:
 
 
 class Run:
-    """A run in which clients die, or the repetition of one by its record."""
+    """A run in which clients die, or the replay of one."""
 
     def __init__(
         self, algorithm: Algorithm, deaths: Mapping[int, Iterable[int]], again: ReplaySchedule | None = None,
@@ -115,9 +115,9 @@ class Run:
             clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES, stop_time=60.0, evaluate_updates=evaluate
         )
         self.server = algorithm.init_server(x0, people)
-        ServerLoop(algorithm, self.server, people, self.link, plan, self.rows, self._look, 0, faults).run()
+        ServerLoop(algorithm, self.server, people, self.link, plan, self.rows, self._evaluate, 0, faults).run()
 
-    def _look(self, time: float, updates: int, version: int, x: np.ndarray, known: Any) -> bool:
+    def _evaluate(self, time: float, updates: int, version: int, x: np.ndarray, known: Any) -> bool:
         self.rows.evaluations.append((time, updates, version))
         assert np.isfinite(x).all()
         return False

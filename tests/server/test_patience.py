@@ -1,4 +1,4 @@
-"""Who answers, and who does not: clients are given up after `faults.patience`, in which the server was there."""
+"""Silent clients are abandoned after `faults.patience`, not counting the time in which the server was busy."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tests.server.test_failures import Rows
 NONE: Any = NoDelay().contact_times(N, 0)
 
 
-class Silence(InProcessTransport):
-    """A link that knows when clients answered (perf_counter); what is given up is listed. A wait takes its time."""
+class SilentTransport(InProcessTransport):
+    """A transport that knows when updates arrived (perf_counter) and which clients were abandoned; waiting takes time."""
 
     def __init__(self, now: list[float]) -> None:
         self.now = now
         self.when: dict[int, float] = {}
-        self.given_up: list[int] = []
+        self.abandoned: list[int] = []
 
     def send(self, i: int, message: Message, delay: float) -> None: ...
 
@@ -53,25 +53,27 @@ class Silence(InProcessTransport):
 
     def abandon_client(self, i: int) -> None:
         assert i not in self.when
-        self.given_up.append(i)
+        self.abandoned.append(i)
 
 
-class World:
-    """A loop, its link, and the clients that were moved, at times that a test makes."""
+class Scene:
+    """A loop, its transport, and the clients that were moved; the test sets the time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: Faults, clock: Any = None) -> None:
         self.now, self.calls = [100.0], 0
         for module in (failures_module, loop_module, live_module):
             monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=self._perf_counter))
-        self.link, self.moved, algorithm = Silence(self.now), list[int](), Area(trigger=Trigger(every=2))
+        self.transport, self.moved, algorithm = SilentTransport(self.now), list[int](), Area(trigger=Trigger(every=2))
         x0, _ = clients("float64")
         people = Clients(np.ones(N, int))
         server, plan = (
             algorithm.init_server(x0, people),
             LiveSchedule(clock or VirtualClock(NONE), None, 0, stop_updates=1),
         )
-        keeper: Any = SimpleNamespace(rehost=self.rehost, busy=False)
-        self.loop = ServerLoop(algorithm, server, people, self.link, plan, Rows(), self.look, 0, faults, keeper)
+        checkpointer: Any = SimpleNamespace(rehost=self.rehost, busy=False)
+        self.loop = ServerLoop(
+            algorithm, server, people, self.transport, plan, Rows(), self.evaluate, 0, faults, checkpointer
+        )
         self.clients, self.long = self.loop.clients, 0.0
 
     def _perf_counter(self) -> float:
@@ -82,131 +84,131 @@ class World:
         self.moved.append(i)
         return "to rank 9"
 
-    def look(self, *_: Any) -> bool:
+    def evaluate(self, *_: Any) -> bool:
         """An evaluation that the server waits for."""
         self.now[0] += self.long
         return False
 
-    def there(self, seconds: float) -> None:
-        """So much time passes while the server waits: it comes by every quarter of a second."""
+    def wait(self, seconds: float) -> None:
+        """Time passes while the server waits and polls every quarter of a second."""
         for _ in range(int(4 * seconds)):
             self.now[0] += 0.25
             self.loop._poll(0.0)
 
-    def away(self, seconds: float) -> None:
-        """So much time passes in one event."""
+    def be_busy(self, seconds: float) -> None:
+        """Time passes in one event."""
         self.now[0] += seconds
         self.loop._poll(0.0)
 
 
-def begun(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> World:
-    here = World(monkeypatch, faults)
-    here.loop.start_round()
-    return here
+def started(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> Scene:
+    scene = Scene(monkeypatch, faults)
+    scene.loop.start_round()
+    return scene
 
 
-def test_who_has_answered_is_not_given_up_while_the_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_whose_update_has_arrived_is_not_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that waits for its turn was there in time; once its turn comes, it has time to arrive."""
-    here = begun(monkeypatch, Faults(patience=4.0))
-    link = here.link
-    link.when[2] = here.now[0]
-    here.there(10)
-    assert sorted(link.given_up) == [0, 1, 3, 4] == sorted(here.clients.inactive)
-    del link.when[2]  # it is being received now
-    here.there(1.5)
-    assert 2 not in link.given_up
+    scene = started(monkeypatch, Faults(patience=4.0))
+    transport = scene.transport
+    transport.when[2] = scene.now[0]
+    scene.wait(10)
+    assert sorted(transport.abandoned) == [0, 1, 3, 4] == sorted(scene.clients.inactive)
+    del transport.when[2]  # it is being received now
+    scene.wait(1.5)
+    assert 2 not in transport.abandoned
     with pytest.raises(RunFailed, match="all clients are lost"):
-        here.there(4.5)
+        scene.wait(4.5)
 
 
-def test_an_answer_that_comes_while_others_are_given_up_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = begun(monkeypatch, Faults(patience=4.0, lost="rehost"))
+def test_an_update_that_arrives_while_others_are_abandoned_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = started(monkeypatch, Faults(patience=4.0, lost="rehost"))
 
     def slow(i: int, *args: Any) -> str:
-        here.link.when[3] = here.now[0]
-        return here.rehost(i, *args)
+        scene.transport.when[3] = scene.now[0]
+        return scene.rehost(i, *args)
 
-    monkeypatch.setattr(here.loop.checkpointer, "rehost", slow)
-    here.there(5)
-    assert here.moved == [0, 1, 2, 4] == here.link.given_up
+    monkeypatch.setattr(scene.loop.checkpointer, "rehost", slow)
+    scene.wait(5)
+    assert scene.moved == [0, 1, 2, 4] == scene.transport.abandoned
 
 
 def test_a_client_that_never_answers_is_moved_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would silence one rank after the other; an update that is consumed starts the count anew."""
-    here = begun(monkeypatch, Faults(patience=4.0, lost="rehost", refusals=2))
-    clients, link, moved = here.clients, here.link, here.moved
-    link.when = dict.fromkeys([0, 2, 3, 4], 0.0)
-    here.there(30)
+    scene = started(monkeypatch, Faults(patience=4.0, lost="rehost", refusals=2))
+    clients, transport, moved = scene.clients, scene.transport, scene.moved
+    transport.when = dict.fromkeys([0, 2, 3, 4], 0.0)
+    scene.wait(30)
     assert moved == [1, 1] and clients.inactive == {1} and clients.state[1] == "lost"
-    link.when = dict.fromkeys([0, 3, 4], 0.0)
+    transport.when = dict.fromkeys([0, 3, 4], 0.0)
     for k in range(1, 4):
-        here.there(4.5)
+        scene.wait(4.5)
         assert moved == [1, 1] + [2] * k
         clients.moved[2] = 0
     assert clients.inactive == {1}
 
 
-# -- the server itself is away -----------------------------------------------------------------------------------------
-def one_silent(monkeypatch: pytest.MonkeyPatch) -> World:
+# -- the server itself is busy -----------------------------------------------------------------------------------------
+def one_silent(monkeypatch: pytest.MonkeyPatch) -> Scene:
     """All but client 1 have answered; the patience is 4 s."""
-    here = begun(monkeypatch, Faults(patience=4.0))
-    here.link.when = dict.fromkeys([0, 2, 3, 4], 0.0)
-    return here
+    scene = started(monkeypatch, Faults(patience=4.0))
+    scene.transport.when = dict.fromkeys([0, 2, 3, 4], 0.0)
+    return scene
 
 
-def has_left(here: World, seconds: float) -> None:
-    """Client 1 may be silent for so long and no longer: the next look gives it up, and no other."""
-    here.there(seconds)
-    assert not here.link.given_up
-    here.there(0.75)
-    assert here.link.given_up == [1]
+def abandoned_after(scene: Scene, seconds: float) -> None:
+    """Client 1 may be silent for so long and no longer: the next poll abandons it, and no other."""
+    scene.wait(seconds)
+    assert not scene.transport.abandoned
+    scene.wait(0.75)
+    assert scene.transport.abandoned == [1]
 
 
-def test_nobody_is_silent_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_does_not_count_while_the_server_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times as long as the patience, in the middle of it: who was silent for 2 s has 2 s more, and no more."""
-    here = one_silent(monkeypatch)
-    here.there(2)
-    here.away(40)
-    assert not here.link.given_up
-    has_left(here, 2)  # 4 s in all, which is not longer than the patience
+    scene = one_silent(monkeypatch)
+    scene.wait(2)
+    scene.be_busy(40)
+    assert not scene.transport.abandoned
+    abandoned_after(scene, 2)  # 4 s in all, which is not longer than the patience
 
 
-def test_what_was_sent_meanwhile_has_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_sent_meanwhile_gets_no_extra_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the end of an event of 40 s, client 1 is sent something; it has 4 s from then on."""
-    here = one_silent(monkeypatch)
-    here.now[0] += 40
-    here.loop.send([1])
-    here.loop._poll(0.0)
-    has_left(here, 4)
+    scene = one_silent(monkeypatch)
+    scene.now[0] += 40
+    scene.loop.send([1])
+    scene.loop._poll(0.0)
+    abandoned_after(scene, 4)
 
 
 def test_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 3.25 s the server is there for the last 0.25: more than 4 s are over after 17 times."""
-    here = one_silent(monkeypatch)
+    scene = one_silent(monkeypatch)
     for _ in range(17):
-        here.away(3)
-        assert not here.link.given_up
-        here.there(0.25)
-    here.away(3)  # the next look
-    assert here.link.given_up == [1]
+        scene.be_busy(3)
+        assert not scene.transport.abandoned
+        scene.wait(0.25)
+    scene.be_busy(3)  # the next poll
+    assert scene.transport.abandoned == [1]
 
 
 @pytest.mark.parametrize("clock", [RealClock, VirtualClock])
 def test_a_long_evaluation(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
-    """The first of a run, 40 s long, while the first messages are under way: the clients are given up when the server
-    has waited for them for 4 s, at its next look. Its wait is in the link, and is no absence."""
-    here = World(monkeypatch, Faults(patience=4.0), clock(NONE))
-    here.long = 40.0
+    """The first of a run, 40 s long, while the first messages are in flight: the clients are abandoned when the server
+    has waited for them for 4 s, at its next poll. It waits in the transport, and is not busy."""
+    scene = Scene(monkeypatch, Faults(patience=4.0), clock(NONE))
+    scene.long = 40.0
     if clock is RealClock:
-        here.loop.schedule.clock.start()  # type: ignore[attr-defined]
+        scene.loop.schedule.clock.start()  # type: ignore[attr-defined]
     with pytest.raises(RunFailed, match="all clients are lost; the last, client 4: gave no answer for 4 s"):
-        here.loop.run()
-    assert 144 < here.now[0] < 144 + failures_module.POLL_INTERVAL + 2 * live_module.POLL_INTERVAL
+        scene.loop.run()
+    assert 144 < scene.now[0] < 144 + failures_module.POLL_INTERVAL + 2 * live_module.POLL_INTERVAL
 
 
-def test_without_patience_nobody_asks_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event costs next to nothing."""
-    here = begun(monkeypatch, Faults())
-    before = here.calls
-    here.there(10)
-    assert here.calls == before and not here.link.given_up
+def test_without_patience_the_time_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps an event cheap."""
+    scene = started(monkeypatch, Faults())
+    before = scene.calls
+    scene.wait(10)
+    assert scene.calls == before and not scene.transport.abandoned
