@@ -28,7 +28,7 @@ NONE: Any = NoDelay().contact_times(N, 0)
 
 
 class SilentTransport(InProcessTransport):
-    """A transport that knows when updates arrived (perf_counter) and which clients were abandoned; waiting takes time."""
+    """Knows when updates arrived (perf_counter) and which clients were abandoned; waiting takes time."""
 
     def __init__(self, now: list[float]) -> None:
         self.now = now
