@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 
 
 class Checkpointer:
-    """Takes the checkpoints of a run and, where clients are to be rehosted, adds up what is consumed of each."""
+    """Takes the checkpoints of a run; sums what the server consumes of each client, where clients may move."""
 
     def __init__(
         self, writer: RunWriter, evaluator: Evaluator, ranks: ServerTransport, schedule: LiveSchedule,
         algorithm: Algorithm, wall_seconds: Callable[[], float], rehost: bool, base: ServerSnapshot | None = None,
     ) -> None:  # fmt: skip
-        """wall_seconds: what the run has taken so far. base: of the checkpoint that the run resumed from, if any."""
+        """wall_seconds: returns the run's time so far. base: the checkpoint that the run resumed from, if any."""
         self.folder = folder_of(writer.path)
         self._writer, self._evaluator, self._ranks, self._schedule = writer, evaluator, ranks, schedule
         self._wall_seconds, self._part = wall_seconds, PartWriter(self.folder, 0)
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._names = [k for k, name in enumerate(algorithm.increment_of) if name] if rehost else []
-        self._sums: dict[int, list[np.ndarray]] = {}  # consumed of each client since the last complete checkpoint
-        self._since: dict[int, list[np.ndarray]] = {}  # and since the one under way
+        self._sums: dict[int, list[np.ndarray]] = {}  # consumed since the last complete checkpoint, by client
+        self._since: dict[int, list[np.ndarray]] = {}  # and since the one in progress
         self._base = base and base.without_arrays()  # the last complete checkpoint
         self._number = base.number if base else 0
-        self._evaluations = base.rows["evaluations"] if base else 0  # rows of the file that were there before
+        self._evaluations = base.rows["evaluations"] if base else 0  # rows of earlier sessions
         self._parts: dict[int, tuple[int, int]] = {}
         self._awaited: set[int] = set()
         self._current: ServerSnapshot | None = None  # of the checkpoint in progress
@@ -64,7 +64,7 @@ class Checkpointer:
     # -- snapshots -----------------------------------------------------------------------------------------------------
     def snapshot(self, time_: float, loop: ServerLoop) -> None:
         if self.busy:
-            self._tell(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written", loop)
+            self._record(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written", loop)
             return
         # Otherwise their failure would be found when their updates are due: no part has them.
         for i, why in self._ranks.clients_on_dead_ranks():
@@ -90,11 +90,11 @@ class Checkpointer:
 
     def poll(self, time_: float, loop: ServerLoop) -> None:
         self._ranks.poll()
-        told = [PartStatus(0, *part) for part in self._part.done()] + self._ranks.part_statuses
+        statuses = [PartStatus(0, *part) for part in self._part.done()] + self._ranks.part_statuses
         self._ranks.part_statuses.clear()
-        for part in told:
+        for part in statuses:
             if part.number != self._number or not self.busy:
-                self._pool.submit(discard, self.folder, part.number)  # it came too late
+                self._pool.submit(discard, self.folder, part.number)  # of an abandoned checkpoint
                 continue
             if part.error and part.rank in self._awaited:
                 self._abandon(time_, f"rank {part.rank}: {part.error}", loop)
@@ -102,13 +102,13 @@ class Checkpointer:
             if not part.error:
                 self._parts[part.rank] = part.bytes, part.crc
         if self._committing is None:
-            left = self._awaited - self._parts.keys()
-            hung = self._ranks.unresponsive_ranks - self._needed(loop)
-            if missing := (left - {0} - self._ranks.live_ranks) | (left & hung):
-                self._abandon(time_, f"rank {min(missing)} was lost", loop)
-            elif not left and (raised := self._ends_with(loop)):
+            missing = self._awaited - self._parts.keys()
+            hanging = self._ranks.unresponsive_ranks - self._needed(loop)
+            if lost := (missing - {0} - self._ranks.live_ranks) | (missing & hanging):
+                self._abandon(time_, f"rank {min(lost)} was lost", loop)
+            elif not missing and (raised := self._saved_errors(loop)):
                 self._abandon(time_, f"client {min(raised)} raised", loop)
-            elif not left and self._current:
+            elif not missing and self._current:
                 self._committing = self._pool.submit(self._commit, self._current, dict(self._parts))
         elif self._committing.done():
             committing, self._committing = self._committing, None
@@ -119,15 +119,15 @@ class Checkpointer:
             self._base, self._sums, self._since = self._current, self._since, {}
             size, seconds = sum(n for n, _ in self._parts.values()), time.perf_counter() - self._began
             text = f"{self._number}: {len(self._parts)} parts, {size / 1e6:.3g} MB, {seconds:.3g} s"
-            self._tell(time_, "checkpoint", text, loop)
+            self._record(time_, "checkpoint", text, loop)
 
     def _needed(self, loop: ServerLoop) -> set[int]:
-        """The ranks that have clients to be saved."""
+        """The ranks that host live clients."""
         return {rank for i, rank in enumerate(self._ranks.rank_of) if i not in loop.clients.inactive}
 
-    def _ends_with(self, loop: ServerLoop) -> set[int]:
-        """Clients whose errors are in the checkpoint under way, where an error ends the run, and again each time that
-        it goes on from there."""
+    def _saved_errors(self, loop: ServerLoop) -> set[int]:
+        """Clients whose errors are in the checkpoint in progress, where an error fails the run: a run that is resumed
+        from there would fail again."""
         if loop.failures.faults.lost != "stop":
             return set()
         assert self._current
@@ -153,13 +153,13 @@ class Checkpointer:
         self._pool.submit(discard, self.folder, self._number)
         text = f"checkpoint {self._number} could not be completed: {why}"
         print(f"mpifl: {text}", file=sys.stderr, flush=True)
-        self._tell(time_, "checkpoint-failed", text, loop)
+        self._record(time_, "checkpoint-failed", text, loop)
 
-    def _tell(self, time_: float, kind: str, text: str, loop: ServerLoop) -> None:
+    def _record(self, time_: float, kind: str, text: str, loop: ServerLoop) -> None:
         self._writer.append(EventRow(time_, kind, -1, text, loop.updates, loop.version))
 
     def finish(self, time_: float, loop: ServerLoop) -> None:
-        """Waits for the checkpoint that was begun, as long as a client may take."""
+        """Waits for the checkpoint in progress, as long as a client may take."""
         backoff, patience = Backoff(), loop.failures.faults.patience or inf
         end = time.perf_counter() + patience
         while self.busy:

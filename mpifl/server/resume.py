@@ -19,8 +19,8 @@ from mpifl.storage.checkpoint import ServerSnapshot
 from mpifl.storage.checkpoint_set import Manifest, belongs, folder_of, newest
 
 log = logging.getLogger("mpifl")
-ALIVE = 3.0  # s in which the file of a run that goes on is written to, several times
-DEAD = 60.0  # s since it was written to, after which nobody asks; hosts may differ by some seconds
+WATCH_TIME = 3.0  # s in which a live run modifies its file several times
+STALE_AGE = 60.0  # s after the last modification from which a run is not live; clocks of hosts may differ
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ def find_resume_point(path: Path) -> ResumePoint:
             raise ConfigError("resume", path, "a run that was interrupted; this one is completed")
         if run.attrs.get("clock") == "replay":
             raise ConfigError("resume", path, "a run; a replay is made again from the run that it repeats")
-        _not_alive(run)
+        _check_not_live(run)
         job = replace(job_from_dict(run.config), output=str(path))
         session = run.attrs.get("session")
-        checkpoint, passed = newest(folder_of(path), run.id, partial(_unfit, run))
+        checkpoint, passed = newest(folder_of(path), run.id, partial(_mismatch, run))
     if checkpoint is None:
         why = f": {'; '.join(passed)}" if passed else ""
         raise ConfigError("resume", path, f"a run with a complete checkpoint in {folder_of(path)}{why}")
@@ -61,7 +61,7 @@ def find_resume_point(path: Path) -> ResumePoint:
     return ResumePoint(job, checkpoint.server(), session, passed)
 
 
-def _unfit(run: Run, manifest: Manifest) -> str:
+def _mismatch(run: Run, manifest: Manifest) -> str:
     """Why a checkpoint of this run does not continue the rows of its file; "" where it does."""
     attrs = run.attrs
     if "session" not in attrs or belongs(manifest, run.id, attrs["session"], attrs.get("resumed_from", 0)):
@@ -69,18 +69,18 @@ def _unfit(run: Run, manifest: Manifest) -> str:
     return "is of a part of the run that was undone"
 
 
-def _not_alive(run: Run) -> None:
-    """Raises ConfigError for a run that is still going on, which writes to its file all the time."""
-    if run.status != "running" or run.age > DEAD:
+def _check_not_live(run: Run) -> None:
+    """Raises ConfigError for a live run, which modifies its file all the time."""
+    if run.status != "running" or run.age > STALE_AGE:
         return
-    before, patience = _written(run.path), time.monotonic() + ALIVE
+    before, patience = _modified(run.path), time.monotonic() + WATCH_TIME
     while time.monotonic() < patience:
         time.sleep(0.1)
-        if _written(run.path) != before:
+        if _modified(run.path) != before:
             raise ConfigError("resume", run.path, "a run that has ended; this one is still being written")
 
 
-def _written(path: Path) -> int:
+def _modified(path: Path) -> int:
     """When a file was last written to (ns); opened for it, since network file systems then ask their server."""
     with path.open("rb") as file:
         return os.fstat(file.fileno()).st_mtime_ns

@@ -174,7 +174,7 @@ class ServerSnapshot:
     schedule: ScheduleState
     """the schedule and the clock"""
     evaluator: EvaluatorState
-    """evaluations under way"""
+    """evaluations in progress"""
     algorithm: dict[str, np.ndarray]
     """the algorithm's server state, by the names that the method gives"""
 

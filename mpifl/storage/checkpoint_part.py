@@ -1,4 +1,4 @@
-"""Writes one rank's parts of checkpoints: while the rank waits, and makes them durable in a thread while it goes on."""
+"""Writes one rank's parts of checkpoints; a thread makes them durable while the rank computes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def part_name(number: int, rank: int) -> str:
 
 
 class Written(NamedTuple):
-    """A part that is durable, or an error: one clause in the operating system's words."""
+    """A part that is durable, or why it is not, in one clause."""
 
     number: int
     bytes: int

@@ -160,12 +160,12 @@ def discard(folder: Path, number: int) -> None:
 
 
 def newest(
-    folder: Path, run: str, unfit: Callable[[Manifest], str] = lambda manifest: ""
+    folder: Path, run: str, mismatch: Callable[[Manifest], str] = lambda manifest: ""
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest complete checkpoint of `run` all of whose files are what was written; None where there is none.
 
     And a clause for each newer one that was passed over: "checkpoint 12 is damaged: 000012.rank3 is missing".
-    unfit  says why one of the run cannot be taken: "is ..."; "" where it can
+    mismatch  says why one of the run cannot be taken: "is ..."; "" where it can
     """
     try:
         numbers = _numbers(folder)
@@ -177,7 +177,7 @@ def newest(
     for number in reversed(numbers):
         try:
             checkpoint = Checkpoint(folder, number)
-            if why := unfit(checkpoint.manifest) if checkpoint.manifest.run == run else "is of another run":
+            if why := mismatch(checkpoint.manifest) if checkpoint.manifest.run == run else "is of another run":
                 raise Unusable(why)
             checkpoint.check()
             return checkpoint, passed
