@@ -27,7 +27,7 @@ Done = Callable[[], bool]  # whether something that was begun is over; never wai
 
 
 class Arrival:
-    """Vectors under way to the clients. MPI fills `buffers`; once it has, `load`, then `get`."""
+    """Vectors in transfer to the clients. MPI fills `buffers`; once it has, `load`, then `get`."""
 
     def __init__(self, buffers: Sequence[Any]) -> None:
         self.buffers = buffers
@@ -41,26 +41,26 @@ class Arrival:
 
 
 class Departure:
-    """Vectors under way to the server. MPI may read `buffers` once it is `ready`, until it is `over`."""
+    """Vectors in transfer to the server. MPI may read `buffers` once it is `ready`, until it is released."""
 
     def __init__(self, buffers: Sequence[Any], ready: Done = lambda: True) -> None:
         self.buffers, self.ready = buffers, ready
 
-    def over(self) -> None:
-        """All has been sent."""
+    def release(self) -> None:
+        """Releases the buffers: all has been sent."""
 
 
 class Memory:
     """Host memory."""
 
-    transfers = "host"  # what the run file says of it
+    transfers = "host"  # for the run file
 
-    def inside(self, v: np.ndarray) -> Vector:
-        """The vector as clients compute with it."""
+    def from_host(self, v: np.ndarray) -> Vector:
+        """A host vector as clients compute with it."""
         return v
 
-    def outside(self, v: Vector) -> np.ndarray:
-        """And back."""
+    def to_host(self, v: Vector) -> np.ndarray:
+        """A client's vector in host memory."""
         return v
 
     def arrival(self, count: int, d: int, dtype: np.dtype) -> Arrival:
@@ -71,8 +71,8 @@ class Memory:
         """Likewise vectors that are to be sent, which nobody changes any more."""
         return Departure([np.ascontiguousarray(v) for v in vectors])
 
-    def wait(self, meanwhile: Callable[[], None]) -> None:
-        """Until all that was begun is computed; `meanwhile` is called now and then."""
+    def wait(self, on_wait: Callable[[], None]) -> None:
+        """Waits until all that was begun is computed; `on_wait` is called now and then."""
 
 
 HOST = Memory()
@@ -80,13 +80,13 @@ HOST = Memory()
 
 # -- a device behind host buffers --------------------------------------------------------------------------------------
 class Device(Protocol):
-    """What `Staged` wants of a device. It computes in the order in which it is asked to, and copies beside that."""
+    """A device as `Staged` requires it: it computes in the order of the calls, and copies concurrently."""
 
-    def inside(self, v: np.ndarray) -> Vector: ...
+    def from_host(self, v: np.ndarray) -> Vector: ...
 
-    def outside(self, v: Vector) -> np.ndarray: ...
+    def to_host(self, v: Vector) -> np.ndarray: ...
 
-    def wait(self, meanwhile: Callable[[], None]) -> None: ...
+    def wait(self, on_wait: Callable[[], None]) -> None: ...
 
     def buffer(self, d: int, dtype: np.dtype, pinned: bool) -> np.ndarray:
         """(d,) host memory."""
@@ -161,7 +161,7 @@ class StagedDeparture(Departure):
             self._copies.popleft()  # and lets go of the vector
         return not self._copies
 
-    def over(self) -> None:
+    def release(self) -> None:
         for buffer in self.buffers:
             self._pool.give(buffer)
 
@@ -174,14 +174,14 @@ class Staged(Memory):
     def __init__(self, device: Device) -> None:
         self.device, self._pool = device, Pool(device)
 
-    def inside(self, v: np.ndarray) -> Vector:
-        return self.device.inside(v)
+    def from_host(self, v: np.ndarray) -> Vector:
+        return self.device.from_host(v)
 
-    def outside(self, v: Vector) -> np.ndarray:
-        return self.device.outside(v)
+    def to_host(self, v: Vector) -> np.ndarray:
+        return self.device.to_host(v)
 
-    def wait(self, meanwhile: Callable[[], None]) -> None:
-        self.device.wait(meanwhile)
+    def wait(self, on_wait: Callable[[], None]) -> None:
+        self.device.wait(on_wait)
 
     def arrival(self, count: int, d: int, dtype: np.dtype) -> Arrival:
         return StagedArrival(self.device, self._pool, [self._pool.take(d, dtype) for _ in range(count)])
@@ -208,7 +208,7 @@ def cuda_aware() -> bool:
     for name, switch in SWITCHES.items():
         if name in version.upper():
             return os.environ.get(switch) == "1"
-    return any(_says_so(path) for path in _loaded("libmpi"))
+    return any(_reports_cuda(path) for path in _loaded("libmpi"))
 
 
 def _loaded(name: str) -> set[str]:
@@ -221,8 +221,8 @@ def _loaded(name: str) -> set[str]:
     return {path for path in paths if os.path.basename(path).startswith(name)}
 
 
-def _says_so(path: str) -> bool:
-    """What a library answers to the questions of Open MPI and of MPICH."""
+def _reports_cuda(path: str) -> bool:
+    """What a library answers to the queries of Open MPI and of MPICH."""
     try:
         library = ctypes.CDLL(path, os.RTLD_NOW | os.RTLD_NOLOAD)
     except OSError:

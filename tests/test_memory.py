@@ -31,14 +31,14 @@ class Slow:
         self.pending: list[tuple[np.ndarray, np.ndarray, list[bool]]] = []  # to, source, whether it is over
         self.pinned = 0
 
-    def inside(self, v: np.ndarray) -> np.ndarray:
+    def from_host(self, v: np.ndarray) -> np.ndarray:
         return v.copy()
 
-    def outside(self, v: np.ndarray) -> np.ndarray:
+    def to_host(self, v: np.ndarray) -> np.ndarray:
         return v.copy()
 
-    def wait(self, meanwhile: Callable[[], None]) -> None:
-        meanwhile()
+    def wait(self, on_wait: Callable[[], None]) -> None:
+        on_wait()
 
     def buffer(self, d: int, dtype: np.dtype, pinned: bool) -> np.ndarray:
         self.pinned += pinned
@@ -126,7 +126,7 @@ class Traffic(RuleBasedStateMachine):
     @rule(k=st.integers(0, 9))
     def sent(self, k: int) -> None:
         if self.sending:
-            self.sending.pop(k % len(self.sending))[0].over()
+            self.sending.pop(k % len(self.sending))[0].release()
 
     @rule(k=st.integers(0, 9))
     def end(self, k: int) -> None:
@@ -177,7 +177,7 @@ def test_buffers_are_used_again() -> None:
         assert not departure.ready()
         device.end(0)
         assert departure.ready()
-        departure.over()
+        departure.release()
     assert len(buffers) == device.pinned == 2
 
 
@@ -192,7 +192,7 @@ def test_there_is_always_a_buffer() -> None:
         device.end(0)
     assert all(each.ready() and (each.buffers[0] == k).all() for k, each in enumerate(waiting))
     for each in waiting:
-        each.over()
+        each.release()
     again = [staged.departure([np.zeros(D, DTYPE)], D, DTYPE) for _ in range(ROOM)]
     assert {id(each.buffers[0]) for each in again} == {id(each.buffers[0]) for each in waiting[:ROOM]}
 
@@ -209,7 +209,7 @@ def test_a_vector_is_let_go_when_it_is_copied() -> None:
 
 def test_host_memory_copies_nothing() -> None:
     v = np.ones(D, DTYPE)
-    assert HOST.inside(v) is v and HOST.outside(v) is v
+    assert HOST.from_host(v) is v and HOST.to_host(v) is v
     departure = HOST.departure([v], D, DTYPE)
     assert departure.buffers[0] is v and departure.ready()
     arrival = HOST.arrival(2, D, DTYPE)
@@ -272,4 +272,4 @@ def test_loaded_libraries() -> None:
     assert memory._loaded("no such library") == set()
     files = memory._loaded("libc.")
     assert files and all(os.path.basename(file).startswith("libc.") for file in files)
-    assert not any(map(memory._says_so, [*files, "/none/libmpi.so", __file__]))
+    assert not any(map(memory._reports_cuda, [*files, "/none/libmpi.so", __file__]))

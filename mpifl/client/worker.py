@@ -41,7 +41,7 @@ class Worker:
         self._algorithm, self._train_batch, self.memory, self._rank = algorithm, train_batch, memory, rank
         self._objectives, self._norm = dict(objectives), inf if norm is None else norm
         self._batchable = frozenset(objectives)  # those that `train_batch` takes
-        self._x0 = x0 = memory.inside(x0)
+        self._x0 = x0 = memory.from_host(x0)
         self.on_wait: Callable[[], None] = lambda: None  # called now and then while a device computes
         self.batch_size = (
             max(8, min(MAX_BATCH, BATCH_BYTES // x0.nbytes)) if train_batch else 1

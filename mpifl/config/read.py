@@ -57,8 +57,8 @@ def load(
 ) -> Job:
     """The job of a YAML file or a dict, changed by overrides, then by keys, then ${...} resolved. Raises ConfigError.
 
-    A `key=value` override sets its key to the value, whatever stood there: `stop={updates: 9}` replaces the section,
-    while `stop.updates=9` adds to it. `keys` likewise set top-level keys to plain values.
+    A `key=value` override replaces the value of its key: `stop={updates: 9}` replaces the section, while
+    `stop.updates=9` adds to it. `keys` likewise set top-level keys to plain values.
     """
     if isinstance(source, Mapping):
         values, what = _plain(source), "a dict"

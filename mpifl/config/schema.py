@@ -1,6 +1,6 @@
 """Plain dicts to frozen dataclasses and back; the fields' types are the schema, their docstrings the help.
 
-A section is a dataclass. Where several fit, its key `name` says which: `partition: {name: iid}`, in short
+A section is a dataclass. Where several classes fit, its key `name` selects one: `partition: {name: iid}`, in short
 `partition: iid`. They come from a family (a field that is called like one), or from the members of the field's type.
 """
 
@@ -160,7 +160,7 @@ def dump(value: Any, families: Mapping[str, Family], field: str = "") -> Any:
     return value
 
 
-# -- what a class says of itself ---------------------------------------------------------------------------------------
+# -- fields and docstrings ---------------------------------------------------------------------------------------------
 def fields_of(cls: Any) -> dict[str, dataclasses.Field[Any]]:
     """The fields that a configuration may set."""
     return {f.name: f for f in dataclasses.fields(cls) if f.init}

@@ -1,6 +1,6 @@
 """What a problem is made of: a data set, a partition of its rows over the clients, a model, an initial model.
 
-Each part is a frozen dataclass whose fields are its configuration, and a subclass is all that a new one takes. Nothing
+Each part is a frozen dataclass whose fields are its options; a new one is a subclass. Nothing
 here is heavier than NumPy: every rank imports it.
 """
 

@@ -46,7 +46,7 @@ class ProblemConfig(Config):
     """Rows b in one local step's batch; null, or b >= s_i: all of the client's rows."""
     evaluation_rows: PositiveInt | None = None
     """Most training rows, most test rows, and most of the clients' own test rows together, that losses and accuracies
-    are measured on, drawn once; null: all."""
+    are evaluated on, drawn once; null: all."""
     dtype: Literal["float32", "float64"] = "float32"
     """float32 or float64: of the model, of the rows, and of what crosses the wire."""
 

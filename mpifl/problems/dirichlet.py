@@ -18,8 +18,8 @@ from mpifl.errors import ConfigError
 from mpifl.problems.base import Partition
 from mpifl.rng import stream
 
-CANDIDATES = 256  # candidates drawn together
-CLIENTS_PER_DRAW = 16  # clients drawn together
+CANDIDATES = 256  # candidates drawn at once
+CLIENTS_PER_DRAW = 16  # clients drawn at once
 BUDGET = 2e8  # candidates x classes x clients before giving up: some seconds
 
 
@@ -65,7 +65,7 @@ def candidates(generator: np.random.Generator, alpha: float, sizes: np.ndarray, 
     """(accepted, classes, clients) row counts of the candidates that leave every client at least `least`."""
     classes = len(sizes)
     counts = np.empty((CANDIDATES, classes, 0), np.int64)
-    mass = np.ones((CANDIDATES, classes, 1))  # what the clients to come share
+    mass = np.ones((CANDIDATES, classes, 1))  # the share left for the remaining clients
     for first in range(0, clients, CLIENTS_PER_DRAW):
         size, rest = min(CLIENTS_PER_DRAW, clients - first), max(clients - first - CLIENTS_PER_DRAW, 0)
         shape = (len(mass), classes)

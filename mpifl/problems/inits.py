@@ -1,4 +1,4 @@
-"""Laws of the initial model: every one of the d entries is drawn alike."""
+"""Distributions of the initial model; its d entries are independent and identically distributed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to deal the training rows to clients; each gives every row to exactly one client."""
+"""Partitions of the training rows over the clients: each assigns every row to exactly one client."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class ClassesPerClient(Partition):
                 "problem.partition.m", self.m, f"at most the {classes} classes, and times {clients} a multiple of them"
             )
         generator = stream(self.seed, "partition")
-        left = np.full(classes, clients * self.m // classes)  # shards not dealt yet
+        left = np.full(classes, clients * self.m // classes)  # shards not assigned yet
         holders: list[list[int]] = [[] for _ in range(classes)]
         for client in generator.permutation(clients):
-            # most shards left first, ties at random: then no class is left with more shards than clients to come
+            # most shards left first, ties at random: so no class is left with more shards than remaining clients
             for label in np.lexsort((generator.random(classes), -left))[: self.m]:
                 left[label] -= 1
                 holders[label].append(int(client))
@@ -77,7 +77,7 @@ class ClassesPerClient(Partition):
 
 @dataclass(frozen=True)
 class Natural(Partition):
-    """As the data come: one device, user or file is one client."""
+    """The natural partition of the data: one device, user or file is one client."""
 
     name: str = "natural"
 

@@ -20,7 +20,7 @@ from mpifl.problems.partitions import Natural
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
 
-CHUNK = 1024  # rows evaluated together: their scores stay in cache
+CHUNK = 1024  # rows evaluated at once: their scores stay in cache
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RowModel(Model):
 
     @abstractmethod
     def targets(self, y: np.ndarray, classes: int) -> np.ndarray:
-        """(S,) int64, what the labels y (S,) are in the loss; ConfigError where there are too many classes."""
+        """(S,) int64 targets of the loss, from the labels y (S,); ConfigError for too many classes."""
 
     @abstractmethod
     def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:

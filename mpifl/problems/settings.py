@@ -23,7 +23,7 @@ class Torch(Config):
     buffers: Literal["averaged", "local"] = "averaged"
     """Running statistics of batch norm: averaged, as entries of the flat vector; or local, each client its own."""
     batched: bool | None = None
-    """Clients of a rank that are ready together are computed in one call, with the same result within rounding; null:
+    """Clients of a rank with a message at hand are computed in one call, with the same result within rounding; null:
     under the real clock alone, as the virtual clock's bits must not depend on the number of ranks."""
     deterministic: bool | None = None
     """Only algorithms that give the same bits each time; null: under the virtual clock and in replays."""

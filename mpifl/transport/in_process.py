@@ -55,9 +55,9 @@ class InProcessTransport:
     def _compute(self, clients: list[int]) -> None:
         """Has these clients compute, and holds their updates back until the delays since their messages are over."""
         taken = [(i, *self._messages.pop(i)) for i in clients]
-        inside = self._trainer.memory.inside
+        from_host = self._trainer.memory.from_host
         updates = self._trainer.train_all(
-            [(i, message._replace(vectors=tuple(map(inside, message.vectors)))) for i, message, _, _ in taken]
+            [(i, message._replace(vectors=tuple(map(from_host, message.vectors)))) for i, message, _, _ in taken]
         )
         for (i, _, delay, sent), update in zip(taken, updates):
             if isinstance(update, ClientError):
@@ -115,7 +115,7 @@ class InProcessTransport:
     # -- the clients' end ----------------------------------------------------------------------------------------------
     def resend_update(self, i: int, update: Update, delay: float) -> None:
         """Holds client i's update back for `delay` seconds from now."""
-        self._ready[i] = update._replace(vectors=tuple(map(self._trainer.memory.outside, update.vectors)))
+        self._ready[i] = update._replace(vectors=tuple(map(self._trainer.memory.to_host, update.vectors)))
         heapq.heappush(self._due, (time.perf_counter() + delay, i))
 
     def send_client_error(self, i: int, text: str) -> None:

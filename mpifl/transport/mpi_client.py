@@ -103,7 +103,7 @@ class MPIClientTransport:
         i, count, format = header.subject, header.length, self._format
         self._arrival_time[i] = time.perf_counter()
         if format.inline:
-            vectors = [self._memory.inside(v) for v in format.read_vectors(self._frame, count)]
+            vectors = [self._memory.from_host(v) for v in format.read_vectors(self._frame, count)]
             return Received(header, Arrival(vectors), [])
         arrival = self._memory.arrival(count, format.d, format.dtype)
         return Received(header, arrival, [self._comm.Irecv(b, 0, DATA + i) for b in arrival.buffers])
@@ -152,7 +152,7 @@ class MPIClientTransport:
         if text:
             frame, departure = format.pack(header._replace(length=len(text))), Departure(())
         elif format.inline:
-            frame, departure = format.pack(header, tuple(map(self._memory.outside, vectors))), Departure(())
+            frame, departure = format.pack(header, tuple(map(self._memory.to_host, vectors))), Departure(())
         else:
             frame, departure = format.pack(header), self._memory.departure(vectors, format.d, format.dtype)
         outgoing = Outgoing(i, frame, departure, text)
@@ -180,7 +180,7 @@ class MPIClientTransport:
         """Tests two sends, for each one that is started: the server receives them in an order of its own."""
         for _ in range(min(2, len(self._sending))):
             if MPI.Request.Testall(self._sending[0][0]):
-                self._sending.popleft()[1].vectors.over()
+                self._sending.popleft()[1].vectors.release()
             else:
                 self._sending.rotate(-1)
 

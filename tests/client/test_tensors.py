@@ -56,11 +56,11 @@ class Tensor(torch.Tensor):
 class Elsewhere(Memory):
     """Vectors that are `Tensor`s."""
 
-    def inside(self, v: np.ndarray) -> Any:
+    def from_host(self, v: np.ndarray) -> Any:
         assert type(v) is np.ndarray
         return torch.from_numpy(v.copy()).as_subclass(Tensor)
 
-    def outside(self, v: Any) -> np.ndarray:
+    def to_host(self, v: Any) -> np.ndarray:
         assert type(v) is Tensor
         return v.cpu().numpy()
 
@@ -77,7 +77,7 @@ class OnTensors:
     def _answer(self, rule: Callable, x: Any, *rest: Any) -> Any:
         assert type(x) is Tensor
         answer = rule(x.cpu().numpy(), *rest)
-        return Elsewhere().inside(answer) if isinstance(answer, np.ndarray) else answer
+        return Elsewhere().from_host(answer) if isinstance(answer, np.ndarray) else answer
 
     def gradient(self, x: Any, rows: Any = None) -> Any:
         return self._answer(self._objective.gradient, x, rows)
@@ -144,10 +144,10 @@ NETWORK = ProblemConfig(
 class Plain(Elsewhere):
     """Vectors that are torch's own tensors, as modules take them."""
 
-    def inside(self, v: np.ndarray) -> torch.Tensor:
+    def from_host(self, v: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(v.copy())
 
-    def outside(self, v: torch.Tensor) -> np.ndarray:
+    def to_host(self, v: torch.Tensor) -> np.ndarray:
         assert type(v) is torch.Tensor
         found: np.ndarray = v.numpy()
         return found
@@ -233,7 +233,7 @@ def test_a_module_on_another_device() -> None:
 
 
 def test_the_tensors_of_this_page_are_as_far_away_as_those_of_a_gpu() -> None:
-    v, x = np.ones(3), Elsewhere().inside(np.ones(3))
+    v, x = np.ones(3), Elsewhere().from_host(np.ones(3))
     mixtures: list[Callable] = [
         lambda: x + v, lambda: v + x, lambda: x @ v, lambda: np.abs(x), lambda: np.float64(2) * x,
         lambda: imul(x, v), lambda: isub(v, x), lambda: np.asarray(x), lambda: v.copy().__setitem__(slice(3), x),

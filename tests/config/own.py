@@ -12,7 +12,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.config.types import PositiveFloat, PositiveInt
 from mpifl.problems import Data, Init, Partition, Rows
 from mpifl.problems.models.logistic import Logistic
-from mpifl.scheduling.delays import Delay, Seconds
+from mpifl.scheduling.delays import ContactTimes, Delay
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Steps(Delay):
     step: PositiveFloat = 0.1
     """seconds"""
 
-    def bind(self, clients: int, seed: int) -> Seconds:
+    def contact_times(self, clients: int, seed: int) -> ContactTimes:
         return lambda client, round: (client + 1) * self.step
 
 

@@ -188,6 +188,6 @@ def test_vectors_stay_whole_while_others_compute(kind: str) -> None:
                 pass
             (out,) = departure.buffers
             assert bool((out == value).all()), k
-            departure.over()
+            departure.release()
     if kind == "pinned":
         assert memory.device.seconds > 0

@@ -29,15 +29,15 @@ copies = {"load": 0, "store": 0}
 
 
 class Tensors(Memory):
-    def inside(self, v: np.ndarray) -> torch.Tensor:
+    def from_host(self, v: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(v.copy())
 
-    def outside(self, v: torch.Tensor) -> np.ndarray:
+    def to_host(self, v: torch.Tensor) -> np.ndarray:
         return v.numpy().copy()
 
-    def wait(self, meanwhile: Callable[[], None]) -> None:
+    def wait(self, on_wait: Callable[[], None]) -> None:
         for _ in range(4):  # a computation that leaves the time
-            meanwhile()
+            on_wait()
             time.sleep(random.random() * 1e-3)
 
 

@@ -187,7 +187,7 @@ def test_an_update_through_pinned_memory(cuda: list[tuple[torch.Tensor, Stream]]
     gpu.stream.log[3][1].over = True
     assert departure.ready() and departure.ready() and gpu.seconds == 3e-3
     assert departure.buffers[0].tolist() == X.tolist()
-    departure.over()
+    departure.release()
     assert staged.arrival(1, 3, FLOAT).buffers[0] is departure.buffers[0]
 
 
@@ -212,11 +212,11 @@ def test_waiting_for_what_is_computed(cuda: list[tuple[torch.Tensor, Stream]], k
     """Meanwhile messages move on; small vectors come and go by themselves."""
     held, looks = memory(CPU, kind), []
 
-    def meanwhile() -> None:
+    def on_wait() -> None:
         looks.append(1)
         Cuda.computing.log[0][1].over = len(looks) == 3
 
-    held.wait(meanwhile)
+    held.wait(on_wait)
     assert len(looks) == 3
-    v = held.inside(X)
-    assert type(v) is torch.Tensor and held.outside(v).tobytes() == X.tobytes()
+    v = held.from_host(X)
+    assert type(v) is torch.Tensor and held.to_host(v).tobytes() == X.tobytes()

@@ -1,8 +1,8 @@
-"""Text as numbers, kept on disk: made once, found again by what it was made of, and mapped into memory by every rank.
+"""A cache of tokenised text on disk, keyed by options and source files, and mapped into memory by every rank.
 
 The cache is the folder $MPIFL_CACHE, else $XDG_CACHE_HOME/mpifl, else ~/.cache/mpifl. What the data set NAME keeps lies
 in its tokens/NAME-KEY: NumPy arrays, and their checksums, which tell a damaged one. KEY comes from the options and from
-the content of the source files, so what is found there is never out of date.
+the content of the source files, so an entry is never out of date.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Arrays = dict[str, np.ndarray]
 
 
 def cached(name: str, options: Mapping[str, object], sources: Sequence[Path], build: Callable[[], Arrays]) -> Path:
-    """The folder with an ARRAY.npy for each array of `build()`, which is called only where none is there, undamaged.
+    """The folder with an ARRAY.npy for each array of `build()`, which is called only where there is no undamaged one.
 
     `options` are what the arrays depend on besides the sources' content. ConfigError where a source cannot be read or
     the cache cannot be written.
     """
     cache = _folder()
     place = cache / "tokens" / f"{name}-{_key(options, sources)}"
-    if not _whole(place):
+    if not _is_intact(place):
         arrays = build()
         try:
-            _keep(arrays, place)
+            _store(arrays, place)
         except OSError as error:
             wanted = f"a folder that can be written: {str(error).lower()}"
             raise ConfigError("MPIFL_CACHE", cache, wanted) from error
@@ -51,29 +51,29 @@ def _key(options: Mapping[str, object], sources: Sequence[Path]) -> str:
     key = hashlib.sha256(repr((FORMAT, sorted(options.items()))).encode())
     for source in sources:
         try:
-            key.update(_sum(source).encode())
+            key.update(_checksum(source).encode())
         except OSError as error:
             raise ConfigError("data file", source, f"a file that can be read: {str(error).lower()}") from error
     return key.hexdigest()[:16]
 
 
-def _sum(file: Path) -> str:
+def _checksum(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def _whole(place: Path) -> bool:
+def _is_intact(place: Path) -> bool:
     """Whether the folder holds exactly the arrays that its checksums name, with these checksums."""
     try:
         named = dict(line.split("  ", 1)[::-1] for line in (place / SUMS).read_text().splitlines())
-        held = {file.name: _sum(file) for file in place.glob("*.npy")}
+        held = {file.name: _checksum(file) for file in place.glob("*.npy")}
     except (OSError, ValueError):
         return False
     return bool(named) and held == named
 
 
-def _keep(arrays: Arrays, place: Path) -> None:
-    """Writes the arrays beside `place` and renames them there in one step; what another process put there, stays."""
+def _store(arrays: Arrays, place: Path) -> None:
+    """Writes the arrays beside `place` and renames them in one step; an entry that another process wrote is kept."""
     from shutil import rmtree
     from tempfile import mkdtemp
 
@@ -88,7 +88,7 @@ def _keep(arrays: Arrays, place: Path) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         with (fresh / SUMS).open("w") as sums:
-            sums.writelines(f"{_sum(file)}  {file.name}\n" for file in sorted(fresh.glob("*.npy")))
+            sums.writelines(f"{_checksum(file)}  {file.name}\n" for file in sorted(fresh.glob("*.npy")))
             sums.flush()
             os.fsync(sums.fileno())
         _move(fresh, place, scratch)
@@ -102,7 +102,7 @@ def _move(fresh: Path, place: Path, scratch: Path) -> None:
             fresh.rename(place)
             return
         except OSError:  # there is a folder already
-            if _whole(place):
+            if _is_intact(place):
                 return  # another process was first
             if k == TRIES - 1:
                 raise

@@ -31,7 +31,7 @@ class Femnist(LeafUsers):
         folder = located(self.path, root)
         train, test = read_halves(folder, images)
         users = list(train)
-        chosen = [users[k] for k in self.drawn(np.array([len(y) for _, y in train.values()]), folder)]
+        chosen = [users[k] for k in self.select(np.array([len(y) for _, y in train.values()]), folder)]
         left_out = train.keys() - set(chosen)
         kept = {user: part for user, part in test.items() if user not in left_out}
         rows = gather([train[user] for user in chosen], by_client(kept, chosen), folder)

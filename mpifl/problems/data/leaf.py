@@ -15,7 +15,7 @@ from mpifl.config.types import NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Rows
 from mpifl.problems.data.folder import CLASSES, Part, gather, located
-from mpifl.problems.data.users import drawn
+from mpifl.problems.data.users import select_users
 
 T = TypeVar("T")
 
@@ -50,10 +50,10 @@ class LeafUsers(Data):
     seed: NonNegativeInt = 0
     """Seed of the draw; the run's own seed does not change it."""
 
-    def drawn(self, samples: np.ndarray, folder: Path) -> np.ndarray:
-        """The places of the users that become clients, of all with their numbers of training rows (users,)."""
+    def select(self, samples: np.ndarray, folder: Path) -> np.ndarray:
+        """The indices of the users that become clients, from all users' numbers of training rows (users,)."""
         which = f"users with at least {self.min_samples} training rows"
-        return drawn("users", self.users, samples >= self.min_samples, self.seed, folder, which)
+        return select_users("users", self.users, samples >= self.min_samples, self.seed, folder, which)
 
 
 def read_halves(folder: Path, rows: Callable[[Any, Any], T], empty: bool = False) -> tuple[dict[str, T], dict[str, T]]:
@@ -65,8 +65,8 @@ def read_halves(folder: Path, rows: Callable[[Any, Any], T], empty: bool = False
 
 
 def read_users(folder: Path, rows: Callable[[Any, Any], T], empty: bool) -> dict[str, T]:
-    """`rows(x, y)` of every user in all JSON files in `folder`, files in sorted order. A ValueError of `rows` says what
-    would be right. Users without rows are left out where `empty`, else an error."""
+    """`rows(x, y)` of every user in all JSON files in `folder`, files in sorted order. A ValueError of `rows` says
+    what it expects. Users without rows are left out where `empty`, else an error."""
     files = json_files(folder)
     if not files:
         raise ConfigError("data file", folder / "*.json", "at least one json file")

@@ -43,7 +43,7 @@ class LeafText(LeafUsers):
             np.load(cache / f"{part}.npy") for part in ("y", "owner", "y_test", "owner_test")
         )
         samples = np.bincount(owner)
-        chosen = self.drawn(samples, folder)
+        chosen = self.select(samples, folder)
         clients = np.full(len(samples) + 1, LEFT_OUT)
         clients[chosen] = range(len(chosen))
         clients[NOBODY] = NOBODY  # the last entry, which is no user's
@@ -140,7 +140,7 @@ def arrays(
 
 
 def words(text: str) -> list[str]:
-    """LEAF's words: letters, digits and apostrophes that stand together, and marks one by one."""
+    """LEAF's words: runs of letters, digits and apostrophes, and single punctuation marks."""
     return re.findall(r"[\w']+|[.,!?;]", text)
 
 

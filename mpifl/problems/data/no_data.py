@@ -1,4 +1,4 @@
-"""No data: the model says all."""
+"""No data: the model needs none."""
 
 from __future__ import annotations
 

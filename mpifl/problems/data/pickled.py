@@ -1,5 +1,5 @@
-"""Reads CIFAR's pickles without trusting them: what a pickle may call is replaced by an object that only holds what it
-was called with, and nothing else is let in. Neither NumPy's code nor any other one runs on what the file says."""
+"""Reads CIFAR's pickles without trusting them: every callable that a pickle may name is replaced by an object that
+only records its arguments; any other is refused. No code runs on the content of the file, NumPy's included."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 from mpifl.errors import ConfigError
 
 
-class Held:
-    """An array or its type, as the file tells to make it."""
+class ArrayState:
+    """The arguments from which a pickle would construct an array or its type."""
 
     state: Any = None
 
@@ -32,10 +32,10 @@ def latin(text: str, encoding: str = "") -> bytes:
 
 
 ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): Held,
-    ("numpy._core.multiarray", "_reconstruct"): Held,
-    ("numpy", "ndarray"): Held,
-    ("numpy", "dtype"): Held,
+    ("numpy.core.multiarray", "_reconstruct"): ArrayState,
+    ("numpy._core.multiarray", "_reconstruct"): ArrayState,
+    ("numpy", "ndarray"): ArrayState,
+    ("numpy", "dtype"): ArrayState,
     ("_codecs", "encode"): latin,
 }
 
@@ -48,7 +48,7 @@ class Reader(pickle._Unpickler):  # in Python: the one in C takes memory for as 
 
 
 def read_pickle(path: Path) -> Mapping[bytes, Any]:
-    """What a pickle with a dictionary of plain objects and arrays holds; arrays become `Held`."""
+    """What a pickle with a dictionary of plain objects and arrays holds; arrays become `ArrayState`."""
     try:
         content = Reader(BytesIO(path.read_bytes()), encoding="bytes").load()
     except Exception as error:  # a damaged pickle raises nearly anything

@@ -14,7 +14,7 @@ from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Rows, Tokens
 from mpifl.problems.data.cache import Arrays, cached
 from mpifl.problems.data.folder import located
-from mpifl.problems.data.users import drawn
+from mpifl.problems.data.users import select_users
 
 # LEAF's 80, in its order
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -55,7 +55,7 @@ class Shakespeare(Data):
         cuts = ends - np.floor(self.test * sizes).astype(np.int64)  # where each role's test text begins
         ready = (sizes >= self.min_characters) & (cuts - (ends - sizes) > self.window)
         which = f"roles of at least {self.min_characters} characters with a training row of {self.window} characters"
-        chosen = drawn("roles", self.roles, ready, self.seed, file, which)
+        chosen = select_users("roles", self.roles, ready, self.seed, file, which)
         x, owner = self._windows(ends[chosen] - sizes[chosen], cuts[chosen])
         x_test, owner_test = self._windows(cuts[chosen], ends[chosen])
         y, y_test = (tokens[begins + self.window].astype(np.int64) for begins in (x, x_test))

@@ -1,4 +1,4 @@
-"""Which users of data that come by user become clients."""
+"""Selection of the users that become clients, for data that come by user."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from mpifl.errors import ConfigError
 from mpifl.rng import stream
 
 
-def drawn(field: str, wanted: int | None, ready: np.ndarray, seed: int, source: Path, which: str) -> np.ndarray:
-    """The places of `wanted` of the users that are `ready` (users,) bool, at random, in their order; null: of all.
+def select_users(
+    field: str, wanted: int | None, eligible: np.ndarray, seed: int, source: Path, which: str
+) -> np.ndarray:
+    """The indices of `wanted` users drawn from those that are `eligible` (users,) bool, in order; None: of all of them.
 
-    `field` is the option that says how many, `which` says who is ready. ConfigError where `source` has too few.
+    `field` is the option with their number, `which` describes the eligible ones. ConfigError if `source` has too few.
     """
-    places = np.flatnonzero(ready)
-    if not len(places):
+    indices = np.flatnonzero(eligible)
+    if not len(indices):
         raise ConfigError("data file", source, f"{which}: it has none")
     if wanted is None:
-        return places
-    if wanted > len(places):
-        raise ConfigError(f"problem.data.{field}", wanted, f"at most {len(places)}, the {which} in {source}")
-    return np.sort(stream(seed, field).choice(places, wanted, replace=False))
+        return indices
+    if wanted > len(indices):
+        raise ConfigError(f"problem.data.{field}", wanted, f"at most {len(indices)}, the {which} in {source}")
+    return np.sort(stream(seed, field).choice(indices, wanted, replace=False))

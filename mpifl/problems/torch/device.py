@@ -123,17 +123,17 @@ class Gpu(Memory):
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream, self.seconds = device, torch.cuda.Stream(device), 0.0
 
-    def inside(self, v: np.ndarray) -> Tensor:
+    def from_host(self, v: np.ndarray) -> Tensor:
         return torch.from_numpy(v).to(self.device)
 
-    def outside(self, v: Tensor) -> np.ndarray:
+    def to_host(self, v: Tensor) -> np.ndarray:
         found: np.ndarray = v.cpu().numpy()
         return found
 
-    def wait(self, meanwhile: Callable[[], None]) -> None:
+    def wait(self, on_wait: Callable[[], None]) -> None:
         computed, pause = self._mark(), 1e-6
         while not computed.query():
-            meanwhile()
+            on_wait()
             time.sleep(pause)
             pause = min(2 * pause, PAUSE)
 
@@ -147,7 +147,7 @@ class Gpu(Memory):
         with torch.cuda.stream(self.stream):
             return torch.empty(d, dtype=getattr(torch, dtype.name), device=self.device)
 
-    # -- as `Staged` wants it ------------------------------------------------------------------------------------------
+    # -- as `Staged` requires ------------------------------------------------------------------------------------------
     def buffer(self, d: int, dtype: np.dtype, pinned: bool) -> np.ndarray:
         found: np.ndarray = torch.empty(d, dtype=getattr(torch, dtype.name), pin_memory=pinned).numpy()
         return found

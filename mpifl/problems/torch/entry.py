@@ -136,7 +136,7 @@ def _load_rows(settings: ProblemSettings, meta: dict[str, Any], clients: list[in
 
 
 def _fingerprint(rows: Examples) -> list[float]:
-    """Of inputs and of targets: the sum with a weight for each entry, which tells order and sign, and how large."""
+    """Of inputs and of targets: a weighted sum, which depends on order and signs, and the sum of absolute values."""
     flat = [part.double().flatten() for part in rows.take(slice(None))]
     return [float(of) for v in flat for of in (v @ torch.linspace(1, 2, len(v), dtype=v.dtype), v.abs().sum())]
 
@@ -148,7 +148,7 @@ def _same_fingerprint(here: list[float], there: list[float]) -> bool:
 
 
 def _subsample(most: int | None, parts: list[Examples]) -> list[Examples]:
-    """At most so many of all rows, the same ones for all runs; those that look alike in one piece."""
+    """At most so many of all rows, the same ones for all runs; those of one signature in one piece."""
     sizes = [len(rows) for rows in parts]
     if most is None or sum(sizes) <= most:
         return parts

@@ -162,13 +162,13 @@ def check_module_and_loss(
         whose = f"client {i}" if isinstance(i, int) else i
         few = min(2, len(rows), settings.batch_size or 2)
         x, y = rows.take(slice(0, few))
-        looks = few, rows.signature
+        signature = few, rows.signature
         made.module.train(isinstance(i, int) or local)
-        if looks not in tried:
+        if signature not in tried:
             with _as_config_error(settings, f"a module that takes rows of shape {[*x.shape]} ({whose})"):
-                tried[looks] = made.module(x)
-            _try_loss(settings, made, tried[looks], y, whose)
-        outputs = tried[looks].detach()
+                tried[signature] = made.module(x)
+            _try_loss(settings, made, tried[signature], y, whose)
+        outputs = tried[signature].detach()
         for k in range(0, len(rows) if outputs.shape[:1] == (few,) else 0, EVALUATION_ROWS):  # a label too large, say
             some = rows.y[k : k + EVALUATION_ROWS].clone()
             with _as_config_error(settings, f"a loss of the module's outputs and the targets of {whose}"):

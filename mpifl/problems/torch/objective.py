@@ -19,7 +19,7 @@ from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.flat import Flat, vector_like
 
 MAX_ROWS = 4096  # rows in one pass: a gradient over more is the mean of pieces
-EVALUATION_ROWS = 256  # rows that are measured together
+EVALUATION_ROWS = 256  # rows evaluated at once
 
 
 class Windows:
@@ -81,7 +81,7 @@ class Shared:
         self.flat, self.loss, self.device, self.l2 = flat, loss, device, settings.l2
         self.regularised = self._regularised_parameters()
         self._bfloat16 = settings.torch.autocast == "bfloat16"
-        self.executor: BatchExecutor | None = None  # while several clients compute together
+        self.executor: BatchExecutor | None = None  # while several clients are trained in one batch
         self._on_device: tuple[np.ndarray | None, Vector] = None, None
 
     def _regularised_parameters(self) -> list[nn.Parameter]:
@@ -98,7 +98,7 @@ class Shared:
             self.loss.to(device)
 
     def to_device(self, x: np.ndarray) -> Vector:
-        """A model (d,) where the module is; copied there once, however often it is asked for."""
+        """A model (d,) where the module is; copied there once and cached."""
         if self.device.type == "cpu":
             return x
         if x is not self._on_device[0]:
