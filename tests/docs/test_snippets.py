@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from tests.docs.pages import PAGES, ROOT, Block, blocks, name
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 ACTIONS = {"": False, "file": True, "exit": True, "long": False, "skip": True}  # whether it has an argument
 LAUNCHED = re.compile(r"^mpirun (?:--?[\w-]+ (?:[:\w]+ )?)*?-n \d+ ", re.M)  # mpirun with its options
-BUDGET = 120  # s for a block
+BUDGET = 300  # s for a block
 
 
 def of(*languages: str) -> list[Block]:
@@ -159,32 +158,6 @@ def test_yaml_is_a_job_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
     job = values if "name" in values else {**BASE, **values}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     read.load(tmp_path / "job.yaml")
-
-
-# -- links -------------------------------------------------------------------------------------------------------------
-def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as the site and repository browsers make them."""
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
-    titles = re.findall(r"^#+ (.*)$", text, re.M)
-    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
-
-
-def links(page: Path) -> Iterator[str]:
-    text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
-    yield from re.findall(r"\]\(([^)\s]+)[^)]*\)", text)
-
-
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
-    generated = "<!-- generate:"
-    for target in links(page):
-        if re.match(r"[a-z]+:", target):
-            continue
-        path, _, anchor = target.partition("#")
-        file = page.parent / path if path else page
-        assert file.exists(), target
-        if anchor and file.suffix == ".md" and generated not in file.read_text(encoding="utf-8"):
-            assert anchor in anchors(file), target
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
