@@ -8,7 +8,7 @@ nobody waits. A checkpoint is valid once every part of it is durable, and so are
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from mpifl.server.evaluator import Evaluator
     from mpifl.server.loop import ServerLoop
     from mpifl.storage import RunWriter
+
+log = logging.getLogger("mpifl")
 
 
 class Checkpointer:
@@ -152,7 +154,7 @@ class Checkpointer:
         self._since = {}
         self._pool.submit(discard, self.folder, self._number)
         text = f"checkpoint {self._number} could not be completed: {why}"
-        print(f"mpifl: {text}", file=sys.stderr, flush=True)
+        log.warning(text)
         self._record(time_, "checkpoint-failed", text, loop)
 
     def _record(self, time_: float, kind: str, text: str, loop: ServerLoop) -> None:

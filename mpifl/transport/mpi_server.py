@@ -11,7 +11,7 @@ is dead, so the dead ones are looked up, what is in flight to or from them is fo
 from __future__ import annotations
 
 import json
-import sys
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
@@ -37,6 +37,8 @@ from mpifl.transport.mpi import (
     send_frame,
     wait,
 )
+
+log = logging.getLogger("mpifl")
 
 UNTESTED_SENDS = 64  # sends of small frames, which are copies, before the first test whether they are complete
 POOL_BYTES = 256 << 20  # most memory in the buffers that receive large vectors
@@ -305,7 +307,7 @@ class MPIServerTransport:
                 else:
                     backoff.sleep()
             except RunFailed as error:
-                print(error, file=sys.stderr)
+                log.error("%s", error)
             for i in list(self._ready):
                 del self._ready[i]
                 self.release_update(i)
