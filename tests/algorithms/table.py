@@ -1,4 +1,6 @@
-"""Every algorithm on every test problem of quadratics a_i/2 (x - c_i)^2, and where it must end: a new one is new rows.
+"""Every algorithm on every test problem of quadratics a_i/2 (x - c_i)^2, with its exact limit; and what it sends.
+
+A new algorithm of the package adds its rows here, and no other test has to change.
 
 T1      drift: two clients of unlike curvature, equal response times
 T2      f1 = x^2, f2 = -x^2 from x = 1: f is 0 everywhere
@@ -280,3 +282,32 @@ EXCUSED = {  # (algorithm, problem) -> why there is no row
     ("async-feddr", "T2"): "nothing is stated where all points are optimal: the limit depends on the order of arrivals",
     ("async-sgd", "T6"): "one gradient a contact: there are no 8 local steps",
 }
+
+# Vectors that a client sends and receives in one round (one contact, if asynchronous); `test_wire.py` compares bytes.
+CLAIMS: list[tuple[str, dict[str, Any], int, int, int]] = [  # name, options, contacts per round, up, down
+    ("apfl", {}, 1, 1, 1),
+    ("area", {"step_weights": "one"}, 1, 1, 1),
+    ("async-comm-sgd", {}, 1, 1, 1),
+    ("async-fedavg", {}, 1, 1, 1),
+    ("async-feddr", {"eta": 0.1}, 1, 1, 1),
+    ("async-sgd", {}, 1, 1, 1),
+    ("asypfl", {"indicators": "equal"}, 1, 1, 1),
+    ("f-svrg", {}, 2, 2, 2),  # gradient and model up, model and mean gradient down
+    ("fedamp", {}, 1, 1, 1),
+    ("fedasync", {}, 1, 1, 1),
+    ("fedavg", {}, 1, 1, 1),
+    ("fedbuff", {}, 1, 1, 1),
+    ("feddane", {}, 2, 2, 2),  # two round trips
+    ("feddane", {"variant": "pipelined"}, 1, 2, 2),  # one round trip
+    ("feddr", {"eta": 0.1}, 1, 1, 1),
+    ("fedgate", {}, 1, 1, 1),
+    ("fedpd", {}, 1, 1, 1),
+    ("fedprox", {}, 1, 1, 1),
+    ("fedsplit", {"eta": 0.1}, 1, 1, 1),
+    ("inexact-dane", {}, 2, 2, 2),
+    ("mime", {}, 2, 2, 2),
+    ("mime", {"momentum": 0.5}, 2, 2, 3),  # 2 + |s| down
+    ("mime", {"momentum": 0.5, "lite": True}, 1, 2, 2),
+    ("scaffold", {}, 1, 2, 2),  # control variates as well
+    ("vrl-sgd", {}, 1, 1, 1),
+]

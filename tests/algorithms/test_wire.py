@@ -10,36 +10,9 @@ import pytest
 import mpifl
 from mpifl import open_run
 from mpifl.algorithms import names
+from tests.algorithms.table import CLAIMS
 
 HEAD, D, N = 128, 50, 4  # bytes of a frame's head; numbers of a vector, float64; clients, all at work in a round
-# What a client sends and is sent in one round of the method (one contact, where it is asynchronous), in vectors.
-CLAIMS: list[tuple[str, dict[str, Any], int, int, int]] = [  # name, options, contacts a round, up, down
-    ("apfl", {}, 1, 1, 1),
-    ("area", {"step_weights": "one"}, 1, 1, 1),
-    ("async-comm-sgd", {}, 1, 1, 1),
-    ("async-fedavg", {}, 1, 1, 1),
-    ("async-feddr", {"eta": 0.1}, 1, 1, 1),
-    ("async-sgd", {}, 1, 1, 1),
-    ("asypfl", {"indicators": "equal"}, 1, 1, 1),
-    ("f-svrg", {}, 2, 2, 2),  # gradient and model up, model and mean gradient down
-    ("fedamp", {}, 1, 1, 1),
-    ("fedasync", {}, 1, 1, 1),
-    ("fedavg", {}, 1, 1, 1),
-    ("fedbuff", {}, 1, 1, 1),
-    ("feddane", {}, 2, 2, 2),  # two round trips
-    ("feddane", {"variant": "pipelined"}, 1, 2, 2),  # one round trip
-    ("feddr", {"eta": 0.1}, 1, 1, 1),
-    ("fedgate", {}, 1, 1, 1),
-    ("fedpd", {}, 1, 1, 1),
-    ("fedprox", {}, 1, 1, 1),
-    ("fedsplit", {"eta": 0.1}, 1, 1, 1),
-    ("inexact-dane", {}, 2, 2, 2),
-    ("mime", {}, 2, 2, 2),
-    ("mime", {"momentum": 0.5}, 2, 2, 3),  # 2 + |s| down
-    ("mime", {"momentum": 0.5, "lite": True}, 1, 2, 2),
-    ("scaffold", {}, 1, 2, 2),  # control variates as well
-    ("vrl-sgd", {}, 1, 1, 1),
-]
 
 
 def run(folder: Path, section: dict[str, Any], updates: int) -> Any:

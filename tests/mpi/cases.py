@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mpifl.algorithms import names
+
 SMALL = {"clients": 7, "model": {"name": "quadratic", "dim": 12, "sigma": 0.3}}
 DIGITS = {
     "data": "digits", "clients": 9, "partition": {"name": "dirichlet", "alpha": 0.5, "min_samples": 4},
@@ -22,7 +24,6 @@ def job(algorithm: dict[str, Any], problem: dict[str, Any] = SMALL, **more: Any)
 
 
 AREA = {"name": "area", "step_weights": "one"}
-# Every method has a case, `test_the_cases_are_what_they_say` sees to that.
 CASES = {
     "area-before": job({**AREA, "trigger": {"every": 3}, "reply": "before"}),
     "area-after": job({**AREA, "trigger": {"every": 3}, "reply": "after", "first_contact": "zero", "local_steps": 3}),
@@ -77,4 +78,7 @@ CASES = {
     "scaffold": job({"name": "scaffold", "cohort": 4, "local_steps": 3}, LARGE),
     "vrl-sgd": job({"name": "vrl-sgd", "warm_up": True, "local_steps": 3}, DIGITS),
     "many-clients": job(AREA, {"clients": 300, "model": {"name": "quadratic", "dim": 2}}, stop={"updates": 400}),
+}
+CASES |= {  # a method without a case above: with its defaults
+    name: job({"name": name}) for name in names() if name not in {case["algorithm"]["name"] for case in CASES.values()}
 }
