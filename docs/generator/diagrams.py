@@ -54,27 +54,22 @@ def drawing(width: int, height: int, title: str, *parts: str) -> str:
 def packages() -> str:
     """Who may import whom: everything below."""
     rows = [
-        [("cli, api, analysis", "commands; the Python API; reports")],
-        [("server", "loop, client table, failures, checkpointer, evaluator, session")],
+        [("cli, api", "commands; the Python API")],
+        [("server", "loop, clients, failures, checkpointer, session"), ("analysis", "tables, figures")],
         [("client", "the worker, what a client rank runs")],
         [("transport", "frames, MPI, in process"), ("config", "the job: read, check, describe")],
-        [("scheduling", "clocks, delays, schedule of events"), ("problems", "data, partitions, models, torch")],
-        [("algorithms", "one file a method"), ("", "")],
-        [("storage, rng, errors, memory, objective, config.types", "run file, checkpoints; plain helpers")],
+        [("scheduling", "clocks, delays, schedule of events")],
+        [("algorithms", "one file a method"), ("problems", "data, partitions, models, torch")],
+        [("storage, memory, signals", "run file and checkpoints; where vectors live")],
+        [("objective, rng, errors, version, config.types", "plain types and helpers")],
     ]
     parts, y, width, height, gap = [], 10, 620, 56, 26
     above: list[float] = []  # centres of the boxes in the row above
     for row in rows:
         each = (width - 20 * (len(row) - 1)) / len(row)
         centres = [10 + j * (each + 20) + each / 2 for j in range(len(row))]
-        for (name, what), centre in zip(row, centres):
-            if name:
-                tall = 2 * height + gap if name == "problems" else height
-                parts.append(box(centre - each / 2, y, each, tall, name, what))
-        for (name, _), centre in zip(row, centres):
-            if above and name:
-                starts = above if len(above) > len(centres) else [centre]
-                parts += [arrow(x, y - gap, x, y) for x in starts]
+        parts += [box(centre - each / 2, y, each, height, *text) for text, centre in zip(row, centres)]
+        parts += [arrow(x, y - gap, x, y) for x in (max(above, centres, key=len) if above else [])]
         above = centres
         y += height + gap
     return drawing(640, y - gap + 10, "Packages of mpifl, each importing only what is below it", *parts)
