@@ -44,7 +44,7 @@ def write(file: BinaryIO, tree: Mapping[str, Any]) -> None:
     file.truncate(image.size)
     for number, page in sorted(image.pages.items()):
         file.seek(number * PAGE)
-        file.write(page[: image.size - number * PAGE])
+        file.write(page[: max(0, image.size - number * PAGE)])
     for offset, arrays, dtype in data:
         file.seek(offset)
         for array in arrays:
