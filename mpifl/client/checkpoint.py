@@ -78,8 +78,8 @@ def resume(worker: Worker, transport: ResumableTransport, payload: ResumePayload
     """Restores a worker's clients and resends the updates that were in flight. Raises ConfigError."""
     in_flight, known = set(payload.in_flight), dict(payload.client_rank)
     for i, (update, delay) in restore(worker, payload, [i for i in worker.states if i in known]).items():
-        if i in in_flight and i in worker.failed:
-            transport.send_client_error(i, worker.failed[i])
+        if i in in_flight and i in worker.errors:
+            transport.send_client_error(i, worker.errors[i])
         elif i in in_flight and update:
             transport.resend_update(i, update, delay)
 

@@ -33,15 +33,15 @@ class RankEnd(NamedTuple):
     """How a client rank's command ended."""
 
     code: int
-    error: ConfigError | RunFailed | None = None  # that rank 0 ended it with
-    job: Job | None = None  # that was run
+    error: ConfigError | RunFailed | None = None  # with which rank 0 ended it
+    job: Job | None = None  # the job that was run
 
 
 def run_client_rank(comm: MPI.Comm) -> RankEnd:
     """Hosts this rank's clients for one command of rank 0, from the handshake to the end of the run."""
     try:
         with SignalRecorder() as signals:
-            signals.record()  # what this rank receives the server is sent
+            signals.record()  # each is reported to the server
             return _host_clients(comm, signals)
     except handshake.Released as released:
         return RankEnd(released.code, released.error)
@@ -128,6 +128,5 @@ class ClientRank:
                 pending = update if i in payload.in_flight else None
             self._worker.roll_back(i, consumed, pending)
         except Exception as error:
-            self._worker.add_failed_client(
-                i, format_client_error(self._comm.rank, error)
-            )  # reported at its next message
+            # reported when the client is sent its next message
+            self._worker.add_failed_client(i, format_client_error(self._comm.rank, error))

@@ -43,12 +43,11 @@ class Worker:
         self._batchable = frozenset(objectives)  # those that `train_batch` takes
         self._x0 = x0 = memory.from_host(x0)
         self.on_wait: Callable[[], None] = lambda: None  # called now and then while a device computes
-        self.batch_size = (
-            max(8, min(MAX_BATCH, BATCH_BYTES // x0.nbytes)) if train_batch else 1
-        )  # most messages at once
+        # most messages that are answered together
+        self.batch_size = max(8, min(MAX_BATCH, BATCH_BYTES // x0.nbytes)) if train_batch else 1
         self.states = {i: algorithm.init_client(x0, i) for i in objectives}
-        self.last: dict[int, Update] = {}  # the update of each client that has had no message since
-        self.failed: dict[int, str] = {}  # what clients raised
+        self.last_updates: dict[int, Update] = {}  # of clients that have had no message since
+        self.errors: dict[int, str] = {}  # what clients raised
 
     def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | ClientError]:
         """The answers of several clients, at most `batch_size`, to a message each."""
@@ -57,16 +56,12 @@ class Worker:
         before = [self._snapshot(i) for i, _ in messages]  # `train_batch` takes no client that could not be hosted
         try:
             updates = self._train_batch([partial(self.train, i, message) for i, message in messages])
-        except (Exception, SystemExit):  # of one of them, which is found where each computes alone
+        except (Exception, SystemExit):  # of one of them: training one by one finds which
             for (i, _), snapshot in zip(messages, before, strict=True):
                 self._restore_snapshot(i, *snapshot)
             return [self.train(i, message) for i, message in messages]
-        return [
-            u
-            if isinstance(u, ClientError)
-            else u._replace(compute=u.compute / len(messages))  # each took as long as all
-            for u in updates
-        ]
+        # the time of each is an equal share
+        return [u if isinstance(u, ClientError) else u._replace(compute=u.compute / len(messages)) for u in updates]
 
     def train(self, i: int, message: Message) -> Update | ClientError:
         """Client i's answer to a message.
@@ -75,9 +70,9 @@ class Worker:
         change a state's vectors in place, so that costs nothing.
         """
         if i not in self.states:
-            return ClientError(self.failed[i])
-        self.failed.pop(i, None)
-        self.last.pop(i, None)
+            return ClientError(self.errors[i])
+        self.errors.pop(i, None)
+        self.last_updates.pop(i, None)
         before = self._snapshot(i)
         begin = time.perf_counter()
         try:
@@ -93,13 +88,13 @@ class Worker:
                 accuracy = self._objectives[i].accuracy(self._algorithm.personal_model(self.states[i]))
         except (Exception, SystemExit) as error:  # sys.exit in a user's code: the others must not wait
             self._restore_snapshot(i, *before)
-            self.failed[i] = format_client_error(self._rank, error)
-            return ClientError(self.failed[i])
+            self.errors[i] = format_client_error(self._rank, error)
+            return ClientError(self.errors[i])
         busy = time.perf_counter() - begin
-        self.last[i] = update._replace(
+        self.last_updates[i] = update._replace(
             version=message.version, round=message.round, norm=norm, compute=compute, busy=busy, accuracy=accuracy
         )
-        return self.last[i]
+        return self.last_updates[i]
 
     def _check_update(self, i: int, update: Update) -> tuple[str, float]:
         """Why an update is invalid, or ""; its norm."""
@@ -129,22 +124,22 @@ class Worker:
         holds: how long updates are still held back (s), by client
         """
         saved = {}
-        for i in {**self.states, **self.failed}:
+        for i in {**self.states, **self.errors}:
             state = self.states[i].save() if i in self.states else None
             own: Mapping[str, Any] = getattr(self._objectives.get(i), "save", dict)() if i in self.states else {}
-            update = self.last.get(i) if i in self.states else None
+            update = self.last_updates.get(i) if i in self.states else None
             saved[i] = ClientSnapshot(
                 state,
                 {name: to_numpy(value) for name, value in own.items()},
                 update and _update_snapshot(update, holds.get(i, 0.0)),
-                self.failed.get(i, ""),
+                self.errors.get(i, ""),
             )
         return saved
 
     def restore(self, i: int, saved: ClientSnapshot) -> tuple[Update | None, float]:
         """Restores client i; its last update, if it has one, and how long that is to be held back (s)."""
         if saved.error:
-            self.failed[i] = saved.error
+            self.errors[i] = saved.error
         if saved.state is None:
             self.states.pop(i, None)
             return None, 0.0
@@ -153,23 +148,23 @@ class Worker:
             self._objectives[i].load(saved.objective)  # type: ignore[attr-defined]
         if not (u := saved.update):
             return None, 0.0
-        self.last[i] = Update(
+        self.last_updates[i] = Update(
             tuple(from_numpy(v, self._x0) for v in u.vectors), u.local_steps, u.numbers, u.version, u.round, u.norm,
             u.compute, busy=u.busy, accuracy=u.accuracy, refused=u.refused,
         )  # fmt: skip
-        return self.last[i], u.hold
+        return self.last_updates[i], u.hold
 
     def add_clients(self, objectives: Mapping[int, Objective]) -> None:
         """Hosts more clients, in their initial state."""
         self._objectives.update(objectives)
         for i in objectives:
-            self.failed.pop(i, None)
+            self.errors.pop(i, None)
         self.states |= {i: self._algorithm.init_client(self._x0, i) for i in objectives}
 
     def add_failed_client(self, i: int, text: str) -> None:
         """Notes that client i could not be hosted: it answers its messages with this error."""
         self.states.pop(i, None)
-        self.failed[i] = text
+        self.errors[i] = text
 
     def roll_back(self, i: int, consumed: Iterable[np.ndarray], pending: Update | None) -> None:
         """Makes client i's state agree with what the server consumed of it.
@@ -185,8 +180,8 @@ class Worker:
                     total = total - pending.vectors[k]
                 setattr(state, name, getattr(state, name) + total)
         self._algorithm.on_rollback(state)
-        self.last.pop(i, None)
-        self.failed.pop(i, None)
+        self.last_updates.pop(i, None)
+        self.errors.pop(i, None)
 
 
 def _update_snapshot(u: Update, hold: float) -> UpdateSnapshot:

@@ -98,7 +98,7 @@ class RealClock:
 
     def next_update(self, source: UpdateSource, deadline: float) -> tuple[int, Update] | None:
         if not self._in_flight and deadline == inf:
-            raise RunFailed("no update is in flight and nothing is due: the run cannot go on")
+            raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
         now = self.now()
         until = min(deadline, now + POLL_INTERVAL)
         # An overdue event comes first, but not twice running: too frequent events must not starve updates.
@@ -158,7 +158,7 @@ class VirtualClock:
 
     def next_update(self, source: UpdateSource, deadline: float) -> tuple[int, Update] | None:
         if not self._due and deadline == inf:
-            raise RunFailed("no update is in flight and nothing is due: the run cannot go on")
+            raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
         self.timed_out = False
         if not self._due or self._due[0][0] > deadline:
             self.time = deadline

@@ -6,11 +6,11 @@ import ctypes
 import os
 import time
 
-LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # ranks on this host, as launchers say
+LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # number of ranks on this host, set by launchers
 
 
 def _tune() -> None:
-    """Lets short sleeps be short, and freed vectors be used again instead of going back to the system (Linux, glibc).
+    """Makes short sleeps short, and keeps freed memory for the next vectors (Linux, glibc).
 
     Without this a sleep of 1 us takes 60, and a new vector of 40 MB costs 10,000 page faults.
     """
@@ -20,7 +20,7 @@ def _tune() -> None:
         libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
         libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
     except (OSError, AttributeError):
-        pass  # another system, which only is a little slower
+        pass  # another system: it is a little slower
 
 
 _tune()
@@ -33,9 +33,9 @@ def _longest_pause() -> float:
 
 
 class Backoff:
-    """Waiting that yields the core: ten times at once, then for 1 us, doubling to 1 ms.
+    """Waits between two polls: yields the core ten times, then sleeps for 1 us, doubling to 1 ms.
 
-    Where ranks outnumber cores the pauses begin and end longer, so that those who wait leave the cores to the others.
+    Where ranks outnumber cores all pauses are longer, so that waiting ranks leave the cores to the others.
     """
 
     longest = _longest_pause()
@@ -47,10 +47,10 @@ class Backoff:
     def reset(self) -> None:
         self._yields, self._pause = (1, self.longest / 64) if self.crowded else (10, 1e-6)
 
-    def sleep(self, most: float = 1.0) -> None:
+    def sleep(self, limit: float = 1.0) -> None:
         if self._yields:
             self._yields -= 1
             os.sched_yield()
             return
-        time.sleep(max(0.0, min(self._pause, most)))
+        time.sleep(max(0.0, min(self._pause, limit)))
         self._pause = min(2 * self._pause, self.longest)

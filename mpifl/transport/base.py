@@ -60,7 +60,7 @@ class ServerTransport(UpdateSource, Protocol):
         """Clients whose ranks have died, and why they failed; their updates that had arrived are dropped."""
 
     def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
-        """Moves client i to another rank; which one, in words, or "" where there is none.
+        """Moves client i to another rank; returns a clause that names it, or "" where there is none.
 
         saved     which checkpoint has its snapshot (`client.checkpoint.ResumePayload`); None: it starts anew
         consumed  sums of what was consumed of it since, of each vector that telescopes
@@ -84,7 +84,7 @@ class ClientTransport(Protocol):
     on_stop: Callable[[], None]  # called before the end of the run is confirmed
 
     def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
-        """Batches of the messages that have arrived, at most so many in one, until the run ends.
+        """Batches of the messages that have arrived, at most `most` in one, until the run ends.
 
         Of each: client, message, and the delay (s) until its update may leave.
         """

@@ -210,7 +210,7 @@ class Handshake:
         return [reply["facts"] for reply in replies]
 
     def start_ranks(self) -> None:
-        """Starts the run on all ranks; from now on it goes on without those that die."""
+        """Starts the run on all ranks; from now on it continues without those that die."""
         if self.comm:
             self._send_to_each_alive({})
 

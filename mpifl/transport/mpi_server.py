@@ -4,7 +4,7 @@ Client i of n lives on rank 1 + i mod (R-1), until it is moved. An update comes 
 persistent receive a rank is posted; vectors too large for it wait at the sender until one of a pool of reused buffers
 is free. Large messages leave by Isend straight from the model's array, which lives until its sends complete.
 
-Where the MPI reports deaths (ULFM) the transport continues with the live ranks: a failed call only says that some rank
+Where the MPI reports deaths (ULFM) the transport continues with the live ranks: a failed call only means that some rank
 is dead, so the dead ones are looked up, what is in flight to or from them is forgotten, and their clients have failed.
 """
 
@@ -255,7 +255,7 @@ class MPIServerTransport:
         self._sends.forget_ranks(died)
 
     def _test_each(self) -> list[int]:
-        """Which requests are complete, tested one by one: a failed test of all of them does not say."""
+        """Which requests are complete, tested one by one: a failed test of all of them does not show that."""
         found = []
         for k in [*(rank - 1 for rank in self.live_ranks - self._closed), *self._pool.active]:
             try:
