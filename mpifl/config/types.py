@@ -107,7 +107,7 @@ def _admits(hint: Any, value: Any) -> bool:
     if hint is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if hint is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)  # a job file has no infinity
     return hint is Any or isinstance(value, hint)
 
 
