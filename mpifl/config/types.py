@@ -106,8 +106,8 @@ def _admits(hint: Any, value: Any) -> bool:
         return isinstance(value, list | tuple) and all(_admits(m, v) for v in value for m in members(arguments[0]))
     if hint is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
-    if hint is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)  # a job file has no infinity
+    if hint is float:  # infinity too, which no job file has
+        return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
     return hint is Any or isinstance(value, hint)
 
 
