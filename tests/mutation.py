@@ -213,7 +213,7 @@ def likely(mutation: Mutation) -> list[str]:
 def first_failure(place: Path, marks: str, paths: list[str], ignored: list[str]) -> str:
     """The first test that fails, "timeout", or "" where all pass."""
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-m", marks]
-    words += [*paths, *(f"--ignore={path}" for path in ignored)]
+    words += paths or ["-n", "2", "--dist", "loadgroup", *(f"--ignore={path}" for path in ignored)]
     env = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(words, cwd=place, env=env, capture_output=True, text=True, timeout=TIMEOUT)
@@ -228,13 +228,11 @@ def first_failure(place: Path, marks: str, paths: list[str], ignored: list[str])
 def verdict(mutation: Mutation, place: Path, long: bool) -> tuple[str, str]:
     """The tier that notices a mutation that has been made, and its first test that fails."""
     near = likely(mutation)
-    for tier, steps in {
-        "short": [("not long and not mpi", near, []), ("not long and not mpi", [], near), ("not long and mpi", [], [])],
-        "long": [("long and not mpi", near, []), ("long", [], near)] if long else [],
-    }.items():
-        for marks, paths, ignored in steps:
-            if (paths or ignored or "mpi" in marks) and (failed := first_failure(place, marks, paths, ignored)):
-                return tier, failed
+    for tier, marks in (("short", "not long"), ("long", "long"))[: 1 + long]:
+        if near and (failed := first_failure(place, marks, near, [])):
+            return tier, failed
+        if failed := first_failure(place, marks, [], near):
+            return tier, failed
     return "survived", ""
 
 
@@ -257,9 +255,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first mutation that is tried")
     parser.add_argument("--short", action="store_true", help="not against the long tier")
+    parser.add_argument("--package", help="the mutations of one package alone, as it has them among all drawn")
     parser.add_argument("--list", action="store_true", help="prints the mutations only")
     arguments = parser.parse_args()
     mutations = draw(arguments.count, arguments.seed)[arguments.first :]
+    if arguments.package:
+        mutations = [mutation for mutation in mutations if mutation.package == arguments.package]
     if arguments.list:
         for mutation in mutations:
             print(mutation)
