@@ -256,6 +256,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the number of the first mutation that is tried")
     parser.add_argument("--short", action="store_true", help="not against the long tier")
     parser.add_argument("--package", help="the mutations of one package alone, as it has them among all drawn")
+    parser.add_argument("--no-control", action="store_true", help="not first the short tier without a mutation")
     parser.add_argument("--list", action="store_true", help="prints the mutations only")
     arguments = parser.parse_args()
     mutations = draw(arguments.count, arguments.seed)[arguments.first :]
@@ -265,6 +266,9 @@ def main() -> None:
         for mutation in mutations:
             print(mutation)
         return
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:  # else every mutation seems to be noticed
+        if not arguments.no_control and (failed := first_failure(copied(Path(folder)), "not long", [], [])):
+            sys.exit(f"without a mutation: {failed}")
     for row in rows(mutations, not arguments.short):
         print(row, flush=True)
 
