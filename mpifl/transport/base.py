@@ -63,7 +63,7 @@ class ServerTransport(UpdateSource, Protocol):
         """Moves client i to another rank; returns a clause that names it, or "" where there is none.
 
         saved     which checkpoint has its snapshot (`client.checkpoint.ResumePayload`); None: it starts anew
-        consumed  sums of what was consumed of it since, of each vector that telescopes
+        consumed  for each vector in the algorithm's `increment_of`, the sum of what was consumed of it since
         """
 
     def send_marker(self, number: int) -> None:

@@ -176,7 +176,7 @@ def test_which_methods_send_increments() -> None:
 
 # -- phases, and methods that need nothing -----------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["feddane", "inexact-dane", "f-svrg", "mime"])
-def test_readmitted_between_two_phases(name: str) -> None:
+def test_rollback_between_two_phases(name: str) -> None:
     """It is sent x beside the mean gradient: with its first state it then answers as it would have, bit for bit."""
     more = {"momentum": 0.5} if name == "mime" else {}
     one, other = (World(find(name)(step_size=0.1, local_steps=3, **more), CLIENTS, np.ones(3)) for _ in range(2))
@@ -193,7 +193,7 @@ def test_readmitted_between_two_phases(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["feddane", "inexact-dane", "f-svrg", "mime"])
-def test_readmitted_after_its_gradient(name: str) -> None:
+def test_rollback_after_its_gradient(name: str) -> None:
     """Its answer of the first phase stays in the mean; what it was sent then it has no more."""
     here = World(find(name)(step_size=0.1, local_steps=3), CLIENTS, np.ones(3))
     here.algorithm.begin_round(here.server, [0, 1, 2, 3])

@@ -175,7 +175,7 @@ def test_a_wrong_value(job: Path, override: str, begins: str, holds: str) -> Non
     assert holds in line
 
 
-def test_what_a_method_that_needs_times_may_run_under(job: Path) -> None:
+def test_clocks_of_a_method_that_needs_timings(job: Path) -> None:
     """The virtual clock with `speed`, or the real clock, which measures; or without asking for times."""
     for clock in ("{mode: virtual, delay: speed}", "{mode: real, delay: exponential}", "{mode: real}"):
         assert read.load(job, ["algorithm=asypfl", f"clock={clock}"]).algorithm.needs_timings()
