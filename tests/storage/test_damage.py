@@ -43,6 +43,7 @@ def fallen_back(folder: Path, name: str) -> str:
     return clause
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", [29, long(1)])  # bytes between two that are changed
 @pytest.mark.parametrize("name", FILES)
 def test_every_changed_byte_is_noticed(folder: Path, name: str, step: int) -> None:
@@ -60,6 +61,7 @@ def test_every_changed_byte_is_noticed(folder: Path, name: str, step: int) -> No
     check(checkpoint, 3)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", [29, long(1)])
 @pytest.mark.parametrize("name", FILES)
 def test_every_length_is_noticed(folder: Path, name: str, step: int) -> None:
