@@ -1,8 +1,8 @@
 """Runs jobs, in this process or on all ranks of an MPI job, and opens what they wrote.
 
 Under `mpirun` every rank makes the same calls, in the same order: rank 0 is the server, the others host clients, and
-each call returns, or raises the same error, on all of them. Nothing is printed; what is worth telling is logged under
-"mpifl".
+each call returns, or raises the same error, on all of them. Nothing is printed; warnings and errors go to the
+logger "mpifl".
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _load_problem(job: Job) -> Problem:
         return load(job.problem)
     key = repr(job.problem)
     if key not in _kept:
-        _kept.clear()  # before the next is loaded
+        _kept.clear()  # before the next is loaded: both may not fit into memory
         _kept[key] = load(job.problem)
     return _kept[key]
 
@@ -150,7 +150,7 @@ class Task(NamedTuple):
 
 
 def resume_task(path: Path) -> Task:
-    """Raises ConfigError for a run that cannot be resumed."""
+    """The task that resumes a run file. Raises ConfigError for a run that cannot be resumed."""
     from mpifl.server.resume import find_resume_point
 
     point = find_resume_point(path)
@@ -158,7 +158,7 @@ def resume_task(path: Path) -> Task:
 
 
 def replay_task(path: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None) -> Task:
-    """Raises ConfigError for a run that cannot be replayed, and for changes of more than where to write."""
+    """The task that replays a run file. Raises ConfigError if that is impossible, or a key but the output changes."""
     from mpifl.config import read
     from mpifl.storage import open_run
 
@@ -171,7 +171,7 @@ def replay_task(path: Path, overrides: Sequence[str] = (), keys: Mapping[str, An
 def execute(
     prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None] = lambda end: None
 ) -> Outcome:
-    """Does on all ranks what rank 0 prepares; how it ended, on all of them.
+    """Runs on all ranks the task that rank 0 prepares; returns on every rank how it ended.
 
     prepare   called on rank 0 alone; None: there is nothing to run
     report    called on rank 0 alone, before the other ranks are released
@@ -210,14 +210,14 @@ def _lead(
             error = wrong
         except (RunFailed, MemoryError) as failure:
             if isinstance(failure, MemoryError):
-                if handshake.comm:  # the other ranks may be anywhere
+                if handshake.comm:  # the state of the other ranks is unknown
                     raise
                 failure = RunFailed(f"out of memory ({failure})")
             log.error("the run failed: %s", failure)
             outcome = Outcome("", "failed", 3, "", str(failure))
         except Interrupted as interrupted:
             outcome = Outcome("", "interrupted", interrupted.code, "")
-        signals.record()  # the end is not interrupted
+        signals.record()  # a signal does not interrupt what follows
         if outcome.error:
             error = RunFailed(outcome.error)
         report(error if isinstance(error, ConfigError) else outcome)
@@ -230,7 +230,7 @@ def _lead(
 
 
 def _serve(comm: MPI.Comm) -> Outcome:
-    """The part of every other rank."""
+    """The part of every rank but 0: hosts clients."""
     from mpifl.client.rank import run_client_rank
 
     with _one_thread():
@@ -242,7 +242,7 @@ def _serve(comm: MPI.Comm) -> Outcome:
 
 
 def _one_thread() -> AbstractContextManager[object]:
-    """NumPy on one thread, where the environment does not say how many: the last bits of a sum depend on it."""
+    """Limits NumPy to one thread unless the environment sets the number: the last bits of a sum depend on it."""
     if any(name in os.environ for name in THREADS):
         return nullcontext()
     from threadpoolctl import threadpool_limits

@@ -1,4 +1,4 @@
-"""The command line: one line on stderr and exit code 2 for whatever a user gets wrong, on any number of ranks."""
+"""The command line. A user's mistake is one line on stderr and exit code 2, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _log_to_stderr() -> Iterator[None]:
 
 @contextmanager
 def _second_interrupt_kills() -> Iterator[None]:
-    """Ctrl-C, where a run does not handle it, ends this process at once."""
+    """Restores SIGINT's default action in the block: Ctrl-C that no run handles ends this process at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

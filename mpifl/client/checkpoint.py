@@ -59,7 +59,7 @@ class ClientCheckpointer:
 def restore(
     worker: Worker, payload: ResumePayload, clients: Iterable[int]
 ) -> dict[int, tuple[Update | None, float]]:  # fmt: skip
-    """Restores clients from their snapshots: their last updates, and how long those are still held back (s).
+    """Restores clients from their snapshots; returns their last updates, and how long those are still held back (s).
 
     Raises ConfigError where the checkpoint cannot be read.
     """
@@ -87,7 +87,7 @@ def resume(worker: Worker, transport: ResumableTransport, payload: ResumePayload
 def attach_checkpoints(
     transport: ResumableTransport, worker: Worker, folder: Path, rank: int
 ) -> ClientCheckpointer:  # fmt: skip
-    """Has a rank's clients saved at every marker that its transport receives."""
+    """Makes a transport save its rank's clients at every marker that it receives."""
     checkpointer = ClientCheckpointer(folder, rank, worker, transport.remaining_delays)
 
     def report() -> None:

@@ -33,7 +33,7 @@ class RankEnd(NamedTuple):
     """How a client rank's command ended."""
 
     code: int
-    error: ConfigError | RunFailed | None = None  # with which rank 0 ended it
+    error: ConfigError | RunFailed | None = None  # that rank 0 ended the command with
     job: Job | None = None  # the job that was run
 
 
@@ -79,7 +79,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
 
 
 class ClientRank:
-    """A rank's clients during a run: everything but the computing."""
+    """A rank that hosts clients, during a run: checkpoints, resume, clients that move here, the time limit."""
 
     def __init__(
         self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, transport: MPIClientTransport
@@ -99,9 +99,9 @@ class ClientRank:
 
     @contextmanager
     def _time_limit(self) -> Iterator[None]:
-        """Ends this rank where its clients compute for so long that they are abandoned; the run continues without it.
+        """Ends this process if the block takes longer than `patience` + STUCK_TIMEOUT; the run continues without it.
 
-        The default action of the signal does that, whatever holds the interpreter.
+        A timer signal's default action does that, also while native code holds the interpreter.
         """
         if not (patience := self._job.faults.patience):
             yield

@@ -1,4 +1,4 @@
-"""The clients of a rank: one or thousands, which answer their messages in order of arrival."""
+"""Trains the clients of a rank, one or thousands, in the order in which their messages arrive."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Worker:
         rank: int = 0,
     ) -> None:
         """train_batch: computes several clients' updates together, where that is faster than one after another.
-        memory: where the vectors of messages, states and updates live. norm: of an update, above which it is refused.
+        memory: where the vectors of messages, states and updates live. norm: an update with a larger norm is refused.
         """
         self._algorithm, self._train_batch, self.memory, self._rank = algorithm, train_batch, memory, rank
         self._objectives, self._norm = dict(objectives), inf if norm is None else norm
@@ -50,10 +50,10 @@ class Worker:
         self.errors: dict[int, str] = {}  # what clients raised
 
     def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | ClientError]:
-        """The answers of several clients, at most `batch_size`, to a message each."""
+        """Trains several clients, at most `batch_size`, on a message each; returns their updates or errors."""
         if self._train_batch is None or len(messages) == 1 or not self._batchable.issuperset(i for i, _ in messages):
             return [self.train(i, message) for i, message in messages]
-        before = [self._snapshot(i) for i, _ in messages]  # `train_batch` takes no client that could not be hosted
+        before = [self._snapshot(i) for i, _ in messages]  # `_batchable` clients are hosted, so have a state
         try:
             updates = self._train_batch([partial(self.train, i, message) for i, message in messages])
         except (Exception, SystemExit):  # of one of them: training one by one finds which
@@ -64,7 +64,7 @@ class Worker:
         return [u if isinstance(u, ClientError) else u._replace(compute=u.compute / len(messages)) for u in updates]
 
     def train(self, i: int, message: Message) -> Update | ClientError:
-        """Client i's answer to a message.
+        """Trains client i on a message; returns its update or error.
 
         An invalid update is refused: it is sent empty with the reason, and the client's state is restored. Rules never
         change a state's vectors in place, so that costs nothing.
@@ -97,7 +97,7 @@ class Worker:
         return self.last_updates[i]
 
     def _check_update(self, i: int, update: Update) -> tuple[str, float]:
-        """Why an update is invalid, or ""; its norm."""
+        """Checks an update; returns why it is invalid, or "", and its norm."""
         try:
             check_vectors(f"client {i} sends", update.vectors, self._x0)
         except ValueError as error:

@@ -61,7 +61,7 @@ class Evaluate(Config):
 
 @dataclass(frozen=True)
 class Checkpoint(Config):
-    """How often the run is saved while it goes on; a signal has it saved in any case."""
+    """How often the run saves a checkpoint; a signal that ends it also saves one."""
 
     every: PositiveFloat | None = None
     """seconds of the run's clock; null: not by time"""
@@ -71,14 +71,14 @@ class Checkpoint(Config):
 
 @dataclass(frozen=True)
 class Faults(Config):
-    """The policy for clients that fail, and what is refused of them."""
+    """The policy for failed clients and refused updates."""
 
     lost: Literal["freeze", "rehost", "stop"] = "freeze"
-    """a client that is lost: freeze, the run goes on without it; rehost, another rank hosts it; stop, the run fails"""
+    """for a lost client: freeze, the run continues without it; rehost, another rank hosts it; stop, the run fails"""
     norm: PositiveFloat | None = None
     """an update with a larger Euclidean norm is refused; null: only those that are not finite, or of another shape"""
     refusals: PositiveInt = 3
-    """updates refused in a row after which a client is set aside; moves in a row after which one is moved no more"""
+    """updates refused in a row after which a client is set aside; moves in a row after which it is frozen"""
     patience: PositiveFloat | None = None
     """seconds of wall time that a client may take for an answer, its emulated delay not counted; null: any time"""
 
@@ -106,7 +106,7 @@ class Job(Config):
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """how often the run is saved"""
     faults: Faults = field(default_factory=Faults)
-    """what becomes of clients that fail"""
+    """the policy for clients that fail"""
     overwrite: bool = False
     """replace the output where it exists"""
 
@@ -120,12 +120,12 @@ class Job(Config):
             text = "a delay model with times above 0, or stop.updates: without them virtual time stands still"
             raise ConfigError("clock.delay", type_name(self.clock.delay), text)
         if self.clock.mode == "virtual" and self.algorithm.needs_timings() and not self.clock.delay.has_split_times:
-            text = "speed: this method is told the times of computing and exchanging, which no other model tells apart"
+            text = "speed: this method needs separate times of computing and exchanging, which other models do not have"
             raise ConfigError("clock.delay", type_name(self.clock.delay), text)
         if self.problem.torch is not None:
             torch = self.problem.torch.with_defaults(repeatable=self.clock.mode == "virtual")
             object.__setattr__(self, "problem", replace(self.problem, torch=torch))
-        if self.problem.clients is not None:  # data that come by client say how many only when they are read
+        if self.problem.clients is not None:  # else the number of clients is known only when the data are read
             with inside("algorithm"):
                 self.algorithm.validate(self.problem.clients)
 

@@ -1,4 +1,4 @@
-"""What every schedule offers the server loop, and what it needs to receive updates."""
+"""The interfaces of a schedule, and of the source that it receives updates from."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Schedule(Protocol):
     checkpoint_requested: bool  # a checkpoint is to be the next event; the server loop sets it
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
-        """Notes that a message asking for so much work leaves for client i now; the delay (s) that the client adds."""
+        """Notes that a message asking for `work` units is sent to client i now; returns the delay (s) it carries."""
 
     def cancel(self, i: int) -> None:
-        """Expects no update of client i any more."""
+        """Stops expecting an update of client i."""
 
     def events(self, source: UpdateSource) -> Iterator[Event]:
         """The run's events in order; ends when the run ends."""

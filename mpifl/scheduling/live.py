@@ -1,4 +1,4 @@
-"""The live schedule: the order of server events as clocks, triggers and stop rules make it.
+"""The live schedule: the order of server events that the clock, the trigger and the stop rule decide.
 
 real     updates in order of completion; a client holds its update back until its drawn contact time is over.
 virtual  an update is due at the time of its message + the drawn contact time; ties go to the lower client.
@@ -38,7 +38,7 @@ class Clock(Protocol):
         """Starts or continues the run."""
 
     def cancel(self, i: int) -> None:
-        """Expects no update of client i any more."""
+        """Stops expecting an update of client i."""
 
     def save(self) -> ClockState:
         """The state that `load` restores."""
@@ -49,7 +49,7 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
-        """Notes that a message asking for so much work leaves for client i now; the delay (s) that the client adds."""
+        """Notes that a message asking for `work` units is sent to client i now; returns the delay (s) it carries."""
 
     def next_update(self, source: UpdateSource, deadline: float) -> tuple[int, Update] | None:
         """The next update up to the deadline, with the times of its computing and exchange, or None.
@@ -65,8 +65,8 @@ class RealClock:
 
     def __init__(self, contact_times: ContactTimes, split_times: SplitTimes | None = None) -> None:
         self._contact_times, self._split_times, self.time = contact_times, split_times, 0.0
-        self._late = self.timed_out = False  # late: the last event was due by the clock, and not an update
-        # client -> when its message left, its times
+        self._late = self.timed_out = False  # _late: the last event was a timed one, not an update
+        # client -> when its message was sent, emulated computing and exchange times
         self._in_flight: dict[int, tuple[float, tuple[float, float] | None]] = {}
 
     @property
@@ -109,7 +109,7 @@ class RealClock:
         return got and (got[0], self._timed(*got))
 
     def _timed(self, i: int, update: Update) -> Update:
-        """With the times of its computing and exchange: emulated where the delay model does, else measured."""
+        """The update with its computing and exchange times: the delay model's if it has them, else measured."""
         sent, times = self._in_flight.pop(i)
         compute, exchange = times or (update.compute, self.time - sent - update.busy)
         return update._replace(compute=compute, exchange=exchange)
@@ -126,7 +126,7 @@ class VirtualClock:
 
     def __init__(self, contact_times: ContactTimes, split_times: SplitTimes | None = None) -> None:
         self._contact_times, self._split_times, self.time, self.timed_out = contact_times, split_times, 0.0, False
-        self._due: list[tuple[float, int, tuple[float, float]]] = []  # when, client, its times
+        self._due: list[tuple[float, int, tuple[float, float]]] = []  # due, client, computing and exchange times
 
     @property
     def has_in_flight(self) -> bool:
@@ -181,8 +181,8 @@ class LiveSchedule:
 
     At equal times, what is due by the clock comes after all updates: aggregations, evaluations, the end. An evaluation
     by updates follows its update at once. A timed aggregation under the real clock has the time at which it is made.
-    Where no update is in flight although some are not aggregated, which happens only when clients are lost, the server
-    aggregates.
+    If clients were lost, it can happen that no update is in flight but some are not aggregated: the server then
+    aggregates these.
     """
 
     is_replay = False
@@ -208,7 +208,7 @@ class LiveSchedule:
         self.round_size = 0
         self.checkpoint_requested = False
         self._pending = self._updates = 0  # updates since the last aggregation, and all
-        self._timed_aggregations = self._aggregations = 0  # those by the clock, and all
+        self._timed_aggregations = self._aggregations = 0  # timed ones, and all
         self._evaluations = self._checkpoints = 0  # evaluations and checkpoints that were due by the clock
         self._checkpoint_updates = 0  # updates at the last checkpoint
         self._next_aggregation = trigger.next_time(0.0, 0, seed) if trigger else inf

@@ -58,7 +58,7 @@ class ReplaySchedule:
         return 0.0
 
     def cancel(self, i: int) -> None:
-        """Nothing to do: the recorded order has only updates that came."""
+        """Nothing to do: only consumed updates are recorded."""
 
     def events(self, source: UpdateSource) -> Iterator[Event]:
         """The recorded events in order. Raises RunFailed where a client does not answer as it did."""
@@ -74,7 +74,7 @@ class ReplaySchedule:
             return found if found and found[1:] == (updates, aggregated) else None
 
         def incident(updates: int) -> ClientIncident | None:
-            """The client's failure there."""
+            """The refusal or loss after this many updates and before the next aggregation."""
             found = self._incidents[failed] if failed < len(self._incidents) else None
             return found if found and (found.updates, found.version) == (updates, aggregated) else None
 
@@ -97,7 +97,7 @@ class ReplaySchedule:
 
         yield from between(0)
         for count, (time, client, compute, exchange) in enumerate(self._updates, 1):
-            separate = self._timed or evaluation(count) or incident(count)  # something lies before the aggregation
+            separate = self._timed or evaluation(count) or incident(count)  # an event precedes the aggregation
             due = after(aggregated) == count and not separate
             aggregated += due
             update = self._receive(source, client)._replace(compute=compute, exchange=exchange)
@@ -122,7 +122,7 @@ class ReplaySchedule:
 def _incidents(run: Run) -> list[ClientIncident]:
     events, clients = run.events, run.updates.client
     if (events.kind == "rehosted").any():
-        text = "a run whose clients stayed where they were: clients that were moved went on from an older state"
+        text = "a run without rehosted clients: they continue from an older state, which it does not hold"
         raise ConfigError("run file", run.path, text)
     failures = events[events.kind.isin(["refused", "lost"])]
     lost = failures[(failures.kind == "lost") & (failures.updates >= 0)]

@@ -1,4 +1,4 @@
-"""The server's side of checkpoints: Chandy-Lamport snapshots of a running job, and what moving a client takes.
+"""The server's side of checkpoints: Chandy-Lamport snapshots of a running job, and moving clients to other ranks.
 
 A snapshot is taken between two events. The server saves its state and sends every rank a marker over the channel of the
 messages; a rank that receives the marker has processed what it was sent before, and saves each client's state and last
@@ -38,7 +38,7 @@ log = logging.getLogger("mpifl")
 
 
 class Checkpointer:
-    """Takes the checkpoints of a run; sums what the server consumes of each client, where clients may move."""
+    """Takes the checkpoints of a run; where clients may move, also sums the increments consumed from each client."""
 
     def __init__(
         self, writer: RunWriter, evaluator: Evaluator, ranks: ServerTransport, schedule: LiveSchedule,
@@ -68,7 +68,7 @@ class Checkpointer:
         if self.busy:
             self._record(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written", loop)
             return
-        # Otherwise their failure would be found when their updates are due: no part has them.
+        # Not only when their updates are due: no part of the checkpoint would contain these.
         for i, why in self._ranks.clients_on_dead_ranks():
             loop.client_failed(time_, i, why)
         self._began = time.perf_counter()
@@ -81,7 +81,7 @@ class Checkpointer:
         self.busy = True
 
     def _server_snapshot(self, time_: float, loop: ServerLoop) -> ServerSnapshot:
-        """The server now, but for the algorithm's state."""
+        """The server's present state, except the algorithm's."""
         measured, best, pending = self._evaluator.pending()
         evaluator = EvaluatorState(best, self._evaluator.reached, [PendingEvaluation(*each) for each in pending])
         rows = {**self._writer.counts(), "evaluations": self._evaluations + measured}
@@ -161,7 +161,7 @@ class Checkpointer:
         self._writer.append(EventRow(time_, kind, -1, text, loop.updates, loop.version))
 
     def finish(self, time_: float, loop: ServerLoop) -> None:
-        """Waits for the checkpoint in progress, as long as a client may take."""
+        """Waits for the checkpoint in progress, at most `faults.patience` seconds."""
         backoff, patience = Backoff(), loop.failures.faults.patience or inf
         end = time.perf_counter() + patience
         while self.busy:
@@ -189,11 +189,11 @@ class Checkpointer:
             sums[i] = [v.copy() for v in vectors]
 
     def rehost(self, i: int, time_: float, loop: ServerLoop) -> str:
-        """Has another rank host client i, from the last complete checkpoint; where, or "" where there is none."""
-        if self._committing:  # the set that is about to be the last one; the base of now may be removed with it
+        """Moves client i to another rank, restored from the last complete checkpoint; a clause that names it, or ""."""
+        if self._committing:  # once this set is complete, the one that `_base` describes may be removed
             self._committing.exception()
             self.poll(time_, loop)
-        if self.busy:  # it would have this client where it was
+        if self.busy:  # its parts would have this client on its old rank
             self._abandon(time_, f"client {i} moves", loop)
         saved = None
         if base := self._base:

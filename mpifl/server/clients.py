@@ -31,7 +31,7 @@ class ClientTable:
         self.accuracies = np.full(n, np.nan) if personal else None  # (n,) as last reported
 
     def deactivate(self, i: int, state: str) -> bool:
-        """Takes client i out of the run as `state`; whether its update was in flight."""
+        """Takes client i out of the run as `state`; returns whether its update was in flight."""
         self.inactive.add(i)
         self.state[i] = state
         if i in self.waiting:

@@ -32,8 +32,8 @@ class EvaluationRequest(NamedTuple):
 class Evaluator:
     """Evaluates models in order of submission and records the results.
 
-    Under the real clock a model is skipped where `QUEUE_LIMIT` others wait, and an event records that; a deterministic
-    run waits instead, and where a target accuracy may end it, it waits for every result.
+    Under the real clock a model is skipped if `QUEUE_LIMIT` others wait, and an event records that; a deterministic run
+    waits instead. If it has a target accuracy, a deterministic run waits for every result.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Evaluator:
         return self.reached
 
     def submit(self, request: EvaluationRequest) -> None:
-        """Queues a model, however many wait."""
+        """Queues a model, also beyond `QUEUE_LIMIT`."""
         self._pending.append((self._pool.submit(self._evaluate, request), request))
         self._submitted += 1
 
     def pending(self) -> tuple[int, float, list[EvaluationRequest]]:
-        """How many models have been evaluated, their BMTA, and those that wait. Raises what an evaluation raised."""
+        """The number of models evaluated, their BMTA, and the queued requests. Raises what an evaluation raised."""
         self._collect()
         return self._submitted - len(self._pending), self._best, [request for _, request in self._pending]
 
@@ -135,7 +135,7 @@ class Evaluator:
 
 
 class Evaluated(Protocol):
-    """What evaluates a model (`mpifl.problems`)."""
+    """The problem that a model is evaluated on (`mpifl.problems`)."""
 
     def evaluate(self, x: Vector) -> dict[str, float]: ...
 

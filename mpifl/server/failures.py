@@ -1,4 +1,4 @@
-"""Client failures: detects silent clients and decides what the server does about those that fail. Changes nothing."""
+"""Client failures: detects silent clients and decides how the server handles failed ones. Changes no client."""
 
 from __future__ import annotations
 
@@ -49,16 +49,17 @@ class ClientFailures:
         self._last_poll = time.perf_counter()
 
     def silent(self, transport: ServerTransport, patience: float) -> Iterator[Decision]:
-        """Decisions on clients that have not answered for longer than `patience` seconds, each made when asked for.
+        """Yields decisions on clients that have not answered for longer than `patience` seconds.
 
-        Called after every event; a clock that waits makes one each poll interval. More than POLL_INTERVAL between two
-        calls means that the server was busy and moved no large message: every client in flight has that much longer.
+        Called after every event; a waiting clock yields an idle event each poll interval. More than POLL_INTERVAL
+        between two calls means that the server was busy and transferred no large message: the patience of every client
+        in flight is extended by that time.
         """
         in_flight = self._clients.in_flight
         now = time.perf_counter()
         busy, self._last_poll = now - self._last_poll, now
         if busy > POLL_INTERVAL:
-            for i, since in list(in_flight.items()):  # but not before it was sent something
+            for i, since in list(in_flight.items()):  # its message may be younger than that
                 yield Decision(Action.WAIT, i, since=max(since, min(since + busy, now)))
         if now < self._silence_checked + POLL_INTERVAL:
             return
@@ -66,7 +67,7 @@ class ClientFailures:
         for i in list(in_flight):
             waited = now - in_flight.get(i, now)
             if waited > patience / 2 and transport.has_arrived(i):
-                yield Decision(Action.WAIT, i, since=now)  # consumed when it is due, which may take as long again
+                yield Decision(Action.WAIT, i, since=now)  # it may wait here as long again until it is due
             elif waited > patience:
                 yield Decision(Action.ABANDON, i)
                 yield self.failed(i, f"gave no answer for {patience:g} s")

@@ -48,7 +48,7 @@ class Checkpointer(Protocol):
         """Advances a snapshot in progress, without waiting."""
 
     def consumed(self, i: int, vectors: tuple[Vector, ...]) -> None:
-        """The server has consumed an update of client i."""
+        """Notes that the server has consumed an update of client i."""
 
     def rehost(self, i: int, time: float, loop: ServerLoop) -> str:
         """Moves client i to another rank; a clause that says where to, or "" where no rank can host it."""
@@ -106,7 +106,7 @@ class ServerLoop:
             self.transport.send(i, message, delay)
 
     def evaluate(self, time: float) -> bool:
-        """Evaluates the model as it is now; whether the run is to end."""
+        """Evaluates the present model; returns whether the run is to end."""
         accuracies = None if self.clients.accuracies is None else self.clients.accuracies.copy()
         return self._evaluate(time, self.updates, self.version, self.algorithm.model(self.server), accuracies)
 
@@ -126,9 +126,10 @@ class ServerLoop:
 
     # -- events --------------------------------------------------------------------------------------------------------
     def run(self, stopped: Callable[[], bool] = lambda: False, interrupted: Callable[[], bool] = lambda: False) -> bool:
-        """Runs to the end; False where it was interrupted before.
+        """Processes events until the run ends; returns False if it was interrupted.
 
-        Both callbacks are called after every event; an interrupted run takes a checkpoint where it can. Raises
+        Both callbacks are called after every event; an interrupted run takes a checkpoint if it has a
+        checkpointer. Raises
         RunFailed where no client is left, or the transport fails.
         """
         if not self._resumed:

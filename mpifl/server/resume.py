@@ -29,7 +29,7 @@ class ResumePoint:
 
     job: Job
     snapshot: ServerSnapshot
-    session: str | None  # of the run file, when it was read
+    session: str | None  # attribute of the run file when it was read
     passed: list[str]  # why newer checkpoints were passed over, a clause each
 
     def payload(self) -> ResumePayload:
@@ -48,7 +48,7 @@ def find_resume_point(path: Path) -> ResumePoint:
         if run.status == "completed":
             raise ConfigError("resume", path, "a run that was interrupted; this one is completed")
         if run.attrs.get("clock") == "replay":
-            raise ConfigError("resume", path, "a run; a replay is made again from the run that it repeats")
+            raise ConfigError("resume", path, "a run; repeat a replay from the run that it replays")
         _check_not_live(run)
         job = replace(job_from_dict(run.config), output=str(path))
         session = run.attrs.get("session")
@@ -57,7 +57,7 @@ def find_resume_point(path: Path) -> ResumePoint:
         why = f": {'; '.join(passed)}" if passed else ""
         raise ConfigError("resume", path, f"a run with a complete checkpoint in {folder_of(path)}{why}")
     for clause in passed:
-        log.warning("%s: going on from checkpoint %d", clause, checkpoint.number)
+        log.warning("%s: resuming from checkpoint %d", clause, checkpoint.number)
     return ResumePoint(job, checkpoint.server(), session, passed)
 
 
@@ -81,6 +81,6 @@ def _check_not_live(run: Run) -> None:
 
 
 def _modified(path: Path) -> int:
-    """When a file was last written to (ns); opened for it, since network file systems then ask their server."""
+    """When a file was last written to (ns). It is opened: network file systems then ask their server."""
     with path.open("rb") as file:
         return os.fstat(file.fileno()).st_mtime_ns

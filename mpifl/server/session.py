@@ -40,7 +40,7 @@ log = logging.getLogger("mpifl")
 
 @dataclass(eq=False)
 class Session:
-    """A run on rank 0, whose other ranks are ready. Raises nothing that it has not recorded."""
+    """One run on rank 0, once all ranks are ready. Errors are recorded in the run file before they are raised."""
 
     job: Job
     problem: Problem
@@ -128,7 +128,7 @@ class Session:
         log.error("%s: %s", what, error)
 
     def _end(self, status: str, code: int, x: np.ndarray | None, cpu: float) -> bool:
-        """Ends the ranks and closes the run file; whether it is complete. cpu: process_time at the start."""
+        """Ends the ranks and closes the run file; returns whether that is complete. cpu: process_time at the start."""
         writer = self.writer
         wall, cpu = time.perf_counter() - self._begin, time.process_time() - cpu
         writer.set_attr("wall_seconds", self._earlier + wall)
@@ -174,7 +174,7 @@ class Session:
             self.evaluator.close()
             self.writer.close(status, x)
         except RunFailed as error:
-            if status != "failed":  # else the reason is reported
+            if status != "failed":  # else the cause has been logged
                 self._report("the run failed", error)
             return False
         return True
@@ -186,7 +186,7 @@ class Session:
 
     def _interrupted(self) -> bool:
         """Whether a signal ends the run."""
-        if self.transport.signals and not self.signals.numbers:  # a signal to this rank may follow, and is the same one
+        if self.transport.signals and not self.signals.numbers:  # this rank may get the same one
             self.signals.numbers.append(self.transport.signals[0])
         return bool(self.signals.numbers)
 

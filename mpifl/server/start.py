@@ -1,4 +1,4 @@
-"""Starts a run on rank 0: loads the problem, sends ranks their clients, opens the run file, runs the server."""
+"""Starts a run on rank 0: loads the problem, sends each rank its clients, opens the run file, runs the server."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def run_server(
 ) -> Outcome:  # fmt: skip
     """Runs a job, repeats a recorded run, or resumes an interrupted one.
 
-    The caller ends ranks that are stuck. Raises ConfigError before the run starts; the other ranks are then still to be
-    released. `problem` saves the loading where several jobs share it; `signals` end the run.
+    Raises ConfigError before the run starts. In any case the caller releases the other ranks, and ends those that are
+    stuck. `problem`: already loaded, where several jobs share it. `signals`: end the run.
     """
     from mpifl.config.read import job_to_dict
     from mpifl.problems import ComputeResources, load
@@ -78,8 +78,8 @@ def run_server(
     payload = resumed.payload() if resumed else None
     facts: list[Any] = [dict(problem.prepare(resources))]
     if comm is None:
-        in_process, computes_with = _host_in_process(job, problem, x0, resources, payload)
-        facts = [computes_with]
+        in_process, compute = _host_in_process(job, problem, x0, resources, payload)
+        facts = [compute]
     else:
         resume = payload.to_dict() if payload else None
         facts += handshake.scatter_clients(job_to_dict(job), problem.meta, x0, n, problem.shard, resume)
@@ -96,7 +96,7 @@ def run_server(
 def _host_in_process(
     job: Job, problem: Problem, x0: np.ndarray, resources: ComputeResources, payload: ResumePayload | None
 ) -> tuple[InProcessTransport, Mapping[str, Any]]:
-    """A transport to clients in this process, and with what they compute. Raises ConfigError."""
+    """A transport to clients in this process, and the run file's facts on their computing. Raises ConfigError."""
     from mpifl.client import checkpoint
     from mpifl.client.worker import Worker
     from mpifl.problems import host

@@ -1,8 +1,8 @@
 """The content of a checkpoint: typed snapshots of the server and of the clients, and their layout in HDF5 files.
 
 A checkpoint has one file per rank, a part: that of rank 0 holds a `ServerSnapshot`, each other one the
-`ClientSnapshot`s of the clients that its rank hosts. The layout follows from the fields: what is added is a
-new field and the place that fills it, and a greater `FORMAT`. It is documented in docs/reference/checkpoint-format.md.
+`ClientSnapshot`s of the clients that its rank hosts. The layout follows from the fields: to store something
+else, add a field, fill it, and increase `FORMAT`. It is documented in docs/reference/checkpoint-format.md.
 
 Nothing is pickled: all values are numbers, booleans and texts. h5py is imported when the first part is written or read.
 """
@@ -73,25 +73,25 @@ class LoopState:
 
 @dataclass(frozen=True)
 class ClockState:
-    """The run's clock, and what it awaits; the lists have an item for each client whose update is to come."""
+    """The run's clock and the updates in flight; each list has an item for each of them."""
 
     time: float
     """s of the run's clock"""
     client: list[int]
     """clients, in the clock's order"""
     due: list[float]
-    """s of the run's clock: under the virtual clock when the update is due, under the real one when it was asked for"""
+    """s of the run's clock: virtual, when the update is due; real, when the message was sent"""
     compute: list[float]
     """s that the emulated computation takes; nan: not emulated"""
     exchange: list[float]
     """s that the emulated exchange of message and update takes; nan: not emulated"""
     late: bool = False
-    """real clock: the last event was due by the clock, and not an update"""
+    """real clock: the last event was a timed one, not an update"""
 
 
 @dataclass(frozen=True)
 class ScheduleState:
-    """What the live schedule counts."""
+    """The counters of the live schedule."""
 
     clock: ClockState
     """the run's clock"""
@@ -139,7 +139,7 @@ class PendingEvaluation:
 
 @dataclass(frozen=True)
 class EvaluatorState:
-    """The evaluations that are done are rows of the run file; these are not."""
+    """The evaluator: targets, and the evaluations that are not yet rows of the run file."""
 
     best: float
     """best mean accuracy of personal models so far; nan: none"""
@@ -160,7 +160,7 @@ class ServerSnapshot:
     session: str
     """id of the process that wrote it, as in the run file"""
     resumed_from: int
-    """number of the checkpoint that this process went on from; 0: of none"""
+    """number of the checkpoint that this process resumed from; 0: none"""
     time: float
     """s of the run's clock"""
     wall_seconds: float
@@ -179,7 +179,7 @@ class ServerSnapshot:
     """the algorithm's server state, by the names that the method gives"""
 
     def without_arrays(self) -> ServerSnapshot:
-        """All but models and the algorithm's state, which are as large as they are many."""
+        """The snapshot without models and the algorithm's state, which may be large."""
         return dataclasses.replace(self, algorithm={}, evaluator=dataclasses.replace(self.evaluator, pending=[]))
 
 
@@ -197,17 +197,17 @@ class UpdateSnapshot:
     version: int
     """of the message that it answers: aggregations before that was sent"""
     round: int
-    """of the message that it answers: how many messages the client had before"""
+    """of the message that it answers: earlier messages to the client"""
     norm: float
     """Euclidean, over all vectors"""
     compute: float
     """s that the computation took; nan: unknown"""
     busy: float
-    """s that the rank was at work for it"""
+    """s that the rank spent on it: computing, and evaluating the personal model"""
     accuracy: float
     """of the client's personal model on its own test rows, 0 to 1; nan: there is none"""
     refused: str
-    """why the update was not sent; empty: it was fit to be sent"""
+    """why the update was refused; empty: it was not"""
     hold: float
     """s that it is still held back"""
 
@@ -219,11 +219,11 @@ class ClientSnapshot:
     state: Mapping[str, np.ndarray] | None
     """the algorithm's client state, by the names that the method gives; None: the client could not be hosted"""
     objective: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """what the client's objective keeps itself: statistics of batch norm"""
+    """the state of the client's objective: statistics of batch norm"""
     update: UpdateSnapshot | None = None
     """None: it has sent none since it was started or moved, or it raised"""
     error: str = ""
-    """what it raised when it was last sent a message"""
+    """what it raised on its last message"""
 
 
 SCALARS = {"local_steps": "i8", "version": "i8", "round": "i8", "norm": "f8", "compute": "f8", "busy": "f8",
@@ -268,7 +268,7 @@ def check_part(path: Path, number: int, rank: int) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[dict[str, Any]]:
-    """What a part holds, and Unusable for all that is wrong with it."""
+    """Opens a part as a tree. Raises Unusable for whatever is wrong with it."""
     try:
         regular(path)
         with path.open("rb") as file:
@@ -284,7 +284,7 @@ def _opened(path: Path) -> Iterator[dict[str, Any]]:
             if type(version := tree.get("format")) is int and version != FORMAT:
                 raise other_format(path.name, version)
             if not all(type(tree.get(name)) is int for name in ("format", "number", "rank")):
-                raise ValueError("it does not say what it is")
+                raise ValueError("format, number or rank is missing")
             yield tree
     except (Unusable, MemoryError):
         raise
@@ -294,7 +294,7 @@ def _opened(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def regular(path: Path) -> int:
-    """The size of a file. OSError where it is none: opening a pipe would wait for its other end."""
+    """The size of a regular file. Raises OSError for anything else: opening a pipe would block."""
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(None, "not a file")
@@ -302,7 +302,7 @@ def regular(path: Path) -> int:
 
 
 def other_format(name: str, version: int) -> Unusable:
-    """For a format that this version does not read."""
+    """The error for a format that this version does not read."""
     age = "newer" if version > FORMAT else "older"
     return Unusable(f"is of {'a' if age == 'newer' else 'an'} {age} format: {name} has format {version}, this mpifl "
                     f"reads {FORMAT}")  # fmt: skip
@@ -380,7 +380,7 @@ def _value(name: str, node: Any, hint: Any) -> Any:
     raise ValueError(f"{name} is of another type")
 
 
-# -- clients as trees: what several have under one name is one dataset, with a row for each ----------------------------
+# -- clients as trees: one dataset for each name, with a row for each client -------------------------------------------
 def _clients_tree(clients: Mapping[int, ClientSnapshot]) -> dict[str, Any]:
     updates = {i: client.update for i, client in clients.items() if client.update}
     refused, errors = [u.refused for u in updates.values()], {i: c.error for i, c in clients.items() if c.error}
@@ -476,8 +476,8 @@ def _rows(table: Mapping[str, Any], wanted: set[int] | None) -> dict[int, dict[s
 
 
 def _numbers(stored: Any) -> list[int]:
-    """Different numbers of clients."""
+    """Client numbers. Raises ValueError if they are not distinct integers."""
     clients: list[int] = stored.read().tolist() if stored.dtype.kind == "i" and len(stored.shape) == 1 else [0, 0]
     if len(set(clients)) < len(clients):
-        raise ValueError("clients are not different numbers")
+        raise ValueError("client numbers are not distinct")
     return clients

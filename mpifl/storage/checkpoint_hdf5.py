@@ -94,7 +94,7 @@ def _write_array(file: BinaryIO, array: np.ndarray, dtype: np.dtype[Any]) -> Non
 
 
 class _Properties:
-    """Of what is created: no time stamps, names in UTF-8, order of creation kept, room at once and nothing in it."""
+    """Creation properties: no time stamps, UTF-8 names, creation order kept, space allocated early, no fill values."""
 
     def __init__(self) -> None:
         self.link = h5p.create(h5p.LINK_CREATE)
@@ -119,7 +119,7 @@ def _properties() -> _Properties:
 
 
 def _link(name: str) -> bytes:
-    """A name as a link's: all but what HDF5 has a meaning for stays as it is."""
+    """The HDF5 link name of a tree's name: only what has a meaning in HDF5 is escaped."""
     if name in ("", "."):
         return f"%{name and '2E'}".encode()
     return re.sub("[%/\0]", lambda found: f"%{ord(found[0]):02X}", name).encode()
@@ -131,7 +131,7 @@ def _name(link: str) -> str:
 
 
 class _Image(io.RawIOBase):
-    """A file in memory in which what was never written takes no room, with the methods that h5py calls."""
+    """A sparse file in memory, with the methods that h5py calls."""
 
     def __init__(self) -> None:
         self.size = self._position = 0
@@ -151,7 +151,7 @@ class _Image(io.RawIOBase):
     def flush(self) -> None: ...
 
     def _pieces(self, length: int) -> Iterator[tuple[int, int, int]]:
-        """(page, first byte in it, bytes) of the next `length` bytes, which are passed."""
+        """(page, first byte in it, bytes) of the next `length` bytes; advances past them."""
         while length:
             number, first = divmod(self._position, PAGE)
             count = min(length, PAGE - first)
@@ -215,7 +215,7 @@ def opened(path: Path) -> Iterator[dict[str, Any]]:
 def _read_group(group: h5py.Group, depth: int, room: list[int]) -> dict[str, Any]:
     """room: bytes that the data of all datasets may still have; no array is larger than the file."""
     if not depth:
-        raise ValueError("too many groups, one in another")
+        raise ValueError("groups are nested too deeply")
     tree: dict[str, Any] = {}
     for name in group.attrs:
         kind, shape = group.attrs.get_id(name).dtype, group.attrs.get_id(name).shape
@@ -225,7 +225,7 @@ def _read_group(group: h5py.Group, depth: int, room: list[int]) -> dict[str, Any
         tree[name] = bytes(value).decode() if kind.kind == "S" else value.item()
     for link in group:
         if not isinstance(group.get(link, getlink=True), h5py.HardLink):
-            raise ValueError(f"{link} is a link to elsewhere")
+            raise ValueError(f"{link} is not a hard link")
         value = group[link]
         if isinstance(value, h5py.Group):
             tree[_name(link)] = _read_group(value, depth - 1, room)

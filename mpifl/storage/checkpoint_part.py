@@ -38,7 +38,7 @@ class _Job(NamedTuple):
 
 
 class PartWriter:
-    """Writes the parts of rank `rank` into `folder`, which is made when it is needed. One thread calls."""
+    """Writes the parts of rank `rank` into `folder`, which is created when it is needed. Not thread-safe."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank = Path(folder), rank
@@ -71,7 +71,7 @@ class PartWriter:
             raise
 
     def save_made(self, number: int, make: Callable[[], PartContent]) -> None:
-        """Writes what `make` returns; that it cannot be made or stored is reported by `done` as well."""
+        """Writes the part that `make` returns; an error in making or storing it is reported by `done` as well."""
         self._begin()
         try:
             self.save(number, make())
@@ -85,7 +85,7 @@ class PartWriter:
         return finished
 
     def close(self) -> None:
-        """Ends the thread; what it has not begun to make durable is given up. A second call does nothing."""
+        """Ends the thread; parts that it has not begun to make durable are abandoned. A second call does nothing."""
         self._closing = True
         if self._thread is not None and self._thread.is_alive():
             self._queue.put(None)

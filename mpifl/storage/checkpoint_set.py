@@ -5,8 +5,8 @@
 
 Names that begin with a dot are temporary. The last two complete sets are kept.
 
-A run that resumes from checkpoint k writes k + 1 next. Sets with a higher number are then of a future that is undone:
-`undo` removes their manifests.
+A run that resumes from checkpoint k writes k + 1 next. Sets with a higher number belong to the undone part of
+the run: `undo` removes their manifests.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class Checkpoint:
 
     @property
     def ranks(self) -> list[int]:
-        """Those that saved a part, in order."""
+        """The ranks that saved a part, in order."""
         return sorted(self._parts)
 
     def check(self) -> None:
-        """Reads all of every part: all checksums first, then what is in them. Raises Unusable."""
+        """Reads every part: first all checksums, then the contents. Raises Unusable."""
         for rank in self.ranks:
             self._check_size(rank)
             name = part_name(self.number, rank)
@@ -139,21 +139,21 @@ def commit(
     write_durably(folder / _manifest_name(number), _encode(manifest))
     with contextlib.suppress(OSError):  # the folder's own name; the parent may not be ours to open
         sync_folder(folder.parent)
-    with contextlib.suppress(OSError):  # the set is valid; what stays now goes at the next commit
+    with contextlib.suppress(OSError):  # the set is valid; the next commit removes what remains
         _tidy(folder, manifest, resumed_from)
 
 
 def belongs(manifest: Manifest, run: str, session: str | None, resumed_from: int) -> bool:
     """Whether a checkpoint continues the rows of a run file, and is not of a part of the run that was undone.
 
-    run, session, resumed_from  of the file: its run, its writer, the checkpoint that this one went on from
+    run, session, resumed_from  of the file: its run, its writer, the checkpoint that this one resumed from
     """
     return manifest.run == run and (manifest.number <= resumed_from or manifest.session == session)
 
 
 def discard(folder: Path, number: int) -> None:
-    """Removes the parts of set `number`, unless it is valid: what was given up need not fill the disk."""
-    with contextlib.suppress(OSError):  # what stays goes at the next commit
+    """Removes the parts of set `number`, unless it is valid: an abandoned checkpoint must not fill the disk."""
+    with contextlib.suppress(OSError):  # the next commit removes what remains
         if number not in _numbers(folder):
             for path in folder.glob(f"{number:06d}.rank*"):
                 path.unlink(missing_ok=True)
@@ -162,10 +162,10 @@ def discard(folder: Path, number: int) -> None:
 def newest(
     folder: Path, run: str, mismatch: Callable[[Manifest], str] = lambda manifest: ""
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The newest complete checkpoint of `run` all of whose files are what was written; None where there is none.
+    """The newest complete checkpoint of `run` whose files all match its manifest, or None.
 
-    And a clause for each newer one that was passed over: "checkpoint 12 is damaged: 000012.rank3 is missing".
-    mismatch  says why one of the run cannot be taken: "is ..."; "" where it can
+    Also returns a clause for each newer one that was passed over: "checkpoint 12 is damaged: 000012.rank3 is missing".
+    mismatch  returns why a set of the run cannot be used, "is ...", or ""
     """
     try:
         numbers = _numbers(folder)
@@ -225,7 +225,7 @@ def _manifest_name(number: int) -> str:
 
 
 def _numbers(folder: Path) -> list[int]:
-    """Of the manifests, in order."""
+    """The numbers of the manifests, in order."""
     found = (MANIFEST.fullmatch(path.name) for path in folder.iterdir())
     return sorted(int(match[1]) for match in found if match and match[0] == _manifest_name(int(match[1])))
 
@@ -240,7 +240,7 @@ def _tidy(folder: Path, manifest: Manifest, resumed_from: int) -> None:
     """Removes all but this set and the last complete one before it that belongs to the same run.
 
     Parts of higher numbers stay, as they may be the next checkpoint's. Every writer of this set has finished what it
-    began before, so temporary files up to its number are those of the dead.
+    began before, so temporary files up to its number are those of killed processes.
     """
     number, parts = manifest.number, {part_name(manifest.number, rank) for rank in manifest.parts}
 
@@ -271,7 +271,7 @@ def _superfluous(name: str, number: int, before: int | None, parts: set[str]) ->
 
 @contextlib.contextmanager
 def _config_error(path: Path) -> Iterator[None]:
-    """Unusable as ConfigError."""
+    """Turns Unusable into ConfigError."""
     try:
         yield
     except Unusable as error:
@@ -283,7 +283,7 @@ BROKEN = (ValueError, TypeError, KeyError, OverflowError, RecursionError, Attrib
 
 
 def _encode(manifest: Manifest) -> bytes:
-    """The one way in which a manifest is written, so that one that is not written so is damaged."""
+    """The canonical encoding: a manifest that differs from it is damaged."""
     files = {
         str(rank): {"name": part_name(manifest.number, rank), "bytes": size, "crc32": crc}
         for rank, (size, crc) in sorted(manifest.parts.items())

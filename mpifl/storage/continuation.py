@@ -44,7 +44,7 @@ def continue_file(
     """
     with open_run(path) as old, new_file(path, overwrite=True) as file:
         if session is not None and old.attrs.get("session") != session:
-            raise ConfigError("run file", path, "one that no other process resumes; this one was resumed meanwhile")
+            raise ConfigError("run file", path, "one that no other process has resumed; this one was resumed meanwhile")
         _check_enough_rows(old, counts, len(states))
         kept = {name: old.attrs[name] for name in ("started", "id") if old.attrs.get(name)}
         create_datasets(file, {**attrs, **kept, "resumed_from": number}, clients, x, layout, version, states)

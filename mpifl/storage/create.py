@@ -41,7 +41,7 @@ def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
     try:
         refuse_existing(path, overwrite)
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # its errors say more than HDF5's
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # its errors are clearer than HDF5's
         file = _create(temporary)
         yield file
         rename(temporary, path, overwrite)
@@ -90,7 +90,7 @@ def rename(temporary: Path, path: Path, overwrite: bool) -> None:
 
 
 def error_reason(error: Exception) -> str:
-    """The operating system's message of an error, which HDF5 wraps in many words of its own."""
+    """The operating system's message of an error, without the text that HDF5 puts around it."""
     message = re.search(r"error message = '([^']*)'", str(error))
     return message[1] if message else getattr(error, "strerror", None) or str(error)
 

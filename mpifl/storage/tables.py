@@ -45,7 +45,7 @@ class UpdateRow(NamedTuple):
         Column(
             "f8",
             "time that the client computed, without testing a personal model: as the delay model `speed` gives it, "
-            "else as measured; NaN where a virtual clock does not know",
+            "else as measured; NaN under a virtual clock with another delay model",
             "s",
             missing=nan,
         ),
@@ -159,7 +159,7 @@ def _table(row: type, chunk: int = 0) -> Table:
     return Table(row, chunk, {name: hint.__metadata__[0] for name, hint in hints.items()})
 
 
-# Tables that grow. What a row refers to is in a table before its own.
+# Tables that grow. A row refers only to tables listed before its own.
 TABLES: dict[str, Table] = {
     "updates": _table(UpdateRow, 4096),
     "aggregations": _table(AggregationRow, 4096),
@@ -181,8 +181,13 @@ class Attribute(NamedTuple):
 ATTRIBUTES: dict[str, Attribute] = {
     "schema": Attribute(int, f"{SCHEMA}"),
     "id": Attribute(str, "of the run, drawn when it begins, kept when it is resumed; not in files of older versions"),
-    "session": Attribute(str, "of the process that writes the file, drawn when it begins or resumes the run; likewise"),
-    "resumed_from": Attribute(int, "number of the checkpoint that the run was resumed from; 0: of none; likewise"),
+    "session": Attribute(
+        str,
+        "of the process that writes the file, drawn when it begins or resumes the run; not in files of older versions",
+    ),
+    "resumed_from": Attribute(
+        int, "number of the checkpoint that the run was resumed from; 0: none; not in files of older versions"
+    ),
     "mpifl_version": Attribute(str, "of the package"),
     "name": Attribute(str, "of the job"),
     "algorithm": Attribute(str, "its name"),
@@ -200,14 +205,16 @@ ATTRIBUTES: dict[str, Attribute] = {
     ),
     "git_commit": Attribute(str, "of the installed source, with `-dirty`; empty where there is no git"),
     "started": Attribute(str, "ISO 8601 with microseconds and offset"),
-    "finished": Attribute(str, "likewise; empty until the end", "S40"),
+    "finished": Attribute(str, "as `started`; empty until the end", "S40"),
     "status": Attribute(str, ", ".join(f"`{status}`" for status in STATUSES), "S16"),
     "began": Attribute(float, "Unix time (s) at which the run's clock started; NaN until then", "f8"),
     "wall_seconds": Attribute(
         float, "s of wall time from the first message to the last event; NaN until the end", "f8"
     ),
-    "server_cpu_share": Attribute(float, "CPU time of rank 0 over that; likewise", "f8"),
-    "peak_rss_mb": Attribute(float, "largest resident memory of rank 0, MiB; likewise", "f8"),
+    "server_cpu_share": Attribute(
+        float, "CPU time of rank 0 divided by the wall time of this session; NaN until the end", "f8"
+    ),
+    "peak_rss_mb": Attribute(float, "largest resident memory of rank 0, MiB; NaN until the end", "f8"),
 }
 CHANGING = {name: attribute.dtype for name, attribute in ATTRIBUTES.items() if attribute.dtype}
 

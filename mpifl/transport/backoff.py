@@ -35,7 +35,7 @@ def _longest_pause() -> float:
 class Backoff:
     """Waits between two polls: yields the core ten times, then sleeps for 1 us, doubling to 1 ms.
 
-    Where ranks outnumber cores all pauses are longer, so that waiting ranks leave the cores to the others.
+    Where more than 16 ranks of a host share a core all pauses are longer, so that waiting ranks leave it to the others.
     """
 
     longest = _longest_pause()

@@ -1,4 +1,4 @@
-"""What every transport offers the server, and the clients of a rank."""
+"""The interfaces of a transport: the server's end and the clients' end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PartStatus(NamedTuple):
 
 
 class ClientError(NamedTuple):
-    """In place of an update: what a client raised, and where."""
+    """Returned instead of an update: what a client raised, and where."""
 
     text: str
 
@@ -51,7 +51,7 @@ class ServerTransport(UpdateSource, Protocol):
         """Whether client i's update or error has arrived; never waits."""
 
     def abandon_client(self, i: int) -> None:
-        """Waits for client i no more; an update that still arrives is dropped."""
+        """Stops waiting for client i; an update that still arrives is dropped."""
 
     def unreported_client_errors(self) -> set[int]:
         """Clients that have raised and that `pop_client_failures` has not returned."""
@@ -70,7 +70,7 @@ class ServerTransport(UpdateSource, Protocol):
         """Has every rank write its part of a checkpoint once it has processed the messages sent before."""
 
     def shut_down(self, code: int, timeout: float = inf) -> int:
-        """Ends the run on all ranks; how many updates were in flight and are dropped.
+        """Ends the run on all ranks; returns how many updates were in flight and are dropped.
 
         Ranks that send nothing for `timeout` seconds are left running.
         """
@@ -100,7 +100,7 @@ class ClientTransport(Protocol):
 
 
 class ResumableTransport(Protocol):
-    """What a rank's checkpoints need of a transport; the in-process one offers it as well."""
+    """The part of a clients' end that checkpoints use; the in-process transport implements it as well."""
 
     on_marker: Callable[[int], None]
     on_poll: Callable[[], None]

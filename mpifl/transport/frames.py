@@ -1,7 +1,7 @@
-"""Frames: what crosses the wire. A frame is one buffer, a header of 128 bytes and then room for vectors.
+"""The wire format. A frame is one buffer: a header of 128 bytes, then vectors.
 
-Vectors travel in the frame where all that a message may hold fit into `INLINE_BYTES`, so that one MPI message is all
-that an update costs; larger ones follow in messages of their own.
+If all vectors that a message may hold fit into `INLINE_BYTES` they travel in the frame, so that an update is one MPI
+message; larger ones follow in messages of their own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WITH_TEXT = frozenset([Kind.REFUSED, Kind.CLIENT_ERROR, Kind.PART_STATUS])
 
 
 class Header(NamedTuple):
-    """A frame's header. Here alone its fields and their layout are defined; what a kind does not use is 0."""
+    """A frame's header: the only definition of its fields. A field that a kind does not use is 0."""
 
     kind: int
     subject: int = 0  # the client; else the number of the checkpoint or signal, or the exit code
@@ -63,7 +63,7 @@ class Header(NamedTuple):
 
     @classmethod
     def of_update(cls, i: int, u: Update) -> Header:
-        """The header of an update of client i; that of one that was refused wants the length of its text."""
+        """The header of an update of client i; for a refused one the caller sets `length`, that of its text."""
         return cls(
             Kind.REFUSED if u.refused else Kind.UPDATE, i, len(u.vectors), u.round, 0, u.version, int(u.local_steps),
             0.0, u.norm, u.compute, u.busy, u.accuracy, tuple(u.numbers),

@@ -42,7 +42,7 @@ class Hello(NamedTuple):
     host: str
     process: int
     core_mask: int  # bit k: it may use core k
-    quota: float  # cores' worth of time that all its host's ranks get together
+    quota: float  # CPU quota in cores, of all ranks of its host together
 
 
 class RankResources(NamedTuple):
@@ -73,7 +73,7 @@ class Released(Exception):
 
 
 def host_name() -> str:
-    """This host's name; the node's as SLURM calls it, where it does."""
+    """This host's name: SLURM's name of the node if it is set."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
@@ -85,7 +85,7 @@ def own_hello() -> Hello:
 
 
 def _container_quota() -> float | None:
-    """Cores' worth of time that a container (control group) gets on this host, all its processes together."""
+    """The CPU quota, in cores, of this process's container (control group), for all its processes together."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return float(quota) / float(period)
@@ -110,7 +110,7 @@ def receive_setup(comm: MPI.Comm) -> ClientSetup:
 
 
 def report_ready(comm: MPI.Comm, facts: Mapping[str, Any]) -> None:
-    """Reports that this rank's clients are built, and with what they compute."""
+    """Reports that this rank's clients are built; facts: for the run file's attribute `compute`."""
     _reply(comm, {"facts": dict(facts)})
 
 
@@ -135,14 +135,14 @@ def await_release(comm: MPI.Comm) -> tuple[int, ConfigError | RunFailed | None]:
 
 
 def receive_json(comm: MPI.Comm) -> dict[str, Any]:
-    """The next text that rank 0 sends."""
+    """Receives the next JSON text from rank 0."""
     length = int(receive_array(comm, 1, np.int64)[0])
     found: dict[str, Any] = json.loads(receive_array(comm, length, np.uint8).tobytes())
     return found
 
 
 def receive_array(comm: MPI.Comm, shape: Any, dtype: Any) -> np.ndarray:
-    """The next array that rank 0 sends."""
+    """Receives the next array from rank 0."""
     from mpifl.transport.mpi import SETUP, wait
 
     wait(comm.Irecv(result := np.empty(shape, dtype), 0, SETUP))
@@ -150,7 +150,7 @@ def receive_array(comm: MPI.Comm, shape: Any, dtype: Any) -> np.ndarray:
 
 
 def receive_arrays(comm: MPI.Comm, specs: Sequence[Any]) -> list[np.ndarray]:
-    """The next arrays that rank 0 sends, which `array_specs` describes."""
+    """Receives the next arrays from rank 0; specs: their `array_specs`."""
     return [receive_array(comm, *spec) for spec in specs]
 
 
@@ -159,7 +159,7 @@ def _reply(comm: MPI.Comm, reply: dict[str, Any]) -> None:
 
     text = json.dumps(reply).encode()
     if len(text) > REPLY_BYTES:
-        text = json.dumps({"error": ["rank", comm.rank, "a shorter message: this one is too long to send"]}).encode()
+        text = json.dumps({"error": ["rank", comm.rank, "an error message that is short enough to send"]}).encode()
     wait(comm.Isend(text.ljust(REPLY_BYTES), 0, SETUP))
 
 
@@ -176,7 +176,7 @@ class Handshake:
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         self.comm = comm
         self._hellos: list[Hello] = []
-        self._replies: tuple[list[bytearray], list[MPI.Request]] | None = None  # being received; left by an interrupt
+        self._replies: tuple[list[bytearray], list[MPI.Request]] | None = None  # in progress, also after an interrupt
         self._sends: list[MPI.Request] = []  # likewise
         self._quarantined: list[MPI.Request] = []  # to ranks that have died: MPI may still use their buffers
 
@@ -190,7 +190,7 @@ class Handshake:
         self, job: dict[str, Any], meta: dict[str, Any], x0: np.ndarray, clients: int,
         shard: Callable[[int], Sequence[np.ndarray]], resume: dict[str, Any] | None = None,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """Sends every client's shard to its rank and waits until all clients are built; what each rank computes with.
+        """Sends every client's shard to its rank and waits until all clients are built; returns each rank's facts.
 
         job, meta, resume: JSON-able. Raises ConfigError for the first rank that fails; all are then still to be
         released.
@@ -223,7 +223,7 @@ class Handshake:
         self.gather_hellos()
         config = [error.key, str(error.value), error.expected] if isinstance(error, ConfigError) else None
         self._send_to_each_alive({"code": code, "error": config or (error and [str(error)])}, stuck)
-        if self._replies:  # of no use, but another command may follow
+        if self._replies:  # discarded, so that another command may follow
             self._gather()
 
     def _send_to_each_alive(self, text: dict[str, Any], stuck: Collection[int] = ()) -> None:

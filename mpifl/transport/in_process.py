@@ -25,10 +25,10 @@ class Trainer(Protocol):
 
 
 class InProcessTransport:
-    """Both ends in one (`base.ServerTransport`): messages reach the trainer without a wire.
+    """Both ends of a transport in one (`base.ServerTransport`): messages are passed to the trainer in memory.
 
-    Clients compute when they are sent a message, or where they can compute together, when an update is asked for. In a
-    checkpoint they are the clients of rank 1.
+    A client computes when it is sent a message; clients that can compute together do so when an update is asked for. A
+    checkpoint has them as clients of rank 1.
     """
 
     def __init__(self, trainer: Trainer, clients: int = 0) -> None:
@@ -36,8 +36,8 @@ class InProcessTransport:
         self._messages: dict[int, tuple[Message, float, float]] = {}  # client -> message, delay (s), when it was sent
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
-        self._errors: dict[int, str] = {}  # clients that raised, and what, until that is due
-        self._failures: list[tuple[int, str]] = []  # those that are due, until `pop_client_failures` returns them
+        self._errors: dict[int, str] = {}  # client -> what it raised, until its update is due
+        self._failures: list[tuple[int, str]] = []  # due errors, until `pop_client_failures` returns them
         self.rank_of = [1] * clients
         self.live_ranks, self.unresponsive_ranks, self.stuck_ranks = {1}, set[int](), set[int]()
         self.part_statuses: list[PartStatus] = []
@@ -102,7 +102,7 @@ class InProcessTransport:
         self.on_poll()
 
     def has_arrived(self, i: int) -> bool:
-        """Always: a client of this process computes when it is its turn."""
+        """True: a client of this process computes when its update is asked for."""
         return True
 
     def shut_down(self, code: int, timeout: float = inf) -> int:
@@ -145,9 +145,9 @@ class InProcessTransport:
         """Nothing to do: a client of this process always answers."""
 
     def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
-        """None: there is one process."""
+        """Empty: there is one process."""
         return []
 
     def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
-        """Nowhere: there is one process."""
+        """Returns "": there is no other rank."""
         return ""

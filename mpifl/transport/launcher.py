@@ -29,8 +29,8 @@ def communicator() -> MPI.Comm | None:
         # Open MPI's MPI_Finalize waits for all ranks, at times for dead ones too (its issue 11404); ours have sent
         # their last message by then.
         os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
-    # Where mpirun keeps the job alive without the dead, a rank that dies while MPI starts leaves the others waiting
-    # inside it: the default action of this signal ends them.
+    # Where mpirun keeps a job alive when ranks die, a rank that dies while MPI starts leaves the others waiting inside
+    # MPI: the default action of this signal ends them.
     signal.alarm(MPI_START_TIMEOUT)
     from mpifl.transport.mpi import MPI
 
@@ -66,7 +66,7 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
 def abort_all_ranks(comm: MPI.Comm, code: int) -> None:
     """Ends all ranks at once, with this exit code as far as the launcher passes it on."""
     sys.stdout.flush()
-    if is_fault_tolerant():  # there MPI_Abort ends its caller alone, unseen by the others; a death is noticed by them
+    if is_fault_tolerant():  # with ULFM MPI_Abort ends only its caller, unnoticed; a killed rank is detected
         os.kill(os.getpid(), signal.SIGKILL)
     comm.Abort(code)
 

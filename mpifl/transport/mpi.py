@@ -71,7 +71,7 @@ class SendQueue:
             self._on_error(error)
 
     def poll(self) -> None:
-        """Tests two sends, for each one that is started: old models are freed soon after their last send."""
+        """Tests two sends; called for each send that is started, so that old models are freed soon."""
         for _ in range(min(2, len(self._sends))):
             try:
                 done = MPI.Request.Testall(self._sends[0][0])
@@ -84,12 +84,12 @@ class SendQueue:
                 self._sends.rotate(-1)
 
     def forget_ranks(self, dead: set[int]) -> None:
-        """Waits no more for sends to ranks that have died."""
+        """Stops waiting for sends to ranks that have died."""
         self._quarantined += [entry for entry in self._sends if entry[2] in dead]
         self._sends = deque(entry for entry in self._sends if entry[2] not in dead)
 
     def drain(self) -> None:
-        """Waits for all."""
+        """Waits for all sends."""
         backoff = Backoff()
         while self._sends:
             self.poll()

@@ -109,9 +109,9 @@ class MPIClientTransport:
         return Received(header, arrival, [self._comm.Irecv(b, 0, DATA + i) for b in arrival.buffers])
 
     def _receive(self, wait: bool) -> Header | None:
-        """The header of the next frame, sending held updates as they fall due; None where none is there.
+        """The header of the next frame, or None; sends held updates as they fall due.
 
-        While all updates of the rank are held back, only the end of the run can arrive: it polls less often.
+        While the updates of all its clients are held back, no message to them can arrive: it polls less often.
         """
         if not self._receiving:
             self._frame_receive.Start()
@@ -163,7 +163,7 @@ class MPIClientTransport:
             self._flush(-inf)
 
     def _flush(self, until: float) -> None:
-        """Sends what was held back until then, as far as it is ready, and frees what has been sent."""
+        """Sends updates held back until `until` (perf_counter) or earlier, if ready, and frees sent ones."""
         while self._held and self._held[0][0] <= until:
             self._due.append(heappop(self._held)[2])
         while self._due and self._due[0].vectors.ready():
@@ -177,7 +177,7 @@ class MPIClientTransport:
         self._test_sends()
 
     def _test_sends(self) -> None:
-        """Tests two sends, for each one that is started: the server receives them in an order of its own."""
+        """Tests two sends; called for each send that is started. The server receives them in any order."""
         for _ in range(min(2, len(self._sending))):
             if MPI.Request.Testall(self._sending[0][0]):
                 self._sending.popleft()[1].vectors.release()

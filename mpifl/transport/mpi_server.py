@@ -67,10 +67,10 @@ class MPIServerTransport:
         self._sends = SendQueue(self._handle_death)
         self._quarantined: list[object] = []  # buffers that MPI may still write for a dead rank
         self._closed: set[int] = set()  # ranks that have sent their last frame
-        self._errors: dict[int, str] = {}  # clients that failed, and why, until that is due
-        self._failures: list[tuple[int, str]] = []  # those that are due, until `pop_client_failures` returns them
+        self._errors: dict[int, str] = {}  # client -> why it failed, until its update is due
+        self._failures: list[tuple[int, str]] = []  # due errors, until `pop_client_failures` returns them
         self.unresponsive_ranks: set[int] = set()
-        # Ranks that a client has left, by client: what they still send of it is recognised by the rank that it is from.
+        # Client -> ranks that no longer host it; what they still send for it is recognised by its source rank.
         self._left: dict[int, set[int]] = {}
         self._rank_error = ""  # why a rank cannot continue, until it is raised
         self.part_statuses: list[PartStatus] = []
@@ -79,7 +79,7 @@ class MPIServerTransport:
         for rank in range(1, comm.size):
             self._receive_frame(rank)
 
-    # -- out -----------------------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------------------
     def send(self, i: int, message: Message, delay: float) -> None:
         buffers = self._format.pack(Header.of_message(i, message, delay), message.vectors)
         self._send(buffers, self.rank_of[i], i)
@@ -111,7 +111,7 @@ class MPIServerTransport:
         self._sends.start(lambda: [self._comm.Isend(b, rank, SETUP) for b in buffers], buffers, rank)
         return f"to rank {rank}"
 
-    # -- in ------------------------------------------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------------------------------
     def _receive_vectors(self, key: tuple[int, int]) -> None:
         """Starts the receives of an announced update into a free buffer."""
         try:
@@ -120,7 +120,7 @@ class MPIServerTransport:
             self._handle_death(error)
 
     def _progress(self, receive_vectors: bool) -> bool:
-        """Handles what has arrived, without waiting; whether anything had. Raises RunFailed for a rank's error."""
+        """Handles what has arrived, without waiting; returns whether anything had. Raises RunFailed."""
         while receive_vectors and self._announced and self._pool.free:
             self._receive_vectors(next(iter(self._announced)))
         try:
@@ -177,7 +177,7 @@ class MPIServerTransport:
         self._receive_frame(rank)
 
     def _receive_text(self, rank: int, length: int) -> str:
-        """The text that follows a frame; what there is of it, where the rank dies."""
+        """The text that follows a frame; incomplete if the rank dies."""
         text = bytearray(length)
         if length:
             try:
@@ -234,7 +234,7 @@ class MPIServerTransport:
             self._pool.free.append(self._slots.pop(i))
 
     def poll(self) -> None:
-        """Handles what has arrived, without waiting; receives no large vectors, of which `receive_from` chooses."""
+        """Handles what has arrived, without waiting; large vectors are left to `receive_from`, which chooses."""
         while self._progress(receive_vectors=False):
             pass
 
@@ -242,7 +242,7 @@ class MPIServerTransport:
     def _handle_death(self, error: MPI.Exception) -> None:
         """Forgets what is in flight to or from ranks that have died. Raises the error where none has."""
         died = dead_ranks(self._comm) & self.live_ranks
-        if not died and error.Get_error_class() != MPI.ERR_PROC_FAILED:  # else it is of a rank that is forgotten
+        if not died and error.Get_error_class() != MPI.ERR_PROC_FAILED:  # else it is of a rank already handled
             raise error
         self.live_ranks -= died
         for rank in died:
@@ -296,7 +296,7 @@ class MPIServerTransport:
     def shut_down(self, code: int, timeout: float = inf) -> int:
         for rank in sorted(self.live_ranks):
             self._send(self._format.pack(Header(Kind.STOP, code)), rank)
-        for i in [i for i in self._slots if i not in self._ready]:  # in use when the run broke off
+        for i in [i for i in self._slots if i not in self._ready]:  # being consumed when the run failed
             self.release_update(i)
         dropped, backoff, end = 0, Backoff(), time.perf_counter() + timeout
         while (running := self.live_ranks - self._closed) or self._pool.slots or self._ready or self._announced:
@@ -367,7 +367,7 @@ class ReceivePool:
         return tuple(self._buffers[slot][:count])
 
     def abandon(self, which: Callable[[int, int], bool]) -> None:
-        """Waits no more for the updates of some (client, rank)."""
+        """Stops waiting for the updates of the (client, rank) pairs that `which` selects."""
         for slot in [slot for slot, (i, rank, *_) in self.slots.items() if which(i, rank)]:
             del self.slots[slot]
             for k in self._range(slot, self._format.vectors):

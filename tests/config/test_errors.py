@@ -111,7 +111,7 @@ WRONG = [
     ("clock.delay={name: speed, noise: true}", "clock.delay.noise=True", "one of none, exponential"),
     ("clock.delay={name: speed, exchnge: 1}", "clock.delay.exchnge=1", "nearest is clock.delay.exchange"),
     ("clock.delay={name: speed, seconds: 1}", "clock.delay.seconds=1", "nearest is clock.delay"),
-    ("algorithm=asypfl", "clock.delay=exponential", "speed: this method is told the times of computing"),
+    ("algorithm=asypfl", "clock.delay=exponential", "speed: this method needs separate times of computing"),
     ("stop=null", "stop=None", "time"),
     ("stop={}", "stop=None", "at least one of time, updates, accuracy"),
     ("stop.time=0", "stop.time=0", "above 0"),

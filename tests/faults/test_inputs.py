@@ -86,7 +86,7 @@ def test_what_is_not_damaged_is_taken(
     [
         (Reply(0, ""), {"out/a"}, ""),
         (Reply(2, "mpifl: job=x: no such file\n"), set(), ""),
-        (Reply(0, "mpifl: checkpoint 3 is damaged: going on from checkpoint 2\n"), set(), ""),
+        (Reply(0, "mpifl: checkpoint 3 is damaged: resuming from checkpoint 2\n"), set(), ""),
         (Reply(None, "died: exit code -11"), set(), "died"),
         (Reply(1, ""), set(), "exit code 1"),
         (Reply(3, "Traceback (most recent call last):\n"), set(), "traceback"),

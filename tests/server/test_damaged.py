@@ -64,7 +64,7 @@ def test_a_damaged_checkpoint(interrupted: tuple[Path, Path], capsys: pytest.Cap
     capsys.readouterr()
     assert mpifl("resume", path) == 0
     err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "checkpoint 3 is damaged" in err and "going on from checkpoint 2" in err, err
+    assert err.count("\n") == 1 and "checkpoint 3 is damaged" in err and "resuming from checkpoint 2" in err, err
     assert not differing(whole, path, but=("events",))
     with open_run(path) as file:
         (text,) = file.events.text[file.events.kind == "resumed"]

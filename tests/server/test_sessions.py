@@ -51,7 +51,7 @@ def test_a_checkpoint_that_comes_back(
         shutil.copytree(aside, folder_of(path), dirs_exist_ok=True)
     assert mpifl("resume", path) == 0
     err = capsys.readouterr().err
-    undone = "checkpoint 3 is of a part of the run that was undone: going on from checkpoint 2"
+    undone = "checkpoint 3 is of a part of the run that was undone: resuming from checkpoint 2"
     assert (undone in err) != removed, err
     assert not differing(whole, path, but=("events",))
 
@@ -88,7 +88,7 @@ def test_two_resumes_at_once(
     found: dict[Path, bytes] = {}
     monkeypatch.setattr(RunWriter, "resumed", other)
     assert mpifl("resume", path) == 2
-    assert capsys.readouterr().err.endswith("one that no other process resumes; this one was resumed meanwhile\n")
+    assert capsys.readouterr().err.endswith("one that no other process has resumed; this one was resumed meanwhile\n")
     assert found == {p: p.read_bytes() for p in path.parent.rglob("*") if p.is_file()}
     assert not differing(whole, path, but=("events",))
 
