@@ -39,7 +39,7 @@ run: .venv/.run
 
 # The tests that start MPI run one after the other on one of these processes, the others beside them.
 PROCESSES ?= 2
-PYTEST = .venv/bin/pytest -n $(PROCESSES) --dist loadgroup --junitxml build/tests.xml
+PYTEST = .venv/bin/pytest -n $(PROCESSES) --junitxml build/tests.xml
 
 test: check
 	MPIFL_MPIEXEC=$(MPIRUN) $(PYTEST)

@@ -9,6 +9,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # b
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
+from xdist.scheduler import LoadScopeScheduling  # noqa: E402
 
 import tests.tiers  # noqa: E402
 
@@ -16,9 +17,14 @@ settings.load_profile("short")  # --hypothesis-profile=full replaces it
 assert tests.tiers
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start MPI run one after the other, in one process of pytest-xdist (--dist loadgroup)."""
-    for item in items:
-        if item.get_closest_marker("mpi") or item.get_closest_marker("slurm"):
-            item.add_marker(pytest.mark.xdist_group("mpi"))
+class Files(LoadScopeScheduling):  # type: ignore[misc]
+    """A file's tests run in one process of pytest-xdist, as they share fixtures; those that start MPI all in one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "mpi" if path.startswith(("tests/mpi/", "tests/faults/", "tests/slurm/")) else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    return Files(config, log)

@@ -213,7 +213,7 @@ def likely(mutation: Mutation) -> list[str]:
 def first_failure(place: Path, marks: str, paths: list[str], ignored: list[str]) -> str:
     """The first test that fails, "timeout", or "" where all pass."""
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-m", marks]
-    words += paths or ["-n", "2", "--dist", "loadgroup", *(f"--ignore={path}" for path in ignored)]
+    words += paths or ["-n", "2", *(f"--ignore={path}" for path in ignored)]
     env = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(words, cwd=place, env=env, capture_output=True, text=True, timeout=TIMEOUT)

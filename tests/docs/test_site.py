@@ -19,7 +19,7 @@ import yaml
 from tests.docs.pages import PAGES, ROOT, name
 
 pytest.importorskip("material", reason="the site's generator is not installed: pip install -e .[docs]")
-pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="session")

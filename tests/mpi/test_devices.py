@@ -79,6 +79,7 @@ def on_devices(run: Start, ranks: int, *commands: tuple[str, list[Any]]) -> dict
     return copies
 
 
+@pytest.mark.long
 def test_staged_vectors_arrive_whole(run: Start, tmp_path: Path) -> None:
     """On two ranks with clients, with copies that end late and in any order, and with MPI reading and writing tensors:
     the bits of the run in which nothing is staged."""
