@@ -126,7 +126,7 @@ class Pool:
         return buffer
 
     def give(self, buffer: np.ndarray, done: Done | None = None) -> None:
-        """Takes a buffer back, which is free when `done`, if that is given, says so."""
+        """Takes a buffer back; it is free at once, or when `done` returns true."""
         if done:
             self._copied.append((done, buffer))
         elif id(buffer) in self._pinned:

@@ -1,4 +1,4 @@
-"""The signals that end a run: the first one lets it save itself, the second acts as if there were no run."""
+"""The signals that end a run: at the first the run saves a checkpoint, the second has its previous action."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SignalRecorder:
         self.restore_handlers()
 
     def record(self) -> None:
-        """From now on there is a run, which reads `numbers` and saves itself."""
+        """From now on signals are collected in `numbers`, for the run to read, instead of raised."""
         self._recording = True
 
     def _catch(self, number: int, frame: FrameType | None) -> None:

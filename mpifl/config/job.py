@@ -19,7 +19,7 @@ class Clock(Config):
     """What decides the order in which updates are consumed."""
 
     mode: Literal["real", "virtual"] = "real"
-    """real: as updates arrive; virtual: as the delay model says, the same on any number of ranks"""
+    """real: as updates arrive; virtual: by the delay model, the same on any number of ranks"""
     delay: Delay = field(default_factory=NoDelay)
     """how long a client takes from one contact to the next: a delay model"""
 

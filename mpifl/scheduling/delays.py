@@ -42,7 +42,7 @@ class Delay(Config):
         raise NotImplementedError
 
     def split_times(self, clients: int, seed: int) -> SplitTimes | None:
-        """Likewise, computing and exchanging apart, for the work that a message asks for; or None."""
+        """The computing and exchanging times of each contact, by the work of its message; None if not separate."""
         return None
 
 

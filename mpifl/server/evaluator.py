@@ -38,7 +38,7 @@ class Evaluator:
 
     def __init__(
         self,
-        problem: Evaluated,
+        problem: EvaluatedProblem,
         writer: RunWriter,
         *,
         deterministic: bool,
@@ -134,7 +134,7 @@ class Evaluator:
             self._pool.shutdown()
 
 
-class Evaluated(Protocol):
+class EvaluatedProblem(Protocol):
     """The problem that a model is evaluated on (`mpifl.problems`)."""
 
     def evaluate(self, x: Vector) -> dict[str, float]: ...

@@ -51,7 +51,7 @@ class Checkpointer(Protocol):
         """Notes that the server has consumed an update of client i."""
 
     def rehost(self, i: int, time: float, loop: ServerLoop) -> str:
-        """Moves client i to another rank; a clause that says where to, or "" where no rank can host it."""
+        """Moves client i to another rank; returns a clause that names it, or "" where no rank can host it."""
 
 
 # (time, updates, version, model, (n,) the clients' accuracies or None) -> the run is to end
@@ -215,7 +215,7 @@ class ServerLoop:
             self.checkpointer.poll(time, self)
 
     def client_failed(self, time: float, i: int, reason: str) -> None:
-        """Acts on client i, which cannot answer on its rank, as `faults` says. Raises RunFailed where the run ends."""
+        """Handles a failure of client i on its rank, by the policy `faults`. Raises RunFailed where the run ends."""
         if i not in self.clients.inactive:
             self._apply(time, self.failures.failed(i, reason))
 

@@ -37,7 +37,7 @@ class Unusable(Exception):
 # -- the server --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ClientTableState:
-    """The server's table of the n clients; a list has an item for each client unless it says otherwise."""
+    """The server's table of the n clients; a list has an item for each client unless noted."""
 
     state: list[str]
     """live, lost or aside"""

@@ -58,7 +58,7 @@ class PartWriter:
         temporary = self._folder / f".{part_name(number, self._rank)}.{next(self._names)}"
         file: BinaryIO | None = None
         try:
-            self._folder.mkdir(exist_ok=True)  # not its parent: a file system that vanished is not made anew
+            self._folder.mkdir(exist_ok=True)  # not its parent, which is missing if the file system vanished
             file = temporary.open("x+b")
             write_part(file, number, self._rank, content)
             file.flush()

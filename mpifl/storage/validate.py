@@ -36,7 +36,7 @@ def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, 
                 raise ValueError(f"no column {name}/{field}")
         rows[name] = min(lengths)
     if len({file["clients"][name].shape for name in CLIENTS.columns}) > 1:
-        raise ValueError("clients of different number")
+        raise ValueError("columns of clients differ in length")
     _model(file, closed)
     return rows
 
@@ -89,7 +89,7 @@ def _stored(dataset: h5py.Dataset) -> bool:
 def _model(file: h5py.File, closed: bool) -> None:
     x = _column(_member(file, "model", h5py.Group), "x", "f8", closed)
     if x.dtype.kind != "f" or not isinstance(int(x.attrs["version"]), int):
-        raise ValueError("model/x is no model")
+        raise ValueError("model/x is not a vector of floats with a version")
     for name, shape in _list(x.attrs["layout"], "layout"):
         if not isinstance(name, str) or not all(type(size) is int for size in shape):
             raise ValueError("attribute layout is no list of names and shapes")

@@ -165,7 +165,7 @@ class RunWriter:
         descriptor = self._try(lambda: self._write_counted(counts))
         if descriptor is not None:
             try:
-                os.fsync(descriptor)  # without the lock: the heartbeat goes on, however long the disk takes
+                os.fsync(descriptor)  # without the lock, so that a slow disk does not stop the heartbeat
                 sync_folder(self.path.parent)
             except OSError as error:
                 self._error = error

@@ -62,7 +62,7 @@ class ServerTransport(UpdateSource, Protocol):
     def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
         """Moves client i to another rank; returns a clause that names it, or "" where there is none.
 
-        saved     which checkpoint has its snapshot (`client.checkpoint.ResumePayload`); None: it starts anew
+        saved     which checkpoint has its snapshot (`client.checkpoint.ResumePayload`); None: its initial state
         consumed  for each vector in the algorithm's `increment_of`, the sum of what was consumed of it since
         """
 

@@ -58,7 +58,10 @@ CHANGES = [
     ),
     (replaced("updates/client", lambda g, n: g.create_dataset(n, data=np.zeros(10))), "/updates/client is no column"),
     (replaced("clients/state", lambda g, n: g.create_dataset(n, data=np.zeros(3))), "/clients/state is no column"),
-    (replaced("clients/rank", lambda g, n: g.create_dataset(n, data=np.zeros(2, int))), "clients of different number"),
+    (
+        replaced("clients/rank", lambda g, n: g.create_dataset(n, data=np.zeros(2, int))),
+        "columns of clients differ in length",
+    ),
     (replaced("model/x", lambda g, n: g.create_dataset(n, data="text")), "model/x is no column"),
     (replaced("model/x", lambda g, n: g.__setitem__(n, h5py.SoftLink("/model/x"))), ""),
     (attribute("status", None), "status None"),
