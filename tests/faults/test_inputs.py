@@ -19,7 +19,7 @@ from tests.faults.fuzz_kinds import KINDS
 from tests.faults.harness import FULL
 
 NAMES = [name for name, kind in KINDS.items() if FULL or not kind.torch]
-SHORT = 150  # inputs of the short pass, about
+SHORT = 100  # inputs of the short pass, about
 
 pytestmark = pytest.mark.timeout(3600 if FULL else 120)
 

@@ -22,7 +22,6 @@ from tests.storage.resumer import counts
 from tests.storage.test_live import ROOT, Start, consistent, start
 from tests.storage.test_resumed import fill, resumed
 from tests.storage.test_writer import writer
-from tests.tiers import examples
 
 __all__ = ["start"]
 
@@ -64,7 +63,7 @@ def test_a_row_is_read_or_not_whatever_is_resumed(start: Start) -> None:
     try:
         seen = []
         with open_run(path) as run:
-            for _ in range(examples(200)):
+            for _ in range(200):
                 run.refresh()
                 seen.append((run.status, consistent(run)))
     finally:
