@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
 from mpifl.config.job import Faults
 from mpifl.errors import first_and_last_line
-from mpifl.server.clients import ClientTable
+from mpifl.server.clients import ASIDE, LOST, ClientTable
 from mpifl.transport.base import ServerTransport
 
 log = logging.getLogger("mpifl")
@@ -44,6 +45,7 @@ class ClientFailures:
 
     def __init__(self, faults: Faults, clients: ClientTable) -> None:
         self.faults, self._clients = faults, clients
+        self.refused_updates = 0  # of all clients, in this session
         self._logged: set[str] = set()  # last lines of tracebacks
         self._silence_checked = 0.0  # perf_counter
         self._last_poll = time.perf_counter()
@@ -86,7 +88,17 @@ class ClientFailures:
 
     def refused(self, i: int, reason: str) -> Decision:
         """Decides on client i, whose update was refused before it left the client."""
+        self.refused_updates += 1
         count = self._clients.refused[i]
         if count < self.faults.refusals:
             return Decision(Action.RESEND, i)
         return Decision(Action.SET_ASIDE, i, f"{count} updates refused in a row: {reason}")
+
+    def notes(self) -> list[str]:
+        """Clauses of the run's final line: clients that are not live, updates refused; only what is not zero."""
+        states = Counter(self._clients.state)
+        counts = [f"{states[state]:,} {state}" for state in (LOST, ASIDE) if states[state]]
+        notes = [f"of {self._clients.n:,} clients {', '.join(counts)}"] if counts else []
+        if count := self.refused_updates:
+            notes.append(f"{count:,} update{'s' if count > 1 else ''} refused")
+        return notes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from typing import Any
 
@@ -52,11 +52,11 @@ def progress_bar(stop: Any, evaluator: Evaluator, updates: int) -> ProgressBar |
     return ProgressBar(stop, evaluator, updates) if sys.stderr.isatty() else None
 
 
-def summary(updates: int, seconds: float, latest: Mapping[str, float]) -> str:
-    """A run in one line; seconds of the run's clock; latest: evaluated metrics."""
+def summary(updates: int, seconds: float, latest: Mapping[str, float], notes: Sequence[str] = ()) -> str:
+    """A run in one line; seconds of the run's clock; latest: evaluated metrics; notes: clauses at the end."""
     rate = f" ({updates / seconds:,.0f} a second)" if seconds else ""
     parts = [f"{updates:,} updates in {seconds:.4g} s{rate}"]
     for key, text in (("train_loss", "train loss {:.4f}"), ("test_accuracy", "test accuracy {:.2%}")):
         if not isnan(latest.get(key, nan)):
             parts.append(text.format(latest[key]))
-    return ", ".join(parts)
+    return "; ".join([", ".join(parts), *notes])

@@ -118,7 +118,7 @@ class Session:
             complete = self._end(status, code, x, cpu)
         if not complete:
             status, code = "failed", 3
-        line = summary(self.loop.updates, self.loop.time, self.evaluator.latest)
+        line = summary(self.loop.updates, self.loop.time, self.evaluator.latest, self._notes())
         line = f"{self.job.output}: {status}, {line}{self._resume_hint(status)}"
         return Outcome(self.job.output, status, code, line, self._error, frozenset(self.transport.stuck_ranks))
 
@@ -178,6 +178,10 @@ class Session:
                 self._report("the run failed", error)
             return False
         return True
+
+    def _notes(self) -> list[str]:
+        """Clauses of the final line on what a reader of the result has to know; none after an ordinary run."""
+        return self.loop.failures.notes()
 
     def _resume_hint(self, status: str) -> str:
         if status == "completed" or not self.checkpointer or not self.checkpointer.complete:

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from mpifl.config.job import Faults
 from mpifl.server import progress
+from mpifl.server.clients import ASIDE, LOST, ClientTable
+from mpifl.server.failures import ClientFailures
 from mpifl.storage.tables import UpdateRow
 
 
@@ -33,3 +36,18 @@ def test_rate_and_staleness_are_those_since_the_resume(monkeypatch: pytest.Monke
     # Drawn every 0.2 s: the last time is after 199 updates.
     last = screen.getvalue().split("\r")[-1]
     assert "49.9/60" in last and "10 updates/s, staleness 3.0, loss 0.250" in last, last
+
+
+def test_D_the_final_line_counts_lost_clients_and_refused_updates_where_there_are_any() -> None:
+    clients = ClientTable(128)
+    failures = ClientFailures(Faults(), clients)
+    assert failures.notes() == []
+    for i in range(51):
+        clients.deactivate(i, LOST if i < 48 else ASIDE)
+    for _ in range(1127):
+        failures.refused(60, "the update is not finite")
+    line = progress.summary(20, 10.0, {"train_loss": 0.25}, [*failures.notes(), "a note"])
+    assert line.split("; ") == [
+        "20 updates in 10 s (2 a second), train loss 0.2500", "of 128 clients 48 lost, 3 aside",
+        "1,127 updates refused", "a note",
+    ]  # fmt: skip
