@@ -163,12 +163,15 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    from mpifl.config.listing import KINDS
+    from mpifl.config.listing import KINDS, overview
 
-    kind, *names = args.arguments or [""]
+    if not args.arguments:
+        print(overview())
+        return
+    kind, *names = args.arguments
     if kind not in KINDS or len(names) > 1:
-        raise ConfigError("list", " ".join(args.arguments) or "''", f"one of {', '.join(KINDS)}, and perhaps one name")
-    print(KINDS[kind](names[0] if names else None))
+        raise ConfigError("list", " ".join(args.arguments), f"one of {', '.join(KINDS)}, and perhaps one name")
+    print(KINDS[kind].show(names[0] if names else None))
 
 
 class Command(NamedTuple):
@@ -190,7 +193,9 @@ COMMANDS = {
         {"--follow": {"action": "store_true", "help": "keep printing a live run's new evaluations"}},
     ),
     "list": Command(
-        _list, "algorithms|data|models|jobs|delays|triggers [NAME]", "what a job can name, each option with its meaning"
+        _list,
+        "[KIND [NAME]]",
+        "what a job can name: algorithms, data, partitions, models, clocks, delays, triggers, faults, jobs, ...",
     ),
     "report": Command(
         _report,

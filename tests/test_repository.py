@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -62,6 +63,13 @@ def test_slow_imports_wait_for_their_use(path: Path) -> None:
     if not name(path).startswith(LAZY):
         assert not {module.partition(".")[0] for module in found} & SLOW
         assert not any(module.startswith("mpifl.problems.torch") for module in found)
+
+
+@pytest.mark.parametrize("folder", ["algorithms", ""], ids=["algorithms", "package"])
+def test_files_stay_small(folder: str) -> None:
+    """The median length of the files is under 100 lines: a method is one short file."""
+    lengths = [len(path.read_text().splitlines()) for path in (ROOT / "mpifl" / folder).rglob("*.py")]
+    assert len(lengths) > 20 and statistics.median(lengths) < 100
 
 
 def test_importing_mpifl_is_light() -> None:

@@ -7,20 +7,28 @@ import inspect
 import json
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
 from mpifl.algorithms.participation import Trigger
-from mpifl.config.job import Job
+from mpifl.config.job import Checkpoint, Clock, Evaluate, Faults, Job, Stop
 from mpifl.config.read import job_to_dict
 from mpifl.config.registry import FAMILIES, import_class
 from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, has_bounds, hints, members
+from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig
 
 Row = tuple[str, str, str]  # key, default, meaning with the allowed values
+
+
+def overview() -> str:
+    """Everything that a job can name, with a line each."""
+    parts = [f"{name}\n{textwrap.indent(kind.overview(), '  ')}" for name, kind in KINDS.items()]
+    return "\n\n".join([*parts, "mpifl list KIND [NAME] prints the options, for example: mpifl list algorithms area"])
 
 
 def algorithms(name: str | None = None) -> str:
@@ -38,21 +46,6 @@ def data(name: str | None = None) -> str:
     return parts if name else f"{parts}\n\nproblems (problem.KEY)\n{_options(ProblemConfig)}"
 
 
-def models(name: str | None = None) -> str:
-    """The models and the distributions of their initial values."""
-    return _families({"model": "models", "init": "initial models"}, name)
-
-
-def delays(name: str | None = None) -> str:
-    """The delay models."""
-    return _families({"delay": "delay models"}, name)
-
-
-def triggers(name: str | None = None) -> str:
-    """The options of the aggregation trigger, or those of a user's own trigger."""
-    return _section("trigger", name) if name else f"trigger: {{KEY: VALUE}}\n{_options(Trigger)}"
-
-
 def jobs(name: str | None = None) -> str:
     """The job files with the first comment line of each."""
     folder = Path("jobs") if Path("jobs").is_dir() else Path(__file__).parents[2] / "jobs"
@@ -60,14 +53,17 @@ def jobs(name: str | None = None) -> str:
     return _table(found) if found else f"no job files in {folder}"
 
 
-KINDS: dict[str, Callable[[str | None], str]] = {
-    "algorithms": algorithms,
-    "data": data,
-    "models": models,
-    "jobs": jobs,
-    "delays": delays,
-    "triggers": triggers,
-}
+def section(key: str, cls: type, name: str | None = None) -> str:
+    """The options of a section that has one class, or the one of this name. Raises ConfigError for no such option."""
+    if key in FAMILIES and name and ":" in name:  # a user's own class
+        return _section(key, name)
+    rows = list(_rows(cls))
+    if name is None:
+        return f"{key}: {_summary(cls)}\n" + textwrap.indent(_table(rows), "  ")
+    found = [row for row in rows if row[0] == name.removeprefix(f"{key}.")]
+    if not found:
+        raise ConfigError("name", name, f"one of {', '.join(row[0] for row in rows)}")
+    return _table(found)
 
 
 def annotated_yaml(job: Job) -> str:
@@ -92,7 +88,7 @@ def _annotated(section: Any, values: dict[str, Any], indent: str) -> Iterator[st
         yield from (f"{indent}{line}\n" for line in rest)
 
 
-def _families(families: dict[str, str], name: str | None) -> str:
+def _families(families: dict[str, str], name: str | None = None) -> str:
     """All members of some families, or the one of this name."""
     if name is None:
         return "\n\n".join(
@@ -165,3 +161,42 @@ def _summary(thing: Any) -> str:
 def _comment(path: Path) -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
     return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+
+
+class Kind(NamedTuple):
+    """One kind of thing that a job can name."""
+
+    overview: Callable[[], str]  # all of its kind, a line each
+    show: Callable[[str | None], str]  # all with their options, or the one of this name
+
+
+def _classes(**families: str) -> Kind:
+    """The kind of classes that a section selects by `name`: their families, with a title each."""
+    return Kind(partial(_names, *families), partial(_families, families))
+
+
+def _plain_section(key: str, cls: type) -> Kind:
+    """The kind of a section that has one class."""
+    return Kind(lambda: _table([(f"{key}.{name}", *row) for name, *row in _rows(cls)]), partial(section, key, cls))
+
+
+def _names(*keys: str) -> str:
+    """The names of some families with a line each."""
+    families = [(key, FAMILIES[key]) for key in keys]
+    return _table([(f"{key}: {each}", _summary(own.find(each))) for key, own in families for each in own.names()])
+
+
+KINDS: dict[str, Kind] = {
+    "algorithms": Kind(algorithms, algorithms),
+    "data": Kind(partial(_names, "data"), data),
+    "partitions": _classes(partition="partitions"),
+    "models": _classes(model="models", init="initial models"),
+    "clocks": _plain_section("clock", Clock),
+    "delays": _classes(delay="delay models"),
+    "triggers": _plain_section("trigger", Trigger),
+    "stop": _plain_section("stop", Stop),
+    "evaluate": _plain_section("evaluate", Evaluate),
+    "checkpoint": _plain_section("checkpoint", Checkpoint),
+    "faults": _plain_section("faults", Faults),
+    "jobs": Kind(jobs, jobs),
+}

@@ -11,6 +11,8 @@ import pytest
 
 from mpifl import __version__
 from mpifl.cli import COMMANDS, main
+from mpifl.config.listing import KINDS
+from mpifl.config.registry import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "jobs" / "quickstart.yaml"
@@ -30,7 +32,7 @@ WRONG = [
     ("run {job} seed=x", "seed=x: an integer"),
     ("check {job} seed=1 stpo=3", "stpo=3: no such key; the nearest is stop"),
     ("check", "check='': a JOB.yaml first"),
-    ("list", "list='': one of algorithms, data, models, jobs"),
+    ("list faults los", "name=los: one of lost, norm, refusals"),
     ("list algorithm", "list=algorithm: one of algorithms"),
     ("list algorithms are", "name=are: did you mean area"),
     ("list data mnsit", "name=mnsit: .*did you mean mnist"),
@@ -88,11 +90,33 @@ def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         ("list models uniform", "half_width "),
         ("list models constant", "value  1.0 "),
         ("list jobs", "quickstart.yaml "),
+        ("list partitions dirichlet", "alpha "),
+        ("list clocks mode", "real: as updates arrive"),
+        ("list triggers tests.config.own:Fibonacci", "start "),
+        ("list faults patience", "seconds of wall time"),
     ],
 )
 def test_list(line: str, holds: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(line.split()) == 0
     assert holds in capsys.readouterr().out
+
+
+def test_list_without_a_kind_lists_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every kind with a heading, and every class that a section of a job can name, with a line each."""
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line for line in lines if line and not line.startswith((" ", "mpifl list"))} == {*KINDS}
+    said = {line.strip().split("  ")[0] for line in lines}
+    for key, family in FAMILIES.items():
+        assert {name if key == "algorithm" else f"{key}: {name}" for name in family.names()} <= said, key
+    options = {"clock.mode", "clock.delay", "trigger.every", "trigger.bernoulli", "faults.lost", "stop.accuracy"}
+    assert options <= said and "jobs/quickstart.yaml" in said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_of_each_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", kind]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 2
 
 
 def test_list_tells_options_of_the_choices_apart(capsys: pytest.CaptureFixture[str]) -> None:
