@@ -134,11 +134,14 @@ def _load_problem(job: Job) -> Problem:
 
 
 # -- what the command line uses as well --------------------------------------------------------------------------------
-def job_yaml(job: Job) -> str:
-    """A job as YAML, complete, with bounds and allowed values as comments; as a file it loads to an equal job."""
+def job_yaml(job: Job, load_data: bool = False) -> str:
+    """A job as YAML, complete, with bounds and allowed values as comments; as a file it loads to an equal job.
+
+    load_data: read the data as well, and add what it holds as a comment. Raises ConfigError where it cannot be read.
+    """
     from mpifl.config.listing import annotated_yaml
 
-    return annotated_yaml(job)
+    return annotated_yaml(job, _load_problem(job) if load_data else None)
 
 
 class Task(NamedTuple):

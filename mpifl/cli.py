@@ -133,7 +133,7 @@ def _run(args: argparse.Namespace) -> api.Task:
 
 
 def _check(args: argparse.Namespace) -> None:
-    print(api.job_yaml(_load("check", args.arguments)), end="")
+    print(api.job_yaml(_load("check", args.arguments), args.data), end="")
 
 
 def _replay(args: argparse.Namespace) -> api.Task:
@@ -183,7 +183,12 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "run": Command(_run, "JOB.yaml [key=value ...]", "run a job, under mpirun or in one process"),
-    "check": Command(_check, "JOB.yaml [key=value ...]", "validate a job and print it with everything filled in"),
+    "check": Command(
+        _check,
+        "JOB.yaml [key=value ...]",
+        "validate a job and print it with everything filled in, and the effective step of a client",
+        {"--data": {"action": "store_true", "help": "load the data too, and print its rows, clients and parameters"}},
+    ),
     "resume": Command(_resume, "RUN.h5", "continue a run from its last complete checkpoint, on any number of ranks"),
     "replay": Command(_replay, "RUN.h5 [output=FILE.h5]", "run again in the recorded order of arrivals, bit for bit"),
     "show": Command(

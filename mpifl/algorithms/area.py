@@ -41,6 +41,9 @@ class Area(LocalTraining):
 
     increment_of = ("y",)
 
+    def update_weights(self, clients: Clients) -> float | None:
+        return 1 / clients.n if isinstance(self.step_schedule, Constant) else None
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         alpha = self.step_schedule.coefficients(self.step_size, self.local_steps, self.trigger, clients)
         return State(x=x0.copy(), u=0 * x0, k=0, n=clients.n, alpha=np.array(alpha), past_sum=0 * x0, events_at_x=0)

@@ -45,6 +45,9 @@ class AsyncCommSgd(LocalTraining):
         if isinstance(self.gap, Sequence) and len(self.gap) != clients:
             raise ConfigError("gap", f"{len(self.gap)} values", f"one number, or {clients}, one per client")
 
+    def update_weights(self, clients: Clients) -> float:
+        return 1 / clients.n
+
     def steps(self, seed: int, i: int, contact: int) -> int:
         """The local steps of a contact of client i; a function of (seed, i, contact) alone."""
         gap = self.gap[i] if isinstance(self.gap, Sequence) else self.gap

@@ -32,6 +32,11 @@ class AsyncFedAvg(LocalTraining):
     """reply to a sender before or after the aggregation that it triggers, or deferred to the next one; with every: 1,
     after returns each client its own model, unmixed"""
 
+    def update_weights(self, clients: Clients) -> float | None:
+        if self.rule in ("replace", "delta-over-buffer"):
+            return 1 / self.trigger.every if self.trigger.every else None
+        return 1 / clients.n
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         last = dict.fromkeys(range(clients.n), x0) if self.rule == "server-memory" else {}
         return State(x=x0.copy(), sum=0 * x0, count=0, n=clients.n, last=last)

@@ -37,6 +37,9 @@ class AsyncSgd(LocalTraining):
     def aggregation_trigger(self) -> Trigger:
         return Trigger(every=1)
 
+    def update_weights(self, clients: Clients) -> float:
+        return 1.0
+
     def eta(self, tau: int, n: int) -> float:
         """The step eta_t for a gradient of delay tau; n is the concurrency, the number of clients."""
         eta = self.step_size

@@ -59,6 +59,9 @@ class AsyPFL(LocalTraining):
         if self.local_epochs is not None and "theorem" in self.indicators.name + self.step_schedule.name:
             raise ConfigError("local_epochs", self.local_epochs, "null: the theorems count E in local steps")
 
+    def update_weights(self, clients: Clients) -> np.ndarray | None:
+        return clients.shares if isinstance(self.step_schedule, Decayed) else None
+
     def participation(self, clients: Clients, seed: int) -> CohortSampler | None:
         return CohortSampler(clients.n, clients.n, seed) if self.mode == "synchronous" else None
 

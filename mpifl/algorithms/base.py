@@ -230,6 +230,13 @@ class Algorithm(Config):
         """g(x) of an algorithm that minimises f + g; evaluations add it to the training loss."""
         return 0.0
 
+    def effective_steps(self, clients: Clients) -> np.ndarray | None:
+        """(n,) how far one local step of client i moves the global model, as a multiple of its gradient there.
+
+        Of an update without staleness, at the start of the run; `mpifl check` prints it. None: not a fixed multiple.
+        """
+        return None
+
     def needs_timings(self) -> bool:
         """Whether `receive` reads `Update.compute` and `Update.exchange`."""
         return False

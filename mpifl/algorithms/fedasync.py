@@ -35,6 +35,9 @@ class FedAsync(LocalTraining):
     def aggregation_trigger(self) -> Trigger:
         return Trigger(every=1)
 
+    def update_weights(self, clients: Clients) -> float:
+        return self.mixing
+
     def discount(self, tau: int) -> float:
         """s(tau), 1 for tau = 0 and non-increasing."""
         a, b = self.staleness_a, self.staleness_b

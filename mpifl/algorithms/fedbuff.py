@@ -37,6 +37,11 @@ class FedBuff(LocalTraining):
         super().validate(clients)
         self.aggregation.check_members(self.trigger.every)
 
+    def update_weights(self, clients: Clients) -> float | None:
+        if self.trigger.every is None or self.aggregation.needs_all_vectors:
+            return None
+        return (self.step_size if self.server_step is None else self.server_step) / self.trigger.every
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         return State(x=x0.copy(), buffer=0 * x0, count=0, received={})
 

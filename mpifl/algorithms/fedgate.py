@@ -34,6 +34,9 @@ class FedGate(GradientTracking):
 
     sums = ("D",)
 
+    def update_weights(self, clients: Clients) -> np.ndarray | float | None:
+        return self.member_weights(clients, self.server_step)
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         return State(x=x0.copy(), D=0 * x0, samples=clients.samples, seed=clients.seed, resets=0, reset_pending=0)
 

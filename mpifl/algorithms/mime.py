@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import Momentum, Sgd, Solver, Svrg
 from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, TwoPhaseRounds
@@ -34,6 +36,9 @@ class Mime(TwoPhaseRounds):
     sums = ("x_sum", "c_sum")
 
     # -- server --------------------------------------------------------------------------------------------------------
+    def update_weights(self, clients: Clients) -> np.ndarray | float | None:
+        return self.member_weights(clients, 1 - self.momentum)
+
     def participation(self, clients: Clients, seed: int) -> CohortSampler:
         return replace(super().participation(clients, seed), repeat=1 if self.lite else 2)
 

@@ -35,6 +35,9 @@ class Scaffold(SampledRounds):
     sums = ("dx",)  # dc has fixed weights, which do not change when a member is lost
     increment_of = ("", "c")
 
+    def update_weights(self, clients: Clients) -> np.ndarray | float | None:
+        return self.member_weights(clients, self.server_step)
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         p = clients.shares if self.weights == "samples" else np.full(clients.n, 1 / clients.n)
         return State(x=x0.copy(), c=0 * x0, dx=0 * x0, dc=0 * x0, p=p, samples=clients.samples)

@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from tabulate import tabulate
 
+from mpifl.algorithms import Clients
 from mpifl.algorithms.participation import Trigger
 from mpifl.config.job import Checkpoint, Clock, Evaluate, Faults, Job, Stop
 from mpifl.config.read import job_to_dict
@@ -20,7 +22,7 @@ from mpifl.config.registry import FAMILIES, import_class
 from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, has_bounds, hints, members
 from mpifl.errors import ConfigError
-from mpifl.problems import ProblemConfig
+from mpifl.problems import Problem, ProblemConfig
 
 Row = tuple[str, str, str]  # key, default, meaning with the allowed values
 
@@ -66,9 +68,42 @@ def section(key: str, cls: type, name: str | None = None) -> str:
     return _table(found)
 
 
-def annotated_yaml(job: Job) -> str:
-    """A job as YAML, with the allowed values and bounds of each option in a comment."""
-    return "".join(_annotated(job, job_to_dict(job), ""))
+def annotated_yaml(job: Job, problem: Problem | None = None) -> str:
+    """A job as YAML, with the allowed values and bounds of each option in a comment.
+
+    Comments at the end: with `problem`, what its data holds; and the effective step of a client, where it has one.
+    """
+    notes = [*([data_note(problem)] if problem else []), step_note(job, problem)]
+    return "".join([*_annotated(job, job_to_dict(job), ""), *(f"# {note}\n" for note in notes if note)])
+
+
+def data_note(problem: Problem) -> str:
+    """The numbers of rows, clients and parameters of a problem, in one line."""
+    least, most = int(problem.samples.argmin()), int(problem.samples.argmax())
+    smallest, largest = (f"{problem.samples[i]:,} (client {i})" for i in (least, most))
+    rows, clients = f"{problem.samples.sum():,} training rows", f"{problem.clients:,} clients"
+    return f"data: {rows} of {clients}, from {smallest} to {largest}; model: {problem.d:,} parameters (d)"
+
+
+def step_note(job: Job, problem: Problem | None = None) -> str:
+    """By how much one local step of a client moves the global model, in one line; "" where that is not defined."""
+    text = "effective step: one local step of a client moves the global model by {} times its gradient"
+    if problem is None and job.problem.clients is None:
+        known = job.algorithm.effective_steps(Clients(np.ones(2))) is not None
+        return "effective step: --data prints it, since the number of clients is in the data" if known else ""
+    samples = problem.samples if problem else np.ones(job.problem.clients or 1)
+    steps = job.algorithm.effective_steps(Clients(samples, seed=job.seed))
+    if steps is None:
+        return ""
+    least, most = int(steps.argmin()), int(steps.argmax())
+    if problem and steps[least] < steps[most]:
+        return text.format(f"{steps[least]:.4g} (client {least}) to {steps[most]:.4g} (client {most})")
+    size: float = getattr(job.algorithm, "step_size", steps[0])
+    line = f"{text.format(f'{steps[0]:.4g}')}, step_size {size:.4g} times {steps[0] / size:.4g}"
+    unequal = job.algorithm.effective_steps(Clients(np.arange(1.0, len(samples) + 1)))
+    if problem or unequal is None or np.allclose(unequal, unequal[0]):
+        return line
+    return f"{line}, for a client with the mean number of rows (--data reads the numbers)"
 
 
 def _annotated(section: Any, values: dict[str, Any], indent: str) -> Iterator[str]:

@@ -65,6 +65,47 @@ def test_check_prints_a_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert capsys.readouterr().out == first
 
 
+STEP = "# effective step: one local step of a client moves the global model by "
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [  # quickstart: area, n = 128 clients, step_size 100; 1,497 rows in near-iid parts of 2 to 463
+        ("", "0.006104 times its gradient, step_size 100 times 6.104e-05, for a client with the mean number of rows"),
+        ("--data", f"{100 * 2 / 1497 / 128:.4g} (client 3) to {100 * 463 / 1497 / 128:.4g} (client 127) times"),
+        ("algorithm.step_weights=one", f"{100 / 128:.4g} times its gradient, step_size 100 times 0.007812\n"),
+        ("algorithm.step_weights=one --data", f"{100 / 128:.4g} times its gradient, step_size 100 times 0.007812\n"),
+        ("algorithm=fedavg", f"{0.1 / 128:.4g} times its gradient, step_size 0.1 times"),
+        ("algorithm={name:async-sgd,step_size:3}", "3 times its gradient, step_size 3 times 1\n"),
+    ],
+)
+def test_check_prints_the_effective_step(changes: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [part.replace(":", ": ").replace(",", ", ") for part in changes.split()]
+    assert main(["check", str(QUICKSTART), *arguments]) == 0
+    assert STEP + says in capsys.readouterr().out
+
+
+def test_check_prints_no_step_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(QUICKSTART), "algorithm=fedpd"]) == 0
+    assert "effective step" not in capsys.readouterr().out
+    assert main(["check", str(QUICKSTART), "problem={data: leaf}"]) == 0
+    assert "--data prints it, since the number of clients is in the data" in capsys.readouterr().out
+
+
+def test_check_loads_the_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """With --data: rows, clients, smallest and largest part, parameters; code 2 in one line where it is missing."""
+    assert main(["check", str(QUICKSTART), "--data"]) == 0
+    out = capsys.readouterr().out
+    found = "1,497 training rows of 128 clients, from 2 (client 3) to 463 (client 127); model: 640 parameters (d)"
+    assert f"# data: {found}\n" in out
+    (tmp_path / "again.yaml").write_text(out)
+    assert main(["check", str(tmp_path / "again.yaml"), "--data"]) == 0
+    assert capsys.readouterr().out == out
+    assert main(["check", str(QUICKSTART), f"problem={{data: mnist, root: {tmp_path}, clients: 4}}", "--data"]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1 and str(tmp_path) in err
+
+
 def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")][:-1] == [

@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-from mpifl.algorithms.base import Algorithm
+import numpy as np
+
+from mpifl.algorithms.base import Algorithm, Clients
 from mpifl.config.types import Bounds, Config, PositiveFloat, PositiveInt
 from mpifl.objective import Objective, Vector, clone
 
@@ -180,9 +182,27 @@ class LocalTraining(Algorithm):
         With a server factor 1/n and one local step, steps alpha * w_i minimise sum_i w_i f_i; the tables of AREA
         (arXiv 2405.10123) are reproduced with `samples`.
         """
-        n, share = objective.clients, objective.share
+        factor = self._step_factor(objective.clients, objective.share)
+        return (self.step_size if step_size is None else step_size) * factor
+
+    def _step_factor(self, n: int, share: Any) -> Any:
+        """w_i of a client with the share s_i/S of all rows: a number, or (n,) for the shares of all clients."""
         weights = {"one": 1.0, "samples": share, "uniform": 1 / n, "relative": n * share}
-        return (self.step_size if step_size is None else step_size) * weights[self.step_weights]
+        return weights[self.step_weights]
+
+    def update_weights(self, clients: Clients) -> np.ndarray | float | None:
+        """(n,) or one number: the weight with which a change of client i's model enters the global model.
+
+        None: it has no fixed weight, or the global model is not made of the clients' models alone.
+        """
+        return None
+
+    def effective_steps(self, clients: Clients) -> np.ndarray | None:
+        """(n,) step_size w_i times `update_weights`."""
+        weights = self.update_weights(clients)
+        if weights is None:
+            return None
+        return np.broadcast_to(self.step_size * self._step_factor(clients.n, clients.shares) * weights, (clients.n,))
 
     def cumulative_step(self, objective: Objective, steps: int) -> float:
         """The total step length of `steps` steps: (x - y)/v if all steps from x to y went along the same v.

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import numpy as np
+
 from mpifl.algorithms.base import Clients, State, Update
 from mpifl.algorithms.common.local_solver import LocalTraining, StepWeights
 from mpifl.algorithms.common.robust import Aggregation, Mean, aggregate_vectors
@@ -32,6 +34,13 @@ class SynchronousRounds(LocalTraining):
 
     def participation(self, clients: Clients, seed: int) -> CohortSampler:
         return CohortSampler(clients.n, clients.n, seed)
+
+    def member_weights(self, clients: Clients, factor: float = 1.0) -> np.ndarray | float | None:
+        """(n,) or one number: `factor` times the weight of client i's update in a round's mean.
+
+        None: the weight depends on who the other members are.
+        """
+        return factor * (clients.shares if self.weights == "samples" else 1 / clients.n)
 
     def begin_round(self, server: State, members: list[int]) -> None:
         """Sets `server.weights`, {i: weight}, of sum 1 over the round's members; a client drawn twice counts twice."""
@@ -65,6 +74,12 @@ class SampledRounds(SynchronousRounds):
         shares = clients.shares if self.sampling == "samples" else None
         return CohortSampler(self.cohort or clients.n, clients.n, seed, shares)
 
+    def member_weights(self, clients: Clients, factor: float = 1.0) -> np.ndarray | float | None:
+        size = self.cohort or clients.n
+        if self.weights == "uniform":
+            return factor / size
+        return factor * clients.shares if self.sampling == "uniform" and size == clients.n else None
+
 
 @dataclass(frozen=True)
 class ModelAveraging(SampledRounds):
@@ -79,6 +94,9 @@ class ModelAveraging(SampledRounds):
             text = f"uniform with {self.aggregation.name}: a client drawn twice is one member, so m is not known"
             raise ConfigError("sampling", self.sampling, text)
         self.aggregation.check_members(self.cohort or clients)
+
+    def update_weights(self, clients: Clients) -> np.ndarray | float | None:
+        return None if self.aggregation.needs_all_vectors else self.member_weights(clients)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         return State(x=x0.copy(), sum=0 * x0, samples=clients.samples, received={})
@@ -101,11 +119,12 @@ class ModelAveraging(SampledRounds):
 class TwoPhaseRounds(SampledRounds):
     """Base of algorithms that average gradients in one phase, and local solutions that use the average in the next.
 
-        Their server state has `phase`, one of Sampling = Literal["uniform", "samples"]
-
-    GRADIENT, SOLVE, BOTH, and `has_x`: {i: True} for the clients that sent a
-        gradient at x, and so have x in the next phase. Other members, new or rolled back, are sent x as well.
+    Their server state has `phase`, one of GRADIENT, SOLVE, BOTH, and `has_x`: {i: True} for the clients that sent a
+    gradient at x, and so have x in the next phase. Other members, new or rolled back, are sent x as well.
     """
+
+    def update_weights(self, clients: Clients) -> np.ndarray | float | None:
+        return self.member_weights(clients)
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         if server.phase == GRADIENT:
@@ -129,6 +148,9 @@ class GradientTracking(SynchronousRounds):
 
     step_weights: StepWeights = field(default="one", init=False)
     local_epochs: PositiveInt | None = field(default=None, init=False)
+
+    def update_weights(self, clients: Clients) -> np.ndarray | float | None:
+        return self.member_weights(clients)
 
     def begin_round(self, server: State, members: list[int]) -> None:
         super().begin_round(server, members)
