@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
-from mpifl.analysis.trials import Group, format_value
+from mpifl.analysis.trials import Group, format_value, unlike_conventions
 
 NOTES = (
     "Accuracy and loss are those of each trial's last evaluation: mean (min-max) over the trials that have them.",
@@ -18,6 +18,7 @@ NOTES = (
     "the horizon stop.time (else the last evaluation); >1: 80 % is not reached. Updates/s are in the run's clock.",
 )
 PERSONAL = {"personal_accuracy_mean": "personal %", "personal_accuracy_best": "best personal %"}
+CONVENTIONS_ADVICE = "Compare their effective steps, which mpifl check JOB.yaml prints, not their step_size."
 PERSONAL_NOTE = "Personal: mean accuracy over the clients, own model on own test rows; best: the highest mean so far."
 
 
@@ -28,7 +29,17 @@ def has_personal_models(groups: Sequence[Group]) -> bool:
 
 def table_notes(groups: Sequence[Group]) -> list[str]:
     """The notes below the table."""
-    return [*NOTES, PERSONAL_NOTE] if has_personal_models(groups) else [*NOTES]
+    personal = [PERSONAL_NOTE] if has_personal_models(groups) else []
+    unlike = format_conventions(unlike_conventions(groups))
+    return [*NOTES, *personal, *([unlike] if unlike else [])]
+
+
+def format_conventions(unlike: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
+    """Formats the unlike conventions of the compared methods in one line; "" for none."""
+    texts = []
+    for option, methods in unlike.items():
+        texts.append(f"{option} is " + ", ".join(f"{value} for {' and '.join(of)}" for value, of in methods.items()))
+    return f"Conventions differ between these methods: {'; '.join(texts)}. {CONVENTIONS_ADVICE}" if texts else ""
 
 
 def format_table(groups: Sequence[Group], style: str = "simple") -> str:
@@ -42,6 +53,7 @@ def format_table(groups: Sequence[Group], style: str = "simple") -> str:
             row[title] = format_range(100 * group.last(metric), len(group.trials))
         row["train loss"] = format_range(group.last("train_loss"), len(group.trials))
         row["rho"] = ">1" if group.rho == np.inf else format_number(group.rho, 2)
+        row["global steps"] = format_counts([trial.global_steps for trial in group.trials])
         row["updates/s"] = format_number(known_mean([trial.rate for trial in group.trials]), 1)
         row["mean staleness"] = format_number(known_mean([trial.staleness for trial in group.trials]), 2)
         rows.append(row)
@@ -64,6 +76,12 @@ def format_csv(groups: Sequence[Group]) -> str:
             for name, of in (("mean", np.mean), ("min", np.min), ("max", np.max)):
                 row[f"{metric}_{name}"] = of(values) if len(values) else np.nan
         row["t_80"], row["t_h"], row["rho"] = group.t_80, group.horizon, group.rho
+        steps = [trial.global_steps for trial in group.trials]
+        row["global_steps_mean"], row["global_steps_min"], row["global_steps_max"] = (
+            np.mean(steps),
+            min(steps),
+            max(steps),
+        )
         row["updates_per_second"] = known_mean([trial.rate for trial in group.trials])
         row["staleness_mean"] = known_mean([trial.staleness for trial in group.trials])
         rows.append(row)
@@ -84,6 +102,12 @@ def format_range(values: np.ndarray, trials: int) -> str:
     middle = format_number(float(values.mean()), 2)
     ends = f" ({format_number(values.min(), 2)}-{format_number(values.max(), 2)})" if len(values) > 1 else ""
     return middle + ends + (f", {len(values)} of {trials}" if len(values) < trials else "")
+
+
+def format_counts(counts: Sequence[int]) -> str:
+    """Formats the mean (min-max) of counts, or the one count."""
+    ends = f" ({min(counts)}-{max(counts)})" if min(counts) < max(counts) else ""
+    return f"{np.mean(counts):.{1 if ends else 0}f}{ends}"
 
 
 def format_number(value: float, digits: int) -> str:

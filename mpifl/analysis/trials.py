@@ -15,6 +15,8 @@ from mpifl.storage import open_run
 
 # Keys that may differ between the trials of one group.
 NOT_COMPARED = ("seed", "name", "output", "overwrite", "evaluate.gradient")
+# Options that change what a step_size does, and whose defaults differ between methods.
+CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.reply")
 TARGET_ACCURACY = 0.80  # test accuracy that t_80 is the time of
 
 
@@ -29,6 +31,7 @@ class Trial:
     evaluations: pd.DataFrame
     rate: float  # updates a second of the run's clock
     staleness: float  # mean over the updates
+    global_steps: int  # aggregations
 
     @property
     def end(self) -> float:
@@ -111,6 +114,7 @@ def load_trial(path: str | Path) -> Trial:
             evaluations=run.evaluations,
             rate=len(updates) / seconds if seconds > 0 else np.nan,
             staleness=float(updates.staleness.mean()) if len(updates) else np.nan,
+            global_steps=len(run.aggregations),
         )
 
 
@@ -135,6 +139,21 @@ def group_trials(trials: Iterable[Trial]) -> list[Group]:
     return [
         Group({name: members[0].config.get(key) for key, name in names.items()}, members) for members in found.values()
     ]
+
+
+def unlike_conventions(groups: Sequence[Group]) -> dict[str, dict[str, list[str]]]:
+    """The options that decide what a step_size does, and in which the compared methods differ.
+
+    By option and value, the methods with that value; a method without an option is left out of it.
+    """
+    configs = [group.trials[0].config for group in groups]
+    unlike = {}
+    for key in CONVENTIONS:
+        pairs = {(format_value(c[key]), str(c.get("algorithm.name"))): None for c in configs if c.get(key) is not None}
+        values, methods = dict.fromkeys(value for value, _ in pairs), {method for _, method in pairs}
+        if len(values) > 1 and len(methods) > 1:
+            unlike[key.removeprefix("algorithm.")] = {v: [m for value, m in pairs if value == v] for v in values}
+    return unlike
 
 
 def format_value(value: Any) -> str:

@@ -19,7 +19,7 @@ from mpifl.analysis.show import show
 from mpifl.analysis.trials import differing_keys, flatten, group_trials, load_trial, short_names
 from mpifl.errors import ConfigError
 from mpifl.storage import RunWriter
-from mpifl.storage.tables import EvaluationRow, UpdateRow
+from mpifl.storage.tables import AggregationRow, EvaluationRow, UpdateRow
 
 KEPT: list[RunWriter] = []
 
@@ -31,6 +31,7 @@ def run_file(
     status: str | None = "completed",
     seed: int = 0,
     horizon: float | None = 4.0,
+    steps: int = 0,
     personal: list[float] | None = None,
     **algorithm: Any,
 ) -> Path:
@@ -49,6 +50,8 @@ def run_file(
     )
     for k in range(4):
         writer.append(UpdateRow((k + 1) / 2, 0 if k else 1, 0, k, 1, 16, 0.0))
+    for k in range(steps):
+        writer.append(AggregationRow(k / 10, k))
     for k, accuracy in enumerate(accuracies):
         own = {"mean": personal[k], "q25": personal[k] - 0.1, "median": personal[k], "q75": personal[k] + 0.05,
                "best": max(personal[: k + 1])} if personal else {}  # fmt: skip
@@ -80,6 +83,7 @@ def test_two_groups_by_hand(tmp_path: Path) -> None:
     assert rows.train_loss_mean.tolist() == [0.375, 1.0] and rows.train_loss_max.tolist() == [0.5, 1.0]
     # The mean accuracy is 0.1, 0.76, 0.85: 80 % at 2 s of 4 s, though one trial is there at 1 s.
     assert rows.t_80.tolist() == [2, np.inf] and rows.t_h.tolist() == [4, 4] and rows.rho.tolist() == [0.5, np.inf]
+    assert rows.global_steps_mean.tolist() == rows.global_steps_max.tolist() == [0, 0], "seen: a run without any"
     assert rows.updates_per_second.tolist() == [2, 2] and rows.staleness_mean.tolist() == [1.5, 1.5]
     first, second = (line for line in text.splitlines() if line.startswith(("1 ", "2 ")))
     assert "85.00 (80.00-90.00)" in first and "0.38 (0.25-0.50)" in first and " 0.50 " in first
@@ -88,6 +92,53 @@ def test_two_groups_by_hand(tmp_path: Path) -> None:
     assert {"report.md", "accuracy.png", "accuracy.pdf", "loss.png", "loss.pdf"} <= set(os.listdir(out))
     assert (out / "accuracy.png").stat().st_size > 5000
     assert "| 85.00 (80.00-90.00) |" in (out / "report.md").read_text()
+
+
+def columns(text: str) -> list[dict[str, str]]:
+    """The rows of a report's table by its heads."""
+    head, _, *rows = text.partition("\n\n")[0].splitlines()
+    heads = re.split(r"  +", head.strip())
+    return [dict(zip(heads, re.split(r"  +", row.strip()), strict=True)) for row in rows]
+
+
+def test_global_steps_are_a_column(tmp_path: Path) -> None:
+    """A run that never aggregated shows 0; trials that differ show mean and range."""
+    paths = [
+        run_file(tmp_path / "a0.h5", [0.1], steps=5, seed=0),
+        run_file(tmp_path / "a1.h5", [0.1], steps=8, seed=1),
+        run_file(tmp_path / "b.h5", [0.1], step_size=2.0),
+    ]
+    first, second = columns(report(paths, tmp_path / "out", formats=("csv",)))
+    assert first["global steps"] == "6.5 (5-8)" and second["global steps"] == "0"
+    rows = pd.read_csv(tmp_path / "out/report.csv")
+    assert rows[["global_steps_mean", "global_steps_min", "global_steps_max"]].to_numpy().tolist() == [
+        [6.5, 5, 8],
+        [0, 0, 0],
+    ]
+
+
+def test_a_report_says_that_methods_have_unlike_conventions(tmp_path: Path) -> None:
+    """In one line, from the configurations: what a step_size means differs with step_weights, trigger and reply."""
+    area = {"step_weights": "samples", "trigger": {"every": 1}, "reply": "before"}
+    paths = [
+        run_file(tmp_path / "a.h5", [0.1], **area),
+        run_file(tmp_path / "b.h5", [0.1], name="fedbuff", step_weights="one", trigger={"every": 10}, reply="after"),
+        run_file(tmp_path / "c.h5", [0.1], name="fedavg", step_weights="one", reply="deferred"),
+    ]
+    line = (
+        "Conventions differ between these methods: step_weights is samples for area, one for fedbuff and fedavg; "
+        "trigger.every is 1 for area, 10 for fedbuff; reply is before for area, after for fedbuff, deferred for "
+        "fedavg. "
+        "Compare their effective steps, which mpifl check JOB.yaml prints, not their step_size."
+    )
+    assert report(paths, tmp_path / "out", formats=("md",)).count(f"{line}\n") == 1
+    assert line in (tmp_path / "out/report.md").read_text()
+    alike = [paths[0], run_file(tmp_path / "d.h5", [0.1], name="fedbuff", **area)]
+    assert "Conventions" not in report(alike), "the same conventions"
+    sweep = [paths[0], run_file(tmp_path / "e.h5", [0.1], **{**area, "reply": "after"})]
+    assert "Conventions" not in report(sweep), "one method: its option is a column"
+    bare = [run_file(tmp_path / "f.h5", [0.1]), paths[1]]
+    assert "Conventions" not in report(bare), "a file that lacks the keys"
 
 
 def test_runs_that_did_not_complete_are_marked_and_end_the_curve(tmp_path: Path) -> None:
@@ -119,7 +170,7 @@ def test_no_accuracy_and_no_horizon(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "out")) == ["loss.png", "report.csv"]
     (g,) = group_trials([load_trial(path)])
     assert np.isnan(g.rho) and g.horizon == 1
-    assert text.splitlines()[2].split() == ["1", "-", "1.00", "-", "2.0", "1.50"]
+    assert text.splitlines()[2].split() == ["1", "-", "1.00", "-", "0", "2.0", "1.50"]
     empty = run_file(tmp_path / "b.h5", [])
     assert "-" in report([empty], tmp_path / "empty") and "0.50, 1 of 2" in report(
         [run_file(tmp_path / "c.h5", [0.5], [0.5]), empty]
