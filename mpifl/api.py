@@ -72,22 +72,26 @@ def run(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys: Any)
     return _opened(execute(lambda: Task(load_job(job, *overrides, **keys))))
 
 
-def resume(path: str | Path) -> Run:
+def resume(path: str | Path, trust: bool = False) -> Run:
     """Continues an interrupted run from its newest complete checkpoint, on any number of ranks; the open run file.
+
+    trust   import and run the code outside mpifl that the file names (algorithm, problem.entry, ...); only for files
+            from sources that you trust
 
     Raises as `run` does; ConfigError for a run that is completed, still running, or has no checkpoint.
     """
-    return _opened(execute(lambda: resume_task(Path(path))))
+    return _opened(execute(lambda: resume_task(Path(path), trust=trust)))
 
 
-def replay(path: str | Path, *overrides: str, **keys: Any) -> Run:
+def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) -> Run:
     """Runs a recorded run again in its order of events, bit for bit; the new open run file.
 
     overrides, keys   `output`, by default NAME-replay.h5 beside the recorded file, and `overwrite`
+    trust             as of `resume`
 
     Raises as `run` does.
     """
-    return _opened(execute(lambda: replay_task(Path(path), overrides, keys)))
+    return _opened(execute(lambda: replay_task(Path(path), overrides, keys, trust)))
 
 
 def open_run(path: str | Path) -> Run:
@@ -152,15 +156,17 @@ class Task(NamedTuple):
     resumed: ResumePoint | None = None  # the checkpoint to resume from
 
 
-def resume_task(path: Path) -> Task:
-    """The task that resumes a run file. Raises ConfigError for a run that cannot be resumed."""
+def resume_task(path: Path, overrides: Sequence[str] = (), trust: bool = False) -> Task:
+    """The task that resumes a run file. Raises ConfigError for a run that cannot be resumed, or code not trusted."""
     from mpifl.server.resume import find_resume_point
 
-    point = find_resume_point(path)
+    point = find_resume_point(path, overrides, trust)
     return Task(point.job, resumed=point)
 
 
-def replay_task(path: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None) -> Task:
+def replay_task(
+    path: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None, trust: bool = False
+) -> Task:
     """The task that replays a run file. Raises ConfigError if that is impossible, or a key but the output changes."""
     from mpifl.config import read
     from mpifl.storage import open_run
@@ -168,7 +174,8 @@ def replay_task(path: Path, overrides: Sequence[str] = (), keys: Mapping[str, An
     recorded = open_run(path)
     facts = json.loads(recorded.attrs.get("compute", "[{}]"))  # of each rank; the last one has clients
     output = path.with_name(f"{path.stem}-replay.h5")
-    return Task(read.replayed(recorded.config, output, overrides, keys, facts[-1].get("threads")), recorded)
+    threads = facts[-1].get("threads")
+    return Task(read.replayed(recorded.config, output, overrides, keys, threads, path, trust), recorded)
 
 
 def execute(

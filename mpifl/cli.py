@@ -137,13 +137,16 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _replay(args: argparse.Namespace) -> api.Task:
-    return api.replay_task(*_file_and_overrides("replay", "RUN.h5", args.arguments))
+    path, overrides = _file_and_overrides("replay", "RUN.h5", args.arguments)
+    return api.replay_task(path, overrides, trust=args.trust)
 
 
 def _resume(args: argparse.Namespace) -> api.Task:
-    if len(args.arguments) != 1:
+    overrides = [argument for argument in args.arguments if _is_override(argument)]
+    if len(args.arguments) != len(overrides) + 1:
         raise ConfigError("resume", " ".join(args.arguments) or "''", "one RUN.h5")
-    return api.resume_task(Path(args.arguments[0]))
+    (path,) = set(args.arguments) - set(overrides)
+    return api.resume_task(Path(path), overrides, args.trust)
 
 
 def _show(args: argparse.Namespace) -> None:
@@ -181,6 +184,7 @@ class Command(NamedTuple):
     options: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - never changed
 
 
+TRUST = {"--trust": {"action": "store_true", "help": "import and run the code outside mpifl that the file names"}}
 COMMANDS = {
     "run": Command(_run, "JOB.yaml [key=value ...]", "run a job, under mpirun or in one process"),
     "check": Command(
@@ -189,8 +193,12 @@ COMMANDS = {
         "validate a job and print it with everything filled in, and the effective step of a client",
         {"--data": {"action": "store_true", "help": "load the data too, and print its rows, clients and parameters"}},
     ),
-    "resume": Command(_resume, "RUN.h5", "continue a run from its last complete checkpoint, on any number of ranks"),
-    "replay": Command(_replay, "RUN.h5 [output=FILE.h5]", "run again in the recorded order of arrivals, bit for bit"),
+    "resume": Command(
+        _resume, "RUN.h5", "continue a run from its last complete checkpoint, on any number of ranks", TRUST
+    ),
+    "replay": Command(
+        _replay, "RUN.h5 [output=FILE.h5]", "run again in the recorded order of arrivals, bit for bit", TRUST
+    ),
     "show": Command(
         _show,
         "RUN.h5",

@@ -16,6 +16,7 @@ import numpy as np
 from mpifl.config.job import Job
 from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader, dump
+from mpifl.config.trust import check_trusted, split_overrides
 from mpifl.errors import ConfigError
 
 REFERENCE = re.compile(r"\$\{([^${}]*)\}")
@@ -33,11 +34,12 @@ def job_to_dict(job: Job) -> dict[str, Any]:
 
 def replayed(
     config: Mapping[str, Any], output: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None,
-    threads: int | None = None,
+    threads: int | None = None, source: Path = Path(), trust: bool = False,
 ) -> Job:  # fmt: skip
-    """The job of a run file's `config`, to be replayed into `output`; only where to write may be changed.
+    """The job of the `config` of the run file `source`, replayed into `output`; only where to write may be changed.
 
-    threads: of torch, on the ranks of that run. Clients are computed one by one, so that the replay's bits do not
+    trust    import code outside mpifl that the file names, and the overrides do not
+    threads  of torch, on the ranks of that run. Clients are computed one by one, so that the replay's bits do not
     depend on its ranks; they are those of the run where that did so too.
     """
     values = {**config, "output": str(output), "overwrite": False}
@@ -45,10 +47,13 @@ def replayed(
     if isinstance(problem, Mapping) and isinstance(torch := problem.get("torch"), Mapping):
         repeatable = {"batched": False, "deterministic": True, "threads": torch.get("threads") or threads}
         values["problem"] = {**problem, "torch": {**torch, **repeatable}}
-    for key, value in [*map(_override, overrides), *_plain(keys or {}).items()]:
+    given = [*map(parse_override, overrides), *_plain(keys or {}).items()]
+    named, others = split_overrides(config, source, given)
+    for key, value in others:
         if key not in ("output", "overwrite"):
             raise ConfigError(key, value, "a replay is the recorded job; only output and overwrite can be given")
         values[key] = value
+    check_trusted(config, source, "replay", named, trust)
     return job_from_dict(values)
 
 
@@ -68,7 +73,7 @@ def load(
         shown = "{}" if isinstance(source, Mapping) else source
         raise ConfigError("job", shown, f"{what} with name, seed, problem, algorithm, stop")
     for override in overrides:
-        _set(values, *_override(override))
+        _set(values, *parse_override(override))
     values |= _plain(keys or {})
     resolved = _resolved(values)
     return job_from_dict({"output": f"results/{resolved.get('name')}.h5", **resolved})
@@ -145,7 +150,7 @@ def _checked(value: Any) -> Any:
     raise ValueError(f"a value of type {type(value).__name__}")
 
 
-def _override(text: str) -> tuple[str, Any]:
+def parse_override(text: str) -> tuple[str, Any]:
     """`key=value` as the key and the value that YAML makes of it."""
     key, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", key):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from mpifl.client.checkpoint import ResumePayload
 from mpifl.config.job import Job
-from mpifl.config.read import job_from_dict
+from mpifl.config.read import job_from_dict, parse_override
+from mpifl.config.trust import check_trusted, split_overrides
 from mpifl.errors import ConfigError
 from mpifl.server.clients import LIVE
 from mpifl.storage import Run, open_run
@@ -40,8 +42,12 @@ class ResumePoint:
         return ResumePayload(folder, self.snapshot.number, live, loop.clients.in_flight)
 
 
-def find_resume_point(path: Path) -> ResumePoint:
-    """The newest usable checkpoint of a run file. Raises ConfigError where the run cannot be resumed."""
+def find_resume_point(path: Path, overrides: Sequence[str] = (), trust: bool = False) -> ResumePoint:
+    """The newest usable checkpoint of a run file. Raises ConfigError where the run cannot be resumed.
+
+    overrides  `key=package.module:Class` for code outside mpifl that the file names and that is trusted
+    trust      trust all such code
+    """
     if path.is_symlink():  # the file itself is replaced, not the link to it
         path = Path(os.path.realpath(path))
     with open_run(path) as run:
@@ -50,6 +56,10 @@ def find_resume_point(path: Path) -> ResumePoint:
         if run.attrs.get("clock") == "replay":
             raise ConfigError("resume", path, "a run; repeat a replay from the run that it replays")
         _check_not_live(run)
+        named, others = split_overrides(run.config, path, map(parse_override, overrides))
+        for key, value in others:
+            raise ConfigError(key, value, "a run is resumed as it was; only the code that it names can be given")
+        check_trusted(run.config, path, "resume", named, trust)
         job = replace(job_from_dict(run.config), output=str(path))
         session = run.attrs.get("session")
         checkpoint, passed = newest(folder_of(path), run.id, partial(_mismatch, run))

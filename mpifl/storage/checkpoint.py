@@ -294,8 +294,8 @@ def _opened(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def regular(path: Path) -> int:
-    """The size of a regular file. Raises OSError for anything else: opening a pipe would block."""
-    found = os.stat(path)
+    """The size of a regular file. Raises OSError for anything else: a pipe blocks, a link may lead anywhere."""
+    found = os.lstat(path)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(None, "not a file")
     return found.st_size

@@ -210,8 +210,15 @@ def undo(folder: Path, number: int) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Removes all sets, of whichever run, and the folder if nothing else is in it. OSError."""
+    """Removes all sets, of whichever run, and the folder if nothing else is in it. OSError.
+
+    Of a link to a folder that holds sets only the link is removed: what it leads to may belong to somebody else.
+    """
     with contextlib.suppress(FileNotFoundError):
+        if folder.is_symlink():
+            if _numbers(folder):
+                folder.unlink()
+            return
         for path in _files(folder):
             path.unlink(missing_ok=True)
         sync_folder(folder)

@@ -6,6 +6,7 @@ import functools
 import gzip
 import hashlib
 import itertools
+import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -166,7 +167,14 @@ def test_download_of_letters(
         for path in (image_root("emnist-letters", first=1) / "emnist-letters").iterdir():
             archive.write(path, f"gzip/{path.name}")
         archive.writestr("gzip/emnist-digits-other.gz", b"not wanted")
-    md5 = hashlib.md5((served / "gzip.zip").read_bytes()).hexdigest()
-    monkeypatch.setattr(sources, "EMNIST", (address + "gzip.zip", f"md5:{md5}"))
+    checksum = hashlib.sha256((served / "gzip.zip").read_bytes()).hexdigest()
+    monkeypatch.setattr(sources, "EMNIST", (address + "gzip.zip", f"sha256:{checksum}"))
     assert len(EmnistLetters().read(tmp_path / "fresh", True, None).x) == 50
     assert len(list((tmp_path / "fresh" / "emnist-letters").iterdir())) == 4
+
+
+def test_N_every_download_is_over_https_with_its_sha_256() -> None:
+    addresses = [sources.EMNIST[0], *(address for address, _ in sources.SOURCES.values())]
+    assert len(addresses) == 3 and all(address.startswith("https://") for address in addresses)
+    checksums = [sources.EMNIST[1], *(each for _, files in sources.SOURCES.values() for each in files.values())]
+    assert len(checksums) == 9 and all(re.fullmatch("sha256:[0-9a-f]{64}", each) for each in checksums)

@@ -301,3 +301,37 @@ def test_a_set_of_an_undone_part_is_not_the_one_before(tmp_path: Path) -> None:
     assert sets(tmp_path) == [4, 6]
     save(tmp_path, 7, session="b", resumed_from=4)
     assert sets(tmp_path) == [6, 7]
+
+
+def test_N_overwrite_does_not_follow_a_linked_folder_or_file(tmp_path: Path) -> None:
+    """The link is removed, what it leads to stays; a link to a folder without checkpoints is the user's, and kept."""
+    elsewhere, empty = tmp_path / "elsewhere", tmp_path / "scratch"
+    elsewhere.mkdir()
+    empty.mkdir()
+    save(elsewhere, 1)
+    kept = names(elsewhere)
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    folder = folder_of(tmp_path / "run.h5")
+    folder.symlink_to(elsewhere, target_is_directory=True)
+    remove(folder)
+    assert not folder.exists() and not folder.is_symlink()
+    assert names(elsewhere) == kept
+    folder.mkdir()
+    (folder / "000001.rank0").symlink_to(outside)
+    (folder / "000001.json").symlink_to(outside)
+    remove(folder)
+    assert not folder.exists() and outside.read_text() == "mine"
+    folder.symlink_to(empty, target_is_directory=True)
+    remove(folder)
+    assert folder.is_symlink() and empty.is_dir()
+
+
+def test_N_a_part_that_is_a_link_is_not_read(tmp_path: Path) -> None:
+    """A folder of checkpoints from elsewhere may have links to any file of this machine."""
+    save(tmp_path / "real", 1)
+    (tmp_path / "run").mkdir()
+    for name in names(tmp_path / "real"):
+        (tmp_path / "run" / name).symlink_to(tmp_path / "real" / name)
+    checkpoint, passed = newest(tmp_path / "run", "run")
+    assert checkpoint is None and passed == ["checkpoint 1 cannot be read: 000001.json: not a file"]

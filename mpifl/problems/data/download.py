@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mpifl.errors import ConfigError
 
+# From the publishers over https. A file with another SHA-256 is refused before it is opened or unzipped.
 SOURCES = {  # data set -> address, file -> checksum
     "mnist": (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -17,7 +18,9 @@ SOURCES = {  # data set -> address, file -> checksum
         },
     ),
     "fashion-mnist": (
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        # the publisher's repository: its other address, a website on Amazon S3, has no https
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
+        "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion/",
         {
             "train-images-idx3-ubyte.gz": "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
             "train-labels-idx1-ubyte.gz": "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
@@ -26,7 +29,10 @@ SOURCES = {  # data set -> address, file -> checksum
         },
     ),
 }
-EMNIST = ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "md5:58c8d27c78d21e728a6bc7b3cc06412e")
+EMNIST = (
+    "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
+    "sha256:fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
+)
 
 LETTERS = [f"emnist-letters-{half}-ubyte.gz" for half in
            ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")]  # fmt: skip

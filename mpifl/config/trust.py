@@ -1,0 +1,104 @@
+"""Code that a run file names: found without importing it, and imported only where the user trusts the file.
+
+A job is code by declaration: whoever runs it has named its modules. A run file is data, often somebody else's; its
+configuration may name any function of any module that can be imported, with any arguments.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Container, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mpifl.config.registry import FAMILIES
+from mpifl.errors import ConfigError
+
+log = logging.getLogger("mpifl")
+CODE_KEYS = {"name", "entry", *FAMILIES}  # keys whose value may be "package.module:Class" or ":function"
+
+
+def outside_code(config: Mapping[str, Any]) -> dict[str, str]:
+    """The names "package.module:Class" in a configuration by their keys, without the last `.name`."""
+    return dict(_named(config, ""))
+
+
+def _named(node: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            place = f"{path}.{key}" if path else str(key)
+            if place == "problem.options":  # the arguments of `problem.entry`, which are never imported
+                continue
+            if key in CODE_KEYS and isinstance(value, str) and ":" in value:
+                yield place.removesuffix(".name"), value
+            yield from _named(value, place)
+    elif isinstance(node, list | tuple):
+        for k, value in enumerate(node):
+            yield from _named(value, f"{path}[{k}]")
+
+
+def split_overrides(
+    config: Mapping[str, Any], path: Path, overrides: Iterable[tuple[str, Any]]
+) -> tuple[set[str], list[tuple[str, Any]]]:
+    """The keys whose code the overrides name exactly as the configuration of the run file `path`; other overrides.
+
+    Raises ConfigError for an override that names other code than the file.
+    """
+    found, named, others = outside_code(config), set(), []
+    for key, value in overrides:
+        section = key.removesuffix(".name")
+        if section not in found:
+            others.append((key, value))
+        elif value != found[section]:
+            raise ConfigError(key, value, f"{found[section]}, as {path.name} has it")
+        else:
+            named.add(section)
+    return named, others
+
+
+def check_trusted(config: Mapping[str, Any], path: Path, command: str, named: Container[str], trust: bool) -> None:
+    """Raises ConfigError if the configuration of the run file `path` names code that the user does not trust.
+
+    named  keys whose code the command line names too
+    trust  whether all code is trusted
+
+    Logs what will be imported, and from where.
+    """
+    places = {
+        key: f"{name} ({key}, from {module_location(name.partition(':')[0])})"
+        for key, name in outside_code(config).items()
+    }
+    unknown = [place for key, place in places.items() if key not in named]
+    if unknown and not trust:
+        text = f"--trust (in Python trust=True) to import and run the code that this file names: {', '.join(unknown)}"
+        raise ConfigError(command, path, text)
+    if places:
+        log.warning("%s names %s: importing it", path, ", ".join(places.values()))
+
+
+def module_location(module: str) -> str:
+    """The file that `import module` would run, "built-in" or "nowhere"; nothing is imported, its packages neither."""
+    path, name = None, ""
+    spec = None
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        spec = _find(name, path) if part.isidentifier() else None
+        if spec is None:
+            return "nowhere"
+        path = spec.submodule_search_locations
+    origin = spec.origin if spec else None
+    return origin or (", ".join(path) if path else "nowhere")
+
+
+def _find(name: str, path: Any) -> Any:
+    if path is not None and not list(path):
+        return None
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, path)
+        except Exception:  # a finder that another package has installed
+            spec = None
+        if spec is not None:
+            return spec
+    return None

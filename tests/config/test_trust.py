@@ -1,0 +1,170 @@
+"""Code that a run file names is imported only with `--trust`, or where the command line names it too."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+import yaml
+
+import mpifl
+from mpifl.cli import main
+from mpifl.config.trust import module_location, outside_code
+from mpifl.errors import ConfigError
+from mpifl.storage import RunWriter
+from mpifl.storage.tables import UpdateRow
+from tests.config.test_own_classes import ALL, KEYS, OWN
+
+BENIGN: dict[str, Any] = {
+    "name": "benign", "seed": 0, "stop": {"updates": 6},
+    "problem": {"model": {"name": "quadratic", "dim": 2}, "clients": 2},
+    "algorithm": {"name": "area", "step_size": 0.1},
+    "clock": {"mode": "virtual", "delay": {"name": "fixed", "seconds": 1.0}},
+}  # fmt: skip
+CANARY = """
+from pathlib import Path
+from mpifl.algorithms.area import Area
+Path(__file__).with_name("executed").touch()
+class Momentum(Area): pass
+"""
+Set = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
+    """A run file, completed or interrupted with a checkpoint, whose configuration names a module of the folder."""
+    (tmp_path / "canary.py").write_text(CANARY)
+    monkeypatch.chdir(tmp_path)
+    before, appended = [*sys.path], RunWriter.append
+
+    def append(writer: RunWriter, row: Any) -> None:
+        """Interrupts the run at its third update."""
+        appended(writer, row)
+        if writer.counts()["updates"] == 3 and isinstance(row, UpdateRow):
+            signal.raise_signal(signal.SIGTERM)
+
+    def make(key: str, status: str) -> Path:
+        path = tmp_path / "run.h5"
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(RunWriter, "append", append)
+            mpifl.run(BENIGN, output=str(path)).close()
+        with h5py.File(path, "r+", libver="latest") as file:
+            config = yaml.safe_load(file.attrs["config"])
+            *sections, last = key.split(".")
+            node = config
+            for section in sections:
+                node = node[section]
+            if last == "entry":
+                node.update(
+                    {"model": {"name": "logistic"}, "clients": None, "options": {"args": ["touch", "executed"]}}
+                )
+                node.update(data=None, partition=None)
+            node[last] = "subprocess:check_output" if last == "entry" else "canary:Momentum"
+            file.attrs["config"] = yaml.safe_dump(config)
+            file.attrs["status"] = status
+        return path
+
+    yield make
+    sys.modules.pop("canary", None)
+    sys.path[:] = before
+
+
+@pytest.mark.parametrize("command", ["replay", "resume"])
+@pytest.mark.parametrize("key", [*KEYS.values(), "problem.entry"])
+def test_J_a_file_that_names_code_is_refused_before_anything_is_imported(
+    hostile: Set, command: str, key: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = hostile(key, "interrupted")
+    assert main([command, str(path)]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and line.startswith(f"mpifl: {command}={path}: ") and "--trust" in line
+    named = "subprocess:check_output" if key == "problem.entry" else "canary:Momentum"
+    where = sys.modules["subprocess"].__file__ if key == "problem.entry" else tmp_path / "canary.py"
+    assert f"{named} ({key}, from {where})" in line
+    assert "canary" not in sys.modules and not (tmp_path / "executed").exists()
+    with pytest.raises(ConfigError, match="trust"):
+        getattr(mpifl, command)(path)
+    assert "canary" not in sys.modules and not (tmp_path / "run-replay.h5").exists()
+
+
+@pytest.mark.parametrize("words", [["--trust"], ["algorithm.name=canary:Momentum"], ["algorithm=canary:Momentum"]])
+@pytest.mark.parametrize("command", ["replay", "resume"])
+def test_J_code_that_is_trusted_is_named_and_run(
+    hostile: Set, command: str, words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = hostile("algorithm.name", "interrupted")
+    assert main([command, str(path), *words]) == 0
+    out, err = capsys.readouterr()
+    assert err == f"mpifl: {path} names canary:Momentum (algorithm, from {tmp_path / 'canary.py'}): importing it\n"
+    assert f"completed, {3 if command == 'replay' else 6} updates" in out and (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["algorithm.name=other:Momentum"], "algorithm.name=other:Momentum: canary:Momentum, as run.h5 has it"),
+        (["algorithm.name=area"], "algorithm.name=area: canary:Momentum, as run.h5 has it"),
+        (["problem.model=canary:Momentum"], "problem.model=canary:Momentum: "),
+        (["seed=3"], "seed=3: "),
+    ],
+)
+@pytest.mark.parametrize("command", ["replay", "resume"])
+def test_J_naming_other_code_trusts_nothing(
+    hostile: Set, command: str, words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    hostile("algorithm.name", "interrupted")
+    assert main([command, "run.h5", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"mpifl: {says}")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_J_in_python_trust_is_an_argument(hostile: Set, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = hostile("algorithm.name", "interrupted")
+    assert len(mpifl.replay(path, trust=True).updates) == 3
+    assert mpifl.resume(path, trust=True).status == "completed"
+    assert (tmp_path / "executed").exists()
+
+
+def test_J_reading_a_file_imports_nothing(hostile: Set, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = hostile("algorithm.name", "completed")
+    assert main(["show", str(path)]) == main(["report", str(path)]) == 0
+    assert mpifl.open_run(path).config["algorithm"]["name"] == "canary:Momentum"
+    assert "canary" not in sys.modules and not (tmp_path / "executed").exists()
+
+
+def test_J_a_file_without_code_of_its_own_needs_no_trust(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "run.h5"
+    config = mpifl.run(BENIGN, output=str(path)).config
+    assert outside_code(config) == {} and mpifl.replay(path).status == "completed" and not caplog.records
+
+
+def test_J_every_kind_of_code_is_found() -> None:
+    found = outside_code({**ALL, "problem": {**ALL["problem"], "entry": "m:f"}})
+    assert found == {
+        "algorithm": f"{OWN}:Slow", "algorithm.trigger": f"{OWN}:Fibonacci", "problem.data": f"{OWN}:Blobs",
+        "problem.partition": f"{OWN}:Stripes", "problem.model": f"{OWN}:Scaled", "problem.model.init": f"{OWN}:Ones",
+        "clock.delay": f"{OWN}:Steps", "problem.entry": "m:f",
+    }  # fmt: skip
+    assert outside_code({"algorithm": {"layers": [{"model": "mpifl.api:os.system"}]}}) == {
+        "algorithm.layers[0].model": "mpifl.api:os.system"
+    }, "an attribute of the package may be anything that it imports"
+
+
+def test_J_where_a_module_lies_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = tmp_path / "hostile_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    (package / "inner.py").write_text("raise SystemExit('imported')")
+    assert module_location("hostile_package.inner") == str(package / "inner.py")
+    assert module_location("hostile_package") == str(package / "__init__.py")
+    assert module_location("hostile_package.missing") == module_location("") == "nowhere"
+    assert module_location("hostile_package..inner") == module_location("a b") == "nowhere"
+    assert re.search("built-in", module_location("sys"))
