@@ -13,9 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
+from mpifl.analysis.figures import draw_report
 from mpifl.analysis.report import report
 from mpifl.analysis.show import show
+from mpifl.analysis.tables import format_number
 from mpifl.analysis.trials import differing_keys, flatten, group_trials, load_trial, short_names
 from mpifl.errors import ConfigError
 from mpifl.storage import RunWriter
@@ -226,6 +229,32 @@ def test_columns_are_what_differs_under_short_names() -> None:
         "problem.rate": "problem.rate",
     }
     assert flatten({"a": {"b": [1, 2]}}) == {"a.b": "[1, 2]"}
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(0.01, 2, "0.01"), (0.0095, 2, "0.0095"), (0.0, 2, "0.00"), (-3.14159, 2, "-3.14"), (999999.0, 0, "999999"),
+     (1e6, 2, "1e+06"), (float("nan"), 2, "-")],
+)  # fmt: skip
+def test_numbers_have_fixed_digits_unless_these_would_hide_them(value: float, digits: int, text: str) -> None:
+    assert format_number(value, digits) == text
+
+
+def test_the_axes_of_an_accuracy_figure(tmp_path: Path) -> None:
+    """From 0 to 100 %, the grid behind the curves."""
+    figures: list[Figure] = []
+
+    class Kept(Figure):
+        def savefig(self, *arguments: Any, **keywords: Any) -> None:
+            figures.append(self)
+
+    trial = load_trial(run_file(tmp_path / "a.h5", [0.1, 0.5, 0.6, 0.8]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure", Kept)
+        draw_report(group_trials([trial]), tmp_path, ["png"])
+    axes = {figure.axes[0].get_ylabel(): figure.axes[0] for figure in figures}
+    assert axes["test accuracy (%)"].get_ylim() == (0.0, 100.0)
+    assert all(ax.get_axisbelow() is True for ax in axes.values())
 
 
 def test_report_errors(tmp_path: Path) -> None:

@@ -267,3 +267,12 @@ def test_wrong_shape_and_unknown_names(tmp_path: Path) -> None:
         w.close("done")
     with pytest.raises(RunFailed, match="shape"):
         w.close("completed", np.zeros(5))
+
+
+def test_a_file_that_could_not_be_made_is_closed_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    with pytest.raises(TypeError, match="no native HDF5"):
+        writer(path, attrs=ATTRS | {"hosts": [object()]})
+    assert list(tmp_path.iterdir()) == []
+    opened = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    assert not [name for name in opened if name.startswith(str(tmp_path))]
