@@ -98,12 +98,15 @@ class Worker:
 
     def _check_update(self, i: int, update: Update) -> tuple[str, float]:
         """Checks an update; returns why it is invalid, or "", and its norm."""
+        if not isinstance(update.vectors, tuple | list):
+            found = type(update.vectors).__name__
+            return f"client {i} sends vectors={found}, not a tuple of vectors: Update((y,), steps)", nan
         try:
             check_vectors(f"client {i} sends", update.vectors, self._x0)
         except ValueError as error:
             return str(error), nan
-        if len(update.vectors) > self._algorithm.vectors_up:
-            return f"client {i} sends {len(update.vectors)} vectors, more than vectors_up", nan
+        if len(update.vectors) > (most := self._algorithm.vectors_up):
+            return f"client {i} sends {len(update.vectors)} vectors, more than vectors_up ({most})", nan
         norm = sqrt(sum(float(v @ v) for v in update.vectors))
         if not isfinite(norm) or not all(map(isfinite, update.numbers)):
             return "the update is not finite", norm

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from mpifl.config.job import Faults
 from mpifl.errors import first_and_last_line
 from mpifl.server.clients import ASIDE, LOST, ClientTable
+from mpifl.server.reports import FailureReports
 from mpifl.transport.base import ServerTransport
 
 log = logging.getLogger("mpifl")
@@ -45,8 +46,11 @@ class ClientFailures:
 
     def __init__(self, faults: Faults, clients: ClientTable) -> None:
         self.faults, self._clients = faults, clients
-        self.refused_updates = 0  # of all clients, in this session
+        self.reports = FailureReports()
+        self.refusals = 0  # updates refused, of all clients
+        self.first_refusal = ""  # its client and the reason
         self._logged: set[str] = set()  # last lines of tracebacks
+        self._printed: set[int] = set()  # clients whose tracebacks were
         self._silence_checked = 0.0  # perf_counter
         self._last_poll = time.perf_counter()
 
@@ -79,6 +83,7 @@ class ClientFailures:
         if "\n" in reason and (what := reason.splitlines()[-1]) not in self._logged:
             self._logged.add(what)
             log.error("client %d %s", i, reason)
+            self._printed.add(i)
         reason = first_and_last_line(reason)
         if self.faults.lost == "stop":
             return Decision(Action.FAIL, i, f"client {i} was lost: {reason}")
@@ -87,18 +92,30 @@ class ClientFailures:
         return Decision(Action.MOVE, i, reason)
 
     def refused(self, i: int, reason: str) -> Decision:
-        """Decides on client i, whose update was refused before it left the client."""
-        self.refused_updates += 1
+        """Decides on live client i, whose update was refused before it left the client."""
         count = self._clients.refused[i]
         if count < self.faults.refusals:
             return Decision(Action.RESEND, i)
         return Decision(Action.SET_ASIDE, i, f"{count} updates refused in a row: {reason}")
+
+    def count_refusal(self, i: int, reason: str) -> None:
+        """Counts and reports an update of client i that was refused."""
+        text = reason if reason.startswith(f"client {i} ") else f"client {i}: {reason}"
+        self.refusals += 1
+        self.first_refusal = self.first_refusal or text
+        self.reports.refused(text)
+
+    def report_lost(self, i: int, state: str, reason: str) -> None:
+        """Reports that client i is not live any more, unless its traceback was just printed."""
+        if i not in self._printed:
+            self.reports.client_lost(i, state, reason)
+        self._printed.discard(i)
 
     def notes(self) -> list[str]:
         """Clauses of the run's final line: clients that are not live, updates refused; only what is not zero."""
         states = Counter(self._clients.state)
         counts = [f"{states[state]:,} {state}" for state in (LOST, ASIDE) if states[state]]
         notes = [f"of {self._clients.n:,} clients {', '.join(counts)}"] if counts else []
-        if count := self.refused_updates:
-            notes.append(f"{count:,} update{'s' if count > 1 else ''} refused")
+        if self.refusals:
+            notes.append(f"{self.refusals:,} update{'s' if self.refusals > 1 else ''} refused")
         return notes

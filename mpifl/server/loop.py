@@ -78,6 +78,7 @@ class ServerLoop:
         self._reply = algorithm.reply_policy()
         self.clients = ClientTable(clients.n, algorithm.personal_models)
         self.failures, self._patience = ClientFailures(faults, self.clients), faults.patience
+        transport.on_death = self.failures.reports.ranks_died
         self.version = self.updates = 0
         self.time = 0.0  # s of the run's clock: of the last update
         self._resumed = False
@@ -245,6 +246,7 @@ class ServerLoop:
         self.transport.release_update(i)
         self.clients.refused[i] += 1
         self._record_event(event.time, "refused", i, update.refused)
+        self.failures.count_refusal(i, update.refused)
         if i not in self.clients.inactive:
             self._apply(event.time, self.failures.refused(i, update.refused))
 
@@ -255,6 +257,7 @@ class ServerLoop:
         in_flight = self.clients.deactivate(i, state)
         self.recorder.set_client_state(i, state)
         self._record_event(time, state, i, reason)
+        self.failures.report_lost(i, state, reason)
         if len(self.clients.inactive) == self.clients.n:
             raise RunFailed(f"all clients are lost; the last, client {i}: {reason}")
         self.schedule.cancel(i)

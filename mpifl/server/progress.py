@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from mpifl.server.evaluator import Evaluator
 from mpifl.storage.tables import UpdateRow
 
+LOGGERS = (logging.getLogger("mpifl"), logging.getLogger())
 PERIOD = 0.2  # s between two redraws
 
 
@@ -20,6 +22,7 @@ class ProgressBar:
     def __init__(self, stop: Any, evaluator: Evaluator, updates: int = 0) -> None:
         """stop: the job's; updates: those consumed before the run was resumed."""
         from tqdm import tqdm
+        from tqdm.contrib.logging import logging_redirect_tqdm
 
         self._stop, self._evaluator = stop, evaluator
         self._earlier, self._count, self._staleness = updates, 0, 0
@@ -27,6 +30,8 @@ class ProgressBar:
         form = "{desc} {percentage:3.0f}%|{bar}| {n:.3g}/{total:.3g} {unit} [{elapsed}<{remaining}{postfix}]"
         total, unit = (stop.time, "s") if stop.time else (stop.updates, "updates")
         self._bar = tqdm(total=total, unit=unit, bar_format=form if total else None, leave=True)
+        self._redirected = logging_redirect_tqdm([log for log in LOGGERS if _on_terminal(log)])
+        self._redirected.__enter__()  # what is logged gets lines of its own, above the bar
 
     def on_update(self, row: UpdateRow) -> None:
         self._count += 1
@@ -44,7 +49,13 @@ class ProgressBar:
         bar.refresh()
 
     def close(self) -> None:
+        self._redirected.__exit__(None, None, None)
         self._bar.close()
+
+
+def _on_terminal(logger: logging.Logger) -> bool:
+    """Whether a logger prints to the terminal of the bar."""
+    return any(isinstance(h, logging.StreamHandler) and h.stream in (sys.stdout, sys.stderr) for h in logger.handlers)
 
 
 def progress_bar(stop: Any, evaluator: Evaluator, updates: int) -> ProgressBar | None:

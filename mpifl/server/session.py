@@ -24,6 +24,7 @@ from mpifl.server.loop import ServerLoop
 from mpifl.server.outcome import Outcome
 from mpifl.server.progress import progress_bar, summary
 from mpifl.signals import SignalRecorder, exit_code
+from mpifl.storage import open_run
 from mpifl.storage.tables import EventRow
 from mpifl.transport.base import ServerTransport
 
@@ -90,6 +91,9 @@ class Session:
         for each in snapshot.evaluator.pending:
             self.evaluator.submit(EvaluationRequest(each.time, each.updates, each.version, each.model, each.accuracies))
         text = "; ".join([f"from checkpoint {snapshot.number}", *passed])
+        with open_run(self.writer.path) as file:
+            kinds = file.rows("events", "kind", 0, None)
+        self.loop.failures.refusals = int((kinds == b"refused").sum())
         self.writer.append(EventRow(snapshot.time, "resumed", -1, text, self.loop.updates, self.loop.version))
 
     # -- the run -------------------------------------------------------------------------------------------------------
@@ -105,6 +109,8 @@ class Session:
                 self.schedule.clock.start()
             with np.errstate(over="ignore", invalid="ignore"):
                 ended = self.loop.run(self._stopped, self._interrupted)
+            if ended and not self.loop.updates and (count := self.loop.failures.refusals):
+                raise RunFailed(f"no update was consumed and {count:,} refused; {self._first_refusal()}")
             x = self.job.algorithm.model(self.loop.server)
             status, code = ("completed", 0) if ended else ("interrupted", exit_code(self.signals.numbers[0]))
         except RunFailed as error:
@@ -124,6 +130,7 @@ class Session:
 
     def _report(self, what: str, error: RunFailed) -> None:
         """Logs an error at once: the shutdown of the other ranks may take long."""
+        self.loop.failures.reports.flush(now=True)
         self._error = str(error)
         log.error("%s: %s", what, error)
 
@@ -150,6 +157,7 @@ class Session:
             if dropped:
                 self._record("dropped", f"{dropped} updates were under way at the end and not applied")
             complete = self._close(status, x)
+        self.loop.failures.reports.flush(now=True)
         return complete
 
     def _record(self, kind: str, text: str) -> None:
@@ -181,7 +189,13 @@ class Session:
 
     def _notes(self) -> list[str]:
         """Clauses of the final line on what a reader of the result has to know; none after an ordinary run."""
-        return self.loop.failures.notes()
+        notes = self.loop.failures.notes()
+        if not self.loop.updates and self.loop.failures.refusals:
+            notes.append(self._first_refusal())
+        return notes
+
+    def _first_refusal(self) -> str:
+        return f"the first refusal: {self.loop.failures.first_refusal}"
 
     def _resume_hint(self, status: str) -> str:
         if status == "completed" or not self.checkpointer or not self.checkpointer.complete:
@@ -197,4 +211,6 @@ class Session:
     def _stopped(self) -> bool:
         """Whether a target ends the run now. Raises RunFailed where rows could not be written."""
         self.writer.check()
+        if self.loop.failures.reports.waiting:
+            self.loop.failures.reports.flush()
         return self.evaluator.reached

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -75,6 +75,7 @@ class MPIServerTransport:
         self._rank_error = ""  # why a rank cannot continue, until it is raised
         self.part_statuses: list[PartStatus] = []
         self.signals: list[int] = []
+        self.on_death: Callable[[Mapping[int, int]], None] = lambda hosted: None
         self.stuck_ranks: set[int] = set()
         for rank in range(1, comm.size):
             self._receive_frame(rank)
@@ -253,6 +254,8 @@ class MPIServerTransport:
             self._errors[i] = f"rank {self.rank_of[i]} died"
         self._pool.abandon(lambda i, rank: rank in died)
         self._sends.forget_ranks(died)
+        if died:
+            self.on_death({rank: self.rank_of.count(rank) for rank in died})
 
     def _test_each(self) -> list[int]:
         """Which requests are complete, tested one by one: a failed test of all of them does not show that."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,10 @@ import numpy as np
 import pytest
 
 from mpifl import open_run
-from tests.mpi.conftest import RUN, Start, write
+from tests.faults.harness import began, needs_tolerance, pids
+from tests.faults.harness import job as started
+from tests.mpi.cases import job
+from tests.mpi.conftest import RUN, Start, until, write
 from tests.mpi.files import differing
 from tests.tiers import long, parameters
 
@@ -101,7 +107,8 @@ def test_an_update_is_refused(
 ) -> None:
     """Once: the client is as it was before, gets a fresh message, and goes on."""
     done = run(4, *RUN, failing(at, clock, dim, {"updates": 120}, faults={"norm": 1e6}))
-    assert done.code == 0 and not done.err, str(done)
+    assert done.code == 0 and done.out.endswith("; 1 update refused\n"), str(done)
+    assert done.err.startswith("mpifl: update refused: client 1") and done.err.count("\n") == 1, str(done)
     with open_run(tmp_path / "f.h5") as file:
         assert file.status == "completed" and len(file.updates) == 120
         assert file.clients.state.tolist() == ["live"] * 6
@@ -117,7 +124,8 @@ def test_an_update_is_refused(
 def test_a_client_is_set_aside(run: Start, failing: Any, tmp_path: Path, ranks: int) -> None:
     """After so many refusals in a row."""
     done = run(ranks, *RUN, failing("always nan", VIRTUAL, 20, {"updates": 120}, faults={"refusals": 4}))
-    assert done.code == 0 and not done.err, str(done)
+    assert done.code == 0 and done.out.endswith("; of 6 clients 1 aside; 4 updates refused\n"), str(done)
+    assert done.err.startswith("mpifl: update refused: client 1: the update is not finite\n"), str(done)
     with open_run(tmp_path / "f.h5") as file:
         assert file.clients.state[1] == "aside" and file.clients.updates[1] == 3
         told = file.events[file.events.client == 1]
@@ -144,6 +152,22 @@ def test_nobody_is_left(run: Start, tmp_path: Path) -> None:
     ), str(done)
     with open_run(tmp_path / "f.h5") as file:
         assert file.status == "failed" and set(file.clients.state) == {"aside"}
+
+
+def test_D_every_rank_that_dies_is_named(tmp_path: Path) -> None:
+    """Three of six: at once or one by one, in at most a line a second; the final line counts their clients."""
+    needs_tolerance()
+    file = write(tmp_path, "dying", job({"name": "area", "trigger": {"every": 3}}, clock=REAL, stop={"time": 4.0}))
+    with started(tmp_path, 7, "run", file, "output=d.h5") as command:
+        until(lambda: began(tmp_path / "d.h5"), command, "the start")
+        ranks = pids(command)
+        for rank in (2, 4, 5):
+            os.kill(ranks[rank], signal.SIGKILL)
+        done = command.end(30)
+    lines = [line for line in done.err.splitlines() if line.startswith("mpifl: ")]
+    named = [rank for line in lines for rank in re.findall(r"\d+", line.split(" died, with ")[0])]
+    assert sorted(map(int, named)) == [2, 4, 5] and len(lines) <= 3, str(done)
+    assert done.code == 0 and done.out.endswith("; of 7 clients 3 lost\n"), str(done)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_D_the_final_line_counts_lost_clients_and_refused_updates_where_there_ar
     for i in range(51):
         clients.deactivate(i, LOST if i < 48 else ASIDE)
     for _ in range(1127):
-        failures.refused(60, "the update is not finite")
+        failures.count_refusal(60, "the update is not finite")
     line = progress.summary(20, 10.0, {"train_loss": 0.25}, [*failures.notes(), "a note"])
     assert line.split("; ") == [
         "20 updates in 10 s (2 a second), train loss 0.2500", "of 128 clients 48 lost, 3 aside",

@@ -1,0 +1,67 @@
+"""Reports failures of clients and ranks in the log while the run continues: at most one line a second."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping
+
+from mpifl.server.clients import ASIDE
+
+log = logging.getLogger("mpifl")
+
+INTERVAL = 1.0  # s between two lines
+
+
+class FailureReports:
+    """Logs the first failure at once; what follows within a second is one line, which counts all but its first item.
+
+    Ranks that died are always named. `flush` is to be called while there is something `waiting`.
+    """
+
+    def __init__(self) -> None:
+        self.waiting = False
+        self._next = 0.0  # perf_counter from which a line may be logged
+        self._died: dict[int, int] = {}  # rank -> clients that it hosted
+        self._texts: list[str] = []
+        self._kinds: set[str] = set()  # of refusals that have been reported
+
+    def refused(self, text: str) -> None:
+        """An update was refused. Each kind is reported once; texts that differ in numbers alone are of one kind."""
+        kind = re.sub(r"\d[\d.e+-]*", "", text)
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self._add(f"update refused: {text}")
+
+    def client_lost(self, i: int, state: str, reason: str) -> None:
+        """Client i is not live any more; one whose rank died is reported with that."""
+        if not re.fullmatch(r"rank \d+ died", reason):
+            self._add(f"client {i} is {'set aside' if state == ASIDE else state}: {reason}")
+
+    def ranks_died(self, hosted: Mapping[int, int]) -> None:
+        """Ranks have died; hosted: rank -> clients that were on it."""
+        self._died |= hosted
+        self.waiting = True
+        self.flush()
+
+    def _add(self, text: str) -> None:
+        self._texts.append(text)
+        self.waiting = True
+        self.flush()
+
+    def flush(self, now: bool = False) -> None:
+        """Logs what is waiting if the last line is a second old, or `now`."""
+        if not self.waiting or not (now or time.perf_counter() >= self._next):
+            return
+        clauses = []
+        if self._died:
+            s, clients = "s" if len(self._died) > 1 else "", sum(self._died.values())
+            ranks = ", ".join(map(str, sorted(self._died)))
+            clauses.append(f"rank{s} {ranks} died, with {clients:,} client{'' if clients == 1 else 's'}")
+        clauses += self._texts[:1]
+        if more := len(self._texts[1:]):
+            clauses.append(f"{more:,} more such event{'s' if more > 1 else ''}")
+        log.warning("; ".join(clauses))
+        self.waiting, self._next = False, time.perf_counter() + INTERVAL
+        self._died, self._texts = {}, []
