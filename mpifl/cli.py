@@ -264,5 +264,8 @@ def _overview() -> str:
             *lines,
             "",
             "  --version, --help; mpifl COMMAND --help",
+            "",
+            'If Open MPI says "There are not enough slots available", let it start more ranks than there are cores:',
+            "  mpirun --map-by :oversubscribe -n RANKS mpifl run JOB.yaml",
         ]
     )

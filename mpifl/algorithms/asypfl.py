@@ -48,6 +48,7 @@ class AsyPFL(LocalTraining):
     indicators: Indicators = field(default_factory=Measured)
     """pi_k of E_k = pi_k E, E being local_steps or local_epochs: measured, theorem-4, equal, or given"""
 
+    pace = "either"
     personal_models: ClassVar[bool] = True
 
     def validate(self, clients: int) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -164,6 +164,7 @@ class Algorithm(Config):
 
     vectors_up: ClassVar[int] = 1  # largest number of (d,) vectors in an update
     vectors_down: ClassVar[int] = 1  # largest number of (d,) vectors in a message
+    pace: ClassVar[Literal["asynchronous", "synchronous", "either"]] = "asynchronous"  # synchronous: it works in rounds
     personal_models: ClassVar[bool] = False  # whether each client has a model of its own
     # increment_of[k] names the vector of the client's state whose increment the update's vector k is ("": none), where
     # the server's state depends on the sum of these increments. One entry for each of `vectors_up`, or ().

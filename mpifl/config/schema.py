@@ -23,6 +23,10 @@ from mpifl.config.types import check_fields, describe, hints, members, plain_typ
 from mpifl.errors import ConfigError, inside
 
 MISSING = "???"  # marks a value that must still be given
+PACES = {  # of an algorithm, in a sentence: it ..., other methods
+    "asynchronous": ("is asynchronous", "asynchronous methods"),
+    "synchronous": ("works in rounds", "methods with rounds"),
+}
 SCALARS = (int, float, bool, str, type(None))
 
 
@@ -36,14 +40,15 @@ class Reader:
     def read(self) -> Any:
         return self._build(self.cls, self.values, "")
 
-    def _build(self, cls: type, values: Mapping[str, Any], path: str) -> Any:
+    def _build(self, cls: type, values: Mapping[str, Any], path: str, family: Family | None = None) -> Any:
+        """family: the classes that the section at `path` could have, where it has a choice."""
         fields, types_ = fields_of(cls), hints(cls)
         given = {}
         for key, value in values.items():
             if key in fields and value != MISSING:
                 given[key] = self._convert(_join(path, key), types_[key], value)
             elif key not in fields and key != "name":
-                raise self._unknown(path, key, value)
+                raise (family and _other_members(family, cls, path, key, value)) or self._unknown(path, key, value)
         for key, field in fields.items():
             if key not in given and field.default is field.default_factory is dataclasses.MISSING:
                 raise ConfigError(_join(path, key), MISSING, f"required, {self._expected(key, types_[key])}")
@@ -67,7 +72,7 @@ class Reader:
                     raise self._unknown(key, "name", section["name"])
                 if field in self.families:  # the name has chosen the class; a field `name` keeps its default
                     section = {k: v for k, v in section.items() if k != "name"}
-                return self._build(cls, section, key)
+                return self._build(cls, section, key, None if one else self._family(field, kinds))
         wrong = ConfigError(key, _short(value), self._expected(field, hint))
         for kind in sorted(map(plain_type, kinds), key=lambda kind: kind is str):  # text last: "1e-3" may be a number
             if typing.get_origin(kind) in (tuple, list) and isinstance(value, (list, tuple)):
@@ -199,9 +204,34 @@ def meanings(cls: type) -> dict[str, str]:
     return found
 
 
+def _other_members(family: Family, cls: type, path: str, key: str, value: object) -> ConfigError | None:
+    """The error for an option that other classes of the family have, or that this one fixes; None for any other."""
+    name = family.name_of(cls)
+    for field in dataclasses.fields(cls):
+        if field.name == key and field.default is not dataclasses.MISSING:  # `init=False`: not an option
+            return ConfigError(
+                _join(path, key), _short(value), f"no such key: {key} is always {field.default} in {name}"
+            )
+    others = {other: family.find(other) for other in family.names() if key in fields_of(family.find(other))}
+    if not others:
+        return None
+    pace, paces = getattr(cls, "pace", ""), {getattr(other, "pace", "") for other in others.values()}
+    if pace in PACES and len(paces) == 1 and pace not in paces:
+        text = f": it {PACES[pace][0]}; {PACES[paces.pop()][1]} have it: {_enumerated([*others])}"
+    else:
+        text = f"; {_enumerated([*others])} {'have' if len(others) > 1 else 'has'} it"
+    return ConfigError(_join(path, key), _short(value), f"{name} has no {key}{text}")
+
+
 # -- small parts -------------------------------------------------------------------------------------------------------
 def _join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
+
+
+def _enumerated(names: list[str]) -> str:
+    """Names as text, at most four of them: a, b and c; a, b, c and 5 others."""
+    shown = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} others"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 
 def _placed(error: ConfigError, path: str) -> ConfigError:

@@ -109,6 +109,25 @@ def test_more_ranks_than_cores_on_a_laptop(folder: Path) -> None:
     do(Block(ROOT / "README.md", 0, "sh", command, "", ""), folder, command)
 
 
+@pytest.mark.mpi
+@pytest.mark.timeout(60)
+def test_the_answer_to_not_enough_slots(folder: Path) -> None:
+    """Open MPI's own message is in the README, and the line below it is what makes the command work."""
+    if "mpich" in os.environ.get("MPIFL_MPIEXEC", ""):
+        pytest.skip("the message is Open MPI's")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (export,) = re.findall(
+        r"^export PRTE_MCA_rmaps.*$", readme.partition("There are not enough slots available")[2], re.M
+    )
+    command = f"mpirun -n {(os.cpu_count() or 1) + 1} true"
+    done = [
+        subprocess.run(["bash", "-c", text], cwd=folder, env=environment(), capture_output=True, text=True, timeout=50)
+        for text in (command, f"{export}; {command}")
+    ]
+    assert done[0].returncode != 0 and "There are not enough slots available" in done[0].stderr
+    assert done[1].returncode == 0, done[1].stderr
+
+
 # -- what is not run ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_marks_are_known(block: Block) -> None:

@@ -30,6 +30,7 @@ class SynchronousRounds(LocalTraining):
     reply: Literal["deferred"] = "deferred"
     """rounds are synchronous: replies are deferred to the next round"""
 
+    pace = "synchronous"
     sums: ClassVar[tuple[str, ...]] = ("sum",)  # server vectors that accumulate the weighted means of a round
 
     def participation(self, clients: Clients, seed: int) -> CohortSampler:
