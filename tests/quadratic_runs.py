@@ -134,8 +134,8 @@ class Scripted:
         """Whose update is next; None: nobody's."""
         return next(self._order, None)
 
-    def next_update(self, source, deadline):  # type: ignore[no-untyped-def]
-        due = self.count + 1.0
+    def next_update(self, source, deadline, stop=inf):  # type: ignore[no-untyped-def]
+        deadline, due = min(deadline, stop), self.count + 1.0
         if due <= self.time:  # all were waiting for an aggregation
             due = self.time + 1.0
         if due > deadline or (i := self.choose()) is None:
@@ -179,6 +179,7 @@ class Log:
     evaluations: list[tuple] = field(default_factory=list)  # time, updates, version
     events: list[tuple] = field(default_factory=list)  # time, kind, client, text, updates, version
     states: dict[int, str] = field(default_factory=dict)  # of the clients that are not live
+    ages: list[float] = field(default_factory=list)  # of the evaluations
     evaluated: list[np.ndarray] = field(default_factory=list)
     models: list[np.ndarray] = field(default_factory=list)  # the model after each aggregation
     trail: list[np.ndarray] = field(default_factory=list)  # the model after each receipt and each aggregation
@@ -213,7 +214,8 @@ class Log:
     def record(self, timed: bool) -> ReplaySchedule:
         """The order of events, as a run file gives it to a replay."""
         updates = [(*row[:2], *row[8:10]) for row in self.updates]
-        return ReplaySchedule(updates, self.aggregations, self.evaluations, timed)  # type: ignore[misc]
+        evaluations = [(*row, age) for row, age in zip(self.evaluations, self.ages, strict=True)]
+        return ReplaySchedule(updates, self.aggregations, evaluations, timed)  # type: ignore[arg-type]
 
 
 class Watched(InProcessTransport):
@@ -295,6 +297,7 @@ def run(
 
     def evaluate(*row) -> bool:  # type: ignore[no-untyped-def]
         log.evaluations.append(row[:3])
+        log.ages.append(row[5])
         log.evaluated.append(row[3].copy())
         return False
 

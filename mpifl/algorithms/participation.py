@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import fmod
 from typing import Literal
 
 import numpy as np
@@ -55,10 +56,12 @@ class Trigger(Config):
     def next_time(self, last: float, aggregations: int, seed: int) -> float:
         """The time (s) of the next timed aggregation; infinity if the trigger is not timed.
 
-        last: time (s) of the last aggregation. aggregations: their number so far.
+        last: time (s) of the last timed aggregation. aggregations: their number so far. An aggregation may be late, and
+        then stands for all that were due by `last`: the result is after `last`.
         """
         if self.period is not None:
-            return (aggregations + 1) * self.period  # a product: the rounding errors of a sum would accumulate
+            due = (aggregations + 1) * self.period  # a product: the rounding errors of a sum would accumulate
+            return due if due > last else last - fmod(last, self.period) + self.period
         if self.poisson is not None:
             return last + stream(seed, "trigger", round=aggregations).exponential(1 / self.poisson)
         return np.inf

@@ -13,13 +13,15 @@ from typing import Any
 import pandas as pd
 from tabulate import tabulate
 
+from mpifl.scheduling.overload import describe_overload
 from mpifl.storage import Run, open_run
 
 MAX_EVALUATIONS = 12  # evaluations printed at most
 MAX_EVENTS = 8  # events printed at most, the last ones
 HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is taken for dead; a live one writes twice a second
 POLL_INTERVAL = 1.0  # s between two reads of a live run
-QUARTILES = ["personal_accuracy_q25", "personal_accuracy_median", "personal_accuracy_q75"]  # too many for a table
+QUARTILES = ["personal_accuracy_q25", "personal_accuracy_median", "personal_accuracy_q75"]
+HIDDEN = [*QUARTILES, "age"]  # columns of the evaluations that are summarised instead
 MAX_TITLE_WIDTH = 15  # letters of a column's title in one line
 
 
@@ -42,7 +44,7 @@ def show(
                     return
                 time.sleep(period)
                 run.refresh()
-                for row in run.evaluations.iloc[shown:].drop(columns=QUARTILES).to_dict("records"):
+                for row in run.evaluations.iloc[shown:].drop(columns=HIDDEN).to_dict("records"):
                     write(format_evaluation(row))
                 shown = len(run.evaluations)
             write(describe_status(run))
@@ -96,6 +98,9 @@ def format_summary(run: Run) -> str:
             facts["client states"] = ", ".join(f"{n} {state}" for state, n in clients.state.value_counts().items())
     if personal := format_personal_accuracy(run.evaluations):
         facts["personal accuracy"] = personal
+    every = (run.config.get("evaluate") or {}).get("every")
+    if overload := describe_overload(run.evaluations.age.max(), every, attrs.get("ranks") == 1):
+        facts["overload"] = overload
     for name, unit in (("wall_seconds", "s"), ("server_cpu_share", "of wall time"), ("peak_rss_mb", "MiB")):
         if not math.isnan(attrs.get(name, math.nan)):
             facts[name.replace("_", " ")] = f"{attrs[name]:.4g} {unit}"
@@ -111,7 +116,7 @@ def format_evaluations(frame: pd.DataFrame) -> str:
         return "no evaluation yet"
     count = min(MAX_EVALUATIONS, len(frame))
     picks = [round(k * (len(frame) - 1) / max(1, count - 1)) for k in range(count)]
-    kept = frame.iloc[picks].drop(columns=QUARTILES).dropna(axis=1, how="all")
+    kept = frame.iloc[picks].drop(columns=HIDDEN).dropna(axis=1, how="all")
     rows = [
         {format_title(str(name)): format_value(name, value) for name, value in row.items()}
         for row in kept.to_dict("records")

@@ -19,6 +19,7 @@ class Event:
     client: int = -1
     update: Update | None = None
     aggregates: bool = False  # this update triggers an aggregation
+    age: float = 0.0  # s since the evaluation was due
     text: str = ""
 
 

@@ -1,6 +1,7 @@
 """The live schedule: the order of server events that the clock, the trigger and the stop rule decide.
 
-real     updates in order of completion; a client holds its update back until its drawn contact time is over.
+real     updates in order of completion; a client holds its update back until its drawn contact time is over. Every
+         event has the time at which it happens; what is overdue happens late, once.
 virtual  an update is due at the time of its message + the drawn contact time; ties go to the lower client.
          Deterministic, whatever computes the updates and however long that takes.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator
-from math import inf, isnan, nan
+from math import inf, isnan, nan, nextafter
 from typing import Protocol
 
 from mpifl.algorithms.base import Update
@@ -51,10 +52,11 @@ class Clock(Protocol):
     def register_message(self, i: int, round: int, work: int = 1) -> float:
         """Notes that a message asking for `work` units is sent to client i now; returns the delay (s) it carries."""
 
-    def next_update(self, source: UpdateSource, deadline: float) -> tuple[int, Update] | None:
-        """The next update up to the deadline, with the times of its computing and exchange, or None.
+    def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
+        """The next update up to the deadline and the stop time, with the times of its computing and exchange, or None.
 
-        Sets `time` to the update's time, or to the deadline, or to an earlier one where it timed out.
+        Sets `time`: to the update's time, or to one not before the earlier of deadline and stop, or, where it timed
+        out, to one before. It never decreases, and does not change once the stop time is reached.
         """
 
 
@@ -65,7 +67,7 @@ class RealClock:
 
     def __init__(self, contact_times: ContactTimes, split_times: SplitTimes | None = None) -> None:
         self._contact_times, self._split_times, self.time = contact_times, split_times, 0.0
-        self._late = self.timed_out = False  # _late: the last event was a timed one, not an update
+        self._last_turn, self.timed_out = 0.0, False  # _last_turn: when updates were last received, or none were there
         # client -> when its message was sent, emulated computing and exchange times
         self._in_flight: dict[int, tuple[float, tuple[float, float] | None]] = {}
 
@@ -83,11 +85,11 @@ class RealClock:
         times = [times or (nan, nan) for _, times in self._in_flight.values()]
         return ClockState(
             self.now(), list(self._in_flight), [sent for sent, _ in self._in_flight.values()],
-            [compute for compute, _ in times], [exchange for _, exchange in times], self._late,
+            [compute for compute, _ in times], [exchange for _, exchange in times],
         )  # fmt: skip
 
     def load(self, saved: ClockState) -> None:
-        self.time, self._late = saved.time, saved.late
+        self.time = self._last_turn = saved.time
         in_flight = zip(saved.client, saved.due, saved.compute, saved.exchange, strict=True)
         self._in_flight = {i: (sent, None if isnan(c) else (c, e)) for i, sent, c, e in in_flight}
 
@@ -96,16 +98,20 @@ class RealClock:
         self._in_flight[i] = self.now(), times
         return sum(times) if times else self._contact_times(i, round)
 
-    def next_update(self, source: UpdateSource, deadline: float) -> tuple[int, Update] | None:
-        if not self._in_flight and deadline == inf:
+    def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
+        end = min(deadline, stop)
+        if not self._in_flight and end == inf:
             raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
         now = self.now()
-        until = min(deadline, now + POLL_INTERVAL)
-        # An overdue event comes first, but not twice running: too frequent events must not starve updates.
-        got = source.receive_any(max(0.0, until - now)) if now < until or self._late else None
-        self._late = got is None
-        self.time = self.now() if got else until
-        self.timed_out = not got and until < deadline
+        until = min(end, now + POLL_INTERVAL)
+        got = None
+        # What was overdue when updates had their last turn comes first; what became overdue since must not starve them.
+        if now < until or (self._last_turn < end and now < stop):
+            got = source.receive_any(max(0.0, until - now))
+            self._last_turn = self.time = self.now()
+        elif self.time < stop:
+            self.time = now
+        self.timed_out = not got and self.time < end
         return got and (got[0], self._timed(*got))
 
     def _timed(self, i: int, update: Update) -> Update:
@@ -156,12 +162,13 @@ class VirtualClock:
         heapq.heappush(self._due, (self.time + delay, i, times))
         return 0.0
 
-    def next_update(self, source: UpdateSource, deadline: float) -> tuple[int, Update] | None:
-        if not self._due and deadline == inf:
+    def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
+        end = min(deadline, stop)
+        if not self._due and end == inf:
             raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
         self.timed_out = False
-        if not self._due or self._due[0][0] > deadline:
-            self.time = deadline
+        if not self._due or self._due[0][0] > end:
+            self.time = end
             return None
         due, i, (compute, exchange) = self._due[0]
         if not (update := source.receive_from(i, POLL_INTERVAL)):
@@ -180,9 +187,9 @@ class LiveSchedule:
     """Merges a clock's updates with aggregations, evaluations, checkpoints and the stop rule.
 
     At equal times, what is due by the clock comes after all updates: aggregations, evaluations, the end. An evaluation
-    by updates follows its update at once. A timed aggregation under the real clock has the time at which it is made.
-    If clients were lost, it can happen that no update is in flight but some are not aggregated: the server then
-    aggregates these.
+    by updates follows its update at once. Under the real clock an event may be overdue; it then stands for all of its
+    kind that became due meanwhile, and the stop time counts before updates that have come. If clients were lost, it can
+    happen that no update is in flight but some are not aggregated: the server then aggregates these.
     """
 
     is_replay = False
@@ -209,7 +216,7 @@ class LiveSchedule:
         self.checkpoint_requested = False
         self._pending = self._updates = 0  # updates since the last aggregation, and all
         self._timed_aggregations = self._aggregations = 0  # timed ones, and all
-        self._evaluations = self._checkpoints = 0  # evaluations and checkpoints that were due by the clock
+        self._evaluations = self._checkpoints = 0  # due times of evaluations and of checkpoints that have passed
         self._checkpoint_updates = 0  # updates at the last checkpoint
         self._next_aggregation = trigger.next_time(0.0, 0, seed) if trigger else inf
         self._evaluated: tuple[float, int, int] | None = None  # time, updates, aggregations
@@ -258,8 +265,8 @@ class LiveSchedule:
                 self._aggregations, self._pending = self._aggregations + 1, 0
                 yield Event("aggregate", clock.time)
             next_evaluation = (self._evaluations + 1) * self._evaluate_every
-            deadline = min(self._next_aggregation, next_evaluation, self._stop_time)
-            got = clock.next_update(source, deadline)
+            got = clock.next_update(source, min(self._next_aggregation, next_evaluation), self._stop_time)
+            due_by = min(clock.time, self._stop_time)
             if got and got[1].refused:
                 yield Event("refused", clock.time, got[0], got[1])
             elif got:
@@ -272,19 +279,21 @@ class LiveSchedule:
                     yield self._evaluation(clock.time)
             elif clock.timed_out:
                 yield Event("idle", clock.time)
-            elif deadline == self._next_aggregation:
+            elif self._next_aggregation <= min(due_by, next_evaluation):
+                assert trigger
                 self._timed_aggregations += 1
                 self._aggregations, self._pending = self._aggregations + 1, 0
-                self._next_aggregation = trigger.next_time(deadline, self._timed_aggregations, seed) if trigger else inf
-                yield Event("aggregate", clock.now())
-            elif deadline == next_evaluation:
-                self._evaluations += 1
-                yield self._evaluation(deadline)
+                after = trigger.next_time(clock.time, self._timed_aggregations, seed)
+                self._next_aggregation = max(after, nextafter(clock.time, inf))
+                yield Event("aggregate", clock.time)
+            elif next_evaluation <= due_by:
+                self._evaluations = max(self._evaluations + 1, int(clock.time / self._evaluate_every))
+                yield self._evaluation(clock.time, clock.time - next_evaluation)
             else:
                 break
         if self._evaluated != (clock.time, self._updates, self._aggregations):
-            yield self._evaluation(clock.time)
+            yield self._evaluation(clock.time, max(0.0, clock.time - self._stop_time))
 
-    def _evaluation(self, time: float) -> Event:
+    def _evaluation(self, time: float, age: float = 0.0) -> Event:
         self._evaluated = time, self._updates, self._aggregations
-        return Event("evaluate", time)
+        return Event("evaluate", time, age=age)

@@ -33,7 +33,7 @@ class ReplaySchedule:
         self,
         updates: Sequence[tuple[float, int, float, float]],  # (time, client, compute, exchange)
         aggregations: Sequence[tuple[float, int]],  # (time, updates before)
-        evaluations: Sequence[tuple[float, int, int]],  # (time, updates before, aggregations before)
+        evaluations: Sequence[tuple[float, int, int, float]],  # (time, updates before, aggregations before, age)
         timed: bool,  # aggregations were due by a clock, not with an update
         incidents: Sequence[ClientIncident] = (),
     ) -> None:
@@ -49,7 +49,7 @@ class ReplaySchedule:
         return cls(
             list(zip(*(updates[c].tolist() for c in ("time", "client", "compute", "exchange")), strict=True)),
             list(zip(aggregations["time"].tolist(), aggregations["updates"].tolist(), strict=True)),
-            list(zip(*(evaluations[c].tolist() for c in ("time", "updates", "version")), strict=True)),
+            list(zip(*(evaluations[c].tolist() for c in ("time", "updates", "version", "age")), strict=True)),
             timed,
             _incidents(run),
         )
@@ -68,10 +68,10 @@ class ReplaySchedule:
             """The updates before the k-th aggregation; -1 where there are no more."""
             return self._aggregations[k][1] if k < len(self._aggregations) else -1
 
-        def evaluation(updates: int) -> tuple[float, int, int] | None:
+        def evaluation(updates: int) -> tuple[float, int, int, float] | None:
             """The evaluation after this many updates and before the next aggregation."""
             found = self._evaluations[evaluated] if evaluated < len(self._evaluations) else None
-            return found if found and found[1:] == (updates, aggregated) else None
+            return found if found and found[1:3] == (updates, aggregated) else None
 
         def incident(updates: int) -> ClientIncident | None:
             """The refusal or loss after this many updates and before the next aggregation."""
@@ -84,7 +84,7 @@ class ReplaySchedule:
             while True:
                 if due := evaluation(updates):
                     evaluated += 1
-                    yield Event("evaluate", due[0])
+                    yield Event("evaluate", due[0], age=due[3])
                 elif found := incident(updates):
                     failed += 1
                     refused = self._receive(source, found.client) if found.kind == "refused" else None

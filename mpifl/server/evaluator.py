@@ -27,6 +27,7 @@ class EvaluationRequest(NamedTuple):
     version: int
     x: Vector  # (d,)
     accuracies: np.ndarray | None  # (n,) of the clients under their own models; NaN where not yet reported
+    age: float = 0.0  # s from when the evaluation was due to `time`
 
 
 class Evaluator:
@@ -65,12 +66,14 @@ class Evaluator:
         self._skipped: EvaluationRequest | None = None  # the last request, where it was skipped
         self.reached = False  # the target accuracy
         self.latest: dict[str, float] = {}  # metrics
+        self.max_age = 0.0  # s by which an evaluation was late
 
     def __call__(
-        self, time: float, updates: int, version: int, x: Vector, accuracies: np.ndarray | None = None
+        self, time: float, updates: int, version: int, x: Vector, accuracies: np.ndarray | None = None, age: float = 0.0
     ) -> bool:
         """Queues a model; whether the target accuracy has been reached. Raises what an earlier evaluation raised."""
-        request = EvaluationRequest(time, updates, version, x, accuracies)
+        request = EvaluationRequest(time, updates, version, x, accuracies, age)
+        self.max_age = max(self.max_age, age)
         self._collect()
         if len(self._pending) >= QUEUE_LIMIT:
             if not self._deterministic:
@@ -100,7 +103,7 @@ class Evaluator:
             self._best = self._pending.popleft()[0].result()
 
     def _evaluate(self, request: EvaluationRequest) -> float:
-        time, updates, version, x, accuracies = request
+        time, updates, version, x, accuracies, age = request
         metrics = self._problem.evaluate(x)
         metrics["train_loss"] += self._penalty(x)
         if self._gradient:
@@ -108,7 +111,7 @@ class Evaluator:
         if accuracies is not None:
             metrics |= self._personal_accuracies(np.where(np.isnan(accuracies), self._first, accuracies))
         self.latest = metrics
-        self._writer.append(EvaluationRow(time, updates, version, **metrics))
+        self._writer.append(EvaluationRow(time, updates, version, age=age, **metrics))
         if self._accuracy is not None and metrics.get("test_accuracy", 0.0) >= self._accuracy:
             self.reached = True
         return self.best

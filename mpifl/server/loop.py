@@ -54,8 +54,8 @@ class Checkpointer(Protocol):
         """Moves client i to another rank; returns a clause that names it, or "" where no rank can host it."""
 
 
-# (time, updates, version, model, (n,) the clients' accuracies or None) -> the run is to end
-Evaluate = Callable[[float, int, int, Vector, np.ndarray | None], bool]
+# (time, updates, version, model, (n,) the clients' accuracies or None, age) -> the run is to end
+Evaluate = Callable[[float, int, int, Vector, np.ndarray | None, float], bool]
 
 
 class ServerLoop:
@@ -106,10 +106,10 @@ class ServerLoop:
             clients.in_flight[i] = time.perf_counter() + delay if self._patience else 0.0
             self.transport.send(i, message, delay)
 
-    def evaluate(self, time: float) -> bool:
-        """Evaluates the present model; returns whether the run is to end."""
+    def evaluate(self, time: float, age: float = 0.0) -> bool:
+        """Evaluates the present model, `age` seconds after that was due; returns whether the run is to end."""
         accuracies = None if self.clients.accuracies is None else self.clients.accuracies.copy()
-        return self._evaluate(time, self.updates, self.version, self.algorithm.model(self.server), accuracies)
+        return self._evaluate(time, self.updates, self.version, self.algorithm.model(self.server), accuracies, age)
 
     def start_round(self) -> None:
         """Sends the messages of a round; without rounds, the run's first messages."""
@@ -141,7 +141,7 @@ class ServerLoop:
             elif event.kind == "aggregate":
                 self._aggregate(event.time)
             elif event.kind == "evaluate":
-                if self.evaluate(event.time):
+                if self.evaluate(event.time, event.age):
                     return True
             elif event.kind == "refused":
                 self._refuse(event)

@@ -17,6 +17,7 @@ import numpy as np
 from mpifl.algorithms.base import Clients, State
 from mpifl.errors import RunFailed
 from mpifl.scheduling.live import LiveSchedule
+from mpifl.scheduling.overload import describe_overload
 from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
@@ -27,6 +28,7 @@ from mpifl.signals import SignalRecorder, exit_code
 from mpifl.storage import open_run
 from mpifl.storage.tables import EventRow
 from mpifl.transport.base import ServerTransport
+from mpifl.transport.in_process import InProcessTransport
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -89,7 +91,10 @@ class Session:
         self.loop.time = snapshot.time
         self.evaluator.reached = snapshot.evaluator.reached
         for each in snapshot.evaluator.pending:
-            self.evaluator.submit(EvaluationRequest(each.time, each.updates, each.version, each.model, each.accuracies))
+            age = np.nan if each.age is None else each.age
+            self.evaluator.submit(
+                EvaluationRequest(each.time, each.updates, each.version, each.model, each.accuracies, age)
+            )
         text = "; ".join([f"from checkpoint {snapshot.number}", *passed])
         with open_run(self.writer.path) as file:
             kinds = file.rows("events", "kind", 0, None)
@@ -190,6 +195,10 @@ class Session:
     def _notes(self) -> list[str]:
         """Clauses of the final line on what a reader of the result has to know; none after an ordinary run."""
         notes = self.loop.failures.notes()
+        every = self.job.evaluate.every if isinstance(self.schedule, LiveSchedule) else inf
+        one_process = isinstance(self.transport, InProcessTransport)
+        if overload := describe_overload(self.evaluator.max_age, every, one_process):
+            notes.append(overload)
         if not self.loop.updates and self.loop.failures.refusals:
             notes.append(self._first_refusal())
         return notes

@@ -85,8 +85,6 @@ class ClockState:
     """s that the emulated computation takes; nan: not emulated"""
     exchange: list[float]
     """s that the emulated exchange of message and update takes; nan: not emulated"""
-    late: bool = False
-    """real clock: the last event was a timed one, not an update"""
 
 
 @dataclass(frozen=True)
@@ -108,13 +106,13 @@ class ScheduleState:
     next_aggregation: float
     """s: when the next one is due by the clock; inf: never"""
     evaluations: int
-    """evaluations due by the clock so far"""
+    """due times of evaluations that have passed"""
     checkpoints: int
-    """checkpoints due by the clock so far"""
+    """due times of checkpoints that have passed"""
     checkpoint_updates: int
     """updates at the last checkpoint"""
     evaluated_time: float = nan
-    """s: when the last evaluation was due; nan: none yet"""
+    """s: time of the last evaluation; nan: none yet"""
     evaluated_updates: int = -1
     """updates before it"""
     evaluated_aggregations: int = -1
@@ -135,6 +133,8 @@ class PendingEvaluation:
     """(d,)"""
     accuracies: np.ndarray | None = None
     """(n,) of the clients' personal models at that time; absent: the method has none"""
+    age: float | None = None
+    """s from when the evaluation was due to `time`; absent: written by an older version"""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class AggregationRow(NamedTuple):
 class EvaluationRow(NamedTuple):
     """One row for each evaluation of the global model."""
 
-    time: Annotated[float, Column("f8", "of the model", "s of the run's clock")]
+    time: Annotated[float, Column("f8", "when the model was taken", "s of the run's clock")]
     updates: Annotated[int, Column("i8", "consumed by then")]
     version: Annotated[int, Column("i8", "aggregations by then")]
     train_loss: Annotated[
@@ -112,6 +112,10 @@ class EvaluationRow(NamedTuple):
             missing=nan,
         ),
     ] = nan
+    age: Annotated[
+        float,
+        Column("f8", "from when the evaluation was due to `time`; 0 under the virtual clock", "s", missing=nan),
+    ] = 0.0
 
 
 class EventRow(NamedTuple):

@@ -21,7 +21,8 @@ class Answers:
 
 def told(aggregations: Any, evaluations: Any, incidents: Any = (), timed: bool = False) -> list[tuple]:
     """The events of a record of four updates, one a second, as (kind, time, whether it aggregates)."""
-    record = ReplaySchedule(UPDATES, aggregations, evaluations, timed, [ClientIncident(*row) for row in incidents])
+    incidents = [ClientIncident(*row) for row in incidents]
+    record = ReplaySchedule(UPDATES, aggregations, [(*row, 0.0) for row in evaluations], timed, incidents)
     return [(event.kind, event.time, event.aggregates) for event in record.events(Answers())]  # type: ignore[arg-type]
 
 

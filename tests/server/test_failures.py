@@ -78,7 +78,7 @@ class Rows:
     def __init__(self) -> None:
         self.updates: list[tuple[Any, ...]] = []
         self.aggregations: list[tuple[float, int]] = []
-        self.evaluations: list[tuple[float, int, int]] = []
+        self.evaluations: list[tuple[float, int, int, float]] = []
         self.incidents: list[ClientIncident] = []
         self.states: dict[int, str] = {}
 
@@ -117,8 +117,8 @@ class Run:
         self.server = algorithm.init_server(x0, people)
         ServerLoop(algorithm, self.server, people, self.link, plan, self.rows, self._evaluate, 0, faults).run()
 
-    def _evaluate(self, time: float, updates: int, version: int, x: np.ndarray, known: Any) -> bool:
-        self.rows.evaluations.append((time, updates, version))
+    def _evaluate(self, time: float, updates: int, version: int, x: np.ndarray, known: Any, age: float) -> bool:
+        self.rows.evaluations.append((time, updates, version, age))
         assert np.isfinite(x).all()
         return False
 

@@ -127,9 +127,9 @@ class Run:
             loop.load(snapshot.loop)
         loop.run()
 
-    def _look(self, time: float, updates: int, version: int, x: np.ndarray, known: Any) -> bool:
+    def _look(self, time: float, updates: int, version: int, x: np.ndarray, known: Any, age: float) -> bool:
         self.record.rows.append(
-            ("evaluation", time, updates, version, x.tobytes(), None if known is None else str(known))
+            ("evaluation", time, updates, version, x.tobytes(), None if known is None else str(known), age)
         )
         return False
 

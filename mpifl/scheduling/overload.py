@@ -1,0 +1,18 @@
+"""Describes a server that could not keep up with the real clock."""
+
+from __future__ import annotations
+
+TOLERANCE = 1.0  # s by which evaluations may be late without being reported
+
+
+def describe_overload(age: float, every: float | None, one_process: bool) -> str:
+    """A clause that says how late evaluations were and what to change; "" where that is no more than their interval.
+
+    age: the largest of `/evaluations/age` (s). every: the job's `evaluate.every` (s), None where updates count.
+    one_process: whether clients compute in the server's process.
+    """
+    if not age > max(TOLERANCE, every or 0.0):
+        return ""
+    place = "clients on ranks of their own (mpirun)" if one_process else "a core of its own for rank 0"
+    longer = f"a longer evaluate.every than {every:g} s or " if every else ""
+    return f"the server was overloaded: evaluations up to {age:.2g} s late (use {longer}{place})"

@@ -1,0 +1,107 @@
+"""Runs in real time whose server cannot keep up: when they end, what their rows say, and their replay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from mpifl import Run, open_run
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Message, State, Update
+from mpifl.cli import main
+from mpifl.objective import Objective
+from tests.mpi.files import differing
+
+CLIENTS = 2
+
+
+def job(folder: Path, **more: Any) -> Path:
+    file = folder / "job.yaml"
+    content = {
+        "name": "late", "seed": 0, "output": str(folder / "late.h5"), "problem": {"clients": CLIENTS},
+        "algorithm": {"name": "area", "trigger": {"every": 2}}, "clock": {"mode": "real", "delay": "none"}, **more,
+    }  # fmt: skip
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[int, float], otherwise: float = 0.0) -> None:
+    """Contacts of this length, by round."""
+    train = Area.train
+
+    def waiting(self: Area, client: State, message: Message, objective: Objective) -> Update:
+        time.sleep(seconds.get(message.round, otherwise))
+        return train(self, client, message, objective)
+
+    monkeypatch.setattr(Area, "train", waiting)
+
+
+def check_times(run: Run) -> None:
+    """No row of a run is earlier than an update or an aggregation that it reflects; times never decrease."""
+    updates, aggregations, evaluations = run.updates, run.aggregations, run.evaluations
+    for frame in (updates, aggregations, evaluations):
+        assert frame.time.is_monotonic_increasing
+    for row in evaluations.itertuples():
+        assert row.updates == 0 or row.time >= updates.time[row.updates - 1]
+        assert row.version == 0 or row.time >= aggregations.time[row.version - 1]
+        assert row.updates == len(updates) or row.time <= updates.time[row.updates]
+    assert np.all(aggregations.time >= updates.time[aggregations.updates - 1].to_numpy())
+    assert evaluations.age.between(0, evaluations.time).all()
+
+
+def test_A_stop_time_is_honoured_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contacts of 0.1 s, an evaluation every 1e-5 s, 0.5 s: no update begins after it, whatever is overdue."""
+    slow(monkeypatch, {}, 0.1)
+    begin = time.perf_counter()
+    assert main(["run", str(job(tmp_path, stop={"time": 0.5}, evaluate={"every": 1e-5}))]) == 0
+    assert time.perf_counter() - begin < 10  # 5,000 evaluations with an update between them would take 500 s
+    with open_run(tmp_path / "late.h5") as run:
+        check_times(run)
+        assert 0 < len(run.updates) <= 0.5 / 0.1 + CLIENTS
+        assert run.updates.time.iloc[-1] <= 0.5 + CLIENTS * 0.1 + 1.0
+
+
+def test_B_a_server_that_was_overloaded_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A contact of 1.3 s: an evaluation is late by that, the final line and `show` say it; a replay has the bits."""
+    slow(monkeypatch, {3: 1.3})
+    assert main(["run", str(job(tmp_path, stop={"time": 1.5}, evaluate={"every": 0.05}))]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    clause = "the server was overloaded: evaluations up to "
+    assert clause in last and "longer evaluate.every than 0.05 s or clients on ranks of their own (mpirun)" in last
+    path = tmp_path / "late.h5"
+    with open_run(path) as run:
+        check_times(run)
+        late = run.evaluations[run.evaluations.age > 1.0]
+        assert 1 <= len(late) <= CLIENTS and late.age.max() <= 2 * 1.3 + 1.0
+        due = (run.evaluations.time - run.evaluations.age).iloc[1:-1] / 0.05
+        assert np.allclose(due, due.round(), atol=1e-6)  # multiples of 0.05 s
+        assert due.round().is_unique
+    assert main(["show", str(path)]) == 0
+    assert clause in capsys.readouterr().out
+    monkeypatch.undo()
+    assert main(["replay", str(path)]) == 0
+    assert clause not in capsys.readouterr().out
+    assert not differing(path, tmp_path / "late-replay.h5", but=("events",))
+
+
+def test_B_a_server_that_kept_up_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = {"mode": "real", "delay": {"name": "fixed", "seconds": 0.01}}
+    assert main(["run", str(job(tmp_path, stop={"updates": 20}, evaluate={"every": 0.05}, clock=clock))]) == 0
+    assert main(["show", str(tmp_path / "late.h5")]) == 0
+    assert "overload" not in capsys.readouterr().out
+
+
+def test_B_a_virtual_run_is_never_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow(monkeypatch, {1: 0.2})
+    clock = {"mode": "virtual", "delay": {"name": "fixed", "seconds": 0.01}}
+    assert main(["run", str(job(tmp_path, stop={"time": 0.1}, evaluate={"every": 0.01}, clock=clock))]) == 0
+    with open_run(tmp_path / "late.h5") as run:
+        assert len(run.evaluations) == 11 and (run.evaluations.age == 0).all()
