@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 
 from mpifl.errors import ConfigError
+from mpifl.storage import checksums
 from mpifl.storage.checkpoint_set import folder_of, undo
 from mpifl.storage.create import create_datasets, new_file
 from mpifl.storage.durable import sync_folder
@@ -46,11 +47,14 @@ def continue_file(
         if session is not None and old.attrs.get("session") != session:
             raise ConfigError("run file", path, "one that no other process has resumed; this one was resumed meanwhile")
         _check_enough_rows(old, counts, len(states))
+        if wrong := old.checksums().wrong:  # the new file would have right checksums of wrong rows
+            raise ConfigError("run file", path, f"an undamaged run file; {wrong}")
         kept = {name: old.attrs[name] for name in ("started", "id") if old.attrs.get(name)}
         create_datasets(file, {**attrs, **kept, "resumed_from": number}, clients, x, layout, version, states)
         file.attrs.modify("began", np.float64(old.attrs.get("began", np.nan)))
         for table in TABLES:
             _copy(old, file, table, counts[table])
+            checksums.append(file, checksums.of_table(file, table))
         file["clients/updates"][...] = _updates_by_client(path, file, len(states))
         file.flush()
         os.fsync(file.id.get_vfd_handle())

@@ -18,9 +18,10 @@ import numpy as np
 from h5py import h5f, h5p
 
 from mpifl.errors import ConfigError
+from mpifl.storage import checksums
 from mpifl.storage.checkpoint_set import folder_of, sets
 from mpifl.storage.durable import error_text
-from mpifl.storage.tables import CHANGING, CLIENTS, SCHEMA, TABLES, encode
+from mpifl.storage.tables import CHANGING, CHECKSUMS, CLIENTS, SCHEMA, TABLES, encode
 
 MAX_ATTRIBUTES = 1024  # in the object header, where an attribute can be changed while others read
 
@@ -134,7 +135,7 @@ def create_datasets(
     for name, kind in CHANGING.items():
         first: Any = {"status": b"running", "finished": b""}.get(name, np.nan)
         file.attrs.create(name, first, dtype=h5_type(kind))
-    for group, table in TABLES.items():
+    for group, table in (*TABLES.items(), ("checksums", CHECKSUMS)):
         for name, column in table.columns.items():
             dtype = h5_type(column.dtype)
             file.create_dataset(f"{group}/{name}", (0,), dtype, chunks=(table.chunk,), maxshape=(None,))
@@ -153,6 +154,7 @@ def create_datasets(
     model = file.create_dataset("model/x", data=x)
     model.attrs["layout"] = json.dumps([[name, list(shape)] for name, shape in layout])
     model.attrs["version"] = np.int64(version)
+    checksums.append(file, checksums.of_start(file))
     file.swmr_mode = True
     file.flush()
 

@@ -17,6 +17,8 @@ import numpy as np
 from h5py import h5f, h5p
 
 from mpifl.errors import ConfigError
+from mpifl.storage.checksums import Coverage, plain
+from mpifl.storage.checksums import check as check_checksums
 from mpifl.storage.tables import CLIENTS, SCHEMA, TABLES
 from mpifl.storage.validate import check
 
@@ -72,10 +74,11 @@ class Run:
                 self._read()
                 return
             except DAMAGE_ERRORS as error:
+                closed = self._file is not None and not self.open_ended  # it does not change any more
                 self.close()
                 if isinstance(error, ConfigError):
                     raise
-                if attempt + 1 == OPEN_ATTEMPTS or not self.path.exists():
+                if closed or attempt + 1 == OPEN_ATTEMPTS or not self.path.exists():
                     expected = (
                         "a complete file; this one is truncated" if "truncated" in str(error) else "a readable run file"
                     )
@@ -86,10 +89,10 @@ class Run:
         file = self._open_file
         if "schema" not in file.attrs:
             raise _bad(self.path, "a run file of mpifl; this is another HDF5 file")
-        schema = _plain(file.attrs["schema"])
+        schema = plain(file.attrs["schema"])
         if isinstance(schema, int) and schema > SCHEMA:
             raise _bad(self.path, f"a run file of schema {SCHEMA} or older; this is schema {schema}, update mpifl")
-        self.attrs = {name: _plain(value) for name, value in file.attrs.items()}
+        self.attrs = {name: plain(value) for name, value in file.attrs.items()}
         self._frames: dict[str, DataFrame] = {}
         self._config: dict[str, Any] | None = None
         self._rows = check(file, self.attrs, closed=not self.open_ended)
@@ -110,7 +113,7 @@ class Run:
     def _check_not_truncated(self) -> None:
         """Raises ConfigError where rows lie beyond the end of the file, which HDF5 reads as zeros in an open file."""
         size = os.fstat(self._open_file.id.get_vfd_handle()).st_size  # of this file: a resumed run replaces it
-        for table in TABLES:
+        for table in (*TABLES, "checksums"):
             rows = self._rows[table]
             for dataset in self._open_file[table].values() if rows else ():
                 start = (rows - 1) // dataset.chunks[0] * dataset.chunks[0]
@@ -217,7 +220,7 @@ class Run:
         for name in columns:
             values = self.rows(table, name, 0, rows)
             strings = values.dtype.kind in "SO"
-            data[name] = np.array([_plain(v) for v in values], dtype=object) if strings else values
+            data[name] = np.array([plain(v) for v in values], dtype=object) if strings else values
         with _readable(self.path):  # columns of different lengths
             return DataFrame(data)
 
@@ -230,6 +233,11 @@ class Run:
                 return np.full((stop or 0) - start, TABLES[table].columns[column].missing)
             values: np.ndarray = group[column][start:stop]
             return values
+
+    def checksums(self) -> Coverage:
+        """Compares the file's values with their checksums. Raises ConfigError if the file cannot be read."""
+        with _readable(self.path):
+            return check_checksums(self._open_file, closed=not self.open_ended)
 
     def count(self, table: str) -> int:
         """Rows of a table."""
@@ -294,12 +302,3 @@ def _limit_attempts(access: h5p.PropFAID) -> None:
         setting = ctypes.CDLL(h5p.__file__).H5Pset_metadata_read_attempts
         setting.argtypes = [ctypes.c_int64, ctypes.c_uint]
         setting(access.id, METADATA_ATTEMPTS)
-
-
-def _plain(value: Any) -> Any:
-    """Converts an attribute from h5py into a string, number or list."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, np.ndarray):
-        return [_plain(item) for item in value.tolist()]
-    return value.item() if isinstance(value, np.generic) else value

@@ -146,6 +146,30 @@ class ClientRow(NamedTuple):
     state: Annotated[str, Column("S16", "`live`, `lost`, `aside`")] = "live"
 
 
+class ChecksumRow(NamedTuple):
+    """One row for each checksum: of a block of rows, a column, the model, or an attribute; not in files of older
+    versions."""
+
+    object: Annotated[
+        str,
+        Column(
+            "S32",
+            "what it covers: a table that grows (`updates`), a column of a table that does not (`clients/rate`), "
+            "`model/x`, or an attribute (`@config`, `model/x@layout`)",
+        ),
+    ]
+    first: Annotated[int, Column("i8", "row of the block; 0 where it is no growing table")]
+    rows: Annotated[int, Column("i8", "in the block; the items of a column or the model; 1 for an attribute")]
+    crc: Annotated[
+        int,
+        Column(
+            "i8",
+            "CRC-32 (zlib) of the block's values, column by column, little endian, continued from the table's block "
+            "before; of an attribute, of its value as JSON",
+        ),
+    ]
+
+
 Row = UpdateRow | AggregationRow | EvaluationRow | EventRow
 
 
@@ -171,6 +195,8 @@ TABLES: dict[str, Table] = {
     "events": _table(EventRow, 16),
 }
 CLIENTS = _table(ClientRow)
+CLIENTS_CHANGING = ("updates", "state")  # columns that change until the run is over
+CHECKSUMS = _table(ChecksumRow, 256)
 
 
 class Attribute(NamedTuple):
@@ -233,7 +259,7 @@ def encode(value: str, size: int) -> bytes:
 def columns_markdown() -> str:
     """A Markdown table of every column of the run file."""
     lines = ["| dataset | dtype | unit | meaning |", "|---|---|---|---|"]
-    for name, table in {**TABLES, "clients": CLIENTS}.items():
+    for name, table in {**TABLES, "clients": CLIENTS, "checksums": CHECKSUMS}.items():
         lines.append(f"| **/{name}** | | | {table.row.__doc__} |")
         for field, column in table.columns.items():
             lines.append(f"| `/{name}/{field}` | {_spelled(column.dtype)} | {column.unit} | {column.meaning} |")

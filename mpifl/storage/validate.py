@@ -12,13 +12,15 @@ from typing import Any
 
 import h5py
 
-from mpifl.storage.tables import ATTRIBUTES, CLIENTS, STATUSES, TABLES
+from mpifl.storage.tables import ATTRIBUTES, CHECKSUMS, CLIENTS, STATUSES, TABLES
 
 KINDS = {"f": "fiu", "i": "iu", "S": "SO"}  # column of floats, integers, text -> dtype kinds that are accepted
 
 
 def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, int]:
-    """Checks the attributes, tables and model; the number of rows of each table. Raises ValueError with the reason.
+    """Checks the attributes, tables and model; the number of rows of each table (of /checksums 0 where there are none).
+
+    Raises ValueError with the reason.
 
     attrs   root attributes as plain values
     closed  whether the file was closed, so that every row must be stored
@@ -26,7 +28,10 @@ def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, 
     _attributes(attrs)
     rows = {}
     # Tables that refer to others are counted first, so what they refer to is there.
-    for name, table in (*reversed(TABLES.items()), ("clients", CLIENTS)):
+    for name, table in (("checksums", CHECKSUMS), *reversed(TABLES.items()), ("clients", CLIENTS)):
+        if name == "checksums" and name not in file:  # of an older version
+            rows[name] = 0
+            continue
         group = _member(file, name, h5py.Group)
         lengths = []
         for field, column in table.columns.items():

@@ -21,11 +21,12 @@ import h5py
 import numpy as np
 
 from mpifl.errors import RunFailed
+from mpifl.storage import checksums
 from mpifl.storage.checkpoint_set import folder_of, remove
 from mpifl.storage.continuation import continue_file
 from mpifl.storage.create import create_datasets, error_reason, new_file, now
 from mpifl.storage.durable import sync_folder
-from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, Row, encode
+from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, encode
 
 WRITE_INTERVAL = 0.5  # s of wall time; also the heartbeat (the file's mtime) of a run that has no rows to write
 ROWS_AT_ONCE = 1024  # rows turned into arrays before the server loop may have the interpreter again
@@ -111,6 +112,7 @@ class RunWriter:
         self._descriptor: int = file.id.get_vfd_handle()
         self._columns = {name: [file[name][column] for column in table.columns] for name, table in TABLES.items()}
         self._written = {table: len(columns[0]) for table, columns in self._columns.items()}
+        self._crc = checksums.running(file)
         self._rows: dict[str, list[Any]] = {name: [] for name in TABLES}  # those that the thread has not taken
         self._rows_of = {table.row: self._rows[name] for name, table in TABLES.items()}
         self._taken = dict(self._written)  # rows of each table that the thread has taken
@@ -213,15 +215,17 @@ class RunWriter:
         """Writes all rows, client states and attributes; what a row refers to is in the file before the row."""
         # Counted in this order and written in reverse, because the loop appends meanwhile.
         ready = {table: len(self._rows[table]) for table in ("events", "evaluations", "aggregations", "updates")}
+        blocks = []
         for table in reversed(ready):
             if ready[table]:
-                self._write_rows(table, ready[table])
+                blocks.append(self._write_rows(table, ready[table]))
                 self._file.flush()
         while self._states:
             client, state = self._states.pop(0)
             self._file["clients/state"][client] = encode(state, int(CLIENTS.columns["state"].dtype[1:]))
         while self._attrs:
             self._set(*self._attrs.popitem())
+        checksums.append(self._file, blocks)  # last: a kill before it leaves rows without a checksum, which is no error
         self._file.flush()
         with contextlib.suppress(OSError):
             os.utime(self._descriptor)
@@ -236,7 +240,8 @@ class RunWriter:
             raise ValueError(f"{counts} rows were not appended")
         return os.dup(self._descriptor)
 
-    def _write_rows(self, table: str, count: int) -> None:
+    def _write_rows(self, table: str, count: int) -> ChecksumRow:
+        """Writes the first `count` rows that were appended to a table; their checksum."""
         rows = self._rows[table][:count]
         with self._taking:  # the loop only appends, so the rows that were copied are still the first
             del self._rows[table][:count]
@@ -252,6 +257,8 @@ class RunWriter:
             clients = arrays[list(TABLES[table].columns).index("client")]
             self._counts += np.bincount(clients, minlength=len(self._counts))
             self._file["clients/updates"][...] = self._counts
+        self._crc[table] = checksums.crc(arrays, self._crc[table])
+        return ChecksumRow(table, start, count, self._crc[table])
 
     def _finish(self, status: str, x: np.ndarray | None, version: int | None) -> None:
         self._write()
@@ -301,11 +308,13 @@ def replace_model(file: h5py.File, x: np.ndarray, version: int) -> None:
     model = file["model/x"]
     if np.shape(x) != model.shape:
         raise ValueError(f"a model of shape {np.shape(x)} where {model.shape} is expected")
+    x = np.asarray(x, model.dtype)
     for step in (-1, version):
         model.attrs.modify("version", np.int64(step))  # -1: a reader refuses the model
         file.flush()
         if step == -1:
-            model[...] = np.asarray(x)
+            model[...] = x
+            checksums.replace(file, ChecksumRow("model/x", 0, x.size, checksums.crc([x])))
             file.flush()
 
 
@@ -318,8 +327,8 @@ def check_not_replaced(path: Path, file: os.stat_result) -> None:
 def finalize_attributes(path: Path) -> None:
     """Turns the fixed-length text attributes of a closed run file into ordinary strings, by a copy that replaces it.
 
-    h5py reads fixed-length text as bytes; users of plain h5py expect text. Where there is no room for a copy the file
-    stays as it is.
+    The copy also gets the checksums of what changed until the end. h5py reads fixed-length text as bytes; users of
+    plain h5py expect text. Where there is no room for a copy the file stays as it is.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -328,6 +337,7 @@ def finalize_attributes(path: Path) -> None:
             for name, kind in CHANGING.items():
                 if kind != "f8":
                     file.attrs[name] = bytes(file.attrs[name]).decode()
+            checksums.append(file, checksums.of_end(file))
         with temporary.open("rb") as raw:
             os.fsync(raw.fileno())
         os.replace(temporary, path)

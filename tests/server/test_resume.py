@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import h5py
 import pytest
 
 from mpifl import open_run
@@ -24,6 +23,7 @@ from mpifl.storage.checkpoint_set import folder_of, sets
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
+from tests.storage.checksums import changing
 from tests.tiers import parameters
 
 EVERY = 13  # updates from one checkpoint to the next
@@ -75,7 +75,7 @@ def moved(file: Path, to: Path) -> Path:
 def changed(file: Path, to: Path, **attrs: object) -> Path:
     """A copy with other attributes."""
     path = moved(file, to)
-    with h5py.File(path, "r+") as opened:
+    with changing(path) as opened:
         opened.attrs.update(attrs)
     return path
 

@@ -98,7 +98,7 @@ def test_a_file_of_a_version_without_sessions(interrupted: tuple[Path, Path]) ->
     whole, _ = interrupted
     path = changed(whole, whole.parent / "old", status="interrupted")
     with h5py.File(path, "r+") as file:
-        del file.attrs["session"], file.attrs["resumed_from"]
+        del file.attrs["session"], file.attrs["resumed_from"], file["checksums"]
     os.utime(path, (1e9, 1e9))
     assert mpifl("resume", path) == 0
     assert not differing(whole, path, but=("events",))

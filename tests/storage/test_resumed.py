@@ -18,6 +18,7 @@ from mpifl.storage import continuation as resume_module
 from mpifl.storage import reader as reader_module
 from mpifl.storage import writer as writer_module
 from mpifl.storage.tables import TABLES, AggregationRow, EvaluationRow, EventRow, UpdateRow
+from tests.storage.checksums import changing
 from tests.storage.sets import save
 from tests.storage.test_writer import ATTRS, writer
 from tests.tiers import examples
@@ -132,7 +133,7 @@ def test_files_that_are_too_short_or_of_another_run_stay_as_they_are(tmp_path: P
     ):
         with pytest.raises(ConfigError, match=f"^run file=.*{words}"):
             resumed(path, **changes)
-    with h5py.File(path, "r+", libver="latest") as file:
+    with changing(path) as file:
         file["updates/client"][5] = 3
     other = path.read_bytes()
     with pytest.raises(ConfigError, match=r"^run file=.*of clients 0 to 2"):
@@ -191,7 +192,7 @@ def test_a_file_of_an_older_version(tmp_path: Path) -> None:
     before = ended(path, "interrupted")
     old = {"updates": ["bytes_down", "compute"], "events": ["updates", "version"], "evaluations": ["gradient_norm"]}
     with h5py.File(path, "r+", libver="latest") as file:
-        del file.attrs["id"]
+        del file.attrs["id"], file["checksums"]
         for table, names in old.items():
             for name in names:
                 del file[table][name]
