@@ -1,0 +1,113 @@
+"""The worker's snapshots: what a checkpoint holds of a client restores it on another rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Message, Update
+from mpifl.client.worker import Worker
+from mpifl.transport.base import ClientError
+from tests.quadratic_runs import Quadratic
+
+X0 = np.array([1.0, -2.0, 0.5])
+
+
+@dataclass
+class Counting(Quadratic):
+    """An objective with a state of its own: how many gradients it has computed."""
+
+    own: dict[str, np.ndarray] = field(default_factory=lambda: {"calls": np.zeros(1)})
+
+    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+        self.own["calls"] = self.own["calls"] + 1
+        return super().gradient(x, rows)
+
+    def save(self) -> dict[str, Any]:
+        return dict(self.own)
+
+    def load(self, saved: dict[str, Any]) -> None:
+        self.own = dict(saved)
+
+
+def worker(*clients: int) -> Worker:
+    algorithm = Area(step_size=0.5, local_steps=3)
+    return Worker(algorithm, X0, {i: Counting(np.full(3, 1.0 + i), np.full(3, float(i))) for i in clients})
+
+
+def message(round: int) -> Message:
+    return Message((X0 / 2,), (0.5,), version=round + 4, round=round)
+
+
+def trained(host: Worker, i: int, round: int) -> Update:
+    update = host.train(i, message(round))
+    assert isinstance(update, Update)
+    return update
+
+
+def test_a_restored_client_continues_as_the_one_that_was_saved() -> None:
+    first, second = worker(0, 2), worker(0, 2)
+    sent = trained(first, 2, 0)
+    saved = first.snapshots({2: 0.25})[2]
+    assert saved.objective["calls"] == [3.0]  # local steps
+    update, hold = second.restore(2, saved)
+    assert hold == 0.25
+    assert update is not None
+    for got in (update, second.last_updates[2]):
+        np.testing.assert_array_equal(got.vectors[0], sent.vectors[0])
+        assert replace_vectors(got) == replace_vectors(sent)
+    for name, value in vars(first.states[2]).items():
+        np.testing.assert_array_equal(getattr(second.states[2], name), value)
+    one, other = trained(first, 2, 1), trained(second, 2, 1)
+    np.testing.assert_array_equal(one.vectors[0], other.vectors[0])
+    assert first.snapshots({})[2].objective["calls"] == second.snapshots({})[2].objective["calls"] == [6.0]
+
+
+def replace_vectors(update: Update) -> Update:
+    return update._replace(vectors=())
+
+
+def test_a_client_without_an_update_is_restored_without_one() -> None:
+    first, second = worker(1), worker(1)
+    trained(second, 1, 0)
+    assert second.restore(1, first.snapshots({})[1])[0] is None
+
+
+def test_a_failed_client_is_saved_with_its_error_alone() -> None:
+    host, other = worker(0, 1), worker(0, 1)
+    host.add_failed_client(1, "raised on rank 2")
+    saved = host.snapshots({})
+    assert (saved[1].error, saved[1].state, saved[1].update) == ("raised on rank 2", None, None)
+    assert saved[0].state is not None
+    assert other.restore(1, saved[1]) == (None, 0.0)
+    assert other.train(1, message(0)) == ClientError("raised on rank 2")
+
+
+def test_clients_that_are_added_keep_those_that_are_there() -> None:
+    host = worker(0)
+    before = trained(host, 0, 0)
+    host.add_failed_client(3, "could not be hosted")
+    host.add_clients({3: Counting(np.ones(3), np.zeros(3))})
+    assert sorted(host.states) == [0, 3]
+    assert host.errors == {}
+    assert host.last_updates == {0: before}
+    np.testing.assert_array_equal(trained(host, 3, 0).vectors[0], trained(worker_of_ones(), 3, 0).vectors[0])
+
+
+def worker_of_ones() -> Worker:
+    return Worker(Area(step_size=0.5, local_steps=3), X0, {3: Counting(np.ones(3), np.zeros(3))})
+
+
+def test_an_update_above_the_norm_is_refused_and_the_state_restored() -> None:
+    host = Worker(Area(step_size=0.5, local_steps=3), X0, {0: Counting(np.ones(3), np.zeros(3))}, norm=1e-3)
+    before = dict(vars(host.states[0]))
+    update = trained(host, 0, 0)
+    assert update.vectors == ()
+    assert update.refused.endswith("is above faults.norm")
+    assert float(update.refused.split()[3]) == pytest.approx(update.norm, rel=1e-5)
+    for name, value in before.items():
+        np.testing.assert_array_equal(getattr(host.states[0], name), value)
