@@ -13,6 +13,9 @@ from mpifl.errors import ConfigError, inside
 from mpifl.problems import ProblemConfig
 from mpifl.scheduling.delays import Delay, NoDelay
 
+MAX_EVALUATIONS = 1_000_000  # of a run in virtual time, which merges none
+MAX_AGGREGATIONS = 1_000_000_000  # likewise, by time
+
 
 @dataclass(frozen=True)
 class Clock(Config):
@@ -45,7 +48,7 @@ class Stop(Config):
 class Evaluate(Config):
     """How often the global model is evaluated: exactly one of every and updates is given."""
 
-    every: PositiveFloat | None = None
+    every: Annotated[float, Bounds(at_least=1e-6)] | None = None
     """seconds of the run's clock"""
     updates: PositiveInt | None = None
     """updates that the server has consumed"""
@@ -122,12 +125,33 @@ class Job(Config):
         if self.clock.mode == "virtual" and self.algorithm.needs_timings() and not self.clock.delay.has_split_times:
             text = "speed: this method needs separate times of computing and exchanging, which other models do not have"
             raise ConfigError("clock.delay", type_name(self.clock.delay), text)
+        if self.stop.time and self.stop.updates is None:
+            self.check_duration(self.stop.time)
         if self.problem.torch is not None:
             torch = self.problem.torch.with_defaults(repeatable=self.clock.mode == "virtual")
             object.__setattr__(self, "problem", replace(self.problem, torch=torch))
         if self.problem.clients is not None:  # else the number of clients is known only when the data are read
             with inside("algorithm"):
                 self.algorithm.validate(self.problem.clients)
+
+    def check_duration(self, seconds: float) -> None:
+        """Raises ConfigError where a run of so much virtual time has more evaluations or aggregations than can be made.
+
+        The real clock merges those that are overdue.
+        """
+        if self.clock.mode == "real":
+            return
+        every, trigger = self.evaluate.every, self.algorithm.aggregation_trigger()
+        end = f" ({seconds:g} s of virtual time)"
+        if every and seconds / every > MAX_EVALUATIONS:
+            text = f"at least {seconds / MAX_EVALUATIONS:g}: {MAX_EVALUATIONS:,} evaluations to the end{end}"
+            raise ConfigError("evaluate.every", every, text)
+        if trigger and trigger.period and seconds / trigger.period > MAX_AGGREGATIONS:
+            text = f"at least {seconds / MAX_AGGREGATIONS:g}: {MAX_AGGREGATIONS:,} aggregations to the end{end}"
+            raise ConfigError("algorithm.trigger.period", trigger.period, text)
+        if trigger and trigger.poisson and seconds * trigger.poisson > MAX_AGGREGATIONS:
+            text = f"at most {MAX_AGGREGATIONS / seconds:g}: {MAX_AGGREGATIONS:,} aggregations to the end{end}"
+            raise ConfigError("algorithm.trigger.poisson", trigger.poisson, text)
 
 
 def type_name(section: object) -> str:

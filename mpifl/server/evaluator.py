@@ -33,8 +33,8 @@ class EvaluationRequest(NamedTuple):
 class Evaluator:
     """Evaluates models in order of submission and records the results.
 
-    Under the real clock a model is skipped if `QUEUE_LIMIT` others wait, and an event records that; a deterministic run
-    waits instead. If it has a target accuracy, a deterministic run waits for every result.
+    Under the real clock models are skipped while `QUEUE_LIMIT` others wait, and an event records that; a deterministic
+    run waits instead. If it has a target accuracy, a deterministic run waits for every result.
     """
 
     def __init__(
@@ -77,9 +77,10 @@ class Evaluator:
         self._collect()
         if len(self._pending) >= QUEUE_LIMIT:
             if not self._deterministic:
+                if not self._skipped:  # one event for all until the next evaluation: thousands may come in a second
+                    text = f"{QUEUE_LIMIT} models were still waiting"
+                    self._writer.append(EventRow(time, "evaluation-skipped", -1, text, updates, version))
                 self._skipped = request
-                text = f"{QUEUE_LIMIT} models were still waiting"
-                self._writer.append(EventRow(time, "evaluation-skipped", -1, text))
                 return self.reached
             self._best = self._pending.popleft()[0].result()
         self._skipped = None

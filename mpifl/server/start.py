@@ -51,6 +51,8 @@ def run_server(
     with inside("clock.delay"):
         rates = job.clock.delay.rates(n, job.seed)
         delays = job.clock.delay.contact_times(n, job.seed), job.clock.delay.split_times(n, job.seed)
+    if job.stop.updates and rates is not None:
+        job.check_duration(min(job.stop.time or np.inf, job.stop.updates / rates.sum()))
     if comm:
         from mpifl.transport.mpi import check_tags
 

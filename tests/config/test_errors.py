@@ -146,7 +146,8 @@ WRONG = [
     ("stop.accuracy=87", "stop.accuracy=87", "up to 1"),
     ("evaluate={}", "evaluate=None", "either every"),
     ("evaluate={every: 1, updates: 2}", "evaluate=every and updates", "either every"),
-    ("evaluate.every=-1", "evaluate.every=-1", "above 0"),
+    ("evaluate.every=-1", "evaluate.every=-1", "a number of at least 1e-06 or null"),
+    ("evaluate.every=1e-300", "evaluate.every=1e-300", "a number of at least 1e-06 or null"),
     ("evaluate={gradient: true}", "evaluate=None", "either every"),
     ("evaluate={every: 1, gradient: 1}", "evaluate.gradient=1", "true or false"),
     ("evaluate={every: 1, gradient: norm}", "evaluate.gradient=norm", "true or false"),
@@ -258,3 +259,28 @@ def test_a_replay_keeps_its_job(job: Path) -> None:
     assert again.output == "again.h5" and again.overwrite
     with pytest.raises(ConfigError, match=r"seed=4: .* output and overwrite"):
         read.replayed(recorded, Path("again.h5"), ["seed=4"])
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        (
+            "evaluate.every=5e-5",
+            "evaluate.every=5e-05: at least 6e-05: 1,000,000 evaluations",
+        ),
+        (
+            "algorithm.trigger={period: 1e-300}",
+            "algorithm.trigger.period=1e-300: at least 6e-08: 1,000,000,000 aggregations",
+        ),
+        (
+            "algorithm.trigger={poisson: 1e300}",
+            "algorithm.trigger.poisson=1e+300: at most 1.66667e+07: 1,000,000,000 aggregations",
+        ),
+    ],
+)
+def test_G_virtual_time_that_would_never_pass(job: Path, override: str, line: str) -> None:
+    """More evaluations or aggregations than can be made; the real clock merges those that are overdue."""
+    assert refused(job, "stop={time: 60}", override) == f"{line} to the end (60 s of virtual time)"
+    read.load(job, ["stop={time: 60}", override, "clock={mode: real, delay: none}"])
+    read.load(job, ["stop={time: 60, updates: 9}", override])  # which comes first depends on the data's clients
+    read.load(job, ["stop={time: 50}", "evaluate.every=5e-5"])

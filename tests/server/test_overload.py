@@ -105,3 +105,19 @@ def test_B_a_virtual_run_is_never_late(tmp_path: Path, monkeypatch: pytest.Monke
     assert main(["run", str(job(tmp_path, stop={"time": 0.1}, evaluate={"every": 0.01}, clock=clock))]) == 0
     with open_run(tmp_path / "late.h5") as run:
         assert len(run.evaluations) == 11 and (run.evaluations.age == 0).all()
+
+
+def test_G_virtual_time_that_would_never_pass_until_the_last_update(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """2 clients of 1 contact in 1,000 s make 30 updates in 15,000 s: 1.5 million evaluations every 0.01 s."""
+    clock = {"mode": "virtual", "delay": {"name": "fixed", "seconds": 1000}}
+    assert main(["run", str(job(tmp_path, stop={"updates": 30}, evaluate={"every": 0.01}, clock=clock))]) == 2
+    err = capsys.readouterr().err
+    assert (
+        err.count("\n") == 1 and "evaluate.every=0.01: at least 0.015: 1,000,000 evaluations to the end (15000 s" in err
+    )
+    assert not (tmp_path / "late.h5").exists()
+    assert (
+        main(["run", str(job(tmp_path, stop={"updates": 30, "time": 1}, evaluate={"every": 0.01}, clock=clock))]) == 0
+    )
