@@ -36,13 +36,16 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 def load_job(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys: Any) -> Job:
-    """The job of a file, a dict (`Run.config`, for example) or a job, checked and with everything filled in.
+    """Reads and checks a job; returns it with every default filled in.
 
-    overrides   `key=value` as on the command line, applied in order: `"stop.time=3"` sets one key of a section,
-                `"stop={time: 3}"` replaces the section
-    keys        top-level keys with plain values, applied last: `seed=7`; `stop={"time": 3}` replaces the section
+    Args:
+        job: The path of a YAML file, a dict (`Run.config`, for example), or a job.
+        overrides: `key=value` as on the command line, applied in order: `"stop.time=3"` sets one key of a section,
+            `"stop={time: 3}"` replaces the section.
+        keys: Top-level keys with plain values, applied last: `seed=7`; `stop={"time": 3}` replaces the section.
 
-    Raises ConfigError.
+    Raises:
+        ConfigError: The job is wrong: the error has the key, its value and what would be right.
     """
     from mpifl.config import read
     from mpifl.config.job import Job
@@ -53,56 +56,93 @@ def load_job(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys:
 
 
 def load_problem(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys: Any) -> Problem:
-    """What a job, given as `load_job` takes it, minimises: each client's data, the initial model, the evaluation.
+    """Loads the problem of a job: each client's data, the initial model, the evaluation.
 
     Client i's objective is `job.problem.model.objective(job.problem.settings, problem.meta, problem.shard(i), i,
-    job.seed)`. Raises ConfigError.
+    job.seed)`.
+
+    Args:
+        job: As for `load_job`.
+        overrides: As for `load_job`.
+        keys: As for `load_job`.
+
+    Raises:
+        ConfigError: The job is wrong, or its data cannot be read.
     """
     return _load_problem(load_job(job, *overrides, **keys))
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
 def run(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys: Any) -> Run:
-    """Runs a job, given as `load_job` takes it, to its end; the open run file.
+    """Runs a job to its end and returns the open run file.
 
-    Raises ConfigError before anything is computed, RunFailed where the run fails, and KeyboardInterrupt where Ctrl-C or
-    another signal ends it: the file is then closed with the status "interrupted", and `resume` continues the run if it
-    could save a checkpoint. A second Ctrl-C does not wait for that.
+    Args:
+        job: As for `load_job`.
+        overrides: As for `load_job`.
+        keys: As for `load_job`.
+
+    Raises:
+        ConfigError: The job is wrong; nothing has been computed.
+        RunFailed: The run failed.
+        KeyboardInterrupt: Ctrl-C or another signal ended the run. Its file is closed with the status "interrupted", and
+            `resume` continues it if a checkpoint could be saved. A second Ctrl-C does not wait for that.
     """
     return _opened(execute(lambda: Task(load_job(job, *overrides, **keys))))
 
 
 def resume(path: str | Path, trust: bool = False) -> Run:
-    """Continues an interrupted run from its newest complete checkpoint, on any number of ranks; the open run file.
+    """Continues an interrupted run from its newest complete checkpoint, on any number of ranks.
 
-    trust   import and run the code outside mpifl that the file names (algorithm, problem.entry, ...); only for files
-            from sources that you trust
+    Returns the open run file. Raises as `run` does.
 
-    Raises as `run` does; ConfigError for a run that is completed, still running, or has no checkpoint.
+    Args:
+        path: The run file.
+        trust: Import and run the code outside mpifl that the file names (algorithm, `problem.entry`, ...). Only for
+            files from sources that you trust.
+
+    Raises:
+        ConfigError: The run is completed, still running, or has no checkpoint.
     """
     return _opened(execute(lambda: resume_task(Path(path), trust=trust)))
 
 
 def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) -> Run:
-    """Runs a recorded run again in its order of events, bit for bit; the new open run file.
+    """Runs a recorded run again in its order of events, bit for bit.
 
-    overrides, keys   `output`, by default NAME-replay.h5 beside the recorded file, and `overwrite`
-    trust             as of `resume`
+    Returns the new run file, open. Raises as `run` does.
 
-    Raises as `run` does.
+    Args:
+        path: The recorded run file.
+        overrides: `output=FILE.h5`, by default NAME-replay.h5 beside the recorded file, and `overwrite=true`.
+        trust: As for `resume`.
+        keys: `output` and `overwrite` as plain values.
     """
     return _opened(execute(lambda: replay_task(Path(path), overrides, keys, trust)))
 
 
 def open_run(path: str | Path) -> Run:
-    """The run file at `path`, at any instant: finished, being written, or left by a killed run. Raises ConfigError."""
+    """Opens a run file, at any instant: finished, being written, or left by a killed run.
+
+    Args:
+        path: The run file.
+
+    Raises:
+        ConfigError: There is no such file, or it cannot be read.
+    """
     from mpifl.analysis.run import Run
 
     return Run(path)
 
 
 def open_runs(paths: str | Path | Sequence[str | Path]) -> Runs:
-    """Several run files: one file, a pattern like "results/*.h5", a folder, or a list of these. Raises ConfigError."""
+    """Opens several run files as one table of each kind.
+
+    Args:
+        paths: A file, a pattern like `"results/*.h5"`, a folder, or a list of these.
+
+    Raises:
+        ConfigError: There is no such file, or one cannot be read.
+    """
     from mpifl.analysis.run import Runs, find_runs
 
     return Runs(find_runs(paths))
@@ -110,9 +150,10 @@ def open_runs(paths: str | Path | Sequence[str | Path]) -> Runs:
 
 @contextmanager
 def keep_problem() -> Iterator[None]:
-    """Within the block, a run whose `problem` section equals that of the run before it reuses the data loaded for that.
+    """Keeps the loaded data between the runs of a `with` block.
 
-    One problem is kept at a time; none after the block. The data files are taken to stay as they are.
+    A run whose `problem` section equals that of the run before it reuses its data. One problem is kept at a time, and
+    none after the block. The data files must not change meanwhile.
     """
     global _kept
     before, _kept = _kept, {}
@@ -183,10 +224,12 @@ def execute(
 ) -> Outcome:
     """Runs on all ranks the task that rank 0 prepares; returns on every rank how it ended.
 
-    prepare   called on rank 0 alone; None: there is nothing to run
-    report    called on rank 0 alone, before the other ranks are released
+    Args:
+        prepare: Called on rank 0 alone. None: there is nothing to run.
+        report: Called on rank 0 alone, before the other ranks are released.
 
-    Raises ConfigError, on all ranks. An unexpected error passes in one process, and ends all ranks under MPI.
+    Raises:
+        ConfigError: On all ranks. An unexpected error passes in one process, and ends all ranks under MPI.
     """
     from mpifl.transport.launcher import communicator, run_or_abort
 

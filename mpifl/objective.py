@@ -31,7 +31,13 @@ def from_numpy(values: np.ndarray, like: Vector) -> Vector:
 
 
 def check_vectors(who: str, vectors: Sequence[Vector], x: Vector) -> None:
-    """Raises ValueError unless all are of the model x's shape, dtype and device: nothing else fits on the wire."""
+    """Raises ValueError unless all vectors have the shape, dtype and device of the model x: nothing else can be sent.
+
+    Args:
+        who: The beginning of the error's sentence.
+        vectors: The vectors to check.
+        x: (d,) the model.
+    """
     for v in vectors:
         if v.shape != x.shape or v.dtype != x.dtype or _device(v) != _device(x):
             raise ValueError(f"{who} {v.dtype} of shape {tuple(v.shape)}, not {x.dtype} of shape {tuple(x.shape)}")
@@ -44,16 +50,24 @@ def _device(v: Vector) -> str:
 class Objective(Protocol):
     """One client's f_i, as `mpifl.problems` builds it.
 
-    Three more methods are optional. `begin_round(round)` is called before a client trains; `round` is the key of the
-    objective's random draws, as for dropout. `descend(y, batches, step)` takes the steps
-    y <- y - step * gradient(y, rows) of all batches in place, faster than single gradients. `update_buffers(y)` is
-    called after each step and updates, in place, the entries of y that have no gradient: running statistics of batch
-    norm.
+    Three more methods are optional:
+
+    - `begin_round(round)` is called before a client trains; `round` is the key of the objective's random draws, as for
+      dropout.
+    - `descend(y, batches, step)` takes the steps y <- y - step * gradient(y, rows) of all batches in place, faster
+      than single gradients.
+    - `update_buffers(y)` is called after each step; it updates, in place, the entries of y that have no gradient, such
+      as the running statistics of batch norm.
+
+    Attributes:
+        samples: s_i, the client's number of rows.
+        share: s_i / S.
+        clients: The number of clients n.
     """
 
-    samples: int  # s_i
-    share: float  # s_i / S
-    clients: int  # n
+    samples: int
+    share: float
+    clients: int
 
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
         """The rows of each local step of this client's round: `steps` fresh batches, or `epochs` passes."""

@@ -30,16 +30,19 @@ from mpifl.objective import Objective, Vector, from_numpy, to_numpy
 
 
 class State(SimpleNamespace):
-    """The state of the server or of one client, by name: vectors, numbers (Python's or NumPy's), and dicts of either
-    with client numbers as keys.
+    """The state of the server or of one client, by name.
 
-    Checkpoints store `save()`; `load` restores the state bit for bit.
+    Values are vectors, numbers (Python's or NumPy's), and dicts of either with client numbers as keys. Checkpoints
+    store `save()`; `load` restores the state bit for bit.
     """
 
     def save(self) -> dict[str, np.ndarray]:
-        """The state as a flat dict of arrays. These may be views: copy or write them before the algorithm runs again.
+        """The state as a flat dict of arrays.
 
-        Raises TypeError for a value that is neither an array, a number, nor a dict of them.
+        The arrays may be views: copy or write them before the algorithm runs again.
+
+        Raises:
+            TypeError: A value is neither an array, a number, nor a dict of them.
         """
         saved: dict[str, np.ndarray] = {}
         for name, value in vars(self).items():
@@ -105,13 +108,20 @@ class Message(NamedTuple):
     """From the server to a client: up to `vectors_down` vectors of x_0's shape and dtype, and at most 6 numbers.
 
     An algorithm fills `vectors`, `numbers` and `work`; the server loop adds the rest.
+
+    Attributes:
+        vectors: (d,) each.
+        numbers: Sent as float64.
+        work: The local computation asked for, in the method's own unit; delay models multiply computing time by it.
+        version: Aggregations of the server so far.
+        round: The number of this contact of the client, from 0.
     """
 
     vectors: tuple[Vector, ...]
     numbers: tuple[float, ...] = ()
-    work: int = 1  # local computation asked for, in the method's own unit; delay models multiply computing time by it
-    version: int = 0  # aggregations of the server so far
-    round: int = 0  # earlier messages to this client: the number of its contact, from 0
+    work: int = 1
+    version: int = 0
+    round: int = 0
 
 
 class Update(NamedTuple):
@@ -119,28 +129,47 @@ class Update(NamedTuple):
 
     An algorithm fills `vectors`, `local_steps` and `numbers`; the client loop adds the rest. It refuses an update with
     other vectors, or with values that are not finite, and restores the client's state.
+
+    Attributes:
+        vectors: (d,) each.
+        local_steps: Steps that the client took.
+        numbers: Sent as float64.
+        version: The version of the message that the update answers.
+        round: The round of that message.
+        norm: The Euclidean norm of all vectors together.
+        compute: Computing time of the contact (s); nan: unknown to the run's clock.
+        exchange: Communication time of the contact, both ways (s); nan: unknown to the run's clock.
+        busy: Time that the client's rank spent on the contact (s): computing, and evaluating personal models.
+        accuracy: Accuracy of the client's personal model on its own test rows, 0 to 1; nan: none.
+        refused: Why the client loop refused to send the update; empty if it did not.
     """
 
     vectors: tuple[Vector, ...]
     local_steps: int
     numbers: tuple[float, ...] = ()
-    version: int = 0  # of the message that the update answers
-    round: int = 0  # likewise
-    norm: float = 0.0  # Euclidean norm of all vectors together
-    compute: float = nan  # computing time of the contact (s); nan: unknown to the run's clock
-    exchange: float = nan  # communication time of the contact, both ways (s); nan: unknown to the run's clock
-    busy: float = nan  # time that the client's rank spent on the contact (s): computing, and evaluating personal models
-    accuracy: float = nan  # of the client's personal model on its own test rows, 0 to 1; nan: none
-    refused: str = ""  # why the client loop refused to send the update
+    version: int = 0
+    round: int = 0
+    norm: float = 0.0
+    compute: float = nan
+    exchange: float = nan
+    busy: float = nan
+    accuracy: float = nan
+    refused: str = ""
 
 
 @dataclass(frozen=True)
 class Clients:
-    """What the server side knows about the n clients."""
+    """What the server side knows about the n clients.
 
-    samples: np.ndarray  # (n,) s_i, rows of each client
-    rates: np.ndarray | None = None  # (n,) contacts per second; None: the delay model has no rates
-    seed: int = 0  # of the run; key of all random draws of the server side
+    Attributes:
+        samples: (n,) s_i, the rows of each client.
+        rates: (n,) contacts per second; None: the delay model has no rates.
+        seed: The run's seed, the key of all random draws of the server side.
+    """
+
+    samples: np.ndarray
+    rates: np.ndarray | None = None
+    seed: int = 0
 
     @property
     def n(self) -> int:
@@ -155,19 +184,27 @@ class Clients:
 
 @dataclass(frozen=True)
 class Algorithm(Config):
-    """Base of all algorithms. A subclass adds hyper-parameters as fields, and implements `init_server`, `message`,
-    `receive`, `aggregate` and `train`; `init_client` too if clients have state.
+    """Base of all algorithms.
 
-    The server calls `message(i)` for each client that it sends to, `receive(i)` for each update, and `aggregate` when
-    the trigger is due, or when all members of the round have answered.
+    A subclass adds hyper-parameters as fields, and implements `init_server`, `message`, `receive`, `aggregate` and
+    `train`; `init_client` too if clients have state. The server calls `message(i)` for each client that it sends to,
+    `receive(i)` for each update, and `aggregate` when the trigger is due, or when all members of the round have
+    answered.
+
+    Attributes:
+        vectors_up: The largest number of (d,) vectors in an update.
+        vectors_down: The largest number of (d,) vectors in a message.
+        pace: Whether the method is asynchronous, works in rounds (synchronous), or has an option for it; for errors.
+        personal_models: Whether each client has a model of its own.
+        increment_of: Empty, or one entry for each of `vectors_up`: the name of the vector of the client's state whose
+            increment that vector of an update is, if the server's state depends on the sum of these increments;
+            else "".
     """
 
-    vectors_up: ClassVar[int] = 1  # largest number of (d,) vectors in an update
-    vectors_down: ClassVar[int] = 1  # largest number of (d,) vectors in a message
-    pace: ClassVar[Literal["asynchronous", "synchronous", "either"]] = "asynchronous"  # synchronous: it works in rounds
-    personal_models: ClassVar[bool] = False  # whether each client has a model of its own
-    # increment_of[k] names the vector of the client's state whose increment the update's vector k is ("": none), where
-    # the server's state depends on the sum of these increments. One entry for each of `vectors_up`, or ().
+    vectors_up: ClassVar[int] = 1
+    vectors_down: ClassVar[int] = 1
+    pace: ClassVar[Literal["asynchronous", "synchronous", "either"]] = "asynchronous"
+    personal_models: ClassVar[bool] = False
     increment_of: ClassVar[tuple[str, ...]] = ()
 
     # -- policies; by default the algorithm is asynchronous ------------------------------------------------------------
@@ -214,8 +251,11 @@ class Algorithm(Config):
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         """Processes one update of client i.
 
-        staleness: aggregations since the message that the update answers was sent. The update's vectors are receive
-        buffers, which are reused: add or copy them.
+        Args:
+            server: The server's state.
+            i: The client.
+            update: Its update. The vectors are receive buffers, which are reused: add or copy them.
+            staleness: Aggregations since the message that the update answers was sent.
         """
         raise NotImplementedError
 
@@ -232,9 +272,10 @@ class Algorithm(Config):
         return 0.0
 
     def effective_steps(self, clients: Clients) -> np.ndarray | None:
-        """(n,) how far one local step of client i moves the global model, as a multiple of its gradient there.
+        """(n,) by how much one local step of client i moves the global model, as a multiple of the client's gradient.
 
-        Of an update without staleness, at the start of the run; `mpifl check` prints it. None: not a fixed multiple.
+        This is for an update without staleness, at the start of the run; `mpifl check` prints it. None: the model is
+        not moved by a fixed multiple of a gradient.
         """
         return None
 
@@ -258,8 +299,10 @@ class Algorithm(Config):
 
     # -- client side ---------------------------------------------------------------------------------------------------
     def init_client(self, x0: Vector, i: int) -> State:
-        """The state of client i before its first message. x0 is shared by the clients of a rank: clone it to change it
-        in place."""
+        """The state of client i before its first message.
+
+        x0 is shared by the clients of a rank: clone it to change it in place.
+        """
         return State()
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:

@@ -47,7 +47,10 @@ class Trigger(Config):
     def due(self, pending: int, updates: int, seed: int) -> bool:
         """Whether the update just consumed triggers an aggregation.
 
-        pending: updates since the last aggregation, this one included. updates: updates since the start of the run.
+        Args:
+            pending: Updates since the last aggregation, this one included.
+            updates: Updates since the start of the run.
+            seed: The run's seed.
         """
         if self.bernoulli is not None:
             return bool(stream(seed, "trigger", round=updates).random() < self.bernoulli)
@@ -56,8 +59,12 @@ class Trigger(Config):
     def next_time(self, last: float, aggregations: int, seed: int) -> float:
         """The time (s) of the next timed aggregation; infinity if the trigger is not timed.
 
-        last: time (s) of the last timed aggregation. aggregations: their number so far. An aggregation may be late, and
-        then stands for all that were due by `last`: the result is after `last`.
+        An aggregation may be late, and then stands for all that were due by `last`: the result is after `last`.
+
+        Args:
+            last: The time (s) of the last timed aggregation.
+            aggregations: The number of timed aggregations so far.
+            seed: The run's seed.
         """
         if self.period is not None:
             due = (aggregations + 1) * self.period  # a product: the rounding errors of a sum would accumulate
@@ -69,13 +76,21 @@ class Trigger(Config):
 
 @dataclass(frozen=True)
 class CohortSampler:
-    """Draws the cohort of each synchronous round; a function of (seed, round, lost clients) alone."""
+    """Draws the cohort of each synchronous round; a function of (seed, round, lost clients) alone.
 
-    size: int  # clients in a cohort
-    clients: int  # n
+    Attributes:
+        size: Clients in a cohort.
+        clients: The number of clients n.
+        seed: The run's seed.
+        probabilities: (n,) to sample with replacement; None: uniformly without replacement.
+        repeat: Consecutive rounds that share one cohort.
+    """
+
+    size: int
+    clients: int
     seed: int
-    probabilities: np.ndarray | None = None  # (n,) sample with replacement; None: uniformly without replacement
-    repeat: int = 1  # consecutive rounds that share one cohort
+    probabilities: np.ndarray | None = None
+    repeat: int = 1
 
     def sample(self, round: int, lost: Collection[int] = frozenset()) -> list[int]:
         """The members of a round, in ascending order; a client drawn twice (with replacement) is listed twice.

@@ -12,6 +12,7 @@ from mpifl.analysis.trials import Group, flatten, group_trials, load_trial
 from mpifl.errors import ConfigError
 from mpifl.storage import Run as RunFile
 from mpifl.storage import open_run
+from mpifl.storage.reader import RunTables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,15 +22,25 @@ OUTPUT_KEYS = ("name", "output", "overwrite")  # where a run is written, not wha
 
 
 class Run(RunFile):
-    """A run file: what it held when it was opened, or at the last `refresh`; and its curves."""
+    """A run file, as it was when it was opened or last refreshed; a context manager.
+
+    Attributes:
+        path: The run file.
+        attrs: The root attributes: plain strings, numbers and lists.
+        open_ended: Whether the file was never closed: the run is running, or was killed.
+    """
 
     def plot(self, y: str | Sequence[str], x: str = "time", ax: Axes | None = None, **style: Any) -> Axes:
-        """Draws columns of `evaluations` against another one, into `ax` or a new figure; the Axes.
+        """Draws columns of `evaluations` against another one; returns the Axes.
 
-        y, x    e.g. "test_accuracy", "train_loss"; "time" (s), "updates", "version"
-        style   as matplotlib's `plot` takes it
+        Args:
+            y: A column or several: "test_accuracy", "train_loss", ...
+            x: "time" (s), "updates" or "version".
+            ax: Where to draw; None: in a new figure.
+            style: Options of matplotlib's `plot`.
 
-        Raises ConfigError for a column that evaluations do not have, and where nothing was evaluated in it.
+        Raises:
+            ConfigError: `evaluations` has no such column, or no values in it.
         """
         from mpifl.analysis.figures import plot_columns
 
@@ -37,15 +48,21 @@ class Run(RunFile):
         return plot_columns(self.evaluations, [y] if isinstance(y, str) else list(y), x, virtual, ax, **style)
 
 
-class Runs:
-    """Several run files as one table each of evaluations, updates, and so on.
+class Runs(RunTables):
+    """Several run files, with one table of evaluations, of updates, and so on for all of them.
 
-    In front of a table's own columns stand `run`, the file's name, and the configuration's keys that differ between the
-    runs, dotted: `seed`, `algorithm.step_size`. Files are opened when they are read, and closed again.
+    The first columns of each table are `run`, the file's name, and the keys of the configuration that differ between
+    the runs: `seed`, `algorithm.step_size`. The column `client` has a client's number in its run. Files are opened when
+    they are read, and closed again.
     """
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
-        """Raises ConfigError for a file that cannot be read."""
+        """Args:
+            paths: The run files.
+
+        Raises:
+            ConfigError: A file cannot be read.
+        """
         self.paths = [Path(path) for path in paths]
         configs = []
         for path in self.paths:
@@ -62,47 +79,30 @@ class Runs:
         self._frames: dict[str, DataFrame] = {}
 
     @property
-    def evaluations(self) -> DataFrame:
-        """The evaluations of all runs."""
-        return self._table("evaluations")
-
-    @property
-    def updates(self) -> DataFrame:
-        """The updates of all runs."""
-        return self._table("updates")
-
-    @property
-    def aggregations(self) -> DataFrame:
-        """The global steps of all runs."""
-        return self._table("aggregations")
-
-    @property
-    def events(self) -> DataFrame:
-        """The events of all runs."""
-        return self._table("events")
-
-    @property
-    def clients(self) -> DataFrame:
-        """The clients of all runs; `client` is a client's number in its run."""
-        return self._table("clients")
-
-    @property
     def status(self) -> DataFrame:
-        """One row a run: `run`, the keys that differ, and `status`."""
+        """One row for each run: `run`, the keys that differ, and `status`."""
         import pandas as pd
 
         return pd.DataFrame([{**label, "status": run.status} for label, run in zip(self.labels, self, strict=True)])
 
     @property
     def groups(self) -> list[Group]:
-        """The runs as trials of one configuration each: runs that differ in their seed alone are together."""
+        """The runs grouped by configuration: runs that differ only in their seed are trials of one group."""
         return group_trials(load_trial(path) for path in self.paths)
 
     def plot(self, y: str, ax: Axes | None = None, **style: Any) -> Axes:
-        """Draws a column of `evaluations` against time, a line for each configuration; the Axes.
+        """Draws a column of `evaluations` against time, one line for each configuration; returns the Axes.
 
-        Runs that differ in their seed alone are one line, their mean, with a band from the least to the greatest.
-        Raises ConfigError for a column that evaluations do not have.
+        Runs that differ only in their seed are one line, their mean, with a band from the smallest value to the
+        largest.
+
+        Args:
+            y: A column: "test_accuracy", "train_loss", ...
+            ax: Where to draw; None: in a new figure.
+            style: Options of matplotlib's `plot`.
+
+        Raises:
+            ConfigError: `evaluations` has no such column.
         """
         from mpifl.analysis.figures import plot_groups
 

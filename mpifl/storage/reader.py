@@ -47,13 +47,45 @@ def open_run(path: str | Path) -> Run:
     return Run(path)
 
 
-class Run:
-    """The content of a run file when it was opened, or at the last `refresh`; a context manager.
+class RunTables:
+    """The tables of a run file, or of several, as pandas frames."""
 
-    path          of the file
-    attrs         root attributes: plain strings, numbers and lists
-    status        "running" (also after a kill), "completed", "failed" or "interrupted"
-    open_ended    whether the file was never closed: the run is running, or was killed
+    def _table(self, table: str) -> DataFrame:
+        raise NotImplementedError
+
+    @property
+    def updates(self) -> DataFrame:
+        """One row for each update, in order; columns as in `mpifl.storage.tables.UpdateRow`."""
+        return self._table("updates")
+
+    @property
+    def aggregations(self) -> DataFrame:
+        """One row for each aggregation (global step); columns as in `mpifl.storage.tables.AggregationRow`."""
+        return self._table("aggregations")
+
+    @property
+    def evaluations(self) -> DataFrame:
+        """One row for each evaluation; columns as in `mpifl.storage.tables.EvaluationRow`."""
+        return self._table("evaluations")
+
+    @property
+    def events(self) -> DataFrame:
+        """One row for each event; columns as in `mpifl.storage.tables.EventRow`."""
+        return self._table("events")
+
+    @property
+    def clients(self) -> DataFrame:
+        """One row for each client; columns as in `mpifl.storage.tables.ClientRow`."""
+        return self._table("clients")
+
+
+class Run(RunTables):
+    """A run file, as it was when it was opened or last refreshed; a context manager.
+
+    Attributes:
+        path: The run file.
+        attrs: The root attributes: plain strings, numbers and lists.
+        open_ended: Whether the file was never closed: the run is running, or was killed.
     """
 
     path: Path
@@ -123,6 +155,7 @@ class Run:
 
     @property
     def status(self) -> str:
+        """ "running" (also after a kill), "completed", "failed" or "interrupted"."""
         return str(self.attrs["status"])
 
     @property
@@ -141,33 +174,6 @@ class Run:
             except (yaml.YAMLError, *DAMAGE_ERRORS) as error:
                 raise _bad(self.path, f"a run file with a configuration ({error})") from error
         return self._config
-
-    @property
-    def updates(self) -> DataFrame:
-        """One row for each update, in order; columns as in `mpifl.storage.tables.UpdateRow`."""
-        return self._table("updates")
-
-    @property
-    def aggregations(self) -> DataFrame:
-        """One row for each aggregation; columns as in `mpifl.storage.tables.AggregationRow`."""
-        return self._table("aggregations")
-
-    @property
-    def evaluations(self) -> DataFrame:
-        """One row for each evaluation; columns as in `mpifl.storage.tables.EvaluationRow`."""
-        return self._table("evaluations")
-
-    @property
-    def events(self) -> DataFrame:
-        """One row for each event; columns as in `mpifl.storage.tables.EventRow`."""
-        return self._table("events")
-
-    @property
-    def clients(self) -> DataFrame:
-        """One row for each client; columns as in `mpifl.storage.tables.ClientRow`."""
-        if "clients" not in self._frames:
-            self._frames["clients"] = self._frame("clients", list(CLIENTS.columns), None)
-        return self._frames["clients"]
 
     @property
     def model(self) -> np.ndarray:
@@ -210,7 +216,8 @@ class Run:
 
     def _table(self, table: str) -> DataFrame:
         if table not in self._frames:
-            self._frames[table] = self._frame(table, list(TABLES[table].columns), self._rows[table])
+            columns = CLIENTS.columns if table == "clients" else TABLES[table].columns
+            self._frames[table] = self._frame(table, list(columns), self._rows.get(table))
         return self._frames[table]
 
     def _frame(self, table: str, columns: list[str], rows: int | None) -> DataFrame:

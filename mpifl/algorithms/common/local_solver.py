@@ -29,11 +29,17 @@ StopCriterion = Callable[[Vector, Vector], bool]  # (y, gradient of phi at y) ->
 
 
 class LocalSolution(NamedTuple):
-    """The result of a local solver."""
+    """The result of a local solver.
 
-    x: Vector  # (d,) the last iterate
-    steps: int  # number of steps taken
-    estimate: Vector | None = None  # (d,) of grad f_i(x), from a solver that has one (sarah)
+    Attributes:
+        x: (d,) the last iterate.
+        steps: The number of steps taken.
+        estimate: (d,) an estimate of grad f_i(x), from a solver that has one (`sarah`).
+    """
+
+    x: Vector
+    steps: int
+    estimate: Vector | None = None
 
 
 class QuadraticTerm(NamedTuple):
@@ -177,7 +183,7 @@ class LocalTraining(Algorithm):
     """local solver: sgd, gd (full gradients), svrg or sarah (variance-reduced)"""
 
     def client_step(self, objective: Objective, step_size: float | None = None) -> float:
-        """Client i's step: `step_size` (None: the field) times the factor w_i of `step_weights`.
+        """The step of client i: `step_size` (None: the field) times the factor w_i of `step_weights`.
 
         With a server factor 1/n and one local step, steps alpha * w_i minimise sum_i w_i f_i; the tables of AREA
         (arXiv 2405.10123) are reproduced with `samples`.
@@ -191,9 +197,9 @@ class LocalTraining(Algorithm):
         return weights[self.step_weights]
 
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
-        """(n,) or one number: the weight with which a change of client i's model enters the global model.
+        """(n,) or one number: the weight of a change of client i's model in the global model.
 
-        None: it has no fixed weight, or the global model is not made of the clients' models alone.
+        None: there is no fixed weight, or the global model is not made of the clients' models alone.
         """
         return None
 
@@ -230,12 +236,22 @@ class LocalTraining(Algorithm):
         initial_estimate: Any = None,
         solver: Solver | None = None,
     ) -> LocalSolution:
-        """Minimises f_i(y) + <shift, y> + weight/2 ||y - centre||^2 from y = x, (d,), which is not changed.
+        """Minimises f_i(y) + <shift, y> + weight/2 ||y - centre||^2, starting at y = x.
 
-        round: key of the random batches, usually `message.round`. step: None, `self.client_step(objective)`.
-        steps, epochs: None, the fields `local_steps` and `local_epochs`. on_step: called after every step. stop: called
-        before every step of gd and sgd; true ends the iteration. initial_estimate: of the full gradient, for `svrg` and
-        `sarah`, see their `solve`. solver: None, the field.
+        Args:
+            objective: f_i of this client.
+            x: (d,) the first iterate; it is not changed.
+            round: The key of the random batches, usually `message.round`.
+            step: The step; None: `self.client_step(objective)`.
+            steps: The number of steps; None: the field `local_steps`, unless `epochs` is given.
+            epochs: Passes over the client's rows; None: the field `local_epochs`, unless `steps` is given.
+            shift: (d,) the linear term; None: 0.
+            weight: The weight of the quadratic term.
+            centre: (d,) the centre of the quadratic term.
+            on_step: Called after every step.
+            stop: Called before every step of `gd` and `sgd`; true ends the iteration.
+            initial_estimate: Of the full gradient, for `svrg` and `sarah`: see their `solve`.
+            solver: The local solver; None: the field.
         """
         solver = solver or self.solver
         if steps is epochs is None:
