@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import foldnorm, kstest, norm, truncnorm
 
 from mpifl.errors import ConfigError
-from mpifl.scheduling.delays import Exponential, Fixed, NoDelay, Trace
+from mpifl.scheduling.delays import Exponential, Fixed, NoDelay, Speed, Trace
 
 MANY = 20_000
 
@@ -77,6 +77,15 @@ def test_fixed() -> None:
         law.contact_times(3, 0)
     with pytest.raises(ConfigError):
         Fixed(seconds=[1.0, -1.0])
+
+
+def test_speed() -> None:
+    """A contact takes work * compute + exchange; by default 1 s a unit of work and 0.1 s of exchange."""
+    assert Speed().split_times(2, 0)(1, 3, 1) == (1.0, 0.1)
+    law = Speed(compute=[2.0, 3.0], exchange=0.5, spread=4.0)
+    assert [law.split_times(2, 0)(i, 0, 5) for i in range(2)] == [(10.0, 0.5), (60.0, 2.0)]
+    np.testing.assert_allclose(law.rates(2, 0), [1 / 2.5, 1 / 14])
+    assert law.contact_times(2, 0)(1, 9) == 14.0
 
 
 def test_none() -> None:

@@ -116,6 +116,20 @@ def test_a_rank_that_died(scene: Callable[..., Scene]) -> None:
     assert made.end() == [f"{GIVEN_UP}rank 2 was lost"]
 
 
+def test_a_server_part_that_could_not_be_written(scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = scene()
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(made.keeper, "_commit", full)
+    made.ranks.saves(1)
+    made.ranks.saves(2)
+    assert made.end() == [f"{GIVEN_UP}[Errno 28] No space left on device"]
+    assert sets(folder_of(made.writer.path)) == []
+    assert made.keeper.complete == 0
+
+
 def test_a_rank_that_died_when_it_had_saved(scene: Callable[..., Scene]) -> None:
     made = scene()
     made.ranks.saves(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from math import isnan, nan
 from pathlib import Path
@@ -16,7 +17,7 @@ from mpifl.algorithms.base import Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
 from mpifl.objective import Objective, Vector
-from mpifl.problems import load, objective
+from mpifl.problems import Problem, load, objective
 from mpifl.server.evaluator import Evaluator
 from mpifl.storage.tables import EvaluationRow
 from tests.quadratic_runs import Quadratic, close
@@ -198,3 +199,22 @@ def test_gradient_and_penalty_in_the_run_file(tmp_path: Path) -> None:
         close(last.train_loss, problem.evaluate(x)["train_loss"] + 0.02 * np.abs(x).sum())
         close(last.gradient_norm, problem.gradient_norm(x))
         assert np.abs(x).sum() > 1 and run.evaluations.gradient_norm.nunique() > 1
+
+
+def test_virtual_time_stops_at_the_evaluation_that_reaches_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long evaluations take: no update comes after it."""
+    evaluate = Problem.evaluate
+
+    def slow(self: Problem, x: np.ndarray) -> dict[str, float]:
+        time.sleep(0.05)
+        return evaluate(self, x)
+
+    monkeypatch.setattr(Problem, "evaluate", slow)
+    stop = {"time": 8, "accuracy": 0.18}
+    mpifl.run(job(tmp_path / "run.h5", {"name": "area", "step_size": 3.0}, stop=stop)).close()
+    with open_run(tmp_path / "run.h5") as run:
+        reached = run.evaluations.test_accuracy >= 0.18
+        assert reached.iloc[-1] and not reached.iloc[:-1].any()
+        assert len(run.updates) == run.evaluations.updates.iloc[-1] > 0
