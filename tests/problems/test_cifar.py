@@ -158,7 +158,10 @@ def test_wrong_label(tmp_path: Path, name: str, kind: str, column: str, highest:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda b: (b[0], {"labels": b[1]["labels"][:2]}), "its entry labels to be a list of a label for each of 3"),
+        (
+            lambda b: (b[0], {"labels": b[1]["labels"][:2]}),
+            "an entry labels that is a list with one label for each of 3",
+        ),
         (lambda b: (b[0], {"other": b[1]["labels"]}), "its entry labels"),
         (lambda b: (b[0][:, :-1], b[1]), r"its entry data to be unsigned bytes \(rows, 3072\)"),
         (lambda b: (b[0].reshape(-1)[:3072], b[1]), r"its entry data to be unsigned bytes \(rows, 3072\)"),

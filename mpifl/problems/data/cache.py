@@ -1,8 +1,8 @@
 """A cache of tokenised text on disk, keyed by options and source files, and mapped into memory by every rank.
 
-The cache is the folder $MPIFL_CACHE, else $XDG_CACHE_HOME/mpifl, else ~/.cache/mpifl. What the data set NAME keeps lies
-in its tokens/NAME-KEY: NumPy arrays, and their checksums, which tell a damaged one. KEY comes from the options and from
-the content of the source files, so an entry is never out of date.
+The cache is the folder $MPIFL_CACHE, else $XDG_CACHE_HOME/mpifl, else ~/.cache/mpifl. An entry of the
+data set NAME is its folder tokens/NAME-KEY with NumPy arrays and their checksums, by which damage is noticed. KEY is a
+hash of the options and of the content of the source files, so an entry is never out of date.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 
-FORMAT = 1  # of the arrays; a new one leaves the old folders unused
+FORMAT = 1  # of the arrays; folders of an older format are no longer used
 SUMS = "SHA256SUMS"  # as sha256sum writes it
 TRIES = 10
 
@@ -25,10 +25,10 @@ Arrays = dict[str, np.ndarray]
 
 
 def cached(name: str, options: Mapping[str, object], sources: Sequence[Path], build: Callable[[], Arrays]) -> Path:
-    """The folder with an ARRAY.npy for each array of `build()`, which is called only where there is no undamaged one.
+    """Returns the folder with one ARRAY.npy for each array of `build()`; calls it only if no undamaged folder exists.
 
-    `options` are what the arrays depend on besides the sources' content. ConfigError where a source cannot be read or
-    the cache cannot be written.
+    `options` are what the arrays depend on besides the content of the sources. Raises ConfigError if a source cannot be
+    read or the cache cannot be written.
     """
     cache = _folder()
     place = cache / "tokens" / f"{name}-{_key(options, sources)}"
@@ -103,8 +103,8 @@ def _move(fresh: Path, place: Path, scratch: Path) -> None:
             return
         except OSError:  # there is a folder already
             if _is_intact(place):
-                return  # another process was first
+                return  # another process has written it first
             if k == TRIES - 1:
                 raise
-            with suppress(FileNotFoundError):  # damaged; another process may be taking it away
+            with suppress(FileNotFoundError):  # it is damaged; another process may be removing it too
                 place.rename(scratch / f"damaged-{k}")

@@ -33,7 +33,7 @@ class Cifar(Data):
 
     @property
     def labels(self) -> str:
-        """Which of the columns is learnt."""
+        """The index of the label column that is learnt."""
         return "labels"
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
@@ -103,12 +103,14 @@ def read_python(file: Path, columns: Columns, labels: str) -> Part:
         raise ConfigError("data file", file, f"its entry data to be {error}") from error
     y = batch.get(labels.encode())
     if not len(x) or not isinstance(y, list) or len(y) != len(x) or not all(isinstance(label, int) for label in y):
-        raise ConfigError("data file", file, f"its entry {labels} to be a list of a label for each of {len(x)} images")
+        raise ConfigError(
+            "data file", file, f"an entry {labels} that is a list with one label for each of {len(x)} images"
+        )
     return x, checked(np.array(y), columns[labels], file)
 
 
 def checked(y: np.ndarray, classes: int, file: Path) -> np.ndarray:
-    """y (rows,) as int64, where all are labels."""
+    """The labels y (rows,) as int64. Raises ConfigError if one is not a label."""
     if y.min() < 0 or y.max() >= classes:
         raise ConfigError("data file", file, f"labels 0 to {classes - 1}: it has {y.min()} to {y.max()}")
     return y.astype(np.int64)

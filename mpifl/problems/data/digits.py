@@ -24,11 +24,11 @@ class Digits(Data):
     name: str = "digits"
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
-        spec = find_spec("sklearn")  # its file, without the two seconds that importing it takes
+        spec = find_spec("sklearn")  # its file alone: importing scikit-learn takes two seconds
         file = Path(*(spec.submodule_search_locations or [""])) / "datasets/data/digits.csv.gz" if spec else Path()
         if not file.is_file():
             raise ConfigError("problem.data", self.name, "another data set, or scikit-learn installed")
         table = np.loadtxt(file, delimiter=",", dtype=np.int64)
-        table = table[stream(0, "digits").permutation(len(table))]  # one fixed split for everybody
+        table = table[stream(0, "digits").permutation(len(table))]  # one fixed split, whatever the seed of the run
         x, y = table[:, :-1].astype(np.uint8), table[:, -1]
         return Rows(x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:], classes=10, divisor=16, shape=(1, 8, 8))

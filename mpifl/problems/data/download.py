@@ -39,7 +39,10 @@ LETTERS = [f"emnist-letters-{half}-ubyte.gz" for half in
 
 
 def fetch(name: str, folder: Path, file: str) -> None:
-    """Puts `file` of the data set `name` into `folder`; ConfigError where that fails or the checksum is another."""
+    """Downloads `file` of the data set `name` into `folder`.
+
+    Raises ConfigError if that fails or the checksum is wrong.
+    """
     from tempfile import TemporaryDirectory
 
     import pooch

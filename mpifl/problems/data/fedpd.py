@@ -1,6 +1,6 @@
 """The two synthetic data sets of FedPD (Zhang, Hong, Dhople, Yin, Liu, arXiv 2005.11418): features N(0, I) with the
-last one constant, and labels that are noise (weak) or come from a model of each agent's own (strong). The text's strong
-labels and those of the released code are different laws; both are here."""
+last one constant, and labels that are noise (weak) or come from a model of each agent's own (strong). The strong
+labels of the text and of the released code have different distributions; both are here."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class FedPDSynthetic(Data):
     name: str = "fedpd-synthetic"
     kind: Literal["weak", "strong", "strong-code"] = "weak"
     """weak: labels are random; strong: label = sign(a'x_i + noise) with x_i uniform on [-10, 10]^d, noise N(0, 1);
-    strong-code: the released code's labels, with x_i in [-10, 50]^d; 53 in 100 of them have the sign of a'x_i."""
+    strong-code: the released code's labels, with x_i in [-10, 50]^d; 53 % of them have the sign of a'x_i."""
     dim: Annotated[int, Bounds(at_least=2, at_most=LARGEST)] = 20
-    """Features d; the last one is constant 1."""
+    """Number of features d; the last feature is always 1."""
     samples: PositiveInt = 400
-    """Samples of each agent."""
+    """Number of samples of each agent."""
     seed: NonNegativeInt = 0
     """Seed of the data; the run's own seed does not change it."""
 
@@ -56,10 +56,10 @@ class FedPDSynthetic(Data):
 
 
 def released_labels(scores: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Whether each label is +1, as main.m of the released code has it after its five statements.
+    """Whether each label is +1, as after the five statements in main.m of the released code.
 
-    A threshold t = noise * max(scores) turns over the sign of a score that is smaller in size. But a positive score
-    above t is first overwritten by its label 1, and then compared with t again: it ends as -1 where t > 1.
+    A score smaller in size than the threshold t = noise * max(scores) changes its sign. But a positive score above t is
+    first overwritten by its label 1, and then compared with t again: it ends as -1 if t > 1.
     """
     t = noise * scores.max()
     return np.where(scores > 0, t < np.minimum(scores, 1), t > -scores)

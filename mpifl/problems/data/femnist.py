@@ -20,7 +20,7 @@ CLASSES = 62  # digits, upper case, lower case
 class Femnist(LeafUsers):
     """LEAF's FEMNIST (arXiv 1812.01097): 62 classes, 784 features from 0 (ink) to 1 (paper); a client is a writer.
 
-    Test rows of writers that are left out are left out too.
+    Writers that are left out have no test rows either.
     """
 
     name: str = "femnist"

@@ -1,4 +1,4 @@
-"""Your own data: a folder with one .npz or .h5 file a client."""
+"""Your own data: a folder with one .npz or .h5 file for each client."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Rows
 
 Part = tuple[np.ndarray, np.ndarray]
-CLASSES = 1_000_000  # at most: a model has weights for each
+CLASSES = 1_000_000  # the largest number: a model has weights for each class
 
 
 @dataclass(frozen=True)
 class Folder(Data):
     """One file per client, in sorted order of names: arrays x (rows, features), y (rows,) integers from 0 (or -1 and
-    1), and where there are any x_test and y_test, of which all clients' make one test set."""
+    1), and optionally x_test and y_test; those of all clients together are the test set."""
 
     natural: ClassVar[bool] = True
     name: str = "folder"
@@ -44,7 +44,7 @@ class Folder(Data):
 
 
 def located(path: str, root: Path, file: bool = False) -> Path:
-    """The folder (or file) `path`, an existing path or relative to the data root."""
+    """Returns the folder (or file) `path`: an existing path, or one relative to the data root."""
     kind = "file" if file else "folder"
     if not path:
         raise ConfigError("problem.data.path", path, f"a {kind}")
@@ -60,11 +60,11 @@ def read_arrays(file: Path) -> dict[str, np.ndarray]:
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as content:
                 return dict(content)
-        import h5py  # here, as every rank imports this module and only rank 0 reads
+        import h5py  # imported here: every rank imports this module, and only rank 0 reads
 
         with h5py.File(file) as content:
             return {name: np.asarray(item[()]) for name, item in content.items() if isinstance(item, h5py.Dataset)}
-    except Exception as error:  # a damaged file raises nearly anything
+    except Exception as error:  # a damaged file can raise nearly any exception
         raise ConfigError("data file", file, f"an undamaged file: {str(error).lower()}") from error
 
 
@@ -83,16 +83,21 @@ def _pair(arrays: dict[str, np.ndarray], x_name: str, y_name: str, file: Path) -
 
 
 def gather(train: Sequence[Part], test: Mapping[int, Part], source: Any) -> Rows:
-    """The rows of all clients together; test rows by client, negative: of none. `source` is what an error names."""
+    """Joins the rows of all clients; a test row whose client is negative is no client's.
+
+    `source` is named in errors.
+    """
     widths = {x.shape[1] for x, _ in (*train, *test.values())}
     if len(widths) > 1:
-        raise ConfigError("data file", source, f"as many features in every client's rows: there are {sorted(widths)}")
+        raise ConfigError(
+            "data file", source, f"rows with the same number of features for every client: there are {sorted(widths)}"
+        )
     x, y = (np.concatenate(parts) for parts in zip(*train, strict=True))
     empty = [(x[:0], y[:0])]
     x_test, y_test = (np.concatenate(parts) for parts in zip(*(test.values() or empty), strict=True))
     if not len(y) or not (np.isfinite(x).all() and np.isfinite(x_test).all()):
         raise ConfigError("data file", source, "at least one row, and finite numbers only")
-    if set(np.unique(y).tolist()) == {-1, 1}:  # the other way to write two classes
+    if set(np.unique(y).tolist()) == {-1, 1}:  # the other convention for two classes
         y, y_test = (y + 1) // 2, (y_test + 1) // 2
     if min(y.min(), y_test.min(initial=0)) < 0:
         raise ConfigError("data file", source, "labels of 0 and above, or -1 and 1")

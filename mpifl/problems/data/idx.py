@@ -15,7 +15,7 @@ UNSIGNED_BYTE = 8
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The array of unsigned bytes in `path`; ConfigError unless it is exactly that with so many dimensions."""
+    """Reads the array of unsigned bytes in `path`. Raises ConfigError unless it has this number of dimensions."""
     try:
         raw = path.read_bytes()
         if raw[:2] == b"\x1f\x8b":
@@ -31,10 +31,10 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     shape = np.frombuffer(raw, ">u4", dimensions, 4).tolist()
     expected, held = math.prod(shape), len(raw) - 4 - 4 * dimensions
     if held != expected:
-        raise ConfigError("data file", path, f"{expected} bytes after the header as it says: it has {held}")
+        raise ConfigError("data file", path, f"{expected} bytes after the header, as the header says: it has {held}")
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
 def find_idx(folder: Path, name: str) -> Path | None:
-    """`name` or `name`.gz in `folder`, where one of them is there."""
+    """Returns the path of `name` or `name`.gz in `folder`; None if neither exists."""
     return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)

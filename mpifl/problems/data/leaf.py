@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Leaf(Data):
-    """Users of LEAF JSON files whose x are lists of numbers; one user with rows is one client, in the files' order."""
+    """Users of LEAF JSON files whose x are lists of numbers; each user with rows is one client, in file order."""
 
     natural: ClassVar[bool] = True
     name: str = "leaf"
@@ -44,9 +44,9 @@ class LeafUsers(Data):
     path: str = ""
     """Folder with train/*.json and test/*.json: an existing path, else relative to the data root."""
     users: PositiveInt | None = None
-    """So many users, drawn at random among those with enough rows, in the files' order; null: all of them."""
+    """Number of users, drawn at random from those with enough rows, in the order of the files; null: all of them."""
     min_samples: PositiveInt = 1
-    """Least training rows of a user that becomes a client."""
+    """Smallest number of training rows of a user that becomes a client."""
     seed: NonNegativeInt = 0
     """Seed of the draw; the run's own seed does not change it."""
 
@@ -57,7 +57,7 @@ class LeafUsers(Data):
 
 
 def read_halves(folder: Path, rows: Callable[[Any, Any], T], empty: bool = False) -> tuple[dict[str, T], dict[str, T]]:
-    """What `read_users` finds in `folder`/train, and in `folder`/test if it exists."""
+    """Reads the users in `folder`/train, and in `folder`/test if it exists, with `read_users`."""
     train = read_users(folder / "train", rows, empty)
     if not train:
         raise ConfigError("data file", folder / "train", "at least one user with rows: it has none")
@@ -65,8 +65,9 @@ def read_halves(folder: Path, rows: Callable[[Any, Any], T], empty: bool = False
 
 
 def read_users(folder: Path, rows: Callable[[Any, Any], T], empty: bool) -> dict[str, T]:
-    """`rows(x, y)` of every user in all JSON files in `folder`, files in sorted order. A ValueError of `rows` says
-    what it expects. Users without rows are left out where `empty`, else an error."""
+    """Returns `rows(x, y)` of every user in all JSON files in `folder`, files in sorted order.
+
+    `rows` raises ValueError with what it expects. Users without rows are left out if `empty` is set, else an error."""
     files = json_files(folder)
     if not files:
         raise ConfigError("data file", folder / "*.json", "at least one json file")
@@ -96,13 +97,13 @@ def json_files(folder: Path) -> list[Path]:
 
 
 def by_client(test: Mapping[str, T], users: Iterable[str]) -> dict[int, T]:
-    """Test users' rows by client, k for the k-th of `users`; negative for users that have nothing to train on."""
+    """Returns the client of each test row: k for the k-th of `users`, negative for users without training rows."""
     known = {user: k for k, user in enumerate(users)}
     return {known.get(user, -1 - k): part for k, (user, part) in enumerate(test.items())}
 
 
 def vectors(x: Any, y: Any) -> Part:
-    """Rows (rows, features) float64 of one length, and their labels (rows,)."""
+    """Returns rows (rows, features), float64, and their labels (rows,)."""
     rows = np.array(x, np.float64)
     if rows.ndim != 2:
         raise ValueError("rows of numbers")
@@ -110,7 +111,7 @@ def vectors(x: Any, y: Any) -> Part:
 
 
 def labels(y: Any, rows: int, classes: int | None = None) -> np.ndarray:
-    """(rows,) int64; ValueError unless y are so many integers, from 0 to classes - 1 if `classes` is given."""
+    """Returns y as (rows,) int64. Raises ValueError unless these are integers, below `classes` if that is given."""
     given = np.array(y)
     whole = given.shape == (rows,) and given.dtype.kind in "biuf" and np.isfinite(given).all()
     if not whole or (given % 1 != 0).any():

@@ -46,7 +46,7 @@ class LeafText(LeafUsers):
         chosen = self.select(samples, folder)
         clients = np.full(len(samples) + 1, LEFT_OUT)
         clients[chosen] = range(len(chosen))
-        clients[NOBODY] = NOBODY  # the last entry, which is no user's
+        clients[NOBODY] = NOBODY  # the last entry, which belongs to no user
         owner, owner_test = clients[owner], clients[owner_test]
         x, x_test = np.flatnonzero(owner != LEFT_OUT), np.flatnonzero(owner_test != LEFT_OUT)
         return Rows(
@@ -63,20 +63,20 @@ class LeafText(LeafUsers):
 
 @dataclass(frozen=True)
 class Sent140(LeafText):
-    """LEAF's Sent140, is a tweet positive: 2 classes, `window` words in a row; a client is who tweets.
+    """LEAF's Sent140: whether a tweet is positive, 2 classes, rows of `window` words; a client is an author of tweets.
 
-    Words are LEAF's, in upper and lower case, cut and padded at the end as there. Departures: no GloVe vectors, so the
-    words known are the most frequent of all users' training texts, not GloVe's; and padding has an index of its own.
-    Test rows of users that are left out are left out too.
+    Words are split as in LEAF, with upper and lower case, and cut and padded at the end. Departures: no GloVe vectors,
+    so the vocabulary is that of the most frequent words of all users' training texts, not GloVe's; and padding has an
+    index of its own. Users that are left out have no test rows either.
     """
 
     name: str = "sent140"
     path: str = "sent140"
     """Folder with train/*.json and test/*.json: an existing path, else relative to the data root."""
     vocabulary: PositiveInt = 10000
-    """Words known, the most frequent ones; padding and unknown words have two more indices, 0 and 1."""
+    """Size of the vocabulary: the most frequent words. Padding and unknown words have two more indices, 0 and 1."""
     window: PositiveInt = 25
-    """Words in a row; the rest of a longer tweet is cut off."""
+    """Words in one row; the rest of a longer tweet is cut off."""
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         options = {"vocabulary": self.vocabulary, "window": self.window}
@@ -105,8 +105,8 @@ class Sent140(LeafText):
 class LeafShakespeare(LeafText):
     """LEAF's Shakespeare: the next of 80 characters from the 80 before it; a client is a role of a play.
 
-    A character beyond the 80 counts as a space, where LEAF's index is -1. Test rows of roles that are left out are left
-    out too.
+    A character that is not among the 80 counts as a space; in LEAF its index is -1. Roles that are left out have no
+    test rows either.
     """
 
     name: str = "leaf-shakespeare"

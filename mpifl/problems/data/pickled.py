@@ -27,7 +27,7 @@ class ArrayState:
 
 
 def latin(text: str, encoding: str = "") -> bytes:
-    """How Python 3 writes bytes where Python 2 is to read them."""
+    """Decodes bytes that Python 3 wrote for Python 2."""
     return text.encode("latin-1")
 
 
@@ -40,7 +40,9 @@ ALLOWED = {
 }
 
 
-class Reader(pickle._Unpickler):  # in Python: the one in C takes memory for as many objects as a damaged file claims
+class Reader(
+    pickle._Unpickler
+):  # the unpickler in Python: the one in C allocates as many objects as a damaged file claims
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
@@ -48,10 +50,10 @@ class Reader(pickle._Unpickler):  # in Python: the one in C takes memory for as 
 
 
 def read_pickle(path: Path) -> Mapping[bytes, Any]:
-    """What a pickle with a dictionary of plain objects and arrays holds; arrays become `ArrayState`."""
+    """Reads a pickled dictionary of plain objects and arrays; arrays become `ArrayState`."""
     try:
         content = Reader(BytesIO(path.read_bytes()), encoding="bytes").load()
-    except Exception as error:  # a damaged pickle raises nearly anything
+    except Exception as error:  # a damaged pickle can raise nearly any exception
         raise ConfigError(
             "data file", path, f"a batch as published: {str(error).lower() or 'it is cut short'}"
         ) from error
@@ -61,7 +63,7 @@ def read_pickle(path: Path) -> Mapping[bytes, Any]:
 
 
 def unsigned_bytes(held: Any, width: int) -> np.ndarray:
-    """(rows, width) uint8 from what stands for it in a pickle; ValueError where it is another thing."""
+    """Returns the array (rows, width), uint8, of a value in a pickle. Raises ValueError for any other value."""
     try:
         _, (rows, columns), kind, by_column, raw = held.state
         if columns != width or kind.made_of[0] not in (b"u1", "u1"):

@@ -26,8 +26,8 @@ class Shakespeare(Data):
 
     Departures from LEAF: the last part of each role's text is its test text, and every window lies in one of the two
     parts, its next character included. LEAF's `-t sample` cuts the list of all windows and leaves out 79 in between, so
-    that the last training label is the first character of a test window. Line ends stay, where LEAF makes spaces of
-    them. A character beyond the 80 counts as a space, where LEAF's index is -1.
+    that the last training label is the first character of a test window. Line ends are
+    kept; LEAF makes them spaces. A character that is not among the 80 counts as a space; in LEAF its index is -1.
     """
 
     natural: ClassVar[bool] = True
@@ -35,17 +35,17 @@ class Shakespeare(Data):
     path: str = "shakespeare/mit_roles.jsonl"
     """File of lines {"play": ..., "role": ..., "text": ...}: an existing path, else relative to the data root."""
     window: PositiveInt = 80
-    """Characters in a row."""
+    """Characters in one row."""
     stride: PositiveInt = 1
-    """Characters from one row's begin to the next one's."""
+    """Distance in characters from the beginning of one row to that of the next."""
     min_characters: NonNegativeInt = 1000
-    """Least length of a role's text; a role also needs a row to train on."""
+    """Smallest length of a role's text; a role also needs at least one training row."""
     roles: PositiveInt | None = None
-    """So many roles, drawn at random among those with enough text, in the file's order; null: all of them."""
+    """Number of roles, drawn at random from those with enough text, in the order of the file; null: all of them."""
     seed: NonNegativeInt = 0
     """Seed of the draw; the run's own seed does not change it."""
     test: Annotated[float, Bounds(at_least=0, below=1)] = 0.2
-    """Fraction of each role's text, at its end, that is for testing (rounded down)."""
+    """Fraction of each role's text, at its end, that is kept for testing (rounded down)."""
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         file = located(self.path, root, file=True)
@@ -65,14 +65,14 @@ class Shakespeare(Data):
         )
 
     def _windows(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the windows between `first` and `end` (roles,) begin whose next character is there too, and whose each
-        is: (S,), (S,)"""
+        """Returns the beginnings (S,) of the windows between `first` and `end` (roles,) that have a next character, and
+        their roles (S,)."""
         begins = [np.arange(a, b - self.window, self.stride) for a, b in zip(first, end)]
         return np.concatenate(begins), np.repeat(np.arange(len(begins)), [len(part) for part in begins])
 
 
 def tokenised(file: Path) -> Arrays:
-    """All roles' texts one after the other, and where each ends (roles,); several lines of a role make one text."""
+    """Returns the texts of all roles joined, and the end of each (roles,); the lines of one role are one text."""
     import json
 
     texts: dict[tuple[str, str], list[str]] = {}
@@ -81,7 +81,7 @@ def tokenised(file: Path) -> Arrays:
             record = json.loads(line)
             play, role, text = record.get("play", ""), record["role"], record["text"]
             if not all(isinstance(value, str) for value in (play, role, text)):
-                raise TypeError("one of them is no text")
+                raise TypeError("one of them is not text")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             wanted = f"a json object with role and text in line {k}: {str(error).lower()}"
             raise ConfigError("data file", file, wanted) from error
@@ -93,10 +93,10 @@ def tokenised(file: Path) -> Arrays:
 
 
 def encoded(text: str) -> np.ndarray:
-    """(characters,) uint8, the place of each in CHARACTERS; of a space where it is none of them."""
+    """Returns (characters,) uint8, the index of each in CHARACTERS; that of a space for any other character."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return TABLE[np.minimum(codes, len(TABLE) - 1)]
 
 
-TABLE = np.full(128, CHARACTERS.index(" "), np.uint8)  # by code; the last one is none of the characters
+TABLE = np.full(128, CHARACTERS.index(" "), np.uint8)  # by code point; the last entry is for all other characters
 TABLE[[ord(c) for c in CHARACTERS]] = range(len(CHARACTERS))

@@ -24,7 +24,7 @@ def sizes(generator: np.random.Generator, devices: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Synthetic(Data):
-    """FedProx's synthetic data: 60 features, 10 classes, a model and feature means a device; 90 % to train on."""
+    """FedProx's synthetic data: 60 features, 10 classes, one model and feature mean a device; 90 % to train on."""
 
     default_clients: ClassVar[int | None] = 30
     natural: ClassVar[bool] = True

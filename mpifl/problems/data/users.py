@@ -1,4 +1,4 @@
-"""Selection of the users that become clients, for data that come by user."""
+"""Selects the users that become clients, for data that come by user."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from mpifl.rng import stream
 def select_users(
     field: str, wanted: int | None, eligible: np.ndarray, seed: int, source: Path, which: str
 ) -> np.ndarray:
-    """The indices of `wanted` users drawn from those that are `eligible` (users,) bool, in order; None: of all of them.
+    """Draws `wanted` of the users that are `eligible` (users,) bool; returns their indices in order. None: all of them.
 
-    `field` is the option with their number, `which` describes the eligible ones. ConfigError if `source` has too few.
+    `field` is the option with their number, `which` describes the eligible users. Raises ConfigError if `source` has
+    too few.
     """
     indices = np.flatnonzero(eligible)
     if not len(indices):
