@@ -1,0 +1,149 @@
+"""`mpifl verify`: whether a run file is what its run wrote, and its rows are a history that the job allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpifl.algorithms.base import Algorithm, Clients
+from mpifl.config.registry import FAMILIES
+from mpifl.config.schema import Reader
+from mpifl.config.trust import outside_code
+from mpifl.config.types import Config
+from mpifl.errors import ConfigError
+from mpifl.scheduling.delays import Delay, NoDelay, Trace
+from mpifl.storage import Run, open_run
+from mpifl.storage.tables import CLIENTS, TABLES
+from mpifl.storage.verify import Contradiction, History, Rules, verify
+from mpifl.transport.frames import HEADER_BYTES
+
+
+def check_file(path: str | Path) -> str:
+    """Checks a run file; what was checked, in one line.
+
+    Raises ConfigError for what is no run file, Contradiction with the first thing that is wrong.
+    """
+    with open_run(path) as run:
+        checksums = run.checksums()
+        if checksums.wrong:
+            raise Contradiction(checksums.wrong)
+        history, notes = read_history(run, checksums.blocks), []
+        rules, why = read_rules(run.config, history)
+        verify(history, rules)
+        counts = [f"{run.count(table):,} {table}" for table in TABLES]
+        uncovered = sum(run.count(table) - min(run.count(table), rows) for table, rows in checksums.rows.items())
+        if not history.closed:
+            notes.append("the run was not closed: what is there was checked")
+        if not run.count("checksums"):
+            notes.append("written by a version without checksums")
+        elif uncovered:
+            notes.append(f"{uncovered:,} rows have no checksum")
+        if why:
+            notes.append(f"messages and triggers were not checked: {why}")
+        return f"{run.path}: {', '.join(counts)}: verified" + "".join(f"; {note}" for note in notes)
+
+
+# -- what is in the file -----------------------------------------------------------------------------------------------
+def read_history(run: Run, blocks: Mapping[str, Any]) -> History:
+    """The tables of a run file as arrays; blocks: of rows that were written at once, by table. Raises ConfigError."""
+    tables = {table: _columns(run, table, list(TABLES[table].columns), run.count(table)) for table in TABLES}
+    clients = _columns(run, "clients", list(CLIENTS.columns), None)
+    closed = not run.open_ended and run.status != "running"
+    # An event may be written after updates that follow it, never after those of the next block of updates.
+    firm = blocks["updates"][-1].first if blocks["updates"] else 0
+    x = run.rows("model", "x", 0, None)
+    return History(
+        tables["updates"], tables["aggregations"], tables["evaluations"], tables["events"], clients, run.attrs,
+        run.config, x.size, x.itemsize, run.model_version, run.layout, closed, run.count("updates") if closed else firm,
+    )  # fmt: skip
+
+
+def _columns(run: Run, table: str, names: list[str], rows: int | None) -> dict[str, np.ndarray]:
+    found = {name: run.rows(table, name, 0, rows) for name in names}
+    for name, values in found.items():
+        if values.dtype.kind in "SO":
+            texts = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist()]
+            found[name] = np.array(texts, object)
+    return found
+
+
+# -- what the job says -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Sections(Config):
+    """The sections of a job that decide the order of events."""
+
+    algorithm: Algorithm
+    delay: Delay = NoDelay()
+
+
+def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]:
+    """What the job of a run file says about its events, and why some of it is not known ("": all is).
+
+    Imports nothing that the file names.
+    """
+    seed, virtual = _number(config, "seed"), _value(config, "clock.mode") == "virtual"
+    known: dict[str, Any] = {
+        "seed": int(seed or 0), "virtual": virtual, "header": HEADER_BYTES,
+        "norm": _number(config, "faults.norm") or inf, "refusals": _number(config, "faults.refusals"),
+        "stop_time": _number(config, "stop.time"),
+        "stop_updates": _number(config, "stop.updates"), "stop_accuracy": _number(config, "stop.accuracy"),
+        "evaluate_every": _number(config, "evaluate.every"), "evaluate_updates": _number(config, "evaluate.updates"),
+    }  # fmt: skip
+    algorithm, delay = config.get("algorithm"), _value(config, "clock.delay")
+    if names := outside_code({"algorithm": algorithm, "clock": {"delay": delay}}):
+        return Rules(**known), f"{', '.join(names)} is code outside mpifl"
+    rates = history.clients["rate"]
+    clients = Clients(history.clients["samples"], None if np.isnan(rates).any() else rates, known["seed"])
+    try:
+        sections = {"algorithm": algorithm, **({"delay": delay} if delay else {})}
+        job: _Sections = Reader(_Sections, sections, FAMILIES).read()
+        method, times = job.algorithm, None
+        if virtual and not job.delay.has_split_times and not isinstance(job.delay, Trace):  # a trace is another file
+            times = job.delay.contact_times(clients.n, known["seed"])
+        known |= {"vectors": (method.vectors_up, method.vectors_down), "contact_times": times}
+        known |= {"trigger": method.aggregation_trigger(), "reply": method.reply_policy()}
+        return Rules(**known, cohort=method.participation(clients, known["seed"])), ""
+    except (ConfigError, ValueError, TypeError, ArithmeticError, LookupError) as error:
+        return Rules(**known), f"its job cannot be read ({error})"
+
+
+def _value(config: Mapping[str, Any], key: str) -> Any:
+    node: Any = config
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def _number(config: Mapping[str, Any], key: str) -> Any:
+    value = _value(config, key)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+# -- a replay beside it ------------------------------------------------------------------------------------------------
+def compare(path: Path, replay: Path) -> None:
+    """Raises Contradiction where a replay of a run file computed something else."""
+    with open_run(path) as one, open_run(replay) as other:
+        for table in ("updates", "aggregations", "evaluations"):
+            if one.count(table) != other.count(table):
+                raise Contradiction(f"{table}: {one.count(table)} rows, the replay has {other.count(table)}")
+            for name in TABLES[table].columns:
+                a, b = one.rows(table, name, 0, one.count(table)), other.rows(table, name, 0, other.count(table))
+                known = np.full(len(a), True)
+                if a.dtype.kind == "f" and TABLES[table].columns[name].missing is not None:
+                    known = ~np.isnan(a)
+                differ = np.flatnonzero(known & ~((a == b) | ((a != a) & (b != b))))
+                if differ.size:
+                    k = int(differ[0])
+                    text = f"{name} is {a[k].item()!r}, the replay has {b[k].item()!r}"
+                    raise Contradiction(f"{table} row {k}: {text}")
+        if one.status in ("completed", "interrupted"):
+            x, y = one.model, other.model
+            differ = np.flatnonzero(x.view(f"u{x.itemsize}") != y.view(f"u{y.itemsize}"))
+            if differ.size:
+                k = int(differ[0])
+                raise Contradiction(f"model/x item {k} is {x[k].item()!r}, the replay has {y[k].item()!r}")
