@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from mpifl.errors import ConfigError, RunFailed
+from mpifl.errors import ConfigError, Contradiction, RunFailed
 from mpifl.server.outcome import Outcome
 from mpifl.signals import Interrupted, SignalRecorder
 
@@ -219,6 +220,31 @@ def replay_task(
     return Task(read.replayed(recorded.config, output, overrides, keys, threads, path, trust), recorded)
 
 
+def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
+    """Checks a run file, and with `replay` repeats the run in this process; what was checked, in one line.
+
+    Raises Contradiction with the first thing that is wrong, ConfigError for what is no run file or cannot be replayed.
+    """
+    from mpifl.analysis.verify import check_file, compare
+    from mpifl.server.start import run_server
+
+    line = check_file(path)
+    if not replay:
+        return line
+    with TemporaryDirectory(prefix="mpifl-verify-") as folder:
+        output = Path(folder, "replay.h5")
+        task = replay_task(path, keys={"output": output}, trust=trust)
+        try:
+            with _restored_torch(task.job):
+                outcome = run_server(task.job, replay=task.replay, problem=_load_problem(task.job))
+        except RunFailed as error:
+            raise Contradiction(f"{path}: the replay failed: {error}") from error
+        if outcome.status != "completed":
+            raise Contradiction(f"{path}: the replay failed: {outcome.error}")
+        compare(path, output)
+    return f"{line}; the replay computed the same"
+
+
 def execute(
     prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None] = lambda end: None
 ) -> Outcome:
@@ -261,6 +287,9 @@ def _lead(
                 )  # fmt: skip
         except ConfigError as wrong:
             error = wrong
+        except Contradiction as contradiction:
+            log.error("%s", contradiction)
+            outcome = Outcome("", "failed", 3, "", str(contradiction))
         except (RunFailed, MemoryError) as failure:
             if isinstance(failure, MemoryError):
                 if handshake.comm:  # the state of the other ranks is unknown

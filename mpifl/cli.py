@@ -157,6 +157,12 @@ def _show(args: argparse.Namespace) -> None:
     show(Path(args.arguments[0]), args.follow)
 
 
+def _verify(args: argparse.Namespace) -> None:
+    if len(args.arguments) != 1:
+        raise ConfigError("verify", " ".join(args.arguments) or "''", "one RUN.h5")
+    print(api.verify_file(Path(args.arguments[0]), args.replay, args.trust))
+
+
 def _report(args: argparse.Namespace) -> None:
     if not args.arguments:
         raise ConfigError("report", "''", "at least one RUN.h5")
@@ -198,6 +204,12 @@ COMMANDS = {
     ),
     "replay": Command(
         _replay, "RUN.h5 [output=FILE.h5]", "run again in the recorded order of arrivals, bit for bit", TRUST
+    ),
+    "verify": Command(
+        _verify,
+        "RUN.h5",
+        "whether a run file is undamaged and its rows are a history that its job allows",
+        {"--replay": {"action": "store_true", "help": "run again too, and compare every row and the model"}, **TRUST},
     ),
     "show": Command(
         _show,

@@ -42,6 +42,14 @@ class RunFailed(RuntimeError):
     """The run failed (a client raised an error, a rank was lost); the exit code is 3."""
 
 
+class DamagedFile(ConfigError):
+    """A run file that cannot be read to its end."""
+
+
+class Contradiction(Exception):
+    """What is wrong with a run file, in one line: table, row, what is there and what was expected; exit code 3."""
+
+
 def format_client_error(rank: int, error: BaseException) -> str:
     """The traceback of a client's error with its rank, host and process: several lines."""
     where = f"raised on rank {rank} on {socket.gethostname()} (process {os.getpid()}):\n"

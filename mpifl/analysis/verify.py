@@ -15,11 +15,11 @@ from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader
 from mpifl.config.trust import outside_code
 from mpifl.config.types import Config
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, Contradiction, DamagedFile
 from mpifl.scheduling.delays import Delay, NoDelay, Trace
 from mpifl.storage import Run, open_run
 from mpifl.storage.tables import CLIENTS, TABLES
-from mpifl.storage.verify import Contradiction, History, Rules, verify
+from mpifl.storage.verify import History, Rules, verify
 from mpifl.transport.frames import HEADER_BYTES
 
 
@@ -28,24 +28,40 @@ def check_file(path: str | Path) -> str:
 
     Raises ConfigError for what is no run file, Contradiction with the first thing that is wrong.
     """
-    with open_run(path) as run:
-        checksums = run.checksums()
-        if checksums.wrong:
-            raise Contradiction(checksums.wrong)
-        history, notes = read_history(run, checksums.blocks), []
-        rules, why = read_rules(run.config, history)
-        verify(history, rules)
-        counts = [f"{run.count(table):,} {table}" for table in TABLES]
-        uncovered = sum(run.count(table) - min(run.count(table), rows) for table, rows in checksums.rows.items())
-        if not history.closed:
-            notes.append("the run was not closed: what is there was checked")
-        if not run.count("checksums"):
-            notes.append("written by a version without checksums")
-        elif uncovered:
-            notes.append(f"{uncovered:,} rows have no checksum")
-        if why:
-            notes.append(f"messages and triggers were not checked: {why}")
-        return f"{run.path}: {', '.join(counts)}: verified" + "".join(f"; {note}" for note in notes)
+    try:
+        with open_run(path) as run:
+            while True:
+                before = run.count("checksums"), run.status
+                try:
+                    return _check(run)
+                except Contradiction:
+                    run.refresh()  # a live run may have changed what was read last
+                    if (run.count("checksums"), run.status) == before:
+                        raise
+    except DamagedFile as error:
+        raise Contradiction(str(error)) from error
+    except Contradiction as error:
+        raise Contradiction(f"{path}: {error}") from None
+
+
+def _check(run: Run) -> str:
+    checksums = run.checksums()
+    if checksums.wrong:
+        raise Contradiction(checksums.wrong)
+    history, notes = read_history(run, checksums.blocks), []
+    rules, why = read_rules(run.config, history)
+    verify(history, rules)
+    counts = [f"{run.count(table):,} {table[: -1 if run.count(table) == 1 else None]}" for table in TABLES]
+    uncovered = sum(run.count(table) - min(run.count(table), rows) for table, rows in checksums.rows.items())
+    if not history.closed:
+        notes.append("the run was not closed: what is there was checked")
+    if not run.count("checksums"):
+        notes.append("written by a version without checksums")
+    elif uncovered:
+        notes.append(f"{uncovered:,} rows have no checksum")
+    if why:
+        notes.append(f"messages and triggers were not checked: {why}")
+    return f"{run.path}: {', '.join(counts)}: verified" + "".join(f"; {note}" for note in notes)
 
 
 # -- what is in the file -----------------------------------------------------------------------------------------------
@@ -86,13 +102,14 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
 
     Imports nothing that the file names.
     """
-    seed, virtual = _number(config, "seed"), _value(config, "clock.mode") == "virtual"
+    virtual = _value(config, "clock.mode") == "virtual"
     known: dict[str, Any] = {
-        "seed": int(seed or 0), "virtual": virtual, "header": HEADER_BYTES,
-        "norm": _number(config, "faults.norm") or inf, "refusals": _number(config, "faults.refusals"),
+        "seed": _number(config, "seed", int) or 0, "virtual": virtual, "header": HEADER_BYTES,
+        "norm": _number(config, "faults.norm") or inf, "refusals": _number(config, "faults.refusals", int),
         "stop_time": _number(config, "stop.time"),
-        "stop_updates": _number(config, "stop.updates"), "stop_accuracy": _number(config, "stop.accuracy"),
-        "evaluate_every": _number(config, "evaluate.every"), "evaluate_updates": _number(config, "evaluate.updates"),
+        "stop_updates": _number(config, "stop.updates", int), "stop_accuracy": _number(config, "stop.accuracy"),
+        "evaluate_updates": _number(config, "evaluate.updates", int),
+        "evaluate_every": _number(config, "evaluate.every"),
     }  # fmt: skip
     algorithm, delay = config.get("algorithm"), _value(config, "clock.delay")
     if names := outside_code({"algorithm": algorithm, "clock": {"delay": delay}}):
@@ -119,31 +136,39 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
     return node
 
 
-def _number(config: Mapping[str, Any], key: str) -> Any:
+def _number(config: Mapping[str, Any], key: str, kind: type = float) -> Any:
+    """A number above 0, or None."""
     value = _value(config, key)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if type(value) in (int, kind) and value > 0 else None
 
 
 # -- a replay beside it ------------------------------------------------------------------------------------------------
 def compare(path: Path, replay: Path) -> None:
-    """Raises Contradiction where a replay of a run file computed something else."""
+    """Raises Contradiction where the replay of a run file computed something else."""
     with open_run(path) as one, open_run(replay) as other:
-        for table in ("updates", "aggregations", "evaluations"):
-            if one.count(table) != other.count(table):
-                raise Contradiction(f"{table}: {one.count(table)} rows, the replay has {other.count(table)}")
-            for name in TABLES[table].columns:
-                a, b = one.rows(table, name, 0, one.count(table)), other.rows(table, name, 0, other.count(table))
-                known = np.full(len(a), True)
-                if a.dtype.kind == "f" and TABLES[table].columns[name].missing is not None:
-                    known = ~np.isnan(a)
-                differ = np.flatnonzero(known & ~((a == b) | ((a != a) & (b != b))))
-                if differ.size:
-                    k = int(differ[0])
-                    text = f"{name} is {a[k].item()!r}, the replay has {b[k].item()!r}"
-                    raise Contradiction(f"{table} row {k}: {text}")
-        if one.status in ("completed", "interrupted"):
-            x, y = one.model, other.model
-            differ = np.flatnonzero(x.view(f"u{x.itemsize}") != y.view(f"u{y.itemsize}"))
+        if text := _difference(one, other):
+            raise Contradiction(f"{path}: {text}")
+
+
+def _difference(one: Run, other: Run) -> str:
+    """The first value of a run file that its replay does not have; "" if there is none."""
+    for table in ("updates", "aggregations", "evaluations"):
+        if one.count(table) != other.count(table):
+            return f"{table}: {one.count(table)} rows, the replay has {other.count(table)}"
+        for name in TABLES[table].columns:
+            a, b = one.rows(table, name, 0, one.count(table)), other.rows(table, name, 0, other.count(table))
+            known = np.full(len(a), True)
+            if a.dtype.kind == "f" and TABLES[table].columns[name].missing is not None:
+                known = ~np.isnan(a)
+            differ = np.flatnonzero(known & ~((a == b) | ((a != a) & (b != b))))
             if differ.size:
                 k = int(differ[0])
-                raise Contradiction(f"model/x item {k} is {x[k].item()!r}, the replay has {y[k].item()!r}")
+                text = f"{name} is {a[k].item()!r}, the replay has {b[k].item()!r}"
+                return f"{table} row {k}: {text}"
+    if one.status in ("completed", "interrupted"):
+        x, y = one.model, other.model
+        differ = np.flatnonzero(x.view(f"u{x.itemsize}") != y.view(f"u{y.itemsize}"))
+        if differ.size:
+            k = int(differ[0])
+            return f"model/x item {k} is {x[k].item()!r}, the replay has {y[k].item()!r}"
+    return ""

@@ -118,14 +118,14 @@ class Coverage(NamedTuple):
     wrong: str = ""  # what disagrees with its checksum; "": nothing
 
 
-def check(file: h5py.File, closed: bool) -> Coverage:
-    """Compares an open run file with its checksums, as far as it has any. Raises what h5py raises for a damaged file.
+def check(file: h5py.File, count: int, closed: bool) -> Coverage:
+    """Compares an open run file with its first `count` checksums. Raises what h5py raises for a damaged file.
 
     closed: whether the file was closed, so that every row must have a checksum
     """
     blocks: dict[str, list[ChecksumRow]] = {name: [] for name in TABLES}
     values = []
-    for row in _stored(file):
+    for row in _stored(file, count):
         if row.object not in blocks:
             values.append(row)
         elif not set(file[row.object]) - set(TABLES[row.object].columns):  # else it has columns of a newer version
@@ -136,11 +136,10 @@ def check(file: h5py.File, closed: bool) -> Coverage:
     return Coverage(rows, blocks, text)
 
 
-def _stored(file: h5py.File) -> list[ChecksumRow]:
-    """The complete rows of /checksums."""
-    if "checksums" not in file:
+def _stored(file: h5py.File, count: int) -> list[ChecksumRow]:
+    """The first rows of /checksums."""
+    if not count:
         return []
-    count = min(len(file["checksums"][name]) for name in CHECKSUMS.columns)
     columns = [_bytes_of(file["checksums"][name], 0, count).tolist() for name in CHECKSUMS.columns]
     return [ChecksumRow(name.decode("utf-8", "replace"), *rest) for name, *rest in zip(*columns, strict=True)]
 

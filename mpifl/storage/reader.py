@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 from h5py import h5f, h5p
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, DamagedFile
 from mpifl.storage.checksums import Coverage, plain
 from mpifl.storage.checksums import check as check_checksums
 from mpifl.storage.tables import CLIENTS, SCHEMA, TABLES
@@ -114,7 +114,7 @@ class Run(RunTables):
                     expected = (
                         "a complete file; this one is truncated" if "truncated" in str(error) else "a readable run file"
                     )
-                    raise _bad(self.path, f"{expected} ({error})") from error
+                    raise _damaged(self.path, f"{expected} ({error})") from error
             time.sleep(OPEN_INTERVAL)
 
     def _read(self) -> None:
@@ -151,7 +151,7 @@ class Run(RunTables):
                 start = (rows - 1) // dataset.chunks[0] * dataset.chunks[0]
                 chunk = dataset.id.get_chunk_info_by_coord((start,))
                 if chunk.byte_offset is None or chunk.byte_offset + (rows - start) * dataset.dtype.itemsize > size:
-                    raise _bad(self.path, "a complete file; this one is truncated")
+                    raise _damaged(self.path, "a complete file; this one is truncated")
 
     @property
     def status(self) -> str:
@@ -172,7 +172,7 @@ class Run(RunTables):
             try:
                 self._config = dict(yaml.safe_load(self.attrs.get("config") or "{}") or {})
             except (yaml.YAMLError, *DAMAGE_ERRORS) as error:
-                raise _bad(self.path, f"a run file with a configuration ({error})") from error
+                raise _damaged(self.path, f"a run file with a configuration ({error})") from error
         return self._config
 
     @property
@@ -244,7 +244,7 @@ class Run(RunTables):
     def checksums(self) -> Coverage:
         """Compares the file's values with their checksums. Raises ConfigError if the file cannot be read."""
         with _readable(self.path):
-            return check_checksums(self._open_file, closed=not self.open_ended)
+            return check_checksums(self._open_file, self._rows["checksums"], closed=not self.open_ended)
 
     def count(self, table: str) -> int:
         """Rows of a table."""
@@ -271,13 +271,17 @@ def _bad(path: Path, expected: str) -> ConfigError:
     return ConfigError("run file", path, expected)
 
 
+def _damaged(path: Path, expected: str) -> DamagedFile:
+    return DamagedFile("run file", path, expected)
+
+
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """Turns errors of h5py on a damaged file into ConfigError."""
     try:
         yield
     except DAMAGE_ERRORS as error:
-        raise _bad(path, f"a readable run file ({error})") from error
+        raise _damaged(path, f"a readable run file ({error})") from error
 
 
 def _open(path: Path) -> tuple[h5py.File, bool]:

@@ -1,0 +1,269 @@
+"""`mpifl verify`: no run file of any kind is called wrong, and every wrong cell and every flipped bit is found."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from mpifl.analysis.verify import check_file
+from mpifl.cli import main
+from mpifl.errors import Contradiction
+from mpifl.storage import RunWriter, reader
+from tests.analysis import corpus
+from tests.mpi.cases import CASES
+from tests.mpi.files import differing
+from tests.storage.checksums import changing
+from tests.storage.test_checksums import flipped, places
+from tests.tiers import long
+
+OWN = """
+from pathlib import Path
+Path("imported").touch()
+from mpifl.algorithms.area import Area
+class Own(Area):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One file of a run with lost and refused clients, one of a synchronous method, one in real time."""
+    folder = tmp_path_factory.mktemp("verify")
+    return {
+        "hurt": corpus.hurt(folder, "area-digits", random.Random(0)),
+        "rounds": corpus.virtual(folder, "fedavg-cohort"),
+        "real": corpus.real(folder, "fedbuff"),
+    }
+
+
+# -- no false alarm ----------------------------------------------------------------------------------------------------
+def test_what_is_verified_is_told_in_one_line(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(files["rounds"])]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{files['rounds']}: 60 updates, 20 aggregations, 4 evaluations, 1 event: verified\n" and not err
+
+
+def test_a_replay_computes_the_same(files: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    before = sorted(files["real"].parent.iterdir())
+    assert main(["verify", str(files["real"]), "--replay"]) == 0
+    assert capsys.readouterr().out.endswith("verified; the replay computed the same\n")
+    assert sorted(files["real"].parent.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "case", [long("area-deferred"), long("area-bernoulli"), "area-period", long("asypfl"), long("ties")]
+)
+def test_runs_of_each_kind(case: str, tmp_path: Path) -> None:
+    found = [check_file(path) for path in corpus.corpus(tmp_path, [case], seed=3)]
+    assert len(found) >= 6 and all(": verified" in line for line in found)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_no_false_alarm_on_two_hundred_files(tmp_path: Path) -> None:
+    """Every method, trigger and reply policy; virtual, real and replayed; hurt, killed, failed and resumed."""
+    found = [check_file(path) for path in corpus.corpus(tmp_path, list(CASES))]
+    assert len(found) >= 200
+
+
+def test_a_live_file(tmp_path: Path) -> None:
+    """What is there is verified, and the line says so."""
+    seen = []
+    append = RunWriter.append
+
+    def watched(self: RunWriter, row: Any) -> None:
+        append(self, row)
+        if not self._rows["updates"]:
+            return
+        self.flush()
+        seen.append(check_file(self.path))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunWriter, "append", watched)
+        corpus.made(tmp_path, "live", CASES["fedbuff"], stop={"updates": 20})
+    assert len(seen) >= 20
+    assert all("verified; the run was not closed: what is there was checked" in line for line in seen)
+
+
+def test_code_that_the_file_names_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("own_rules.py").write_text(OWN)
+    path = corpus.made(
+        tmp_path, "own", {**CASES["area-before"], "algorithm": {"name": "own_rules:Own", "step_size": 0.1}}
+    )
+    Path("imported").unlink()
+    monkeypatch.delitem(__import__("sys").modules, "own_rules")
+    line = check_file(path)
+    assert line.endswith("messages and triggers were not checked: algorithm is code outside mpifl")
+    assert main(["verify", str(path), "--replay"]) == 2 and "--trust" in capsys.readouterr().err
+    assert not Path("imported").exists()
+    assert main(["verify", str(path), "--replay", "--trust"]) == 0 and Path("imported").exists()
+
+
+# -- what is no run file, or is damaged --------------------------------------------------------------------------------
+def test_what_is_no_run_file_is_an_error_of_the_command(
+    tmp_path: Path, files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").write_text("name: run\n")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = [1.0]
+    for name in ("text", "other.h5", "missing.h5"):
+        assert main(["verify", str(tmp_path / name)]) == 2
+        assert capsys.readouterr().err.startswith(f"mpifl: run file={tmp_path / name}: ")
+    assert main(["verify"]) == 2 and capsys.readouterr().err == "mpifl: verify='': one RUN.h5\n"
+    assert main(["verify", str(files["real"]), str(files["real"])]) == 2
+
+
+def test_a_truncated_file_is_wrong(tmp_path: Path, files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    content = files["real"].read_bytes()
+    for part in (0.3, 0.6, 0.9):
+        (tmp_path / "cut.h5").write_bytes(content[: int(part * len(content))])
+        assert main(["verify", str(tmp_path / "cut.h5")]) == 3
+        out, err = capsys.readouterr()
+        assert not out and err.startswith(
+            f"mpifl: run file={tmp_path / 'cut.h5'}: a complete file; this one is truncated"
+        )
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(500, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+def test_every_flipped_bit_is_found(
+    count: int, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the raw bytes of any table, the model or a text attribute."""
+    monkeypatch.setattr(reader, "OPEN_INTERVAL", 0.0)
+    draw, values = random.Random(count), {path: list(places(path)) for path in files.values()}
+    missed = []
+    for _ in range(count):
+        path = draw.choice(list(values))
+        name, offset, size = draw.choice([place for place in values[path] if place[2]])
+        place, bit = draw.randrange(size), draw.randrange(8)
+        try:
+            missed.append((name, place, bit, check_file(flipped(path, tmp_path / "bad.h5", offset + place, bit))))
+        except Contradiction as wrong:
+            assert "\n" not in str(wrong)
+    assert not missed
+
+
+# -- one wrong cell, with checksums that agree -------------------------------------------------------------------------
+Change = Callable[[h5py.File], None]
+
+
+def put(column: str, row: int, change: Callable[[Any], Any]) -> Change:
+    """Another value in one cell."""
+
+    def changed(file: h5py.File) -> None:
+        file[column][row] = change(file[column][row])
+
+    return changed
+
+
+def event(column: str, kind: bytes, value: Callable[[Any], Any]) -> Change:
+    """Another value in the first event of a kind."""
+
+    def changed(file: h5py.File) -> None:
+        row = int(np.flatnonzero(file["events/kind"][...] == kind)[0])
+        file[f"events/{column}"][row] = value(file[f"events/{column}"][row])
+
+    return changed
+
+
+def attribute(name: str, value: object, path: str = "/") -> Change:
+    def changed(file: h5py.File) -> None:
+        file[path].attrs[name] = value
+
+    return changed
+
+
+WRONG: dict[str, tuple[str, Change, str]] = {
+    "version": ("hurt", put("updates/version", 20, lambda v: v - 1), r"updates row 20: staleness is \d+, expected \d+"),
+    "version above": ("real", put("updates/version", 9, lambda v: v + 9), "updates row 9: version is .* at most"),
+    "staleness": ("real", put("updates/staleness", 20, lambda v: v + 1), "updates row 20: staleness is"),
+    "client": ("real", put("updates/client", 7, lambda v: (v + 1) % 7), r"(updates|clients) row \d+: "),
+    "no client": ("rounds", put("updates/client", 7, lambda v: 7), "updates row 7: client is 7, expected one of"),
+    "client of a round": ("rounds", put("updates/client", 7, lambda v: (v + 1) % 7), r"updates row \d+: "),
+    "time": ("real", put("updates/time", 30, lambda v: 0.0), "updates row 30: time is 0.0, expected at least"),
+    "a little time": ("rounds", put("updates/time", 31, lambda v: np.nextafter(v, 9)), "updates row 31: time is"),
+    "no time": ("real", put("updates/time", 59, lambda v: np.nan), "updates row 59: time is nan"),
+    "bytes": ("real", put("updates/bytes", 3, lambda v: v + 4), "updates row 3: bytes is"),
+    "too many bytes": ("real", put("updates/bytes_down", 3, lambda v: 3 * v), "updates row 3: bytes_down is"),
+    "norm": ("real", put("updates/norm", 5, lambda v: -v), "updates row 5: norm is"),
+    "local steps": ("real", put("updates/local_steps", 5, lambda v: -1), "updates row 5: local_steps is -1"),
+    "trigger": ("real", put("aggregations/updates", 4, lambda v: v + 1), r"updates row 20: (version|staleness) is"),
+    "time of an aggregation": (
+        "real", put("aggregations/time", 4, lambda v: np.nextafter(v, 0)), "aggregations row 4: time is",
+    ),
+    "version of an evaluation": ("real", put("evaluations/version", 2, lambda v: v + 9), "evaluations row 2: "),
+    "updates of an evaluation": ("rounds", put("evaluations/updates", 2, lambda v: v + 1), "evaluations"),
+    "an early evaluation": ("real", put("evaluations/time", -1, lambda v: v / 2), "evaluations row .*: time is"),
+    "accuracy": ("hurt", put("evaluations/test_accuracy", 1, lambda v: 1.5), "evaluations row 1: test_accuracy is 1.5"),
+    "who was lost": ("hurt", event("client", b"lost", lambda v: (v + 1) % 9), r"(updates|events|clients) row \d+: "),
+    "who was refused": ("hurt", event("client", b"refused", lambda v: (v + 1) % 9), r"(updates|events) row \d+: "),
+    "what an event was": ("hurt", event("kind", b"lost", lambda v: b"aside"), r"events row \d+: client is"),
+    "when an event was": ("hurt", event("updates", b"refused", lambda v: v + 30), r"(events|updates) row \d+: "),
+    "a client's updates": ("real", put("clients/updates", 2, lambda v: v + 1), "clients row 2: updates is"),
+    "a client's state": ("real", put("clients/state", 2, lambda v: b"lost"), "clients row 2: state is 'lost'"),
+    "a client's rank": ("real", put("clients/rank", 2, lambda v: 1), "clients row 2: rank is 1, expected 0"),
+    "status": ("real", attribute("status", "interrupted"), "attribute status is 'interrupted'"),
+    "finished": ("real", attribute("finished", ""), "attribute finished is empty"),
+    "seed": ("real", attribute("seed", 6), "attribute seed is 6, expected 5"),
+    "clients": ("real", attribute("clients", 6), "attribute clients is 6, expected 7"),
+    "version of the model": ("real", attribute("version", 3, "model/x"), "model/x has version 3, expected 15"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_cell_is_found(what: str, files: dict[str, Path], tmp_path: Path) -> None:
+    kind, change, expected = WRONG[what]
+    bad = shutil.copyfile(files[kind], tmp_path / "bad.h5")
+    with changing(bad) as file:
+        change(file)
+    with pytest.raises(Contradiction, match=f"^{re.escape(str(bad))}: {expected}") as raised:
+        check_file(bad)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_row_is_found(files: dict[str, Path], tmp_path: Path) -> None:
+    for table, expected in [
+        ("updates", r"aggregations row 14: updates is 60, expected 0 to 59"),
+        ("aggregations", r"aggregations: 14 rows, expected one more after 60 updates"),
+        ("evaluations", r"evaluations: none after 60 updates, expected one every 20"),
+    ]:
+        bad = shutil.copyfile(files["real" if table != "evaluations" else "rounds"], tmp_path / f"{table}.h5")
+        with changing(bad) as file:
+            for column in file[table].values():
+                column.resize((len(column) - 1,))
+        with pytest.raises(Contradiction, match=expected):
+            check_file(bad)
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ("updates/norm", "updates row 3: norm is "),
+        ("evaluations/train_loss", "evaluations row 3: train_loss is "),
+        ("model/x", "model/x item 3 is "),
+    ],
+)
+def test_a_wrong_bit_is_found_by_replay(
+    column: str, expected: str, files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = shutil.copyfile(files["rounds"], tmp_path / "bad.h5")
+    with changing(bad) as file:
+        file[column][3] = np.nextafter(file[column][3], np.array(9, file[column].dtype))
+    check_file(bad)
+    assert main(["verify", str(bad), "--replay"]) == 3
+    out, err = capsys.readouterr()
+    assert not out and err.startswith(f"mpifl: {bad}: {expected}") and ", the replay has " in err
+    assert err.count("\n") == 1 and len(differing(bad, files["rounds"])) == 1
