@@ -234,6 +234,10 @@ def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
     with TemporaryDirectory(prefix="mpifl-verify-") as folder:
         output = Path(folder, "replay.h5")
         task = replay_task(path, keys={"output": output}, trust=trust)
+        facts = json.loads(task.replay.attrs.get("compute", "[]")) if task.replay else []
+        if any(fact.get("batched") is True for fact in facts):
+            text = "a run whose clients were computed one by one, for --replay: problem.torch.batched: false"
+            raise ConfigError("verify", path, text)
         try:
             with _restored_torch(task.job):
                 outcome = run_server(task.job, replay=task.replay, problem=_load_problem(task.job))
