@@ -250,13 +250,15 @@ def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
 
 
 def execute(
-    prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None] = lambda end: None
-) -> Outcome:
+    prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None] = lambda end: None,
+    process_ends: bool = False,
+) -> Outcome:  # fmt: skip
     """Runs on all ranks the task that rank 0 prepares; returns on every rank how it ended.
 
     Args:
         prepare: Called on rank 0 alone. None: there is nothing to run.
         report: Called on rank 0 alone, before the other ranks are released.
+        process_ends: Whether this process ends with the command (`SignalRecorder`).
 
     Raises:
         ConfigError: On all ranks. An unexpected error passes in one process, and ends all ranks under MPI.
@@ -265,23 +267,24 @@ def execute(
 
     comm = communicator()
     if comm is not None and comm.rank > 0:
-        return run_or_abort(comm, lambda: _serve(comm))
+        return run_or_abort(comm, lambda: _serve(comm, process_ends))
     from mpifl.transport.handshake import Handshake
 
     if comm is None:
-        return _lead(prepare, report, Handshake())
-    return run_or_abort(comm, lambda: _lead(prepare, report, Handshake(comm)))
+        return _lead(prepare, report, Handshake(), process_ends)
+    return run_or_abort(comm, lambda: _lead(prepare, report, Handshake(comm), process_ends))
 
 
 def _lead(
-    prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None], handshake: Handshake
-) -> Outcome:
+    prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None], handshake: Handshake,
+    process_ends: bool,
+) -> Outcome:  # fmt: skip
     """Rank 0's part: however it ends, the other ranks are released."""
     from mpifl.server.start import run_server
 
     outcome = Outcome("", "completed", 0, "")
     error: ConfigError | RunFailed | None = None
-    with SignalRecorder() as signals, _one_thread(), ExitStack() as stack:
+    with SignalRecorder(process_ends) as signals, _one_thread(), ExitStack() as stack:
         try:
             if task := prepare():
                 stack.enter_context(_restored_torch(task.job))
@@ -315,12 +318,12 @@ def _lead(
     return outcome
 
 
-def _serve(comm: MPI.Comm) -> Outcome:
+def _serve(comm: MPI.Comm, process_ends: bool) -> Outcome:
     """The part of every rank but 0: hosts clients."""
     from mpifl.client.rank import run_client_rank
 
     with _one_thread():
-        end = run_client_rank(comm)
+        end = run_client_rank(comm, process_ends)
     if isinstance(end.error, ConfigError):
         raise end.error
     status = {0: "completed", 3: "failed"}.get(end.code, "interrupted")

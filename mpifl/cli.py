@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
         sys.path.append(os.getcwd())
     with _log_to_stderr(), _second_interrupt_kills():
         try:
-            return api.execute(lambda: _command(arguments, default_job), _print_end).code
+            return api.execute(lambda: _command(arguments, default_job), _print_end, process_ends=True).code
         except ConfigError:  # `_print_end` has printed it
             return 2
         except (Exception, SystemExit, GeneratorExit):  # in one process: under MPI all ranks have been ended
@@ -70,7 +70,8 @@ def _second_interrupt_kills() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # else a second one may still follow the first
+            signal.signal(signal.SIGINT, before)
 
 
 def _print_end(end: Outcome | ConfigError) -> None:

@@ -1,13 +1,22 @@
-"""The signals that end a run: at the first the run saves a checkpoint, the second has its previous action."""
+"""The signals that end a run: at the first the run saves what it can, a later one has its previous action, at once."""
 
 from __future__ import annotations
 
+import _thread
+import atexit
+import contextlib
+import os
+import select
 import signal
 import threading
+import time
+from collections.abc import Callable
+from math import inf
 from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # USR1: what SLURM is asked to send ahead of a time limit
+SAME = 1.0  # s after the first signal in which others belong to it: launchers send several
 
 
 def exit_code(number: int) -> int:
@@ -26,14 +35,22 @@ class Interrupted(KeyboardInterrupt):
 class SignalRecorder:
     """Handles SIGNALS within a `with` block: raises Interrupted at first and, from `record` on, collects their numbers.
 
-    After the first recorded signal, and after the block, the handlers are again those from before the block. Outside
-    the main thread, where Python installs no handlers, it does nothing.
+    Signals that arrive less than SAME seconds after the first are ignored; a later one has the action from before the
+    block. Outside the main thread, where Python installs no handlers, it does nothing.
     """
 
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self._before: dict[signal.Signals, Any] = {}
+    def __init__(self, process_ends: bool = False) -> None:
+        """process_ends: soon after the block; signals that belong to the first are then ignored until it has ended."""
+        self.numbers: list[int] = []  # the first signal, and that of another rank
+        self.asked = inf  # time.monotonic of the first signal, of whichever rank
+        self._process_ends = process_ends
+        self._before: dict[int, Any] = {}
         self._recording = False
+        self._first = inf  # time.monotonic of the first signal that this process has received
+        self.number = signal.SIGTERM  # of the first signal, of whichever rank
+        self._later = 0  # the number of a signal that came more than SAME seconds after it
+        self._raise_next = False
+        self._watcher: _Watcher | None = None
 
     def __enter__(self) -> SignalRecorder:
         if threading.current_thread() is threading.main_thread():
@@ -41,19 +58,136 @@ class SignalRecorder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.restore_handlers()
+        if self._watcher:
+            self._watcher.close()
+            self._watcher = None
+        if self._process_ends and time.monotonic() <= self._first + SAME < inf:
+            atexit.register(self._ignore_until_the_end)  # `_catch` restores the handlers when a later one comes
+        else:
+            self.restore_handlers()
+
+    def _ignore_until_the_end(self) -> None:
+        """Python's handlers end before the process does: in that time the system ignores the signals."""
+        if time.monotonic() <= self._first + SAME:
+            for s in SIGNALS:
+                signal.signal(s, signal.SIG_IGN)
 
     def record(self) -> None:
         """From now on signals are collected in `numbers`, for the run to read, instead of raised."""
         self._recording = True
 
-    def _catch(self, number: int, frame: FrameType | None) -> None:
-        if not self._recording:
-            raise Interrupted(exit_code(number))
+    def watch(self, grace: float, expired: Callable[[signal.Signals], None]) -> None:
+        """Calls `expired` with the number of the first signal in a thread, `grace` seconds after it.
+
+        The thread also ends the process after a later signal that the main thread does not handle: it may be computing
+        outside Python.
+        """
+        if self._before:
+            self._watcher = _Watcher(self, grace, expired)
+
+    def add(self, number: int) -> None:
+        """Records a signal that another rank has received; this one may still receive the same."""
         self.numbers.append(number)
-        self.restore_handlers()
+        self._ask(number, time.monotonic())
+        if self._watcher:
+            self._watcher.wake()
+
+    def _ask(self, number: int, now: float) -> None:
+        if self.asked == inf:
+            self.asked, self.number = now, signal.Signals(number)
+
+    def left(self, grace: float) -> float:
+        """What is left (s) of the time that a run has after the first signal; inf where there was none."""
+        return max(0.0, self.asked + grace - time.monotonic())
+
+    def interrupt_main(self, number: signal.Signals) -> bool:
+        """Raises Interrupted in the main thread, as soon as it runs Python code; False where the previous action of the
+        signal is to end the process. Called by another thread."""
+        if not callable(self._before.get(number)):
+            return False
+        self._raise_next = True
+        _thread.interrupt_main(number)
+        return True
+
+    def arrived(self, number: int) -> None:
+        """Notes the time at which a signal has reached this process."""
+        now = time.monotonic()
+        if self._first == inf:
+            self._first = now
+            self._ask(number, now)
+        elif now - self._first > SAME:
+            self._later = number
+
+    def ends_process(self) -> int:
+        """The number of a later signal whose previous action is to end the process; 0: none."""
+        return self._later if self._later and self._before.get(self._later) in (signal.SIG_DFL, None) else 0
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        if self._raise_next:
+            self._raise_next = False
+            raise Interrupted(exit_code(number))
+        if self._watcher:  # the system has told it when the signal came, which may have been long ago
+            self._watcher.read()
+        if not self._watcher or self._first == inf:
+            self.arrived(number)
+        if self._later:
+            self.restore_handlers()
+            before = self._before[number]
+            if callable(before):
+                before(number, frame)
+            elif before != signal.SIG_IGN:
+                os.kill(os.getpid(), number)
+        elif not self.numbers:
+            self.numbers.append(self.number)
+            if not self._recording:
+                self._recording = True
+                raise Interrupted(exit_code(self.number))
 
     def restore_handlers(self) -> None:
         """Installs the handlers from before the block again."""
         for s, handler in self._before.items():
             signal.signal(s, handler if handler is not None else signal.SIG_DFL)  # None: not installed by Python
+
+
+class _Watcher:
+    """A thread that waits for signals, also while the main thread runs no Python code."""
+
+    def __init__(self, signals: SignalRecorder, grace: float, expired: Callable[[signal.Signals], None]) -> None:
+        self._signals, self._grace, self._expired = signals, grace, expired
+        self._lock = threading.RLock()  # of the pipe; the main thread may hold it when a signal comes
+        self._out, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before = signal.set_wakeup_fd(self._in, warn_on_full_buffer=False)  # the system writes numbers there
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        os.write(self._in, b"\0")
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(self._before)
+        self._closed = True
+        self.wake()
+        self._thread.join()
+        os.close(self._in)
+        os.close(self._out)
+
+    def read(self) -> None:
+        """Notes the signals that have arrived."""
+        with self._lock, contextlib.suppress(BlockingIOError):
+            for number in os.read(self._out, 4096):
+                if number in SIGNALS:
+                    self._signals.arrived(number)
+
+    def _run(self) -> None:
+        signals = self._signals
+        while not self._closed:
+            left = signals.left(self._grace)
+            if left == 0 and not self._closed:
+                self._expired(signals.number)
+                return
+            select.select([self._out], [], [], None if left == inf else left)
+            self.read()
+            if number := signals.ends_process():
+                time.sleep(0.5)  # the main thread may be about to do so
+                os._exit(exit_code(number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,7 +18,7 @@ from mpifl.config.job import Job
 from mpifl.config.read import job_from_dict
 from mpifl.errors import ConfigError, RunFailed, format_client_error
 from mpifl.problems import ComputeResources, host
-from mpifl.signals import SignalRecorder
+from mpifl.signals import SignalRecorder, exit_code
 from mpifl.storage.checkpoint_set import folder_of
 from mpifl.transport import handshake
 from mpifl.transport.base import max_vectors
@@ -37,10 +38,13 @@ class RankEnd(NamedTuple):
     job: Job | None = None  # the job that was run
 
 
-def run_client_rank(comm: MPI.Comm) -> RankEnd:
-    """Hosts this rank's clients for one command of rank 0, from the handshake to the end of the run."""
+def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RankEnd:
+    """Hosts this rank's clients for one command of rank 0, from the handshake to the end of the run.
+
+    process_ends: whether this process ends with the command (`SignalRecorder`).
+    """
     try:
-        with SignalRecorder() as signals:
+        with SignalRecorder(process_ends) as signals:
             signals.record()  # each is reported to the server
             return _host_clients(comm, signals)
     except handshake.Released as released:
@@ -68,6 +72,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     handshake.await_start(comm)
     transport = MPIClientTransport(comm, n, x0.size, x0.dtype, max_vectors(job.algorithm), hosted.memory)
     transport.signals = signals.numbers
+    signals.watch(job.faults.grace + STUCK_TIMEOUT, lambda number: os._exit(exit_code(number)))
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its losses show it
             ClientRank(comm, job, setup, worker, transport).run()

@@ -84,6 +84,8 @@ class Faults(Config):
     """updates refused in a row after which a client is set aside; moves in a row after which it is frozen"""
     patience: PositiveFloat | None = None
     """seconds of wall time that a client may take for an answer, its emulated delay not counted; null: any time"""
+    grace: PositiveFloat = 60.0
+    """seconds of wall time in which a run ends after a signal; what cannot be saved in that time is left out"""
 
 
 @dataclass(frozen=True)

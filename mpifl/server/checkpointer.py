@@ -160,10 +160,9 @@ class Checkpointer:
     def _record(self, time_: float, kind: str, text: str, loop: ServerLoop) -> None:
         self._writer.append(EventRow(time_, kind, -1, text, loop.updates, loop.version))
 
-    def finish(self, time_: float, loop: ServerLoop) -> None:
-        """Waits for the checkpoint in progress, at most `faults.patience` seconds."""
-        backoff, patience = Backoff(), loop.failures.faults.patience or inf
-        end = time.perf_counter() + patience
+    def finish(self, time_: float, loop: ServerLoop, patience: float = inf) -> None:
+        """Waits for the checkpoint in progress, at most `patience` seconds for the other ranks."""
+        backoff, end = Backoff(), time.perf_counter() + patience
         while self.busy:
             self.poll(time_, loop)
             if self.busy and not self._committing and time.perf_counter() > end:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mpifl")
 
+CLOSE_TIMEOUT = 5.0  # s in which the run file is closed when the run is out of time
+
 
 @dataclass(eq=False)
 class Session:
@@ -54,11 +58,14 @@ class Session:
     writer: RunWriter
     signals: SignalRecorder
     resumed: ResumePoint | None = None
+    end_process: Callable[[int], None] = os._exit  # at once, with this exit code
 
     def __post_init__(self) -> None:
         job, snapshot = self.job, self.resumed.snapshot if self.resumed else None
         live = self.schedule if isinstance(self.schedule, LiveSchedule) else None
         self._error = ""  # why the run failed, or was not saved
+        self._ended: tuple[str, int, np.ndarray | None] | None = None  # how, with which exit code and model
+        self._closed = threading.Event()  # the run file is
         self._earlier = snapshot.wall_seconds if snapshot else 0.0  # s of the run, before it was resumed
         self.evaluator = Evaluator(
             self.problem, self.writer, deterministic=self.schedule.deterministic,
@@ -106,6 +113,7 @@ class Session:
         """Runs to the end and closes the run file."""
         status, code = "failed", 3
         x: np.ndarray | None = None  # None: the run file keeps its first model
+        self.signals.watch(self.job.faults.grace, self._out_of_time)
         self._begin, cpu = time.perf_counter(), time.process_time()
         if not self._earlier:
             self.writer.set_attr("began", time.time())
@@ -141,7 +149,7 @@ class Session:
 
     def _end(self, status: str, code: int, x: np.ndarray | None, cpu: float) -> bool:
         """Ends the ranks and closes the run file; returns whether that is complete. cpu: process_time at the start."""
-        writer = self.writer
+        writer, self._ended = self.writer, (status, code, x)
         wall, cpu = time.perf_counter() - self._begin, time.process_time() - cpu
         writer.set_attr("wall_seconds", self._earlier + wall)
         writer.set_attr("server_cpu_share", cpu / wall)
@@ -155,7 +163,7 @@ class Session:
             complete = self._close(status, x)
         if self.checkpointer and not unexpected and self.signals.numbers:
             self._finish_checkpoint()
-        dropped = 0 if unexpected else self.transport.shut_down(code, self.job.faults.patience or inf)
+        dropped = 0 if unexpected else self.transport.shut_down(code, self._patience(0.8))
         if self.checkpointer:
             self.checkpointer.close()
         if status != "interrupted":
@@ -177,7 +185,7 @@ class Session:
         """Waits for the checkpoint that a signal requested."""
         assert self.checkpointer
         try:
-            self.checkpointer.finish(self._event_time(), self.loop)
+            self.checkpointer.finish(self._event_time(), self.loop, self._patience(0.7))
         except RunFailed as error:
             self._report("the last checkpoint failed", error)
 
@@ -190,7 +198,37 @@ class Session:
             if status != "failed":  # else the cause has been logged
                 self._report("the run failed", error)
             return False
+        finally:
+            self._closed.set()
         return True
+
+    def _patience(self, share: float) -> float:
+        """How long to wait for the other ranks (s): after a signal, at most this share of the time that is left."""
+        return min(self.job.faults.patience or inf, share * self.signals.left(self.job.faults.grace))
+
+    def _out_of_time(self, number: signal.Signals) -> None:
+        """Closes the run file as it is, and ends the process; a thread calls it when `faults.grace` is over.
+
+        The main thread computes, or waits, and does not come back.
+        """
+        computing, name = self.transport.computing, number.name
+        if self._ended:
+            (status, code, x), why = self._ended, "the ranks, the last checkpoint or an evaluation did not end"
+        elif computing:  # the server is between two of its rules
+            status, code, x = "interrupted", exit_code(number), self.job.algorithm.model(self.loop.server)
+            why = f"client{'s' if len(computing) > 1 else ''} {', '.join(map(str, computing))} did not end computing"
+        else:
+            status, code, x, why = "interrupted", exit_code(number), None, "the server did not end what it was doing"
+        why = f"{why} within faults.grace={self.job.faults.grace:g} s of {name}"
+        if not self._closed.is_set():
+            self._record("interrupted", f"by {name}; {why}")
+            closing = threading.Thread(target=lambda: self.writer.close(status, x), daemon=True)
+            closing.start()
+            closing.join(CLOSE_TIMEOUT)  # the disk may be what hangs
+        line = summary(self.loop.updates, self.loop.time, self.evaluator.latest, self._notes())
+        log.error("%s; %s: %s, %s%s", why, self.job.output, status, line, self._resume_hint(status))
+        if not (isinstance(self.transport, InProcessTransport) and self.signals.interrupt_main(number)):
+            self.end_process(code)
 
     def _notes(self) -> list[str]:
         """Clauses of the final line on what a reader of the result has to know; none after an ordinary run."""
@@ -213,8 +251,8 @@ class Session:
 
     def _interrupted(self) -> bool:
         """Whether a signal ends the run."""
-        if self.transport.signals and not self.signals.numbers:  # this rank may get the same one
-            self.signals.numbers.append(self.transport.signals[0])
+        if self.transport.signals and not self.signals.numbers:
+            self.signals.add(self.transport.signals[0])
         return bool(self.signals.numbers)
 
     def _stopped(self) -> bool:

@@ -92,7 +92,10 @@ def run_server(
     signals.record()  # before the ranks start
     handshake.start_ranks()
     transport: ServerTransport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
-    return Session(job, problem, clients, server, schedule, transport, writer, signals, resumed).run()
+    session = Session(
+        job, problem, clients, server, schedule, transport, writer, signals, resumed, handshake.end_process
+    )  # fmt: skip
+    return session.run()
 
 
 def _host_in_process(

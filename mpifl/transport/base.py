@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -37,6 +37,7 @@ class ServerTransport(UpdateSource, Protocol):
     stuck_ranks: set[int]  # those that `shut_down` has left running
     part_statuses: list[PartStatus]  # received; whoever handles them removes them
     signals: list[int]  # numbers of signals that other ranks have received
+    computing: Sequence[int]  # clients that compute in this process at this instant
     on_death: Callable[[Mapping[int, int]], None]  # called with the ranks that have died -> their clients
 
     def send(self, i: int, message: Message, delay: float) -> None:

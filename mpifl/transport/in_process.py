@@ -42,6 +42,7 @@ class InProcessTransport:
         self.live_ranks, self.unresponsive_ranks, self.stuck_ranks = {1}, set[int](), set[int]()
         self.part_statuses: list[PartStatus] = []
         self.signals: list[int] = []
+        self.computing: Sequence[int] = ()
         self.on_death: Callable[[Mapping[int, int]], None] = lambda hosted: None  # never called
         self.on_marker: Callable[[int], None] = lambda number: None
         self.on_poll: Callable[[], None] = lambda: None
@@ -57,9 +58,11 @@ class InProcessTransport:
         """Has these clients compute, and holds their updates back until the delays since their messages are over."""
         taken = [(i, *self._messages.pop(i)) for i in clients]
         from_host = self._trainer.memory.from_host
+        self.computing = clients
         updates = self._trainer.train_all(
             [(i, message._replace(vectors=tuple(map(from_host, message.vectors)))) for i, message, _, _ in taken]
         )
+        self.computing = ()
         for (i, _, delay, sent), update in zip(taken, updates):
             if isinstance(update, ClientError):
                 self.send_client_error(i, update.text)

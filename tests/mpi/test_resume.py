@@ -16,6 +16,7 @@ import pytest
 from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError
+from mpifl.signals import SAME
 from mpifl.storage.checkpoint_set import folder_of, newest, sets
 from tests.faults.harness import FULL
 from tests.faults.spy import replayed
@@ -148,7 +149,7 @@ def test_a_second_signal_ends_at_once(start: Start, tmp_path: Path) -> None:
     rank = command.rank(0)
     os.kill(rank, signal.SIGTERM)
     until(lambda: path.exists() and attribute_or(path) == "interrupted", command, "the end of the file")
-    time.sleep(0.3)
+    time.sleep(SAME + 0.3)
     assert command.process.poll() is None
     os.kill(rank, signal.SIGTERM)
     done = command.end(15)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mpifl import open_run
 from mpifl.errors import ConfigError
-from tests.mpi.conftest import RUN, Start, until, write
+from mpifl.signals import SAME
+from tests.mpi.conftest import RUN, Command, Start, until, write
 from tests.tiers import long
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
@@ -82,3 +87,123 @@ def test_a_rank_is_killed(start: Start, tmp_path: Path) -> None:
         # Open MPI asks the others to end before it kills them, so the server may close the file in time.
         assert file.status in ("running", "interrupted") and len(file.updates) >= 20
         assert file.open_ended == (file.status == "running")
+
+
+# -- several signals ---------------------------------------------------------------------------------------------------
+TWO = [(signal.SIGTERM, signal.SIGUSR1), (signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "numbers", "between"),
+    [(0, TWO[0], 0.0), long(0, TWO[1], 0.0), long(0, TWO[2], 0.3), long(3, TWO[0], 0.0), long(3, TWO[1], 0.05)],
+)
+def test_F_a_second_signal_within_a_second_is_the_first(
+    start: Start, tmp_path: Path, ranks: int, numbers: tuple[signal.Signals, signal.Signals], between: float
+) -> None:
+    """Every rank gets both, as from a launcher that passes on what the ranks were sent as well."""
+    path = tmp_path / "s.h5"
+    command = start(ranks, *RUN, write(tmp_path, "twice", {**JOB, "clock": VIRTUAL}))
+    until(lambda: running(path, 20), command, "updates")
+    victims = [command.rank(r) for r in range(ranks)] or [command.process.pid]
+    for number in numbers:
+        for victim in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, number)
+        time.sleep(between)
+    done = command.end(20)
+    code = 130 if numbers[0] == signal.SIGINT else 143
+    assert done.code == code, str(done)
+    assert "race condition" not in done.err and "Traceback" not in done.err, str(done)
+    assert f"to continue: mpifl resume {path.name}" in done.out, str(done)
+    with open_run(path) as file:
+        assert file.status == "interrupted" and numbers[0].name in file.events.text.iloc[-1]
+
+
+HANGING = """
+import hashlib, time
+from dataclasses import dataclass
+from pathlib import Path
+from mpifl.algorithms.area import Area
+
+@dataclass(frozen=True)
+class Hanging(Area):
+    native: bool = False
+
+    def train(self, client, message, objective):
+        if message.round == 3:
+            Path("hangs").touch()
+            if self.native:
+                hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)
+            while True:
+                time.sleep(0.01)
+        return super().train(client, message, objective)
+"""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, start: Start) -> Any:
+    """Starts a run whose clients compute for ever from their round 3 on; its command, once one does."""
+    (tmp_path / "hanging_rules.py").write_text(HANGING)
+
+    def begin(ranks: int, grace: float, native: bool = False, **more: Any) -> Command:
+        algorithm = {"name": "hanging_rules:Hanging", "native": native, "trigger": {"every": 3}}
+        job = {**JOB, "clock": VIRTUAL, "algorithm": algorithm, "faults": {"grace": grace}, **more}
+        command = start(ranks, *RUN, write(tmp_path, "hanging", job))
+        until((tmp_path / "hangs").exists, command, "a client that hangs")
+        time.sleep(0.2)  # it is inside, whatever it does
+        return command
+
+    return begin
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("native", [False, True], ids=["Python", "native"])
+def test_F_a_second_signal_later_ends_at_once(hanging: Any, tmp_path: Path, native: bool) -> None:
+    command = hanging(0, 50.0, native)
+    os.kill(command.process.pid, signal.SIGINT)
+    time.sleep(SAME + 0.2)
+    assert command.process.poll() is None
+    os.kill(command.process.pid, signal.SIGINT)
+    done = command.end(5)
+    assert done.code in (130, -signal.SIGINT) and "Traceback" not in done.err, str(done)
+
+
+@pytest.mark.parametrize(("ranks", "native"), [long(0, False), (0, True), long(3, False), long(3, True)])
+def test_G_a_run_ends_within_grace_of_a_signal(hanging: Any, tmp_path: Path, ranks: int, native: bool) -> None:
+    """Although clients compute for ever: with all rows, and the model that belongs to them."""
+    command = hanging(ranks, grace := 2.0 if ranks else 0.5, native)
+    begin = time.monotonic()
+    os.kill(command.rank(0) if ranks else command.process.pid, signal.SIGTERM)
+    done = command.end(20)
+    assert time.monotonic() - begin < grace + 6, str(done)
+    assert done.code == 143 and "Traceback" not in done.err, str(done)
+    with open_run(tmp_path / "s.h5") as file:
+        assert file.status == "interrupted" and not file.open_ended and len(file.updates) >= 3
+        assert file.clients.updates.sum() == len(file.updates)
+        assert file.model_version == len(file.aggregations)
+        text = " ".join(file.events.text)
+    if ranks:
+        assert "checkpoint 1 could not be completed: no answer for" in done.err, str(done)
+    else:
+        says = r"client \d did not end computing within faults.grace=0.5 s of SIGTERM"
+        assert re.search(says, text), text
+        assert re.search(rf"mpifl: {says}; s.h5: interrupted, \d+ updates in ", done.err), str(done)
+
+
+@pytest.mark.long
+def test_G_a_program_gets_its_interrupt_back(hanging: Any, start: Start, tmp_path: Path) -> None:
+    """In Python, where Ctrl-C is a KeyboardInterrupt, the process goes on."""
+    hanging(0, 1.0).kill()
+    (tmp_path / "hangs").unlink()
+    (tmp_path / "s.h5").unlink()
+    (tmp_path / "program.py").write_text(
+        "import mpifl\n"
+        "try:\n    mpifl.run('hanging.yaml')\n"
+        "except KeyboardInterrupt as error:\n    print(type(error).__name__, error.code)\n"
+        "print(mpifl.open_run('s.h5').status)\n"
+    )
+    command = start(0, "program.py")
+    until((tmp_path / "hangs").exists, command, "a client that hangs")
+    os.kill(command.process.pid, signal.SIGINT)
+    done = command.end(10)
+    assert done.code == 0 and done.out == "Interrupted 130\ninterrupted\n", str(done)
