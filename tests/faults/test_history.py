@@ -1,0 +1,49 @@
+"""A run in real time ends at its stop time and loses nothing, whatever is done to it; its replay has the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpifl import open_run
+from tests.faults.harness import Tally, amount, intolerant, mpifl, tally
+from tests.faults.history import Case, check_history, draw_case, run_case
+from tests.mpi.files import differing
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def counted() -> Iterator[Tally]:
+    with tally(9, "history") as count:
+        yield count
+
+
+def check_case(case: Case, folder: Path) -> str:
+    """Runs a case, checks its file and replays it; returns the outcome."""
+    done = run_case(case, folder)
+    assert done.code == 0 and "Traceback" not in done.err, f"{case}\n{done}"
+    counts = check_history(case, folder)
+    path = folder / "h.h5"
+    assert mpifl("replay", path, "--trust") == 0
+    assert not differing(path, folder / "h-replay.h5", but=("events",))
+    with open_run(path) as run:
+        late = run.evaluations.age.max() > 1.0
+    return f"completed, replayed bit for bit{', overloaded' if late else ''}" if counts["updates"] else "no update"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", amount(10, 120))
+def test_history(seed: int, tmp_path: Path, counted: Tally) -> None:
+    case = draw_case(seed, not intolerant())
+    with counted.run(", ".join(case.kinds) or "no stress") as told:
+        told[0] = check_case(case, tmp_path)
+
+
+def test_history_of_one_run(tmp_path: Path) -> None:
+    """One process with slow evaluations, one every millisecond, updates that are refused, and a pause by SIGSTOP."""
+    drawn = (draw_case(seed) for seed in range(1000))
+    wanted = {"one process", "evaluations every millisecond or less", "slow evaluations", "server stopped", "refusals"}
+    assert check_case(next(case for case in drawn if wanted <= set(case.kinds)), tmp_path).startswith("completed")
