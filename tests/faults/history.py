@@ -115,6 +115,12 @@ class Case:
     stalls: list[tuple[float, float]]  # when, for how long rank 0 is stopped
 
     @property
+    def place(self) -> str:
+        """Its processes, and what is done to them."""
+        acts = [name for name, done in (("ranks killed", self.kills), ("server stopped", self.stalls)) if done]
+        return ", ".join([f"{self.ranks} ranks" if self.ranks else "one process", *acts])
+
+    @property
     def kinds(self) -> list[str]:
         """What a run has to bear, in words."""
         algorithm, every = self.job["algorithm"], self.job["evaluate"].get("every", 1.0)

@@ -19,6 +19,7 @@ TITLES = {
     "reader": "A reader beside the writer",
     "inputs": "Malformed inputs",
     "network": "A network that delays, reorders, loses, and is cut",
+    "history": "Real time under stress",
     "slurm": "A two-node SLURM",
     "soak": "Soak",
     "cost": "Cost",
@@ -55,6 +56,13 @@ may take as long again to notice. Runs of 5 s: no frame any more, with `faults.p
 A real slurmctld and two slurmd on one host (`tests/slurm/cluster.sh`), `jobs/slurm/several-nodes.sbatch` over two
 nodes, 8 ranks, virtual clock. The file at the end must be that of the run that nobody disturbed, bit for bit, events
 excepted.""",
+    "history": """\
+Real clock, runs of 0.7 to 1.5 s, each drawn by a seed: contacts and evaluations that are slow, an evaluation every
+millisecond or less, aggregations by period and at random, up to every third update refused, client ranks killed, rank 0
+stopped by SIGSTOP for up to 1.2 s. Clients write down each contact before they send its update. Each run must end with
+exit code 0, within a contact and the pause after its `stop.time`; at most one update may be consumed later; what each
+client has sent must be consumed in order, refused with an event, or be under way at the end and counted as dropped; no
+row may be earlier than one that it reflects; a replay must give all tables and the model, bit for bit.""",
     "soak": "Real clock, `lost: rehost`; client ranks are killed at a steady rate. Rank 0 is watched from outside.",
     "cost": "With and without, in turn; the median of the ratios of wall times (`benchmarks/faults_cost.py`).",
 }

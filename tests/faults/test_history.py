@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 
 @pytest.fixture(scope="module")
 def counted() -> Iterator[Tally]:
-    with tally(9, "history") as count:
+    with tally(10, "history") as count:
         yield count
 
 
@@ -38,7 +38,7 @@ def check_case(case: Case, folder: Path) -> str:
 @pytest.mark.parametrize("seed", amount(10, 120))
 def test_history(seed: int, tmp_path: Path, counted: Tally) -> None:
     case = draw_case(seed, not intolerant())
-    with counted.run(", ".join(case.kinds) or "no stress") as told:
+    with counted.run(case.place) as told:
         told[0] = check_case(case, tmp_path)
 
 
