@@ -3,7 +3,8 @@
 A snapshot is taken between two events. The server saves its state and sends every rank a marker over the channel of the
 messages; a rank that receives the marker has processed what it was sent before, and saves each client's state and last
 update. The server's snapshot lists the updates in flight, those that it has not consumed: nothing is missed, and
-nobody waits. A checkpoint is valid once every part of it is durable, and so are the run file's rows up to the snapshot.
+nobody waits. A checkpoint is valid once every part of it is durable, and so are the rows up to the snapshot, which are
+stored beside the parts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from mpifl.objective import Vector
 from mpifl.scheduling.live import LiveSchedule
 from mpifl.storage.checkpoint import EvaluatorState, PendingEvaluation, ServerSnapshot
 from mpifl.storage.checkpoint_part import PartWriter
-from mpifl.storage.checkpoint_set import commit, discard, folder_of
+from mpifl.storage.checkpoint_rows import Segment, extend_segments
+from mpifl.storage.checkpoint_set import Manifest, commit, discard, folder_of
 from mpifl.storage.tables import EventRow
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.base import PartStatus, ServerTransport
@@ -43,8 +45,9 @@ class Checkpointer:
     def __init__(
         self, writer: RunWriter, evaluator: Evaluator, ranks: ServerTransport, schedule: LiveSchedule,
         algorithm: Algorithm, wall_seconds: Callable[[], float], rehost: bool, base: ServerSnapshot | None = None,
+        segments: Sequence[Segment] = (),
     ) -> None:  # fmt: skip
-        """wall_seconds: returns the run's time so far. base: the checkpoint that the run resumed from, if any."""
+        """wall_seconds: returns the run's time so far. base, segments: what the run resumed from, and its rows."""
         self.folder = folder_of(writer.path)
         self._writer, self._evaluator, self._ranks, self._schedule = writer, evaluator, ranks, schedule
         self._wall_seconds, self._part = wall_seconds, PartWriter(self.folder, 0)
@@ -55,6 +58,8 @@ class Checkpointer:
         self._base = base and base.without_arrays()  # the last complete checkpoint
         self._number = base.number if base else 0
         self._evaluations = base.rows["evaluations"] if base else 0  # rows of earlier sessions
+        self._resumes = base.resumes + 1 if base else 0
+        self._segments = list(segments)  # of the last complete checkpoint; changed by the pool's thread
         self._parts: dict[int, tuple[int, int]] = {}
         self._awaited: set[int] = set()
         self._current: ServerSnapshot | None = None  # of the checkpoint in progress
@@ -86,8 +91,9 @@ class Checkpointer:
         evaluator = EvaluatorState(best, self._evaluator.reached, [PendingEvaluation(*each) for each in pending])
         rows = {**self._writer.counts(), "evaluations": self._evaluations + measured}
         return ServerSnapshot(
-            self._number, self._writer.id, self._writer.session, self._writer.resumed_from, time_, self._wall_seconds(),
-            rows, list(self._ranks.rank_of), loop.save(), self._schedule.save(), evaluator, {},
+            self._number, self._writer.id, self._writer.session, self._writer.resumed_from, self._resumes,
+            self._writer.started, self._writer.began, self._writer.config, time_, self._wall_seconds(), rows,
+            list(self._ranks.rank_of), loop.save(), self._schedule.save(), evaluator, {},
         )  # fmt: skip
 
     def poll(self, time_: float, loop: ServerLoop) -> None:
@@ -141,11 +147,14 @@ class Checkpointer:
         }
 
     def _commit(self, snapshot: ServerSnapshot, parts: Mapping[int, tuple[int, int]]) -> None:
-        self._writer.durable(snapshot.rows)
-        commit(
-            self.folder, snapshot.number, parts, run=snapshot.run, session=snapshot.session,
-            resumed_from=snapshot.resumed_from,
-        )  # fmt: skip
+        """Stores the rows, then makes the checkpoint valid; runs in the pool's thread."""
+        segments = extend_segments(self.folder, snapshot.number, self._segments, snapshot.rows, self._writer.read)
+        manifest = Manifest(
+            snapshot.number, snapshot.run, snapshot.session, snapshot.resumed_from, snapshot.resumes, parts, segments
+        )
+        self._writer.check_not_replaced()
+        commit(self.folder, manifest)
+        self._segments = segments
 
     def _abandon(self, time_: float, why: str, loop: ServerLoop) -> None:
         self.busy, self._committing = False, None

@@ -8,7 +8,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from mpifl.client.checkpoint import ResumePayload
 from mpifl.config.job import Job
@@ -18,7 +20,8 @@ from mpifl.errors import ConfigError
 from mpifl.server.clients import LIVE
 from mpifl.storage import Run, open_run
 from mpifl.storage.checkpoint import ServerSnapshot
-from mpifl.storage.checkpoint_set import Manifest, belongs, folder_of, newest
+from mpifl.storage.checkpoint_set import Checkpoint, Manifest, belongs, folder_of, newest, undone
+from mpifl.storage.reader import UnreadableRun
 
 log = logging.getLogger("mpifl")
 WATCH_TIME = 3.0  # s in which a live run modifies its file several times
@@ -30,9 +33,11 @@ class ResumePoint:
     """A checkpoint that a run resumes from."""
 
     job: Job
+    checkpoint: Checkpoint
     snapshot: ServerSnapshot
-    session: str | None  # attribute of the run file when it was read
-    passed: list[str]  # why newer checkpoints were passed over, a clause each
+    session: str | None  # attribute of the run file; None: that is missing or cannot be read
+    aside: Path | None  # the name that a run file gets which cannot be read
+    passed: list[str]  # why the run file or newer checkpoints cannot be used, a clause each
 
     def payload(self) -> ResumePayload:
         """Where the snapshots of the live clients are, for the ranks that host these."""
@@ -50,25 +55,58 @@ def find_resume_point(path: Path, overrides: Sequence[str] = (), trust: bool = F
     """
     if path.is_symlink():  # the file itself is replaced, not the link to it
         path = Path(os.path.realpath(path))
-    with open_run(path) as run:
-        if run.status == "completed":
-            raise ConfigError("resume", path, "a run that was interrupted; this one is completed")
-        if run.attrs.get("clock") == "replay":
-            raise ConfigError("resume", path, "a run; repeat a replay from the run that it replays")
-        _check_not_live(run)
-        named, others = split_overrides(run.config, path, map(parse_override, overrides))
-        for key, value in others:
-            raise ConfigError(key, value, "a run is resumed as it was; only the code that it names can be given")
-        check_trusted(run.config, path, "resume", named, trust)
-        job = replace(job_from_dict(run.config), output=str(path))
-        session = run.attrs.get("session")
-        checkpoint, passed = newest(folder_of(path), run.id, partial(_mismatch, run))
+    folder, session, aside = folder_of(path), None, None
+    try:
+        with open_run(path) as run:
+            _check_resumable(run)
+            session = str(run.attrs.get("session", ""))
+            checkpoint, passed = newest(folder, run.id, partial(_mismatch, run))
+    except UnreadableRun as error:
+        checkpoint, passed = newest(folder, None, partial(_undone, folder))
+        if checkpoint is None:
+            why = "; ".join([error.expected, *passed])
+            expected = f"a run file that can be read, or a complete checkpoint in {folder}: {why}"
+            raise ConfigError("resume", path, expected) from error
+        if path.exists():
+            _check_not_written(path)
+            aside = _free_name(path)
+            passed.insert(0, f"{path.name} cannot be read and is kept as {aside.name}")
+        else:
+            passed.insert(0, f"{path.name} is missing")
     if checkpoint is None:
         why = f": {'; '.join(passed)}" if passed else ""
-        raise ConfigError("resume", path, f"a run with a complete checkpoint in {folder_of(path)}{why}")
+        raise ConfigError("resume", path, f"a run with a complete checkpoint in {folder}{why}")
+    snapshot = checkpoint.server()
+    config = _config(snapshot, folder)
+    named, others = split_overrides(config, path, map(parse_override, overrides))
+    for key, value in others:
+        raise ConfigError(key, value, "a run is resumed as it was; only the code that it names can be given")
+    check_trusted(config, path, "resume", named, trust)
+    job = replace(job_from_dict(config), output=str(path))
     for clause in passed:
         log.warning("%s: resuming from checkpoint %d", clause, checkpoint.number)
-    return ResumePoint(job, checkpoint.server(), session, passed)
+    return ResumePoint(job, checkpoint, snapshot, session, aside, passed)
+
+
+def _config(snapshot: ServerSnapshot, folder: Path) -> dict[str, Any]:
+    """The resolved job of a run, from its checkpoint."""
+    import yaml
+
+    try:
+        return dict(yaml.safe_load(snapshot.config) or {})
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise ConfigError("checkpoint", folder, f"one with a configuration ({error})") from error
+
+
+def _free_name(path: Path) -> Path:
+    """A name beside a damaged run file that no file has."""
+    names = (path.with_name(f"{path.name}.damaged{k or ''}") for k in count())
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def _undone(folder: Path, manifest: Manifest) -> str:
+    """Why a checkpoint is not used where the run file cannot tell; "" where it is."""
+    return "is of a part of the run that was undone" if undone(folder, manifest) else ""
 
 
 def _mismatch(run: Run, manifest: Manifest) -> str:
@@ -79,15 +117,25 @@ def _mismatch(run: Run, manifest: Manifest) -> str:
     return "is of a part of the run that was undone"
 
 
-def _check_not_live(run: Run) -> None:
-    """Raises ConfigError for a live run, which modifies its file all the time."""
-    if run.status != "running" or run.age > STALE_AGE:
+def _check_resumable(run: Run) -> None:
+    """Raises ConfigError for a run that is completed, a replay, or live."""
+    if run.status == "completed":
+        raise ConfigError("resume", run.path, "a run that was interrupted; this one is completed")
+    if run.attrs.get("clock") == "replay":
+        raise ConfigError("resume", run.path, "a run; repeat a replay from the run that it replays")
+    if run.status == "running":
+        _check_not_written(run.path)
+
+
+def _check_not_written(path: Path) -> None:
+    """Raises ConfigError for the file of a live run, which modifies it all the time."""
+    if time.time() - path.stat().st_mtime > STALE_AGE:
         return
-    before, patience = _modified(run.path), time.monotonic() + WATCH_TIME
+    before, patience = _modified(path), time.monotonic() + WATCH_TIME
     while time.monotonic() < patience:
         time.sleep(0.1)
-        if _modified(run.path) != before:
-            raise ConfigError("resume", run.path, "a run that has ended; this one is still being written")
+        if _modified(path) != before:
+            raise ConfigError("resume", path, "a run that has ended; this one is still being written")
 
 
 def _modified(path: Path) -> int:

@@ -80,6 +80,7 @@ class Session:
             self.checkpointer = Checkpointer(
                 self.writer, self.evaluator, self.transport, live, job.algorithm, self._wall_seconds,
                 job.faults.lost == "rehost", snapshot,
+                self.resumed.checkpoint.manifest.segments if self.resumed else (),
             )  # fmt: skip
         self.loop = ServerLoop(
             job.algorithm, self.server, self.clients, self.transport, self.schedule, self.writer, self.evaluator,

@@ -24,7 +24,7 @@ import numpy as np
 
 from mpifl.storage.durable import error_text
 
-FORMAT = 2  # 1 was a binary format of the project's own
+FORMAT = 3  # 1: a binary format of the project's own; 2: the rows were in the run file alone
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SMALL = 1 << 16  # bytes up to which rows are copied together, or read at once
 T = TypeVar("T")
@@ -161,6 +161,14 @@ class ServerSnapshot:
     """id of the process that wrote it, as in the run file"""
     resumed_from: int
     """number of the checkpoint that this process resumed from; 0: none"""
+    resumes: int
+    """how many times the run was resumed before"""
+    started: str
+    """when the run started, as in the run file"""
+    began: float
+    """Unix time (s) at which the run's clock started"""
+    config: str
+    """the resolved job, YAML, as in the run file"""
     time: float
     """s of the run's clock"""
     wall_seconds: float
@@ -245,19 +253,19 @@ def write_part(file: BinaryIO, number: int, rank: int, content: PartContent) -> 
 
 def read_server(path: Path) -> ServerSnapshot:
     """The content of rank 0's part. Raises Unusable."""
-    with _opened(path) as tree:
+    with _opened_part(path) as tree:
         return _record(ServerSnapshot, tree)
 
 
 def read_clients(path: Path, wanted: Iterable[int] | None = None) -> dict[int, ClientSnapshot]:
     """The snapshots of these clients (None: all), as far as they are in a part; new arrays. Raises Unusable."""
-    with _opened(path) as tree:
+    with _opened_part(path) as tree:
         return _clients(tree, None if wanted is None else set(wanted))
 
 
 def check_part(path: Path, number: int, rank: int) -> None:
     """Raises Unusable for what is not the part of that rank in checkpoint `number`; reads no large array of clients."""
-    with _opened(path) as tree:
+    with _opened_part(path) as tree:
         if (tree["number"], tree["rank"]) != (number, rank):
             raise ValueError(f"it is that of rank {tree['rank']} in checkpoint {tree['number']}")
         if rank == 0:
@@ -267,8 +275,20 @@ def check_part(path: Path, number: int, rank: int) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[dict[str, Any]]:
+def _opened_part(path: Path) -> Iterator[dict[str, Any]]:
     """Opens a part as a tree. Raises Unusable for whatever is wrong with it."""
+    with opened_file(path, "a part of a checkpoint") as tree:
+        if type(tree.get("rank")) is not int:
+            raise ValueError("rank is missing")
+        yield tree
+
+
+@contextmanager
+def opened_file(path: Path, kind: str) -> Iterator[dict[str, Any]]:
+    """Opens a file of a checkpoint as a tree. Raises Unusable for whatever is wrong with it, also in the block.
+
+    kind  what the file should be, for the error
+    """
     try:
         regular(path)
         with path.open("rb") as file:
@@ -283,14 +303,14 @@ def _opened(path: Path) -> Iterator[dict[str, Any]]:
         with opened(path) as tree:
             if type(version := tree.get("format")) is int and version != FORMAT:
                 raise other_format(path.name, version)
-            if not all(type(tree.get(name)) is int for name in ("format", "number", "rank")):
-                raise ValueError("format, number or rank is missing")
+            if not all(type(tree.get(name)) is int for name in ("format", "number")):
+                raise ValueError("format or number is missing")
             yield tree
     except (Unusable, MemoryError):
         raise
     except Exception as error:  # HDF5 may raise anything for a file that is damaged
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise Unusable(f"is damaged: {path.name} is not a part of a checkpoint ({reason[:200]})") from error
+        raise Unusable(f"is damaged: {path.name} is not {kind} ({reason[:200]})") from error
 
 
 def regular(path: Path) -> int:

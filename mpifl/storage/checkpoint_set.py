@@ -1,6 +1,7 @@
 """Checkpoints of a run: sets of files in the folder NAME.ckpt beside NAME.h5.
 
     000012.rank0, 000012.rank1, ...   the parts of checkpoint 12, HDF5 files, each written by its rank (`PartWriter`)
+    000003.rows0, 000012.rows0, ...   the rows up to it, HDF5 files that later checkpoints need too (`extend_segments`)
     000012.json                       its manifest, written last by rank 0 (`commit`): this makes the set valid
 
 Names that begin with a dot are temporary. The last two complete sets are kept.
@@ -16,7 +17,7 @@ import errno
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,13 @@ from mpifl.storage.checkpoint import (
     regular,
 )
 from mpifl.storage.checkpoint_part import part_name
+from mpifl.storage.checkpoint_rows import Rows, Segment, opened_segment, read_segment, row_counts
 from mpifl.storage.durable import checksum, error_text, sync_folder, write_durably
+from mpifl.storage.tables import TABLES
 
 MANIFEST = re.compile(r"(\d{6,})\.json")
-FILE = re.compile(r"\.?(\d{6,})\.(?:rank\d+|json)(?:\.[0-9a-f]{8}\d*)?")  # of a set, temporary or not
+SEGMENT = re.compile(r"\d{6,}\.rows\d+")
+FILE = re.compile(r"\.?(\d{6,})\.(?:rank\d+|rows\d+|json)(?:\.[0-9a-f]{8}\d*)?")  # of a set, temporary or not
 
 
 def folder_of(run_file: Path) -> Path:
@@ -48,12 +52,20 @@ def folder_of(run_file: Path) -> Path:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What makes a set valid: the names of all its files follow from number and rank, these are their contents."""
+    """What makes a set valid: its files and their contents."""
 
     number: int
     run: str  # id of the run
     session: str  # id of the process that wrote it
+    resumed_from: int  # number of the checkpoint that this process resumed from; 0: none
+    resumes: int  # how many times the run was resumed before
     parts: Mapping[int, tuple[int, int]]  # rank: bytes and CRC-32 of its part
+    segments: Sequence[Segment]  # with the rows up to the checkpoint, in order
+
+    def files(self) -> dict[str, tuple[int, int]]:
+        """Bytes and CRC-32 of each file of the set, by name."""
+        parts = {part_name(self.number, rank): part for rank, part in sorted(self.parts.items())}
+        return parts | {segment.name: (segment.bytes, segment.crc) for segment in self.segments}
 
 
 class Checkpoint:
@@ -62,9 +74,9 @@ class Checkpoint:
     def __init__(self, folder: Path, number: int) -> None:
         """Reads the manifest. Raises Unusable."""
         self.number = number
-        self._folder = folder
+        self.folder = folder
         self.manifest = _manifest(folder / _manifest_name(number), number)
-        self._parts = self.manifest.parts
+        self._files = self.manifest.files()
 
     def server(self) -> ServerSnapshot:
         """The server's part. Raises ConfigError("checkpoint", ...)."""
@@ -76,44 +88,61 @@ class Checkpoint:
         with self._part(rank) as path:
             return read_clients(path, wanted)
 
+    def rows(self) -> Iterator[Rows]:
+        """The rows of the run up to the checkpoint, block by block in order. Raises ConfigError("checkpoint", ...)."""
+        for segment, first in self._segments():
+            path = self.folder / segment.name
+            with _config_error(path):
+                self._check_size(segment.name)
+                rows = read_segment(path, segment, first)
+            yield rows
+
     @contextlib.contextmanager
     def _part(self, rank: int) -> Iterator[Path]:
-        path = self._folder / part_name(self.number, rank)
-        if rank not in self._parts:
+        path = self.folder / part_name(self.number, rank)
+        if rank not in self.manifest.parts:
             raise ConfigError("checkpoint", path, f"a part of checkpoint {self.number}, which has none of rank {rank}")
         with _config_error(path):
-            self._check_size(rank)
+            self._check_size(path.name)
             yield path
+
+    def _segments(self) -> Iterator[tuple[Segment, dict[str, int]]]:
+        """Each segment with the number of its first row in each table."""
+        segments = self.manifest.segments
+        for k, segment in enumerate(segments):
+            yield segment, row_counts(segments[:k])
 
     @property
     def ranks(self) -> list[int]:
         """The ranks that saved a part, in order."""
-        return sorted(self._parts)
+        return sorted(self.manifest.parts)
 
     def check(self) -> None:
-        """Reads every part: first all checksums, then the contents. Raises Unusable."""
-        for rank in self.ranks:
-            self._check_size(rank)
-            name = part_name(self.number, rank)
+        """Reads every file: first all checksums, then the contents. Raises Unusable."""
+        for name, written in self._files.items():
+            self._check_size(name)
             try:
-                with (self._folder / name).open("rb") as file:
+                with (self.folder / name).open("rb") as file:
                     found = checksum(file)
             except OSError as error:
                 raise Unusable(f"cannot be read: {name}: {error_text(error)}") from error
-            if found != self._parts[rank]:
+            if found != written:
                 raise Unusable(f"is damaged: {name} has other bytes than were written")
         for rank in self.ranks:
-            check_part(self._folder / part_name(self.number, rank), self.number, rank)
+            check_part(self.folder / part_name(self.number, rank), self.number, rank)
+        for segment, first in self._segments():
+            with opened_segment(self.folder / segment.name, segment, first):
+                pass
 
     def check_sizes(self) -> None:
-        """Raises Unusable where a part is not there or not whole."""
-        for rank in self.ranks:
-            self._check_size(rank)
+        """Raises Unusable where a file is not there or not whole."""
+        for name in self._files:
+            self._check_size(name)
 
-    def _check_size(self, rank: int) -> None:
-        name, size = part_name(self.number, rank), self._parts[rank][0]
+    def _check_size(self, name: str) -> None:
+        size = self._files[name][0]
         try:
-            found = regular(self._folder / name)
+            found = regular(self.folder / name)
         except FileNotFoundError:
             raise Unusable(f"is damaged: {name} is missing") from None
         except OSError as error:
@@ -122,25 +151,20 @@ class Checkpoint:
             raise Unusable(f"is damaged: {name} has {found} bytes instead of {size}")
 
 
-def commit(
-    folder: Path, number: int, parts: Mapping[int, tuple[int, int]], *, run: str, session: str, resumed_from: int
-) -> None:  # fmt: skip
-    """Makes checkpoint `number` valid, then removes what it replaces: all sets but this and the complete one before.
+def commit(folder: Path, manifest: Manifest) -> None:
+    """Makes a checkpoint valid, then removes what it replaces: all sets but this and the complete one before.
 
-    parts   rank: (bytes, crc), as `PartWriter.done` reports
-    others  as in `ServerSnapshot`
-    Raises OSError; the set is then not valid.
+    Its files must be durable; their names need not be. Raises OSError; the set is then not valid.
     """
-    for rank, (size, _) in parts.items():
-        path = folder / part_name(number, rank)
-        if regular(path) != size:
-            raise OSError(errno.EIO, f"{path.name} does not have its {size} bytes", path)
-    manifest = Manifest(number, run, session, parts)
-    write_durably(folder / _manifest_name(number), _encode(manifest))
-    with contextlib.suppress(OSError):  # the folder's own name; the parent may not be ours to open
+    for name, (size, _) in manifest.files().items():
+        if regular(folder / name) != size:
+            raise OSError(errno.EIO, f"{name} does not have its {size} bytes", folder / name)
+    sync_folder(folder)
+    with contextlib.suppress(PermissionError):  # the folder's own name; the parent may not be ours to open
         sync_folder(folder.parent)
+    write_durably(folder / _manifest_name(manifest.number), _encode(manifest))
     with contextlib.suppress(OSError):  # the set is valid; the next commit removes what remains
-        _tidy(folder, manifest, resumed_from)
+        _tidy(folder, manifest)
 
 
 def belongs(manifest: Manifest, run: str, session: str | None, resumed_from: int) -> bool:
@@ -152,19 +176,25 @@ def belongs(manifest: Manifest, run: str, session: str | None, resumed_from: int
 
 
 def discard(folder: Path, number: int) -> None:
-    """Removes the parts of set `number`, unless it is valid: an abandoned checkpoint must not fill the disk."""
+    """Removes the files of set `number`, unless it is valid: an abandoned checkpoint must not fill the disk.
+
+    Rows that were written with it stay where another set needs them.
+    """
     with contextlib.suppress(OSError):  # the next commit removes what remains
-        if number not in _numbers(folder):
-            for path in folder.glob(f"{number:06d}.rank*"):
-                path.unlink(missing_ok=True)
+        if number not in (numbers := _numbers(folder)):
+            needed = {name for k in numbers for name in _files_of(folder, k)}
+            for path in folder.glob(f"{number:06d}.r*"):
+                if path.name not in needed:
+                    path.unlink(missing_ok=True)
 
 
 def newest(
-    folder: Path, run: str, mismatch: Callable[[Manifest], str] = lambda manifest: ""
+    folder: Path, run: str | None, mismatch: Callable[[Manifest], str] = lambda manifest: ""
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest complete checkpoint of `run` whose files all match its manifest, or None.
 
     Also returns a clause for each newer one that was passed over: "checkpoint 12 is damaged: 000012.rank3 is missing".
+    run       None: not known; that of the newest manifest
     mismatch  returns why a set of the run cannot be used, "is ...", or ""
     """
     try:
@@ -177,6 +207,7 @@ def newest(
     for number in reversed(numbers):
         try:
             checkpoint = Checkpoint(folder, number)
+            run = checkpoint.manifest.run if run is None else run
             if why := mismatch(checkpoint.manifest) if checkpoint.manifest.run == run else "is of another run":
                 raise Unusable(why)
             checkpoint.check()
@@ -198,6 +229,16 @@ def sets(folder: Path) -> list[int]:
         return _numbers(folder)
     except FileNotFoundError:
         return []
+
+
+def undone(folder: Path, manifest: Manifest) -> bool:
+    """Whether a later process resumed the run from a checkpoint before this one, as far as the other manifests show."""
+    for number in sets(folder):
+        with contextlib.suppress(Unusable):
+            other = Checkpoint(folder, number).manifest
+            if other.run == manifest.run and other.resumes > manifest.resumes and other.resumed_from < manifest.number:
+                return True
+    return False
 
 
 def undo(folder: Path, number: int) -> None:
@@ -243,13 +284,21 @@ def _files(folder: Path) -> list[Path]:
     return sorted(files, key=lambda path: (not MANIFEST.fullmatch(path.name), path.name))
 
 
-def _tidy(folder: Path, manifest: Manifest, resumed_from: int) -> None:
+def _files_of(folder: Path, number: int) -> set[str]:
+    """The names of the files of a set, its manifest included; none where that is damaged."""
+    try:
+        return {_manifest_name(number), *Checkpoint(folder, number).manifest.files()}
+    except Unusable:
+        return set()
+
+
+def _tidy(folder: Path, manifest: Manifest) -> None:
     """Removes all but this set and the last complete one before it that belongs to the same run.
 
     Parts of higher numbers stay, as they may be the next checkpoint's. Every writer of this set has finished what it
     began before, so temporary files up to its number are those of killed processes.
     """
-    number, parts = manifest.number, {part_name(manifest.number, rank) for rank in manifest.parts}
+    number = manifest.number
 
     def complete(k: int) -> bool:
         try:
@@ -257,23 +306,16 @@ def _tidy(folder: Path, manifest: Manifest, resumed_from: int) -> None:
             checkpoint.check_sizes()
         except Unusable:
             return False
-        return belongs(checkpoint.manifest, manifest.run, manifest.session, resumed_from)
+        return belongs(checkpoint.manifest, manifest.run, manifest.session, manifest.resumed_from)
 
     before = next((k for k in reversed(_numbers(folder)) if k < number and complete(k)), None)
+    kept = _files_of(folder, number) | (set() if before is None else _files_of(folder, before))
     for path in _files(folder):
-        if _superfluous(path.name, number, before, parts):
+        found = FILE.fullmatch(path.name)
+        next_part = found and int(found[1]) > number and "rank" in path.name
+        if path.name not in kept and not next_part:
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def _superfluous(name: str, number: int, before: int | None, parts: set[str]) -> bool:
-    found = FILE.fullmatch(name)
-    k, manifest = int(found[1]) if found else number, MANIFEST.fullmatch(name) is not None
-    if k > number:
-        return manifest
-    if name.startswith("."):
-        return True
-    return k != before if k < number else not (manifest or name in parts)
 
 
 @contextlib.contextmanager
@@ -295,8 +337,12 @@ def _encode(manifest: Manifest) -> bytes:
         str(rank): {"name": part_name(manifest.number, rank), "bytes": size, "crc32": crc}
         for rank, (size, crc) in sorted(manifest.parts.items())
     }
+    rows = [
+        {"name": segment.name, "bytes": segment.bytes, "crc32": segment.crc, "rows": dict(segment.rows)}
+        for segment in manifest.segments
+    ]
     rest = {"format": FORMAT, "number": manifest.number, "run": manifest.run, "session": manifest.session}
-    rest |= {"files": files}
+    rest |= {"resumed_from": manifest.resumed_from, "resumes": manifest.resumes, "files": files, "rows": rows}
     return _json({"crc32": zlib.crc32(_json(rest)), **rest}) + b"\n"
 
 
@@ -314,10 +360,16 @@ def _manifest(path: Path, number: int) -> Manifest:
         if type(content["format"]) is int and content["format"] != FORMAT:
             raise other_format(path.name, content["format"])
         parts = {int(rank): (part["bytes"], part["crc32"]) for rank, part in content["files"].items()}
-        manifest = Manifest(number, content["run"], content["session"], parts)
+        segments = [Segment(s["name"], s["bytes"], s["crc32"], s["rows"]) for s in content["rows"]]
+        facts = {name: content[name] for name in ("run", "session", "resumed_from", "resumes")}
+        manifest = Manifest(number, **facts, parts=parts, segments=segments)
+        numbers = [value for part in parts.values() for value in part] + [manifest.resumed_from, manifest.resumes]
+        numbers += [value for s in segments for value in (s.bytes, s.crc, *s.rows.values())]
         texts = type(manifest.run) is str and type(manifest.session) is str
-        sizes = all(type(value) is int and value >= 0 for part in parts.values() for value in part)
-        if not texts or not sizes or data != _encode(manifest):
+        named = all(SEGMENT.fullmatch(s.name) and s.rows.keys() == TABLES.keys() for s in segments)
+        if not texts or not named or not all(type(value) is int and value >= 0 for value in numbers):
+            raise damaged
+        if data != _encode(manifest):
             raise damaged
     except OSError as error:
         raise Unusable(f"cannot be read: {path.name}: {error_text(error)}") from error

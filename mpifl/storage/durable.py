@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,17 +35,25 @@ def sync_folder(folder: Path) -> None:
 
 def write_durably(path: Path, data: bytes) -> None:
     """Replaces the content of `path` atomically and durably: after a power failure it is the old one or `data`."""
+    with durable_file(path) as file:
+        file.write(data)
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def durable_file(path: Path) -> Iterator[BinaryIO]:
+    """A new file that replaces `path` when the block succeeds: its content is durable, its name once its folder is."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with temporary.open("xb") as file:
-            file.write(data)
+        with temporary.open("x+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
 
 
 def checksum(file: BinaryIO) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import time
@@ -40,6 +41,10 @@ DAMAGE_ERRORS = (
     ArithmeticError,
     MemoryError,
 )
+
+
+class UnreadableRun(ConfigError):
+    """There is no run file, or it is damaged."""
 
 
 def open_run(path: str | Path) -> Run:
@@ -123,7 +128,8 @@ class Run(RunTables):
             raise _bad(self.path, "a run file of mpifl; this is another HDF5 file")
         schema = plain(file.attrs["schema"])
         if isinstance(schema, int) and schema > SCHEMA:
-            raise _bad(self.path, f"a run file of schema {SCHEMA} or older; this is schema {schema}, update mpifl")
+            expected = f"a run file of schema {SCHEMA} or older; this is schema {schema}, update mpifl"
+            raise ConfigError("run file", self.path, expected)
         self.attrs = {name: plain(value) for name, value in file.attrs.items()}
         self._frames: dict[str, DataFrame] = {}
         self._config: dict[str, Any] | None = None
@@ -267,8 +273,8 @@ class Run(RunTables):
         return f"<Run {self.path} {self.status}, {self._rows['updates']} updates>"
 
 
-def _bad(path: Path, expected: str) -> ConfigError:
-    return ConfigError("run file", path, expected)
+def _bad(path: Path, expected: str) -> UnreadableRun:
+    return UnreadableRun("run file", path, expected)
 
 
 def _damaged(path: Path, expected: str) -> DamagedFile:
@@ -290,7 +296,9 @@ def _open(path: Path) -> tuple[h5py.File, bool]:
         with open(path, "rb") as raw:
             start = raw.read(12)
     except OSError as error:
-        raise _bad(path, f"a file that can be read ({error.strerror})") from error
+        lost = error.errno in (errno.ENOENT, errno.EIO)
+        kind = UnreadableRun if lost else ConfigError
+        raise kind("run file", path, f"a file that can be read ({error.strerror})") from error
     if len(start) < 12 or not start.startswith(MAGIC):
         raise _bad(path, "an HDF5 file")
     # Byte 11 of a version 3 superblock is set while a writer has the file open. HDF5 itself takes a file that grows

@@ -13,7 +13,8 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from mpifl.errors import RunFailed
 from mpifl.storage import checksums
+from mpifl.storage.checkpoint_rows import Rows
 from mpifl.storage.checkpoint_set import folder_of, remove
 from mpifl.storage.continuation import continue_file
 from mpifl.storage.create import create_datasets, error_reason, new_file, now
@@ -29,6 +31,7 @@ from mpifl.storage.durable import sync_folder
 from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, encode
 
 WRITE_INTERVAL = 0.5  # s of wall time; also the heartbeat (the file's mtime) of a run that has no rows to write
+ROWS_READ = 1 << 14  # rows read while the file is locked
 ROWS_AT_ONCE = 1024  # rows turned into arrays before the server loop may have the interpreter again
 
 
@@ -46,11 +49,15 @@ class RunWriter:
     id       of the run, the same after it was resumed
     session  of this writer, until the run is resumed again
     resumed_from  number of the checkpoint that it continues from; 0: none
+    started, began, config   as in the file
     """
 
     id: str
     session: str
     resumed_from: int
+    started: str
+    began: float
+    config: str
 
     def __init__(
         self,
@@ -76,38 +83,41 @@ class RunWriter:
         *,
         attrs: Mapping[str, Any],
         clients: Mapping[str, Any],
-        number: int,
-        counts: Mapping[str, int],
+        rows: Iterable[Rows],
         states: Sequence[str],
         x: np.ndarray,
         version: int,
         layout: Sequence[tuple[str, tuple[int, ...]]],
-        session: str | None = None,
+        session: str | None,
+        aside: Path | None = None,
     ) -> RunWriter:
-        """Continues the run at `path` from a checkpoint, whatever the status of its file; later rows are dropped.
+        """Continues a run from a checkpoint in a new file at `path`.
 
-        attrs    of the resuming process; `started` and `id` remain those of the old file
-        number   of the checkpoint; later ones are removed
-        counts   rows of each table at the checkpoint
+        attrs    of the resuming process, and `id`, `started`, `began` and `resumed_from` of the run: the number of the
+                 checkpoint; later ones are removed
+        rows     blocks of rows that follow one another: all up to the checkpoint
         states   (n,) of the clients
         x        (d,) the model of `version`
-        session  that the old file must have; None: any
+        session  of the old file; None: it is missing or cannot be read
+        aside    the name that an old file gets which cannot be read
 
-        A new file replaces the old one in one step. Raises ConfigError("run file", ...) if the old one cannot be read,
-        has fewer rows or another session, ConfigError("output", ...) if the new one cannot be written; the old one
-        then stays.
+        The new file replaces the old one in one step, durably. Raises ConfigError("run file", ...) if the old one
+        has another session, ConfigError("checkpoint", ...) if rows cannot be read, ConfigError("output", ...) if the
+        new one cannot be written; the old one then stays.
         """
         writer = cls.__new__(cls)
         writer.path = Path(path)
         new: dict[str, Any] = {"attrs": attrs, "clients": clients, "x": np.asarray(x), "layout": layout}
-        checkpoint: dict[str, Any] = {"number": number, "counts": counts, "states": states, "version": version}
-        writer._begin(continue_file(writer.path, **new, **checkpoint, session=session))
+        checkpoint: dict[str, Any] = {"rows": rows, "states": states, "version": version}
+        writer._begin(continue_file(writer.path, **new, **checkpoint, session=session, aside=aside))
         return writer
 
     def _begin(self, file: h5py.File) -> None:
         """Opens the columns of a new or continued file, and starts the thread."""
         self.id, self.session = str(file.attrs["id"]), str(file.attrs["session"])
         self.resumed_from = int(file.attrs["resumed_from"])
+        self.started, self.config = str(file.attrs["started"]), str(file.attrs.get("config", ""))
+        self.began = float(file.attrs["began"])
         self._file: h5py.File = file
         self._descriptor: int = file.id.get_vfd_handle()
         self._columns = {name: [file[name][column] for column in table.columns] for name, table in TABLES.items()}
@@ -142,6 +152,8 @@ class RunWriter:
         if CHANGING[name] != "f8":
             raise KeyError(name)
         self._attrs[name] = float(value)
+        if name == "began":
+            self.began = float(value)
 
     def counts(self) -> dict[str, int]:
         """Rows appended so far, by table, including those of the file that was resumed."""
@@ -159,20 +171,24 @@ class RunWriter:
         self._try(self._write)
         self.check()
 
-    def durable(self, counts: Mapping[str, int]) -> None:
-        """Makes the first `counts` rows of each table durable. Raises RunFailed.
+    def read(self, table: str, start: int, stop: int) -> dict[str, np.ndarray]:
+        """Rows `start` to `stop` of a table, an array for each column; all were appended. Raises RunFailed.
 
-        Waits for the disk; may be called from another thread than the loop's.
+        May be called from another thread than the loop's, and after `close`.
         """
-        descriptor = self._try(lambda: self._write_counted(counts))
-        if descriptor is not None:
-            try:
-                os.fsync(descriptor)  # without the lock, so that a slow disk does not stop the heartbeat
-                sync_folder(self.path.parent)
-            except OSError as error:
-                self._error = error
-            self._try(lambda: check_not_replaced(self.path, os.fstat(descriptor)) if self._file else None)
-            os.close(descriptor)
+        columns = TABLES[table].columns
+        arrays = {name: np.empty(stop - start, column.dtype) for name, column in columns.items()}
+        for first in range(start, stop, ROWS_READ):  # the lock is held briefly
+            last = min(first + ROWS_READ, stop)
+            block = self._try(partial(self._read, table, first, last))
+            self.check()
+            for name, array in arrays.items():
+                array[first - start : last - start] = block[name]
+        return arrays
+
+    def check_not_replaced(self) -> None:
+        """Raises RunFailed where the file was deleted, moved or replaced: another process resumed the run."""
+        self._try(self._check_not_replaced)
         self.check()
 
     def close(self, status: str, x: np.ndarray | None = None, version: int | None = None) -> None:
@@ -230,15 +246,19 @@ class RunWriter:
         with contextlib.suppress(OSError):
             os.utime(self._descriptor)
 
-    def _write_counted(self, counts: Mapping[str, int]) -> int | None:
-        """Writes all rows, at least `counts`; a descriptor of the file, or None if it is closed, and so durable."""
-        if not self._file:
-            check_not_replaced(self.path, self._closed_file)
-            return None
-        self._write()
-        if any(self._written[table] < count for table, count in counts.items()):
-            raise ValueError(f"{counts} rows were not appended")
-        return os.dup(self._descriptor)
+    def _read(self, table: str, start: int, stop: int) -> dict[str, np.ndarray]:
+        self._check_not_replaced()
+        if self._file and self._written[table] < stop:
+            self._write()
+        if self._written[table] < stop:
+            raise ValueError(f"{stop} rows of {table} were not appended")
+        with contextlib.ExitStack() as stack:
+            again = partial(h5py.File, self.path, "r", locking="best-effort")
+            group = (self._file or stack.enter_context(again()))[table]
+            return {name: group[name][start:stop] for name in TABLES[table].columns}
+
+    def _check_not_replaced(self) -> None:
+        check_not_replaced(self.path, os.fstat(self._descriptor) if self._file else self._closed_file)
 
     def _write_rows(self, table: str, count: int) -> ChecksumRow:
         """Writes the first `count` rows that were appended to a table; their checksum."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -115,7 +116,7 @@ def test_a_newer_checkpoint(interrupted: tuple[Path, Path], capsys: pytest.Captu
     """Its format is named; the one before, which can be read, will do."""
     whole, path = interrupted
     manifest = folder_of(path) / "000003.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 3}))
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 4}))
     assert mpifl("resume", path) == 0
     assert "checkpoint 3 is of a newer format" in capsys.readouterr().err
     assert not differing(whole, path, but=("events",))
@@ -124,17 +125,24 @@ def test_a_newer_checkpoint(interrupted: tuple[Path, Path], capsys: pytest.Captu
 def test_a_run_that_goes_on(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     """Its file is touched all the time."""
     _, path = interrupted
-    os.utime(path)
+    with touched(path):
+        refused(path, capsys, "a run that has ended; this one is still being written")
+
+
+@contextlib.contextmanager
+def touched(path: Path) -> Iterator[None]:
+    """A thread changes the file's time all the while, as the process of a live run does."""
     over = threading.Event()
 
-    def write() -> None:
+    def touch() -> None:
         while not over.wait(0.2):
             os.utime(path)
 
-    alive = threading.Thread(target=write)
+    os.utime(path)
+    alive = threading.Thread(target=touch)
     alive.start()
     try:
-        refused(path, capsys, "a run that has ended; this one is still being written")
+        yield
     finally:
         over.set()
         alive.join()
@@ -150,10 +158,12 @@ def test_words_too_many(interrupted: tuple[Path, Path], capsys: pytest.CaptureFi
 
 
 def test_a_file_that_lacks_rows(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """An earlier copy of the run file, before later checkpoints: what the tables lack nothing can bring back."""
-    _, path = interrupted
+    """An earlier copy of the run file, before later checkpoints: these hold the rows that it lacks."""
+    whole, path = interrupted
     shutil.copy2(path.parent.parent / "kept-0" / path.name, path)
-    refused(path, capsys, "updates, as at the checkpoint")
+    assert mpifl("resume", path) == 0
+    assert capsys.readouterr().err == ""
+    assert not differing(whole, path, but=("events",))
 
 
 def test_a_replay_is_not_resumed(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +211,8 @@ def test_a_full_disk(
         assert err.splitlines() == [f"mpifl: {text}" for text in told.text]
         assert file.status == "completed"
     assert not differing(whole, made, but=("events",))
-    assert {p.name for p in folder_of(made).iterdir()} == {"000001.json", "000001.rank0", "000001.rank1"}
+    left = {p.name for p in folder_of(made).iterdir()}
+    assert left == {"000001.json", "000001.rank0", "000001.rank1", "000001.rows0"}
 
 
 def test_a_read_only_folder(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

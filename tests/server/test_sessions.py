@@ -104,15 +104,6 @@ def test_a_file_of_a_version_without_sessions(interrupted: tuple[Path, Path]) ->
     assert not differing(whole, path, but=("events",))
 
 
-@pytest.mark.parametrize(("name", "value"), [("session", 3), ("resumed_from", "three")])
-def test_attributes_of_another_type(
-    interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], name: str, value: object
-) -> None:
-    whole, _ = interrupted
-    path = changed(whole, whole.parent / "other", status="interrupted", **{name: value})
-    refused(path, capsys, f"attribute {name}")
-
-
 def test_a_link_that_leads_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.h5").symlink_to("run.h5")
     assert mpifl("resume", tmp_path / "run.h5") == 2

@@ -59,7 +59,9 @@ class Cuts:
     def snapshot(self, time: float, loop: ServerLoop) -> None:
         schedule, server = loop.schedule.save(), loop.server.save()  # type: ignore[attr-defined]
         evaluator = EvaluatorState(nan, False, [])
-        saved = ServerSnapshot(1, "", "", 0, time, 0.0, {}, [], loop.save(), schedule, evaluator, server)
+        saved = ServerSnapshot(
+            1, "", "", 0, 0, "", nan, "", time, 0.0, {}, [], loop.save(), schedule, evaluator, server
+        )
         with TemporaryDirectory() as folder:
             for rank, content in enumerate((saved, self.worker.snapshots({}))):
                 with Path(folder, str(rank)).open("x+b") as file:

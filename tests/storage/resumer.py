@@ -13,6 +13,7 @@ import numpy as np
 
 from mpifl.storage import RunWriter, open_run
 from mpifl.storage.tables import AggregationRow, EvaluationRow, EventRow, UpdateRow
+from tests.storage.test_resumed import attributes, rows_of
 
 
 def counts(updates: int) -> dict[str, int]:
@@ -25,13 +26,21 @@ def main(path: Path) -> None:
     for turn in itertools.count():
         with open_run(path) as run:
             first = len(run.updates) // 1000 * 1000
+        rows, (kept, session) = rows_of(path, counts(first)), attributes(path, turn)
         print(first, flush=True)
         writer = RunWriter.resumed(
             path,
-            attrs={"name": "live", "algorithm": "area", "config": "name: live\n", "clock": "real", "clients": 7},
+            attrs={
+                "name": "live",
+                "algorithm": "area",
+                "config": "name: live\n",
+                "clock": "real",
+                "clients": 7,
+                **kept,
+            },
             clients={"samples": np.arange(7), "rank": np.ones(7), "rate": None},
-            number=turn,
-            counts=counts(first),
+            rows=[rows],
+            session=session,
             states=["live"] * 7,
             x=np.zeros(1000, np.float32),
             version=0,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from mpifl.storage.checkpoint import (
     UpdateSnapshot,
 )
 from mpifl.storage.checkpoint_part import PartWriter, Written
-from mpifl.storage.checkpoint_set import Checkpoint, commit
+from mpifl.storage.checkpoint_rows import Segment
+from mpifl.storage.checkpoint_set import Checkpoint, Manifest, commit
 
 
 def arrays(number: int, rank: int, size: int = 50_000) -> dict[str, np.ndarray]:
@@ -46,7 +48,8 @@ def server(number: int, size: int = 50_000, **more: Any) -> ServerSnapshot:
     clock = ClockState(number / 3, [1, 0], [inf, 0.1], [nan, 0.3], [nan, 0.7])
     pending = [PendingEvaluation(nan, 3, 2, np.arange(3.0)), PendingEvaluation(1.0, 3, 2, np.ones(2), np.array([nan]))]
     fields: dict[str, Any] = {
-        "run": "run", "session": "session", "resumed_from": 0, "time": number / 3, "wall_seconds": 0.1,
+        "run": "run", "session": "session", "resumed_from": 0, "resumes": 0, "started": "2026-01-01",
+        "began": nan, "config": "name: ünï\n", "time": number / 3, "wall_seconds": 0.1,
         "rows": {"updates": 10 * number}, "client_rank": [1, 1], "loop": LoopState(2, 10 * number, clients),
         "schedule": ScheduleState(clock, 2, 3, 4, 5, 6, inf, 7, 8, 9), "algorithm": arrays(number, 0, size),
         "evaluator": EvaluatorState(nan, False, pending),
@@ -78,13 +81,16 @@ def finished(part: PartWriter, count: int = 1) -> list[Written]:
 
 def make_valid(
     folder: Path, number: int, parts: dict[int, tuple[int, int]], run: str = "run", session: str = "session",
-    resumed_from: int = 0,
+    resumed_from: int = 0, resumes: int = 0, segments: Sequence[Segment] = (),
 ) -> None:  # fmt: skip
     """Writes a manifest."""
-    commit(folder, number, parts, run=run, session=session, resumed_from=resumed_from)
+    commit(folder, Manifest(number, run, session, resumed_from, resumes, parts, segments))
 
 
-def save(folder: Path, number: int, ranks: int = 2, run: str = "run", size: int = 50_000, **more: Any) -> None:
+def save(
+    folder: Path, number: int, ranks: int = 2, run: str = "run", size: int = 50_000,
+    segments: Sequence[Segment] = (), **more: Any,
+) -> None:  # fmt: skip
     """A complete set; more: `session` and `resumed_from`."""
     parts = {}
     for rank in range(ranks):
@@ -94,7 +100,7 @@ def save(folder: Path, number: int, ranks: int = 2, run: str = "run", size: int 
         part.close()
         assert written.number == number and not written.error
         parts[rank] = written.bytes, written.crc
-    make_valid(folder, number, parts, run, **more)
+    make_valid(folder, number, parts, run, segments=segments, **more)
 
 
 def same(found: Any, saved: Any) -> bool:

@@ -134,18 +134,18 @@ def test_parts_of_another_set_under_its_name(folder: Path) -> None:
 
 def test_a_newer_version(folder: Path) -> None:
     manifest = (folder / "000002.json").read_text()
-    (folder / "000002.json").write_text(manifest.replace('"format":2', '"format":3'))
-    said = "is of a newer format: {} has format 3, this mpifl reads 2"
+    (folder / "000002.json").write_text(manifest.replace('"format":3', '"format":4'))
+    said = "is of a newer format: {} has format 4, this mpifl reads 3"
     assert fallen_back(folder, "000002.json") == "checkpoint 2 " + said.format("000002.json")
     with pytest.raises(ConfigError, match="is of a newer format"):
         open_set(folder, 2)
-    forge(folder, h5(format=3))
+    forge(folder, h5(format=4))
     assert fallen_back(folder, "000002.rank0") == "checkpoint 2 " + said.format("000002.rank0")
 
 
 def test_an_older_version(folder: Path) -> None:
     """The project's own binary format, and its manifest."""
-    said = "is of an older format: {} has format 1, this mpifl reads 2"
+    said = "is of an older format: {} has format 1, this mpifl reads 3"
     old = {"crc": 1, "format": 1, "number": 2, "facts": {"run": "run"}, "parts": {"0": [10, 10]}}
     (folder / "000002.json").write_text(json.dumps(old))
     assert fallen_back(folder, "000002.json") == "checkpoint 2 " + said.format("000002.json")

@@ -77,11 +77,11 @@ def test_a_full_disk_ends_the_run_file(disk: Mount) -> None:
     path = disk(1024) / "run.h5"
     w = writer(path)
     w.append(UpdateRow(0, 0, 0, 0, 1, 0, 0))
-    w.durable(w.counts())
+    w.flush()
     for k in range(50_000):
         w.append(UpdateRow(k, 0, 0, 0, 1, 0, 0))
     with pytest.raises(RunFailed, match=r"run\.h5 failed: No space left on device"):
-        w.durable(w.counts())
+        w.read("updates", 0, 50_001)
     with pytest.raises(RunFailed, match="No space left on device"):
         w.check()
     with pytest.raises(RunFailed):
@@ -118,7 +118,7 @@ def test_a_folder_that_vanishes(tmp_path: Path) -> None:
     part.close()
     w.append(UpdateRow(0, 0, 0, 0, 1, 0, 0))
     with pytest.raises(RunFailed, match=r"run\.h5 failed: No such file or directory"):
-        w.durable(w.counts())
+        w.check_not_replaced()
     with pytest.raises(RunFailed):
         w.close("completed")
     assert os.listdir(tmp_path) == ["gone"]
@@ -190,11 +190,9 @@ def test_what_fails_when_it_is_made_durable_is_told(tmp_path: Path, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(writer_module.os, "fsync", broken)
         with pytest.raises(RunFailed, match=r"run\.h5 failed: Input/output error"):
-            w.durable(w.counts())
+            w.close("completed")
     with pytest.raises(RunFailed, match="Input/output error"):
         w.check()
-    with pytest.raises(RunFailed):
-        w.close("completed")
 
 
 def test_no_room_for_plain_attributes(tmp_path: Path, disk: Mount, monkeypatch: pytest.MonkeyPatch) -> None:

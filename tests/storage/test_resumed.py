@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,13 +14,11 @@ import pytest
 from mpifl.errors import ConfigError
 from mpifl.storage import RunWriter, open_run
 from mpifl.storage import continuation as resume_module
-from mpifl.storage import reader as reader_module
 from mpifl.storage import writer as writer_module
+from mpifl.storage.checkpoint_rows import Rows
 from mpifl.storage.tables import TABLES, AggregationRow, EvaluationRow, EventRow, UpdateRow
-from tests.storage.checksums import changing
 from tests.storage.sets import save
 from tests.storage.test_writer import ATTRS, writer
-from tests.tiers import examples
 
 COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "events": 3}
 
@@ -38,14 +35,37 @@ def resumed(path: Path, **changes: Any) -> RunWriter:
     arguments: dict[str, Any] = {
         "attrs": {**ATTRS, "ranks": 5, "hosts": ["c"]},
         "clients": {"samples": [5, 6, 7], "rank": [1, 2, 3], "rate": [10.0, 20.0, 30.0]},
-        "number": 2,
-        "counts": COUNTS,
         "states": ["live", "aside", "lost"],
         "x": np.array([5, 6, 7, 8], np.float32),
         "version": 4,
         "layout": [("w", (3, 1)), ("b", (1,))],
     }
+    counts = changes.pop("counts", COUNTS)
+    halves = {table: count // 2 for table, count in counts.items()}
+    if "rows" not in changes:  # several blocks
+        arguments["rows"] = [rows_of(path, halves), rows_of(path, counts, halves)]
+    if "session" not in changes:
+        kept, arguments["session"] = attributes(path, 2)
+        arguments["attrs"] |= changes.pop("attrs", {}) | kept
     return RunWriter.resumed(path, **(arguments | changes))
+
+
+def rows_of(path: Path, counts: Mapping[str, int], first: Mapping[str, int] | None = None) -> Rows:
+    """Rows of a run file, by table and column, as a checkpoint has them."""
+    with open_run(path) as run:
+        return {
+            table: {
+                name: run.rows(table, name, first[table] if first else 0, counts[table]) for name in columns.columns
+            }
+            for table, columns in TABLES.items()
+        }
+
+
+def attributes(path: Path, number: int) -> tuple[dict[str, Any], str]:
+    """Attributes of a run file that remain when it is resumed from checkpoint `number`; its session."""
+    with open_run(path) as run:
+        kept = {name: run.attrs.get(name, "") for name in ("id", "started", "began")}
+        return {**kept, "resumed_from": number}, str(run.attrs.get("session", ""))
 
 
 def tables(path: Path) -> dict[str, pd.DataFrame]:
@@ -76,8 +96,7 @@ def no_room(*_: object) -> None:
 
 
 @pytest.mark.parametrize("how", ["open", "failed", "interrupted", "text of fixed length"])
-def test_rows_up_to_the_checkpoint_stay(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resume_module, "ROWS_AT_ONCE", 7)  # rows: several blocks, the last one not full
+def test_rows_up_to_the_checkpoint_stay(tmp_path: Path, how: str) -> None:
     path = tmp_path / "run.h5"
     before = ended(path, how)
     with open_run(path) as run:
@@ -123,29 +142,39 @@ def test_resumed_again_and_from_the_beginning(tmp_path: Path) -> None:
         assert len(run.updates) == 50 and run.clients.updates.tolist() == [17, 17, 16]
 
 
-def test_files_that_are_too_short_or_of_another_run_stay_as_they_are(tmp_path: Path) -> None:
+def test_rows_of_other_clients_are_refused_and_the_old_file_stays(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     ended(path, "failed")
-    before = path.read_bytes()
-    for changes, words in (
-        ({"counts": COUNTS | {"evaluations": 51}}, "at least 51 evaluations, as at the checkpoint; this one has 50"),
-        ({"states": ["live"] * 4}, "one of 4 clients; this one has 3"),
-    ):
-        with pytest.raises(ConfigError, match=f"^run file=.*{words}"):
-            resumed(path, **changes)
-    with changing(path) as file:
-        file["updates/client"][5] = 3
-    other = path.read_bytes()
-    with pytest.raises(ConfigError, match=r"^run file=.*of clients 0 to 2"):
-        resumed(path)
-    assert path.read_bytes() == other and os.listdir(tmp_path) == ["run.h5"]
-    path.write_bytes(before[:5000])
-    with pytest.raises(ConfigError, match=r"^run file="):
-        resumed(path)
+    before, rows = path.read_bytes(), rows_of(path, COUNTS)
+    rows["updates"]["client"][5] = 3
+    with pytest.raises(ConfigError, match=r"^checkpoint=.*run\.ckpt: rows of clients 0 to 2"):
+        resumed(path, rows=[rows])
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["run.h5"]
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_a_file_is_made_anew_where_the_old_one_cannot_be_read(tmp_path: Path, how: str) -> None:
+    """A damaged one keeps its bytes under another name. One that can be read again was resumed by another process."""
+    path, aside = tmp_path / "run.h5", tmp_path / "run.h5.damaged"
+    before = ended(path, "failed")
+    kept, session = attributes(path, 2)
+    arguments: dict[str, Any] = {"rows": [rows_of(path, COUNTS)], "session": None, "attrs": {**ATTRS, **kept}}
+    whole = path.read_bytes()
+    with pytest.raises(ConfigError, match=r"^run file=.*resumed meanwhile"):
+        resumed(path, **arguments, aside=aside)
+    assert path.read_bytes() == whole and os.listdir(tmp_path) == ["run.h5"]
     path.unlink()
-    with pytest.raises(ConfigError, match=r"^run file=.*No such file"):
-        resumed(path)
-    assert os.listdir(tmp_path) == []
+    if how == "damaged":
+        path.write_bytes(whole[:5000])
+    with pytest.raises(ConfigError, match=r"^run file="):
+        resumed(path, **arguments | {"session": session})
+    resumed(path, **arguments, aside=aside if how == "damaged" else None).close("interrupted")
+    for table, frame in tables(path).items():
+        assert frame.equals(before[table].iloc[: COUNTS[table]])
+    with open_run(path) as run:
+        assert run.id == kept["id"] and run.attrs["session"] != session
+    assert sorted(os.listdir(tmp_path)) == ["run.h5", "run.h5.damaged"][: 1 + (how == "damaged")]
+    assert how == "missing" or aside.read_bytes() == whole[:5000]
 
 
 def test_the_old_file_stays_where_the_new_one_cannot_be_written(
@@ -161,48 +190,6 @@ def test_the_old_file_stays_where_the_new_one_cannot_be_written(
                 resumed(path)
         assert path.read_bytes() == before and os.listdir(tmp_path) == ["run.h5"]
     resumed(path).close("completed")
-
-
-def test_damaged_files_are_refused_and_stay_or_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is in them: an error of one line, or a run file."""
-    monkeypatch.setattr(reader_module, "OPEN_ATTEMPTS", 1)
-    ended(tmp_path / "whole.h5", "interrupted")
-    whole, path, refused = (tmp_path / "whole.h5").read_bytes(), tmp_path / "run.h5", 0
-    trials = examples(150)
-    for trial in range(trials):
-        random_bytes, content = random.Random(trial), bytearray(whole)
-        for _ in range(random_bytes.randint(1, 4)):
-            place = random_bytes.randrange(len(whole) if trial % 3 else 20_000)
-            content[place] = random_bytes.randrange(256)
-        path.write_bytes(content)
-        try:
-            resumed(path).close("completed")
-        except ConfigError as error:
-            refused += 1
-            assert path.read_bytes() == content and error.key in ("run file", "output")
-        else:
-            with open_run(path) as run:
-                assert len(run.updates) == COUNTS["updates"]
-        assert sorted(os.listdir(tmp_path)) == ["run.h5", "whole.h5"]
-    assert trials * 2 // 15 < refused < trials * 13 // 15
-
-
-def test_a_file_of_an_older_version(tmp_path: Path) -> None:
-    path = tmp_path / "run.h5"
-    before = ended(path, "interrupted")
-    old = {"updates": ["bytes_down", "compute"], "events": ["updates", "version"], "evaluations": ["gradient_norm"]}
-    with h5py.File(path, "r+", libver="latest") as file:
-        del file.attrs["id"], file["checksums"]
-        for table, names in old.items():
-            for name in names:
-                del file[table][name]
-    w = resumed(path)
-    w.close("interrupted")
-    after = tables(path)
-    assert (after["events"][["updates", "version"]] == -1).all(axis=None) and len(w.id) == 16
-    assert (after["updates"].bytes_down == 0).all() and after["updates"]["compute"].isna().all()
-    for table, names in old.items():
-        assert after[table].drop(columns=names).equals(before[table].iloc[: COUNTS[table]].drop(columns=names))
 
 
 # -- checkpoints beside the file ---------------------------------------------------------------------------------------

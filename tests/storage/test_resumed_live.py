@@ -20,20 +20,25 @@ from mpifl.storage import RunWriter, open_run
 from mpifl.storage import continuation as resume_module
 from tests.storage.resumer import counts
 from tests.storage.test_live import ROOT, Start, consistent, start
-from tests.storage.test_resumed import fill, resumed
+from tests.storage.test_resumed import attributes, fill, resumed, rows_of
 from tests.storage.test_writer import writer
 
 __all__ = ["start"]
 
 LIVE: dict[str, Any] = {
-    "number": 1,
-    "attrs": {"name": "live", "config": "name: live\n"},
     "clients": {"samples": np.arange(7), "rank": np.zeros(7), "rate": None},
     "states": ["live"] * 7,
     "x": np.zeros(1000, np.float32),
     "version": 0,
     "layout": [("w", (10, 100))],
 }
+
+
+def live(path: Path, rows: int) -> RunWriter:
+    """Resumes the file of `live_writer` after so many updates."""
+    kept, session = attributes(path, 1)
+    attrs = {"name": "live", "config": "name: live\n", **kept}
+    return RunWriter.resumed(path, **LIVE, attrs=attrs, rows=[rows_of(path, counts(rows))], session=session)
 
 
 def test_a_killed_run_goes_on(start: Start) -> None:
@@ -45,7 +50,7 @@ def test_a_killed_run_goes_on(start: Start) -> None:
         with open_run(path) as run:
             rows = consistent(run)
         k = rows // 2 // 1000 * 1000
-        w = RunWriter.resumed(path, **LIVE, counts=counts(k))
+        w = live(path, k)
         w.close("interrupted")
         with open_run(path) as run:
             assert consistent(run) == k <= rows and run.status == "interrupted"
@@ -96,7 +101,7 @@ def test_killed_while_it_resumes(start: Start, monkeypatch: pytest.MonkeyPatch) 
     assert left > 0, "some must have been killed half-way"
     k = rows // 1000 * 1000
     monkeypatch.setattr(resume_module, "STALE", 0.0)  # they are all dead
-    RunWriter.resumed(path, **LIVE, counts=counts(k)).close("completed")
+    live(path, k).close("completed")
     assert os.listdir(path.parent) == ["live.h5"]
 
 
