@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 
@@ -194,7 +194,7 @@ class Algorithm(Config):
     Attributes:
         vectors_up: The largest number of (d,) vectors in an update.
         vectors_down: The largest number of (d,) vectors in a message.
-        pace: Whether the method is asynchronous, works in rounds (synchronous), or has an option for it; for errors.
+        pace: "asynchronous"; "synchronous", it works in rounds; or "either". Errors about options mention it.
         personal_models: Whether each client has a model of its own.
         increment_of: Empty, or one entry for each of `vectors_up`: the name of the vector of the client's state whose
             increment that vector of an update is, if the server's state depends on the sum of these increments;
@@ -203,7 +203,7 @@ class Algorithm(Config):
 
     vectors_up: ClassVar[int] = 1
     vectors_down: ClassVar[int] = 1
-    pace: ClassVar[Literal["asynchronous", "synchronous", "either"]] = "asynchronous"
+    pace: ClassVar[str] = "asynchronous"
     personal_models: ClassVar[bool] = False
     increment_of: ClassVar[tuple[str, ...]] = ()
 
