@@ -8,6 +8,10 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mpifl.untrusted import printable
+
+MAX_LINE = 8000  # characters of an error: a value may be of any length
+
 
 class ConfigError(ValueError):
     """Bad input: command line, job, data or file. Printed as one line; the exit code is 2.
@@ -22,7 +26,7 @@ class ConfigError(ValueError):
 
     def __str__(self) -> str:
         text = f"{self.key}={self.value}: {self.expected}"
-        return " ".join(text.split())
+        return printable(" ".join(text.split()), most=MAX_LINE)
 
     def under(self, section: str) -> ConfigError:
         """The same error with its key placed inside `section`."""
