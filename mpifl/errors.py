@@ -60,6 +60,14 @@ def format_client_error(rank: int, error: BaseException) -> str:
     return where + "".join(traceback.format_exception(error)).rstrip()
 
 
+def place_of(cls: type, method: str) -> str:
+    """Where a class's method is, for errors: `mean.py:12, Mean.train`."""
+    function = getattr(cls, method)
+    code = getattr(function, "__code__", None)
+    file = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}, " if code else ""
+    return f"{file}{getattr(function, '__qualname__', f'{cls.__qualname__}.{method}')}"
+
+
 def first_and_last_line(text: str) -> str:
     """The first and the last line of a `format_client_error`, in one line."""
     lines = text.splitlines() or [""]
