@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from mpifl.algorithms.common.strong_convexity import StrongConvexity
 from mpifl.config.types import Config, NonNegativeFloat, PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
 
@@ -80,14 +81,10 @@ class Measured(Equal):
 
 
 @dataclass(frozen=True)
-class Theorem4(Measured):
+class Theorem4(StrongConvexity, Measured):
     """pi_k^3 = Z_k eps mu^2/(32 L E^3 chi^2 p^k) dT_k^c/dT_k^g, rounded down; Z_k is T_min without the term of pi_k."""
 
     name: str = "theorem-4"
-    mu: PositiveFloat = 0.0
-    """strong convexity of every F_k, required"""
-    L: PositiveFloat = 0.0
-    """Lipschitz constant of every F_k's gradient, at least mu, required"""
     epsilon: PositiveFloat = 0.0
     """distance of the loss from its optimum to reach (eps), required"""
     chi: PositiveFloat = 0.0
@@ -98,11 +95,6 @@ class Theorem4(Measured):
     """F* - sum_k p^k F_k*, the heterogeneity of the clients (Gamma)"""
     radius: PositiveFloat = 0.0
     """||omega_0 - omega*|| (r), required"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mu > self.L:
-            raise ConfigError("L", self.L, f"a number of at least mu, {self.mu:g}")
 
     def t_min_terms(self, p: np.ndarray) -> tuple[float, float]:
         """A and B of T_min."""
@@ -144,19 +136,10 @@ class Decayed(Config):
 
 
 @dataclass(frozen=True)
-class Theorem2(Config):
+class Theorem2(StrongConvexity):
     """2/(mu (gamma + tau)) with gamma = max(8L/mu, max_k pi_k E); replaces `step_size`."""
 
     name: str = "theorem-2"
-    mu: PositiveFloat = 0.0
-    """strong convexity of every F_k, required"""
-    L: PositiveFloat = 0.0
-    """Lipschitz constant of every F_k's gradient, at least mu, required"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mu > self.L:
-            raise ConfigError("L", self.L, f"a number of at least mu, {self.mu:g}")
 
     def coefficients(self, eta: float, longest: float) -> tuple[float, float]:
         gamma = max(8 * self.L / self.mu, longest)

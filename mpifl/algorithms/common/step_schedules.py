@@ -8,6 +8,7 @@ from math import inf, sqrt
 import numpy as np
 
 from mpifl.algorithms.base import Clients
+from mpifl.algorithms.common.strong_convexity import StrongConvexity
 from mpifl.algorithms.participation import Trigger
 from mpifl.config.types import Config, NonNegativeFloat, PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
@@ -46,22 +47,13 @@ class Constant(Config):
 
 
 @dataclass(frozen=True)
-class StronglyConvex(Config):
+class StronglyConvex(StrongConvexity):
     """Theorem 7: alpha_k = 1 / (p_min M gamma k / 48 + 1/D), for mu-strongly convex, L-smooth objectives.
 
     Replaces `step_size`. The theorem is for the mean of the f_i with equal steps: `step_weights: one`.
     """
 
     name: str = "strongly-convex"
-    mu: PositiveFloat = 0.0
-    """strong convexity of every f_i, required"""
-    L: PositiveFloat = 0.0
-    """Lipschitz constant of every f_i's gradient, at least mu, required"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mu > self.L:
-            raise ConfigError("L", self.L, f"a number of at least mu, {self.mu:g}")
 
     def coefficients(
         self, step_size: float, local_steps: int, trigger: Trigger, clients: Clients
