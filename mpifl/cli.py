@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from mpifl import __version__, api
-from mpifl.errors import ConfigError
-from mpifl.untrusted import printable
+from mpifl.errors import ConfigError, RunFailed
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -45,28 +44,15 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
         except ConfigError:  # `_print_end` has printed it
             return 2
         except (Exception, SystemExit, GeneratorExit):  # in one process: under MPI all ranks have been ended
-            text = printable(f"rank 0 on {socket.gethostname()}:\n{traceback.format_exc()}", lines=True)
-            print(text, end="", file=sys.stderr, flush=True)
+            print(f"rank 0 on {socket.gethostname()}:\n{traceback.format_exc()}", end="", file=sys.stderr, flush=True)
             return 3
-
-
-class _Printable(logging.Formatter):
-    """Escapes what a terminal would act on: messages quote files and other ranks."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record), lines=True)
-
-
-def _print(text: str, end: str = "\n") -> None:
-    """Prints a command's result, which quotes files."""
-    print(printable(text, lines=True), end=end, flush=True)
 
 
 @contextmanager
 def _log_to_stderr() -> Iterator[None]:
     """Prints what the package logs."""
     log, handler = logging.getLogger("mpifl"), logging.StreamHandler()
-    handler.setFormatter(_Printable("mpifl: %(message)s"))
+    handler.setFormatter(logging.Formatter("mpifl: %(message)s"))
     log.addHandler(handler)
     try:
         yield
@@ -94,7 +80,7 @@ def _print_end(end: Outcome | ConfigError) -> None:
         print(f"mpifl: {end}", file=sys.stderr)
     elif end.summary:
         with _closed_pipe_is_no_error():
-            _print(end.summary)
+            print(end.summary, flush=True)
 
 
 @contextmanager
@@ -148,7 +134,7 @@ def _run(args: argparse.Namespace) -> api.Task:
 
 
 def _check(args: argparse.Namespace) -> None:
-    _print(api.job_yaml(_load("check", args.arguments), args.data), end="")
+    print(api.job_yaml(_load("check", args.arguments), args.data), end="")
 
 
 def _replay(args: argparse.Namespace) -> api.Task:
@@ -167,35 +153,63 @@ def _resume(args: argparse.Namespace) -> api.Task:
 def _show(args: argparse.Namespace) -> None:
     if len(args.arguments) != 1:
         raise ConfigError("show", " ".join(args.arguments) or "''", "one RUN.h5")
+    if (folder := Path(args.arguments[0])).is_dir():
+        from mpifl.studies.index import show_folder
+
+        print(show_folder(folder))
+        return
     from mpifl.analysis.show import show
 
-    show(Path(args.arguments[0]), args.follow, _print)
+    show(Path(args.arguments[0]), args.follow)
 
 
 def _verify(args: argparse.Namespace) -> None:
     if len(args.arguments) != 1:
         raise ConfigError("verify", " ".join(args.arguments) or "''", "one RUN.h5")
-    _print(api.verify_file(Path(args.arguments[0]), args.replay, args.trust))
+    print(api.verify_file(Path(args.arguments[0]), args.replay, args.trust))
 
 
 def _report(args: argparse.Namespace) -> None:
     if not args.arguments:
-        raise ConfigError("report", "''", "at least one RUN.h5")
-    from mpifl.analysis.report import report
+        raise ConfigError("report", "''", "at least one RUN.h5, a folder of run files, or one STUDY.yaml")
+    if Path(args.arguments[0]).suffix in (".yaml", ".yml"):
+        path, overrides = _file_and_overrides("report", "STUDY.yaml", args.arguments)
+        from mpifl.studies.select import report_study
+        from mpifl.studies.study import load_study
 
-    _print(report([Path(path) for path in args.arguments], args.out))
+        print(report_study(load_study(path, overrides), args.out))
+        return
+    from mpifl.analysis.report import report
+    from mpifl.analysis.run import find_runs
+
+    print(report(find_runs(args.arguments), args.out))
+
+
+def _sweep(args: argparse.Namespace) -> None:
+    path, overrides = _file_and_overrides("sweep", "STUDY.yaml", args.arguments)
+    from mpifl.studies.study import load_study
+    from mpifl.studies.sweep import dry_run, final_line, print_progress, sweep
+
+    study = load_study(path, overrides)
+    if args.dry_run:
+        print(dry_run(study, args.processes))
+        return
+    index = sweep(study, args.processes, print_progress())
+    print(final_line(index), flush=True)
+    if failed := index.counts()["failed"]:
+        raise RunFailed(f"{failed} of {len(index.entries)} runs of the study failed")
 
 
 def _list(args: argparse.Namespace) -> None:
     from mpifl.config.listing import KINDS, overview
 
     if not args.arguments:
-        _print(overview())
+        print(overview())
         return
     kind, *names = args.arguments
     if kind not in KINDS or len(names) > 1:
         raise ConfigError("list", " ".join(args.arguments), f"one of {', '.join(KINDS)}, and perhaps one name")
-    _print(KINDS[kind].show(names[0] if names else None))
+    print(KINDS[kind].show(names[0] if names else None))
 
 
 class Command(NamedTuple):
@@ -203,6 +217,12 @@ class Command(NamedTuple):
     usage: str
     help: str
     options: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - never changed
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: an integer of at least 1")
+    return int(text)
 
 
 TRUST = {"--trust": {"action": "store_true", "help": "import and run the code outside mpifl that the file names"}}
@@ -225,6 +245,19 @@ COMMANDS = {
         "RUN.h5",
         "whether a run file is undamaged and its rows are a history that its job allows",
         {"--replay": {"action": "store_true", "help": "run again too, and compare every row and the model"}, **TRUST},
+    ),
+    "sweep": Command(
+        _sweep,
+        "STUDY.yaml [key=value ...]",
+        "run what a study still lacks, several runs at a time",
+        {
+            "--processes": {
+                "metavar": "N",
+                "type": _at_least_one,
+                "help": "runs at a time; default: one for each core",
+            },
+            "--dry-run": {"action": "store_true", "help": "list the runs and estimate their time, and run nothing"},
+        },
     ),
     "show": Command(
         _show,

@@ -54,19 +54,16 @@ def drawing(width: int, height: int, title: str, *parts: str) -> str:
 def packages() -> str:
     """Who may import whom: everything below."""
     rows = [
-        [("cli, api", "commands; the Python API")],
+        [("cli", "commands")],
+        [("studies", "many runs of one job: axes, sweep, selection")],
+        [("api", "the Python API")],
         [("server", "loop, clients, failures, checkpointer, session"), ("analysis", "tables, figures")],
         [("client", "the worker, what a client rank runs")],
         [("transport", "frames, MPI, in process"), ("config", "the job: read, check, describe")],
         [("scheduling", "clocks, delays, schedule of events")],
         [("algorithms", "one file a method"), ("problems", "data, partitions, models, torch")],
         [("storage, memory, signals", "run file and checkpoints; where vectors live")],
-        [
-            (
-                "objective, rng, errors, version, config.types, untrusted, hdf5_checks",
-                "plain types, helpers, checks of files",
-            )
-        ],
+        [("objective, rng, errors, version, config.types", "plain types and helpers")],
     ]
     parts, y, width, height, gap = [], 10, 620, 56, 26
     above: list[float] = []  # centres of the boxes in the row above

@@ -19,6 +19,7 @@ from mpifl.config.types import describe, hints, members
 from mpifl.problems import ProblemConfig
 from mpifl.storage import tables as storage
 from mpifl.storage.checkpoint import SCALARS, ServerSnapshot, UpdateSnapshot
+from mpifl.studies.study import StudyOptions
 
 Row = tuple[str, str, str, str]
 SECTIONS = {"clock": Clock, "stop": Stop, "evaluate": Evaluate, "checkpoint": Checkpoint}
@@ -40,6 +41,16 @@ def sections() -> str:
     return "\n\n".join(
         f"## `{name}`\n\n{_summary(cls)}\n\n{_table(_rows(cls, prefix=f'{name}.'))}" for name, cls in found.items()
     )
+
+
+def study() -> str:
+    """The keys of a study file that are not free."""
+    return _table(row for row in _study_rows() if row[0] not in ("trials.seeds", "trials.vary"))
+
+
+def _study_rows() -> Iterator[Row]:
+    yield "name", "text", "required", meanings(StudyOptions)["name"]
+    yield from _rows(StudyOptions)
 
 
 def data_sets() -> str:
@@ -222,9 +233,7 @@ def _table(rows: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text for a table's cell; outside backticks, where Markdown would read them, with <, | and * escaped."""
-    pieces = " ".join(text.replace("|", "\\|").split()).replace("<", "&lt;").split("`")
-    return "`".join(piece.replace("*", "\\*") if k % 2 == 0 else piece for k, piece in enumerate(pieces))
+    return " ".join(text.replace("|", "\\|").split()).replace("<", "&lt;").replace("**", "\\*\\*")
 
 
 def _summary(thing: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpifl.analysis.tables import format_csv, format_table, table_notes
-from mpifl.analysis.trials import group_trials, load_trial
+from mpifl.analysis.trials import Group, group_trials, load_trial
 from mpifl.errors import ConfigError
 
 FORMATS = ("md", "csv", "png", "pdf")
@@ -20,11 +20,18 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, formats: 
     """
     if not paths:
         raise ConfigError("run files", "none", "at least one")
+    return report_groups(group_trials(load_trial(path) for path in dict.fromkeys(map(Path, paths))), out, formats)
+
+
+def report_groups(
+    groups: Sequence[Group], out: str | Path | None = None, formats: Sequence[str] = FORMATS, notes: Sequence[str] = ()
+) -> str:
+    """The same for trials that are grouped already; notes: further lines below the table."""
     for name in formats:
         if name not in FORMATS:
             raise ConfigError("formats", name, f"one of {', '.join(FORMATS)}")
-    groups = group_trials(load_trial(path) for path in dict.fromkeys(map(Path, paths)))
-    text = "\n".join([format_table(groups), "", *table_notes(groups)])
+    notes = [*table_notes(groups), *notes]
+    text = "\n".join([format_table(groups), "", *notes])
     if out is None:
         return text
     folder = Path(out)
@@ -32,7 +39,7 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, formats: 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in (
-            ("md", "\n".join([format_table(groups, "github"), "", *table_notes(groups), ""])),
+            ("md", "\n".join([format_table(groups, "github"), "", *notes, ""])),
             ("csv", format_csv(groups)),
         ):
             if name in formats:

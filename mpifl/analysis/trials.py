@@ -11,16 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mpifl.errors import ConfigError
-from mpifl.storage import Run, open_run
-from mpifl.untrusted import printable
+from mpifl.storage import open_run
 
 # Keys that may differ between the trials of one group.
 NOT_COMPARED = ("seed", "name", "output", "overwrite", "evaluate.gradient")
 # Options that change what a step_size does, and whose defaults differ between methods.
 CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.reply")
-MAX_VALUE = 200  # characters of a value in tables and figures
-MAX_KEYS = 2000  # of a configuration; a job has some 100
 TARGET_ACCURACY = 0.80  # test accuracy that t_80 is the time of
 
 
@@ -36,6 +32,7 @@ class Trial:
     rate: float  # updates a second of the run's clock
     staleness: float  # mean over the updates
     global_steps: int  # aggregations
+    seed: int = 0
 
     @property
     def end(self) -> float:
@@ -114,20 +111,13 @@ def load_trial(path: str | Path) -> Trial:
             path=Path(path),
             status=run.status,
             clock=str(run.attrs.get("clock", "")),
-            config={key: value for key, value in flat_config(run).items() if key not in NOT_COMPARED},
+            config={key: value for key, value in flatten(run.config).items() if key not in NOT_COMPARED},
             evaluations=run.evaluations,
             rate=len(updates) / seconds if seconds > 0 else np.nan,
             staleness=float(updates.staleness.mean()) if len(updates) else np.nan,
             global_steps=len(run.aggregations),
+            seed=int(run.attrs.get("seed", 0)),
         )
-
-
-def flat_config(run: Run) -> dict[str, Any]:
-    """The flat configuration of a run, keys without control characters. Raises ConfigError for too many keys."""
-    flat = {printable(key): value for key, value in flatten(run.config).items()}
-    if len(flat) > MAX_KEYS:
-        raise ConfigError("run file", run.path, f"a configuration of at most {MAX_KEYS} keys; this one has {len(flat)}")
-    return flat
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -169,10 +159,10 @@ def unlike_conventions(groups: Sequence[Group]) -> dict[str, dict[str, list[str]
 
 
 def format_value(value: Any) -> str:
-    """Formats a value of the configuration: 100 for 100.0, - for none; control characters are escaped."""
+    """Formats a value of the configuration: 100 for 100.0, - for none."""
     if value is None:
         return "-"
-    return f"{value:g}" if isinstance(value, float) else printable(value, most=MAX_VALUE)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -65,15 +65,12 @@ def load(
     A `key=value` override replaces the value of its key: `stop={updates: 9}` replaces the section, while
     `stop.updates=9` adds to it. `keys` likewise set top-level keys to plain values.
     """
-    if isinstance(source, Mapping):
-        values, what = _plain(source), "a dict"
-    else:
-        values, what = _parsed(str(source), _text(Path(source))), "a YAML file"
+    values = _plain(source) if isinstance(source, Mapping) else read_yaml(Path(source), "job")
     if all(value is None for value in values.values()):
-        shown = "{}" if isinstance(source, Mapping) else source
+        shown, what = ("{}", "a dict") if isinstance(source, Mapping) else (source, "a YAML file")
         raise ConfigError("job", shown, f"{what} with name, seed, problem, algorithm, stop")
     for override in overrides:
-        _set(values, *parse_override(override))
+        set_key(values, *parse_override(override))
     values |= _plain(keys or {})
     resolved = _resolved(values)
     return job_from_dict({"output": f"results/{resolved.get('name')}.h5", **resolved})
@@ -98,25 +95,30 @@ def to_yaml(job: Job) -> str:
 
 
 # -- reading YAML ------------------------------------------------------------------------------------------------------
-def _text(path: Path) -> str:
+def read_yaml(path: Path, kind: str) -> dict[str, Any]:
+    """The sections of a YAML file; ${...} are left as they are. Raises ConfigError; kind: of the file, its key."""
+    return _parsed(kind, str(path), _text(kind, path))
+
+
+def _text(kind: str, path: Path) -> str:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise ConfigError("job", path, "no such file") from None
+        raise ConfigError(kind, path, "no such file") from None
     except OSError as error:
-        raise ConfigError("job", path, (error.strerror or "cannot be read").lower()) from None
+        raise ConfigError(kind, path, (error.strerror or "cannot be read").lower()) from None
     if raw.startswith(b"\x89HDF\r\n"):
-        raise ConfigError("job", path, "a YAML file; this is HDF5, which mpifl show and mpifl replay take")
+        raise ConfigError(kind, path, "a YAML file; this is HDF5, which mpifl show and mpifl replay take")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise ConfigError("job", path, "a YAML file; this is not text")
+        raise ConfigError(kind, path, "a YAML file; this is not text")
     return text
 
 
-def _parsed(name: str, text: str) -> dict[str, Any]:
+def _parsed(kind: str, name: str, text: str) -> dict[str, Any]:
     """YAML to a dict of dicts, lists, text and numbers; ${...} are left as they are."""
     import yaml
 
@@ -127,16 +129,16 @@ def _parsed(name: str, text: str) -> dict[str, Any]:
         if values is None or isinstance(values, str):  # nothing, or prose
             return {}
         if not isinstance(values, dict):
-            raise ConfigError("job", name, "a YAML file of sections")
+            raise ConfigError(kind, name, "a YAML file of sections")
         return {str(key): _checked(value) for key, value in values.items()}
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ConfigError("job", name, f"not valid YAML: {where}{error.problem or error.context}") from None
+        raise ConfigError(kind, name, f"not valid YAML: {where}{error.problem or error.context}") from None
     except ConfigError:
         raise
     except Exception as error:  # a wrong !!tag makes YAML's constructors raise nearly anything
-        raise ConfigError("job", name, f"not valid YAML: {error}") from None
+        raise ConfigError(kind, name, f"not valid YAML: {error}") from None
 
 
 def _checked(value: Any) -> Any:
@@ -156,12 +158,13 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", key):
         raise ConfigError("override", text, "key=value, as in algorithm.step_size=0.1")
     try:
-        return key, _parsed(text, f"value: {value}")["value"]
+        return key, _parsed("override", text, f"value: {value}")["value"]
     except ConfigError as error:
         raise ConfigError(key, value, error.expected) from None
 
 
-def _set(values: dict[str, Any], key: str, value: Any) -> None:
+def set_key(values: dict[str, Any], key: str, value: Any) -> None:
+    """Sets the value of a dotted key; sections that are missing are made. Raises ConfigError."""
     *path, last = key.split(".")
     node = values
     for depth, part in enumerate(path):

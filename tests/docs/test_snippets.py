@@ -16,6 +16,7 @@ import yaml
 
 from mpifl.cli import COMMANDS
 from mpifl.config import read
+from mpifl.studies.study import load_study
 from tests.docs.pages import PAGES, ROOT, Block, blocks, name
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -172,8 +173,13 @@ BASE: dict[str, Any] = {
 
 @pytest.mark.parametrize("block", of("yaml"), ids=str)
 def test_yaml_is_a_job_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
-    """A whole job is valid as it stands; sections are valid in place of those of a plain job."""
+    """A whole job or study is valid as it stands; sections are valid in place of those of a plain job."""
     values = yaml.safe_load(block.text)
+    if "axes" in values:
+        (tmp_path / values["job"]).write_text(yaml.safe_dump(BASE))
+        (tmp_path / "study.yaml").write_text(block.text)
+        assert load_study(tmp_path / "study.yaml").runs
+        return
     job = values if "name" in values else {**BASE, **values}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     read.load(tmp_path / "job.yaml")

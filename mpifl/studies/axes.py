@@ -1,0 +1,154 @@
+"""The axes of a study: what each of them varies, and the combinations of their values.
+
+method: {AREA: {algorithm: area, algorithm.step_size: [10, 100]}, FedAvg: {algorithm: fedavg}}    a named axis
+clock.delay.spread: [0, 5]                                                  values of a key of the job
+algorithm.step_size: {from: 0.001, to: 10, log: 9}                          a range of values
+setting: {zip: {problem.partition.alpha: [0.1, 10], stop.time: [15, 2]}}    keys that vary together
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.rng import stream
+
+SPACINGS = ("linear", "log", "uniform", "loguniform")
+RANGE = "a range: {from: 0.001, to: 10, log: 9}, or linear, uniform or loguniform with a count in place of log"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One choice on an axis, or one combination of choices on all of them."""
+
+    labels: dict[str, Any]
+    """by axis; of keys that vary inside a named axis, also by key"""
+    settings: dict[str, Any]
+    """values by dotted key of the job, in the order in which they are set"""
+
+    def __add__(self, other: Point) -> Point:
+        return Point(self.labels | other.labels, {**self.settings, **other.settings})
+
+
+def combinations(axes: Mapping[str, Any], seed: int = 0) -> list[Point]:
+    """Every combination of the axes' values, the first axis varying slowest. Raises ConfigError.
+
+    Args:
+        axes: The section `axes` of a study.
+        seed: Of the ranges that are drawn at random.
+    """
+    choices = [axis_points(name, spec, seed) for name, spec in axes.items()]
+    return [sum(combination, Point({}, {})) for combination in itertools.product(*choices)]
+
+
+def axis_points(name: str, spec: Any, seed: int = 0) -> list[Point]:
+    """The choices on one axis. Raises ConfigError."""
+    key = f"axes.{name}"
+    if isinstance(spec, Mapping) and "zip" in spec:
+        return _zipped(key, name, spec, seed)
+    if isinstance(spec, list) or _is_range(spec):
+        return [Point({name: label}, {name: value}) for label, value in _labelled(_values(key, name, spec, seed))]
+    if not isinstance(spec, Mapping):
+        raise ConfigError(key, spec, "a list of values, a range, or labels with what each of them sets")
+    if not spec:
+        raise ConfigError(key, "{}", "at least one value")
+    points: list[Point] = []
+    for label, settings in spec.items():
+        if not isinstance(settings, Mapping | None):
+            raise ConfigError(f"{key}.{label}", settings, "what it sets: {algorithm.step_size: 0.1}")
+        points += _named(f"{key}.{label}", Point({name: str(label)}, {}), settings or {}, seed)
+    return points
+
+
+def _named(key: str, start: Point, settings: Mapping[str, Any], seed: int) -> list[Point]:
+    """One label of a named axis; a list or range inside it is swept."""
+    points = [start]
+    for name, value in settings.items():
+        if isinstance(value, list) or _is_range(value):
+            values = _labelled(_values(f"{key}.{name}", name, value, seed))
+            points = [p + Point({name: label}, {name: each}) for p in points for label, each in values]
+        else:
+            points = [p + Point({}, {name: value}) for p in points]
+    return points
+
+
+def _zipped(key: str, name: str, spec: Mapping[str, Any], seed: int) -> list[Point]:
+    keys = spec["zip"]
+    if len(spec) > 1 or not isinstance(keys, Mapping) or not keys:
+        raise ConfigError(key, json.dumps(spec, default=str), "{zip: {key: [...], key: [...]}}")
+    columns = {k: _values(f"{key}.zip.{k}", k, values, seed) for k, values in keys.items()}
+    if len({len(values) for values in columns.values()}) > 1:
+        counts = ", ".join(f"{k} has {len(values)}" for k, values in columns.items())
+        raise ConfigError(f"{key}.zip", counts, "keys with the same number of values each")
+    labels = {k: [label for label, _ in _labelled(values)] for k, values in columns.items()}
+    rows = range(len(next(iter(columns.values()))))
+    return [Point({k: labels[k][row] for k in columns}, {k: columns[k][row] for k in columns}) for row in rows]
+
+
+def _is_range(spec: Any) -> bool:
+    return isinstance(spec, Mapping) and {"from", "to"} <= set(spec)
+
+
+def _values(key: str, name: str, spec: Any, seed: int) -> list[Any]:
+    """The values of a list or a range. Raises ConfigError."""
+    if isinstance(spec, list):
+        if not spec:
+            raise ConfigError(key, "[]", "at least one value")
+        return spec
+    spacing = set(spec) - {"from", "to"} if _is_range(spec) else set()
+    if len(spacing) != 1 or not spacing <= set(SPACINGS):
+        raise ConfigError(key, json.dumps(spec, default=str), RANGE)
+    (kind,) = spacing
+    low, high, count = spec["from"], spec["to"], spec[kind]
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
+    if not numbers or not -np.inf < low < high < np.inf or not isinstance(count, int) or count < 1:
+        raise ConfigError(key, json.dumps(spec, default=str), f"{RANGE}; from is below to")
+    if kind.startswith("log") and low <= 0:
+        raise ConfigError(f"{key}.from", low, f"a number above 0, since the range is {kind}")
+    if kind in ("linear", "log"):
+        grid = np.linspace(low, high, count) if kind == "linear" else np.geomspace(low, high, count)
+        return [float(f"{value:.12g}") for value in grid.tolist()]
+    rng = stream(seed, f"study {name}")
+    ends = np.log([low, high]) if kind == "loguniform" else np.array([low, high])
+    drawn = rng.uniform(ends[0], ends[1], count)
+    return [float(f"{value:.6g}") for value in (np.exp(drawn) if kind == "loguniform" else drawn).tolist()]
+
+
+def _labelled(values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Values with their labels: of a section its name where that tells it from the others, else all of it."""
+    names = [value.get("name") if isinstance(value, Mapping) else None for value in values]
+    for value, name in zip(values, names, strict=True):
+        if isinstance(value, Mapping | list):
+            yield (name if name is not None and names.count(name) == 1 else json.dumps(value)), value
+        else:
+            yield value, value
+
+
+def excluded(points: Sequence[Point], exclude: Sequence[Mapping[str, Any]]) -> list[Point]:
+    """The combinations that no item of `exclude` matches. Raises ConfigError for an item that matches none."""
+    left = list(points)
+    known = list(dict.fromkeys(label for point in points for label in point.labels))
+    for k, item in enumerate(exclude):
+        key = f"exclude[{k}]"
+        if not isinstance(item, Mapping) or not item:
+            raise ConfigError(key, item, "labels by axis: {method: AREA}")
+        for axis in item:
+            if axis not in known:
+                near = difflib.get_close_matches(str(axis), known, 1)
+                hint = f"; the nearest is {near[0]}" if near else f"; there are {', '.join(known)}"
+                raise ConfigError(f"{key}.{axis}", item[axis], f"no such axis{hint}")
+        if not any(_matches(point, item) for point in points):
+            raise ConfigError(key, json.dumps(item, default=str), "labels that a combination of the axes has; none has")
+        left = [point for point in left if not _matches(point, item)]
+    return left
+
+
+def _matches(point: Point, item: Mapping[str, Any]) -> bool:
+    return all(axis in point.labels and point.labels[axis] == value for axis, value in item.items())

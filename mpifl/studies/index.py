@@ -1,0 +1,178 @@
+"""What has become of a study's runs: read from their files, and kept in one index file beside them.
+
+The run files are what counts; `index.json` adds attempts and error messages, and is made anew where it is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mpifl.config import read
+from mpifl.errors import ConfigError
+from mpifl.storage import open_run
+from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.studies.study import Study, StudyRun, identify
+
+INDEX = "index.json"
+STATUSES = ("completed", "waiting", "running", "interrupted", "failed", "damaged")
+HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is taken for dead; a live one writes twice a second
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of one run of a study."""
+
+    identity: str
+    file: str
+    """name of its run file, which may not exist yet"""
+    labels: dict[str, Any]
+    seed: int
+    status: str = "waiting"
+    """completed; waiting; interrupted: its file is there, incomplete; running: by another process; failed"""
+    seconds: float | None = None
+    """wall time of the run, s"""
+    attempts: int = 0
+    """failed ones"""
+    error: str = ""
+    """of the last failed attempt"""
+
+
+class Index:
+    """The entries of a study's runs, by identity, in the order of the study."""
+
+    def __init__(self, study: Study) -> None:
+        """Reads the index file, if there is one, and every run file. Raises ConfigError where the folder is a file."""
+        self.folder, self.name = study.folder, study.options.name
+        known = _stored(self.folder)
+        self.entries: dict[str, Entry] = {}
+        for run in study.runs:
+            old = known.get(run.identity, {})
+            entry = Entry(run.identity, run.path.name, run.labels, run.seed, attempts=int(old.get("attempts", 0)),
+                          error=str(old.get("error", "")))  # fmt: skip
+            self.entries[run.identity] = _inspected(entry, run)
+        files = sorted(path.name for path in self.folder.glob("*.h5")) if self.folder.is_dir() else []
+        expected = {entry.file for entry in self.entries.values()}
+        self.foreign = [name for name in files if name not in expected]
+
+    def finish(self, identity: str, status: str, error: str = "") -> None:
+        """Notes how an attempt at a run ended, and writes the index file."""
+        entry = self.entries[identity]
+        _, seconds = _file_status(self.folder / entry.file)
+        attempts = entry.attempts + (status == "failed")
+        self.entries[identity] = replace(entry, status=status, seconds=seconds, attempts=attempts, error=error)
+        self.write()
+
+    def counts(self) -> Counter[str]:
+        """The number of runs of each status."""
+        return Counter(entry.status for entry in self.entries.values())
+
+    def write(self) -> None:
+        """Replaces the index file in one step."""
+        temporary = self.folder / f".{INDEX}.{secrets.token_hex(4)}"
+        content = {"study": self.name, "runs": [asdict(entry) for entry in self.entries.values()]}
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1, allow_nan=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.folder / INDEX)
+
+    def estimate(self, todo: Sequence[StudyRun], processes: int) -> float | None:
+        """Wall time (s) that the runs of `todo` take, from those completed; None where nothing is known yet."""
+        done = [entry for entry in self.entries.values() if entry.status == "completed" and entry.seconds is not None]
+        if not done:
+            return None
+        overall = sum(entry.seconds or 0.0 for entry in done) / len(done)
+
+        def expected(run: StudyRun) -> float:
+            like = [entry.seconds or 0.0 for entry in done if entry.labels == run.labels]
+            return sum(like) / len(like) if like else overall
+
+        return sum(map(expected, todo)) / max(1, min(processes, len(todo)))
+
+
+def _stored(folder: Path) -> dict[str, dict[str, Any]]:
+    """The entries of the index file by identity; none where it is lost or damaged."""
+    try:
+        content = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        return {entry["identity"]: entry for entry in content["runs"]}
+    except NotADirectoryError:
+        raise ConfigError("output", folder, "a folder; this is a file") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _inspected(entry: Entry, run: StudyRun) -> Entry:
+    """The entry with the status that its run file shows; a damaged file, or one of another job, is made anew."""
+    status, seconds = _file_status(run.path)
+    if status == "waiting":
+        return replace(entry, status="failed" if entry.error else "waiting")
+    if status == "damaged" or not _is_of(run):
+        return replace(entry, status="interrupted")
+    return replace(entry, status=status, seconds=seconds, error=entry.error if status == "failed" else "")
+
+
+def _is_of(run: StudyRun) -> bool:
+    """Whether the run file has the run's job."""
+    with open_run(run.path) as file:
+        try:
+            return identify(read.job_from_dict(dict(file.config))) == run.identity
+        except ConfigError:
+            return False
+
+
+def show_folder(folder: Path) -> str:
+    """The runs of a study's folder, a line each, with their status and labels, and how many there are of each status.
+
+    Works with the run files alone; the index adds labels, runs that have not begun and error messages. Raises
+    ConfigError where there is neither.
+    """
+    from tabulate import tabulate
+
+    known = {entry["file"]: entry for entry in _stored(folder).values()}
+    files = sorted({path.name for path in folder.glob("*.h5")} | set(known))
+    if not files:
+        raise ConfigError("show", folder, "a RUN.h5, or a folder with run files")
+    rows, counts = [], Counter[str]()
+    for name in files:
+        entry = known.get(name, {})
+        status, seconds = _file_status(folder / name)
+        if status == "waiting" and entry.get("error"):
+            status = "failed"
+        counts[status] += 1
+        row = {"file": name, **entry.get("labels", {}), "status": status}
+        row["wall s"] = "" if seconds is None else f"{seconds:.1f}"
+        rows.append({**row, "error": entry["error"]} if entry.get("error") and status == "failed" else row)
+    total = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    table = tabulate(rows, headers="keys", disable_numparse=True)
+    return f"{table}\n\n{folder}: {len(files)} runs: {total}"
+
+
+def _file_status(path: Path) -> tuple[str, float | None]:
+    """The status that a run file shows, and the wall time of the run (s)."""
+    if not path.exists():
+        return "waiting", None
+    try:
+        with open_run(path) as file:
+            seconds = float(file.attrs.get("wall_seconds", math.nan))
+            status = file.status
+            if status == "running" and not (file.open_ended and file.age < HEARTBEAT_TIMEOUT):
+                status = "interrupted"
+            return status, None if math.isnan(seconds) else seconds
+    except ConfigError:
+        return "damaged", None
+
+
+def can_resume(run: StudyRun) -> bool:
+    """Whether there is a checkpoint to continue the run from."""
+    try:
+        return run.path.exists() and bool(sets(folder_of(run.path)))
+    except OSError:
+        return False

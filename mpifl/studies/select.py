@@ -1,0 +1,108 @@
+"""The trials of a study in groups, and the selection of the values that its report shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpifl.analysis.report import report_groups
+from mpifl.analysis.trials import Group, Trial, load_trial, short_names
+from mpifl.errors import ConfigError
+from mpifl.studies.index import Index
+from mpifl.studies.study import Select, Study, StudyRun
+
+HIGHER_IS_BETTER = ("test_accuracy",)
+
+
+def study_groups(study: Study, index: Index) -> list[Group]:
+    """The completed trials of the study, by what they share on the axes; labels have short names."""
+    found: dict[str, tuple[StudyRun, list[Trial]]] = {}
+    for run in study.runs:
+        if index.entries[run.identity].status == "completed":
+            key = json.dumps(run.labels, default=str)
+            found.setdefault(key, (run, []))[1].append(replace(load_trial(run.path), seed=run.seed))
+    names = short_names(list(dict.fromkeys(label for run, _ in found.values() for label in run.labels)))
+    return [
+        Group({name: run.labels.get(label) for label, name in names.items()}, trials) for run, trials in found.values()
+    ]
+
+
+def select_groups(groups: Sequence[Group], select: Select) -> list[Group]:
+    """The groups that the rule selects, for each combination of the other axes; their reported trials alone.
+
+    What decides is the metric's mean over the deciding trials; a group in which it is not finite is never selected,
+    nor is one in which the trials that are reported are missing.
+    """
+    (over,) = short_names([*dict.fromkeys([select.over])]).values()
+    over = next((label for group in groups for label in group.labels if label in (select.over, over)), over)
+    rest: dict[str, list[Group]] = {}
+    for group in groups:
+        key = json.dumps({label: value for label, value in group.labels.items() if label != over}, default=str)
+        rest.setdefault(key, []).append(group)
+    chosen: list[int] = []
+    for candidates in rest.values():
+        scores = {id(group): _score(group, select) for group in candidates}
+        finite = [group for group in candidates if np.isfinite(scores[id(group)])]
+        if select.rule == "largest-finite":
+            finite.sort(key=lambda group: -float(group.labels[over]))
+        else:
+            finite.sort(key=lambda group: scores[id(group)] * (1 if select.rule == "min" else -1))
+        chosen += [id(group) for group in finite[: select.count]]
+    reported = [_reported(group, select) for group in groups if id(group) in chosen]
+    return [group for group in reported if group.trials]
+
+
+def _score(group: Group, select: Select) -> float:
+    """The mean of the metric over the trials that decide; NaN where one of them has none."""
+    best = max if select.by in HIGHER_IS_BETTER else min
+    values = []
+    for trial in group.trials:
+        if select.seeds is None or trial.seed in select.seeds:
+            known = trial.evaluations[select.by].to_numpy()
+            values.append(float(known[-1]) if select.at == "last" else float(best(known, default=np.nan)))
+    return float(np.mean(values)) if values else np.nan
+
+
+def _reported(group: Group, select: Select) -> Group:
+    trials = [trial for trial in group.trials if select.seeds is None or trial.seed not in select.seeds]
+    return replace(group, trials=trials)
+
+
+def describe_selection(select: Select) -> str:
+    """The rule in one sentence, for a table's caption."""
+    values = "value" if select.count == 1 else f"{select.count} values"
+    at = "the last evaluation" if select.at == "last" else "the best evaluation of each trial"
+    if select.rule == "largest-finite":
+        rule = f"the largest {values} with a finite mean {select.by} at {at}"
+    else:
+        rule = f"the {values} with the {'smallest' if select.rule == 'min' else 'largest'} mean {select.by} at {at}"
+    seeds = "all trials" if select.seeds is None else f"seeds {_listed(select.seeds)}; the other seeds are reported"
+    return f"Selected for each row: of {select.over} {rule} (over {seeds})."
+
+
+def report_study(study: Study, out: str | Path | None = None) -> str:
+    """The table, and with `out` the figures, of the study's completed runs, after its selection. Raises ConfigError."""
+    index = Index(study)
+    groups = study_groups(study, index)
+    notes = []
+    if study.options.select:
+        groups = select_groups(groups, study.options.select)
+        notes.append(describe_selection(study.options.select))
+    if not groups:
+        raise ConfigError("study", study.options.name, f"runs that are completed in {study.folder}: mpifl sweep")
+    if missing := len(study.runs) - index.counts()["completed"]:
+        notes.append(f"{missing} of the study's {len(study.runs)} runs are missing here: {_statuses(index)}.")
+    return report_groups(groups, out, notes=notes)
+
+
+def _statuses(index: Index) -> str:
+    return ", ".join(f"{count} {status}" for status, count in index.counts().items() if status != "completed")
+
+
+def _listed(numbers: Sequence[Any]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,227 @@
+"""A study file: a base job, the axes that vary its keys, and the trials; and the runs that they make."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from mpifl.config import read
+from mpifl.config.job import Job
+from mpifl.config.schema import Reader
+from mpifl.config.types import Config, NonNegativeInt, PositiveInt
+from mpifl.errors import ConfigError
+from mpifl.rng import stream
+from mpifl.studies.axes import Point, combinations, excluded
+
+FREE = ("set", "axes", "exclude")  # sections whose keys are those of a job, or labels
+NOT_IDENTITY = ("name", "output", "overwrite")  # keys of a job that do not change what a run computes
+
+
+@dataclass(frozen=True)
+class Trials(Config):
+    """The repetitions of each combination: `10`, `[0, 3, 7]`, or a section."""
+
+    seeds: list[NonNegativeInt]
+    """seeds of the trials: a list"""
+    vary: list[str] = field(default_factory=list)
+    """keys of the job besides `seed` that are set to a trial's seed, such as problem.partition.seed"""
+
+
+@dataclass(frozen=True)
+class Select(Config):
+    """Which values of an axis a report shows: those that are best by a rule, for each combination of the other axes."""
+
+    over: str
+    """the axis, or the key inside a named axis, whose values are selected from"""
+    by: Literal["train_loss", "test_loss", "test_accuracy", "gradient_norm"] = "train_loss"
+    """the metric"""
+    at: Literal["last", "best"] = "last"
+    """last: at a trial's last evaluation; best: at its best one"""
+    rule: Literal["min", "max", "largest-finite"] = "min"
+    """min or max of the metric's mean over the trials; largest-finite: the largest values at which it is finite"""
+    count: PositiveInt = 1
+    """how many values are shown"""
+    seeds: list[NonNegativeInt] | None = None
+    """seeds of the trials that decide; the others are reported. null: all decide and are reported"""
+
+
+@dataclass(frozen=True)
+class StudyOptions(Config):
+    """The keys of a study file besides `set`, `axes` and `exclude`."""
+
+    name: str
+    """of the study"""
+    job: str
+    """the base job: a file beside the study file"""
+    trials: Trials
+    """repetitions of each combination: their number (seeds 0, 1, ...), a list of seeds, or {seeds: ..., vary: [key]}"""
+    select: Select | None = None
+    """what `mpifl report` selects; null: nothing"""
+    output: str = "results/${name}"
+    """the folder of the run files"""
+    budget: PositiveInt | None = None
+    """so many of the combinations, drawn at random; null: all"""
+    seed: NonNegativeInt = 0
+    """of what is drawn at random: combinations of a budget, values of a range"""
+    retries: NonNegativeInt = 1
+    """how often a run that failed is tried again"""
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """One run of a study."""
+
+    labels: dict[str, Any]
+    """by axis"""
+    seed: int
+    job: Job
+    """with its output in the study's folder"""
+    identity: str
+    """of the resolved job: 12 hexadecimal digits"""
+
+    @property
+    def path(self) -> Path:
+        return Path(self.job.output)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study, read and checked."""
+
+    options: StudyOptions
+    runs: tuple[StudyRun, ...]
+    """every combination of the axes and every trial, in their order"""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.options.output)
+
+
+def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
+    """The study of a YAML file, changed by `key=value` overrides, with the jobs of all its runs. Raises ConfigError."""
+    source = Path(path)
+    values = read.read_yaml(source, "study")
+    for override in overrides:
+        _override(values, *read.parse_override(override))
+    free = {key: values.pop(key, None) for key in FREE}
+    options = _options(values)
+    _check(options, free)
+    points = _points(options, free["axes"] or {}, free["exclude"] or [])
+    base = read.read_yaml(source.parent / options.job, "job")
+    for key, value in (free["set"] or {}).items():
+        read.set_key(base, str(key), value)
+    runs = [_run(options, base, point, seed) for point in points for seed in options.trials.seeds]
+    _check_identities(runs)
+    return Study(options, tuple(runs))
+
+
+def _options(values: dict[str, Any]) -> StudyOptions:
+    """The options of a study; `trials` may be a number or a list, the output may hold ${name}. Raises ConfigError."""
+    trials = values.get("trials")
+    section = dict(trials) if isinstance(trials, Mapping) else {"seeds": trials}
+    if isinstance(count := section.get("seeds"), int) and not isinstance(count, bool):
+        if count < 1:
+            raise ConfigError("trials", count, "a number of trials of at least 1, or a list of seeds")
+        section["seeds"] = list(range(count))
+    if trials is not None and (isinstance(trials, Mapping) or isinstance(section["seeds"], list)):
+        values = {**values, "trials": section}
+    options: StudyOptions = Reader(StudyOptions, values, {}).read()
+    output = options.output.replace("${name}", options.name)
+    if "${" in output:
+        raise ConfigError("output", options.output, "a folder; of ${...} it knows ${name} alone")
+    return replace(options, output=output)
+
+
+def _points(options: StudyOptions, axes: Mapping[str, Any], exclude: Sequence[Mapping[str, Any]]) -> list[Point]:
+    """The combinations of the axes that are run. Raises ConfigError."""
+    points = excluded(combinations(axes, options.seed), exclude)
+    if options.budget and options.budget < len(points):
+        drawn = stream(options.seed, "study budget").choice(len(points), options.budget, replace=False)
+        points = [points[k] for k in sorted(drawn.tolist())]
+    if options.select:
+        _check_select(options.select, options.trials, points)
+    return points
+
+
+def _override(values: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a key of the study; below `set` and `axes` the rest of it is a key of the job, or an axis."""
+    first, _, rest = key.partition(".")
+    if first in ("set", "axes") and rest:
+        if not isinstance(values.get(first) or {}, dict):
+            raise ConfigError(key, value, f"{first} is not a section")
+        values[first] = {**(values.get(first) or {}), rest: value}
+    else:
+        read.set_key(values, key, value)
+
+
+def _check(options: StudyOptions, free: Mapping[str, Any]) -> None:
+    if not re.fullmatch(r"[\w.-]+", options.name):
+        raise ConfigError("name", options.name, "letters, digits, and any of _ . -")
+    if not options.trials.seeds:
+        raise ConfigError("trials", "[]", "at least one seed")
+    if len(set(options.trials.seeds)) < len(options.trials.seeds):
+        raise ConfigError("trials", options.trials.seeds, "seeds that differ")
+    for key, kind, what in (("set", Mapping, "keys of the job with their values"), ("axes", Mapping, "axes by name"),
+                            ("exclude", list, "a list of labels by axis")):  # fmt: skip
+        if not isinstance(free[key], kind | None):
+            raise ConfigError(key, free[key], what)
+
+
+def _check_select(select: Select, trials: Trials, points: Sequence[Point]) -> None:
+    known = list(dict.fromkeys(label for point in points for label in point.labels))
+    if select.over not in known:
+        raise ConfigError("select.over", select.over, f"one of {', '.join(known) or 'the axes; there is none'}")
+    if select.rule == "largest-finite":
+        for point in points:
+            if isinstance(value := point.labels.get(select.over, 0), bool) or not isinstance(value, int | float):
+                raise ConfigError("select.rule", "largest-finite", f"numbers to select from; {select.over} has {value}")
+    if select.seeds is not None and (not select.seeds or not set(select.seeds) < set(trials.seeds)):
+        raise ConfigError("select.seeds", select.seeds, f"some, not all, of the trials' seeds {trials.seeds}")
+
+
+def _run(options: StudyOptions, base: Mapping[str, Any], point: Point, seed: int) -> StudyRun:
+    values = json.loads(json.dumps(base))
+    for key, value in point.settings.items():
+        read.set_key(values, key, json.loads(json.dumps(value)))
+    for key in ("seed", *options.trials.vary):
+        read.set_key(values, key, seed)
+    name = "-".join([options.name, *(re.sub(r"[^\w.]+", "_", f"{v:g}" if isinstance(v, float) else str(v)).strip("_")
+                                      for v in point.labels.values()), str(seed)])[:120]  # fmt: skip
+    values |= {"name": name, "output": "", "overwrite": False}
+    values["output"] = str(Path(options.output) / "-.h5")
+    job = read.load(values)
+    identity = identify(job)
+    return StudyRun(
+        point.labels, seed, read.load(values, keys={"output": str(_path(options, name, identity))}), identity
+    )
+
+
+def _path(options: StudyOptions, name: str, identity: str) -> Path:
+    """The run file: an existing one of the same identity, whatever its name, else a new one."""
+    folder = Path(options.output)
+    return next(iter(sorted(folder.glob(f"*-{identity}.h5"))), folder / f"{name}-{identity}.h5")
+
+
+def identify(job: Job) -> str:
+    """The identity of what a job computes: a hash of the resolved job without its name and output."""
+    values = {key: value for key, value in read.job_to_dict(job).items() if key not in NOT_IDENTITY}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _check_identities(runs: Sequence[StudyRun]) -> None:
+    seen: dict[str, StudyRun] = {}
+    for run in runs:
+        if (other := seen.setdefault(run.identity, run)) is not run:
+            raise ConfigError(
+                "axes", f"{describe(run)} and {describe(other)}", "runs that differ; these two are the same job"
+            )
+
+
+def describe(run: StudyRun) -> str:
+    """A run's labels and seed in one clause."""
+    return ", ".join([*(f"{axis} {value}" for axis, value in run.labels.items()), f"seed {run.seed}"])

@@ -1,0 +1,240 @@
+"""`mpifl sweep`: runs what a study still lacks, several runs at a time, and continues after any interruption."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from multiprocessing import connection
+from pathlib import Path
+from typing import NamedTuple
+
+from mpifl import api
+from mpifl.config.job import Job
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.studies.index import Index, can_resume
+from mpifl.studies.study import Study, StudyRun, describe
+
+log = logging.getLogger("mpifl")
+LOG_INTERVAL = 60.0  # s between two lines in a log
+MAX_NAMED = 5  # run files or failures that are named in one line
+LOCK = ".lock"
+KILLED = "its process was killed"
+
+
+class Finished(NamedTuple):
+    """How a run ended in its process."""
+
+    status: str
+    error: str = ""
+
+
+def sweep(study: Study, processes: int | None = None, progress: Callable[[str], None] | None = None) -> Index:
+    """Runs what the study lacks on this machine; returns the index, in which some runs may have failed.
+
+    Completed runs are kept, interrupted ones continue from their checkpoints where they have any, and failed ones are
+    tried again as often as `retries` says. Raises ConfigError where the folder cannot be written, or another process
+    is running the study; Interrupted where a signal ends it, after the runs under way have saved their checkpoints.
+
+    Args:
+        study: The study.
+        processes: Runs at a time; None: one for each core.
+        progress: Called with a line on the state of the study, whenever a run ends.
+    """
+    processes = available_cores() if processes is None else processes
+    with _locked(study.folder):
+        index = Index(study)
+        for line in _foreign_files(index):
+            log.warning(line)
+        index.write()
+        todo = [run for run in study.runs if _wanted(index, run, study.options.retries)]
+        # runs of the same problem one after another: a process keeps the data that it loaded last
+        todo.sort(key=lambda run: repr(run.job.problem))
+        begin = time.monotonic()
+        while todo:
+            todo = _pass(study, index, todo, min(processes, len(todo)), progress, begin)
+    return index
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _wanted(index: Index, run: StudyRun, retries: int) -> bool:
+    entry = index.entries[run.identity]
+    if entry.status == "failed":
+        return entry.attempts <= retries
+    return entry.status in ("waiting", "interrupted")
+
+
+def _pass(
+    study: Study, index: Index, todo: Sequence[StudyRun], processes: int, progress: Callable[[str], None] | None,
+    begin: float,
+) -> list[StudyRun]:  # fmt: skip
+    """Runs each of `todo` once; returns those to be tried again, in new processes."""
+    again: list[StudyRun] = []
+    done, total = 0, len(todo)
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(processes, context, _start_process)
+    waiting = list(reversed(todo))
+    running: dict[Future[Finished], StudyRun] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < processes:  # so that a process that dies takes few runs with it
+                run = waiting.pop()
+                running[executor.submit(_compute, run.job, can_resume(run))] = run
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                run = running.pop(future)
+                try:
+                    end = future.result()
+                except BrokenProcessPool:
+                    end = Finished("failed", KILLED)
+                index.finish(run.identity, end.status, end.error)
+                done += 1
+                if end.status == "failed":
+                    log.warning("%s failed: %s", describe(run), end.error)
+                    if _wanted(index, run, study.options.retries):
+                        again.append(run)
+                if progress:
+                    progress(status_line(index, len(waiting) + len(running) + len(again), _left(begin, done, total)))
+                if end.error == KILLED:  # the others were ended with it, through no fault of theirs
+                    return [*again, *(each for each in running.values()), *reversed(waiting)]
+    except BaseException:  # a signal: each run under way saves a checkpoint and ends
+        for process in multiprocessing.active_children():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid or 0, signal.SIGTERM)
+        raise
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+    return again
+
+
+def _left(begin: float, done: int, total: int) -> float:
+    """The time (s) that the rest takes, if it takes as long as what has been done."""
+    return (time.monotonic() - begin) / done * (total - done)
+
+
+def _start_process() -> None:
+    """Prepares a process of the pool: Ctrl-C reaches its runs alone, and it ends with the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.getLogger("mpifl").propagate = False
+    parent = multiprocessing.parent_process()
+    assert parent
+
+    def end_with_parent() -> None:
+        connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    api.keep_problem().__enter__()  # for the life of the process
+
+
+def _compute(job: Job, resume: bool) -> Finished:
+    """Runs or resumes one run in a process of the pool."""
+    try:
+        if resume:
+            with suppress(ConfigError):  # without a checkpoint that can be used it begins anew
+                api.resume(job.output, trust=True).close()  # its job is the study's: the identities are equal
+                return Finished("completed")
+        api.run(job, overwrite=True).close()
+    except (RunFailed, ConfigError, OSError) as error:
+        return Finished("failed", " ".join(str(error).split()))
+    except KeyboardInterrupt:
+        return Finished("interrupted")
+    return Finished("completed")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds the study's folder, which is made if it is missing. Raises ConfigError where another process holds it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o666)
+    except OSError as error:
+        raise ConfigError("output", folder, f"a folder that can be written ({error.strerror})") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError("output", folder, "a study that is not running; another process runs it now") from None
+        except OSError:  # a file system without locks: the run files are locked, or have a heartbeat
+            log.warning("%s cannot be locked: take care that no other process runs this study", folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+def status_line(index: Index, left: int, seconds: float | None) -> str:
+    """The state of a study in one line: runs by status, and the time that is left."""
+    counts = index.counts()
+    parts = [f"{counts['completed']} of {len(index.entries)} runs completed"]
+    parts += [f"{counts[status]} {status}" for status in ("failed", "interrupted", "running") if counts[status]]
+    if left and seconds is not None:
+        parts.append(f"about {format_duration(seconds)} left")
+    return f"{index.name}: {', '.join(parts)}"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration in its two largest units: 45 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _foreign_files(index: Index) -> Iterator[str]:
+    if index.foreign:
+        named = ", ".join(index.foreign[:MAX_NAMED]) + (", ..." if len(index.foreign) > MAX_NAMED else "")
+        s = "s do" if len(index.foreign) > 1 else " does"
+        yield f"{len(index.foreign)} run file{s} not belong to the study as it is now: {named}"
+
+
+def final_line(index: Index) -> str:
+    """How a sweep ended, in one line; failed runs with the messages of the first few."""
+    failed = [entry for entry in index.entries.values() if entry.status == "failed"]
+    line = f"{index.folder}: {status_line(index, 0, None)}"
+    return "; ".join([line, *(f"{entry.file}: {entry.error or 'failed'}" for entry in failed[:MAX_NAMED])])
+
+
+def dry_run(study: Study, processes: int | None = None) -> str:
+    """The runs of a study with what has become of them, and how long the rest takes."""
+    from tabulate import tabulate
+
+    index = Index(study)
+    todo = [run for run in study.runs if _wanted(index, run, study.options.retries)]
+    rows = [
+        {**run.labels, "seed": run.seed, "status": index.entries[run.identity].status, "file": run.path.name}
+        for run in study.runs
+    ]
+    count = available_cores() if processes is None else processes
+    seconds = index.estimate(todo, count)
+    time_ = "time unknown before a run has completed" if seconds is None else f"about {format_duration(seconds)}"
+    plural = "es" if count > 1 else ""
+    last = f"{len(todo)} of {len(rows)} runs to do on {count} process{plural}, {time_}"
+    return "\n".join([tabulate(rows, headers="keys", disable_numparse=True), "", *_foreign_files(index), last])
+
+
+def print_progress() -> Callable[[str], None]:
+    """Prints lines of progress: on a terminal over one another, in a log at most one a minute."""
+    last = 0.0
+
+    def write(line: str) -> None:
+        nonlocal last
+        if sys.stderr.isatty():
+            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() - last >= LOG_INTERVAL:
+            last = time.monotonic()
+            print(line, file=sys.stderr, flush=True)
+
+    return write

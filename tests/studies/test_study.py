@@ -1,0 +1,146 @@
+"""A study file: its runs, their identities, and what is wrong in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mpifl.cli import main
+from mpifl.errors import ConfigError
+from mpifl.studies.study import describe, load_study
+
+Write = Callable[..., Path]
+
+
+def test_the_runs_of_a_study(write: Write, tmp_path: Path) -> None:
+    study = load_study(write())
+    assert len(study.runs) == (2 + 2) * 2 * 2
+    run = study.runs[0]
+    assert describe(run) == "method AREA, algorithm.step_size 10, clock.delay.spread 0, seed 0"
+    assert type(run.job.algorithm).__name__ == "Area"
+    assert (run.job.algorithm.step_size, run.job.seed) == (10, 0)
+    assert run.job.stop.time == 1
+    assert run.path.parent == tmp_path / "out" / "small"
+    assert run.path.name == f"small-AREA-10-0-0-{run.identity}.h5"
+    last = study.runs[-1]
+    assert type(last.job.algorithm).__name__ == "FedAvg"
+    assert (last.job.algorithm.step_size, last.job.clock.delay.spread, last.job.seed) == (1, 5, 1)
+    assert len({run.identity for run in study.runs}) == len({run.path for run in study.runs}) == len(study.runs)
+
+
+def test_an_identity_is_that_of_the_resolved_job(write: Write) -> None:
+    """A larger study, other names of it or of its labels, and defaults that are spelled out leave it as it is."""
+    before = {run.identity for run in load_study(write()).runs}
+    spelled = ("{name: area, trigger: {every: 2}}", "{name: area, trigger: {every: 2}, reply: before}")
+    larger = load_study(write("", ("name: small", "name: larger"), ("trials: 2", "trials: 3"), spelled,
+                              ("AREA: ", "Ours: ")))  # fmt: skip
+    assert before < {run.identity for run in larger.runs}
+    other = load_study(write("set: {stop.time: 2}\n"))
+    assert not before & {run.identity for run in other.runs}
+
+
+def test_overrides(write: Write, tmp_path: Path) -> None:
+    path = write("set: {stop.time: 2}\n")
+    study = load_study(
+        path, ["trials=[7]", f"output={tmp_path}/else", "set.stop.time=3", "axes.clock.delay.spread=[1]"]
+    )
+    assert len(study.runs) == 4
+    assert {(run.seed, run.job.stop.time, run.job.clock.delay.spread) for run in study.runs} == {(7, 3, 1)}
+    assert study.folder == tmp_path / "else"
+
+
+def test_trials_may_vary_more_than_the_seed(write: Write) -> None:
+    study = load_study(write("", ("trials: 2", "trials: {seeds: [4, 9], vary: [problem.partition.seed]}")))
+    assert {(run.job.seed, run.job.problem.partition.seed) for run in study.runs} == {(4, 4), (9, 9)}
+
+
+def test_exclude_and_budget(write: Write) -> None:
+    study = load_study(write("exclude: [{method: AREA, clock.delay.spread: 5}, {algorithm.step_size: 0.1}]\n"))
+    assert [describe(run) for run in study.runs if run.seed == 0] == [
+        "method AREA, algorithm.step_size 10, clock.delay.spread 0, seed 0",
+        "method AREA, algorithm.step_size 100, clock.delay.spread 0, seed 0",
+        "method FedAvg, algorithm.step_size 1, clock.delay.spread 0, seed 0",
+        "method FedAvg, algorithm.step_size 1, clock.delay.spread 5, seed 0",
+    ]
+    some = load_study(write("budget: 3\n"))
+    assert len(some.runs) == 3 * 2
+    assert {run.identity for run in some.runs} < {run.identity for run in load_study(write()).runs}
+    assert [run.identity for run in load_study(write("budget: 3\n")).runs] == [run.identity for run in some.runs]
+    assert len(load_study(write("budget: 99\n")).runs) == 16
+
+
+WRONG = [
+    ("name: a/b\n", "name: small\n", "name=a/b: letters, digits"),
+    ("", "name: small\n", "name=???: required"),
+    ("", "job: base.yaml\n", "job=???: required"),
+    ("job: bsae.yaml", "job: base.yaml", "bsae.yaml: no such file"),
+    ("job: [a]", "job: base.yaml", "job="),
+    ("axis:", "axes:", "axis="),
+    ("axes: 3\nset:", "axes:", "axes=3: axes by name"),
+    ("clock.delay.spraed: [0, 5]", "clock.delay.spread: [0, 5]", "clock.delay.spraed=0: no such key; the nearest is"),
+    ("clock.delay.spread: []", "clock.delay.spread: [0, 5]", "axes.clock.delay.spread=[]: at least one value"),
+    ("clock.delay.spread: [0, x]", "clock.delay.spread: [0, 5]", "clock.delay.spread=x: a number"),
+    ("clock.delay.spread: [0, 0]", "clock.delay.spread: [0, 5]", "runs that differ; these two are the same job"),
+    ("trials: 0", "trials: 2", "trials=0: a number of trials of at least 1"),
+    ("trials: [0, 0]", "trials: 2", "trials=[0, 0]: seeds that differ"),
+    ("trials: []", "trials: 2", "trials=[]: at least one seed"),
+    ("trials: [-1]", "trials: 2", "trials.seeds"),
+    ("trials: x", "trials: 2", "trials=x: "),
+    ("", "trials: 2", "trials=???: required"),
+    ("trials: {seeds: 2, vary: [problem.partition.sede]}", "trials: 2", "problem.partition.sede=0: no such key"),
+    ("trials: 2\nexclude: [{methd: AREA}]", "trials: 2", "exclude[0].methd=AREA: no such axis; the nearest is method"),
+    ("trials: 2\nexclude: [{method: X}]", "trials: 2", "labels that a combination of the axes has; none has"),
+    ("trials: 2\nexclude: [3]", "trials: 2", "exclude[0]=3: labels by axis"),
+    ("trials: 2\nexclude: {}", "trials: 2", "exclude={}: a list of labels by axis"),
+    ("trials: 2\nset: {stop.tiem: 3}", "trials: 2", "stop.tiem=3: no such key; the nearest is stop.time"),
+    ("trials: 2\nselect: {over: step_sise}", "trials: 2", "select.over=step_sise: one of method, algorithm.step_size"),
+    ("trials: 2\nselect: {over: method, by: loss}", "trials: 2", "select.by=loss: one of train_loss"),
+    ("trials: 2\nselect: {over: method, rule: largest-finite}", "trials: 2", "numbers to select from; method has AREA"),
+    ("trials: 2\nselect: {over: method, seeds: [0, 1]}", "trials: 2", "some, not all, of the trials' seeds"),
+    ("trials: 2\nselect: {over: method, seeds: [5]}", "trials: 2", "some, not all, of the trials' seeds"),
+    ("trials: 2\nbudget: 0", "trials: 2", "budget=0: an integer of at least 1"),
+    ("trials: 2\nretries: -1", "trials: 2", "retries=-1: an integer of at least 0"),
+    ("trials: 2\nouput: x", "trials: 2", "ouput=x: no such key; the nearest is output"),
+    ("name: small\nname: b", "name: small", "duplicate key name"),
+]
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "says"), WRONG, ids=[f"{new or 'no'} {old}".split("\n")[0] for new, old, _ in WRONG]
+)
+@pytest.mark.parametrize("options", [["--dry-run"], []], ids=["dry", "run"])
+def test_wrong(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], new: str, old: str, says: str, options: list[str]
+) -> None:
+    assert main(["sweep", str(write("", (old, new))), *options]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.startswith("mpifl: ") and err.count("\n") == 1
+    assert says in err, err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "sweep='': a STUDY.yaml first, then key=value"),
+        ("no.yaml", "study=no.yaml: no such file"),
+        ("{study} other.yaml", "sweep=other.yaml: key=value after the STUDY.yaml"),
+        ("{study} --processes 0", "argument --processes: 0: an integer of at least 1"),
+        ("{study} --processes=two", "argument --processes: two: an integer of at least 1"),
+        ("{study} output=${{seed}}", "output=${seed}: a folder; of ${...} it knows ${name} alone"),
+        ("{study} trials", "sweep=trials: key=value after the STUDY.yaml"),
+        ("{study} output={study}", "a folder"),
+    ],
+)
+def test_wrong_command_lines(write: Write, capsys: pytest.CaptureFixture[str], line: str, says: str) -> None:
+    assert main(["sweep", *line.format(study=write()).split()]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1
+    assert says in err, err
+
+
+def test_load_study_raises_what_the_command_prints(write: Write) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_study(write("", ("job: base.yaml", "job: none.yaml")))

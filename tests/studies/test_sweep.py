@@ -1,0 +1,268 @@
+"""A sweep runs what is missing, whatever interrupted it before; show and report tell what there is."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mpifl
+from mpifl.analysis.trials import Group, Trial, load_trial
+from mpifl.cli import main
+from mpifl.studies.index import INDEX, Index
+from mpifl.studies.select import describe_selection, select_groups
+from mpifl.studies.study import Select, Study, load_study
+from mpifl.studies.sweep import dry_run, format_duration, sweep
+from tests.studies.conftest import BASE, STUDY
+
+Write = Callable[..., Path]
+TWO = (
+    "    FedAvg: {algorithm: {name: fedavg, cohort: 3}, algorithm.step_size: [0.1, 1]}\n  clock.delay.spread: [0, 5]\n",
+    "",
+)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The model and the rows of every run file, by its name."""
+    found = {}
+    for path in sorted(folder.glob("*.h5")):
+        with mpifl.open_run(path) as run:
+            rows = run.updates.to_numpy(), run.evaluations.drop(columns="age").to_numpy(), run.aggregations.to_numpy()
+            found[path.name] = b"".join(np.ascontiguousarray(each).tobytes() for each in (run.model, *rows))
+    return found
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of four completed runs: its file, beside the folder `out`."""
+    folder = tmp_path_factory.mktemp("swept")
+    (folder / "base.yaml").write_text(BASE)
+    study = STUDY.replace("  clock.delay.spread: [0, 5]\n", "").replace("trials: 2", "trials: 1")
+    select = "select: {over: algorithm.step_size, by: test_accuracy, rule: max}\n"
+    (folder / "study.yaml").write_text(f"{study}output: {folder}/out\n{select}")
+    assert sweep(load_study(folder / "study.yaml"), 2).counts() == {"completed": 4}
+    return folder / "study.yaml"
+
+
+@pytest.fixture
+def copied(swept: Path, tmp_path: Path) -> Study:
+    """The same in a folder of its own."""
+    shutil.copytree(swept.parent / "out", tmp_path / "copy")
+    return load_study(swept, [f"output={tmp_path}/copy"])
+
+
+def test_a_study_runs_and_grows(write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Same numbers as single runs; what is there is not run again; what does not belong is named."""
+    study = load_study(write("", TWO))
+    assert "4 of 4 runs to do on 2 processes, time unknown" in dry_run(study, 2)
+    assert not study.folder.exists()
+    lines: list[str] = []
+    index = sweep(study, 2, lines.append)
+    assert [entry.status for entry in index.entries.values()] == ["completed"] * 4
+    assert lines[-1] == "small: 4 of 4 runs completed"
+    assert len(lines) == 4
+    alone = mpifl.run(study.runs[0].job, output=str(tmp_path / "alone.h5"))
+    with alone, mpifl.open_run(study.runs[0].path) as run:
+        np.testing.assert_array_equal(alone.model, run.model)
+        assert alone.updates.equals(run.updates)
+    before = {path: path.stat().st_mtime_ns for path in study.folder.glob("*.h5")}
+    larger = load_study(write("", TWO, ("trials: 2", "trials: [1, 2]")))
+    assert "2 of 4 runs to do on 1 process, about " in dry_run(larger, 1)
+    sweep(larger, 1)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert len(list(study.folder.glob("*.h5"))) == 6
+    assert "2 run files do not belong to the study as it is now: small-AREA-10-0" in caplog.text
+
+
+@pytest.mark.parametrize("text", [None, "", "{", '{"runs": [3]}'])
+def test_a_lost_index_is_made_anew(copied: Study, text: str | None) -> None:
+    stored = json.loads((copied.folder / INDEX).read_text())
+    (copied.folder / INDEX).unlink()
+    if text is not None:
+        (copied.folder / INDEX).write_text(text)
+    assert sweep(copied, 1).counts() == {"completed": 4}
+    assert json.loads((copied.folder / INDEX).read_text()) == stored
+
+
+def test_failed_runs_are_tried_again_and_reported(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step so large that every update is refused: the run fails as often as it may, the others complete."""
+    path = write("", TWO, ("[10, 100]", "[10, 1.0e+30]"), ("trials: 2", "trials: 1"))
+    assert main(["sweep", str(path), "--processes", "1"]) == 3
+    out, err = capsys.readouterr()
+    assert "1 of 2 runs completed, 1 failed" in out
+    assert out.count("all clients are lost") == 1
+    assert "1 of 2 runs of the study failed" in err
+    study = load_study(path)
+    entries = list(Index(study).entries.values())
+    assert [(entry.status, entry.attempts) for entry in entries] == [("completed", 0), ("failed", 2)]
+    assert "refused" in entries[1].error
+    assert main(["show", str(study.folder)]) == 0
+    out = capsys.readouterr().out
+    assert "2 runs: 1 completed, 1 failed" in out
+    assert "all clients are lost" in out
+    assert main(["sweep", str(path), "retries=3", "--processes", "1"]) == 3
+    assert [entry.attempts for entry in Index(study).entries.values()] == [0, 4]
+    capsys.readouterr()
+    assert main(["report", str(path)]) == 0
+    assert "1 of the study's 2 runs are missing here: 1 failed." in capsys.readouterr().out
+
+
+def test_two_sweeps_at_once(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    import fcntl
+
+    path = write("", TWO)
+    folder = load_study(path).folder
+    folder.mkdir(parents=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(["sweep", str(path)]) == 2
+    assert "a study that is not running; another process runs it now" in capsys.readouterr().err
+    assert not list(folder.glob("*.h5"))
+
+
+def test_a_damaged_run_file_is_made_anew(copied: Study) -> None:
+    whole = contents(copied.folder)
+    copied.runs[1].path.write_bytes(copied.runs[1].path.read_bytes()[:3000])
+    copied.runs[2].path.write_bytes(copied.runs[3].path.read_bytes())  # undamaged, but of another job
+    assert Index(copied).counts() == {"completed": 2, "interrupted": 2}
+    sweep(copied, 1)
+    assert contents(copied.folder) == whole
+
+
+def _sweep(path: Path) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "mpifl", "sweep", str(path), "--processes", "2"]
+    return subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+LONGER = ("trials: 2", "trials: 10")
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.long)])
+def test_a_sweep_that_is_killed_continues(write: Write, tmp_path: Path, kills: int) -> None:
+    """The whole process group is killed at random instants; the numbers are those of a sweep that never was."""
+    rng = random.Random(kills)
+    path = write("", LONGER) if kills > 2 else write("", TWO)
+    study = load_study(path)
+    completed: dict[str, int] = {}  # file -> time of its completion
+    for _ in range(kills):
+        process = _sweep(path)
+        time.sleep(rng.uniform(1.0, 4.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for entry, run in zip(Index(study).entries.values(), study.runs, strict=True):
+            if entry.status == "completed":
+                begun = completed.setdefault(entry.file, run.path.stat().st_mtime_ns)
+                assert begun == run.path.stat().st_mtime_ns, "a completed run was run again"
+    assert _sweep(path).wait(300) == 0
+    other = load_study(path, [f"output={tmp_path}/whole"])
+    sweep(other, 2)
+    assert contents(study.folder) == contents(other.folder)
+    assert Index(study).counts() == {"completed": len(study.runs)}
+
+
+def test_a_signal_ends_a_sweep_and_it_continues(write: Write) -> None:
+    path = write("set: {stop.time: 300, checkpoint.every: 1}\n", TWO)
+    process = _sweep(path)
+    study = load_study(path)
+    deadline = time.monotonic() + 60
+    while not list(study.folder.glob("*.ckpt/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    counts = Index(study).counts()
+    assert counts["interrupted"] >= 1
+    assert not counts["running"]
+
+
+# -- selection ---------------------------------------------------------------------------------------------------------
+def group(step: float, losses: list[list[float]], method: str = "AREA") -> Group:
+    import pandas as pd
+
+    frames = [pd.DataFrame({"time": range(len(row)), "train_loss": row}) for row in losses]
+    trials = [Trial(Path(), "completed", "virtual", {}, frame, 1.0, 0.0, 1, k) for k, frame in enumerate(frames)]
+    return Group({"method": method, "step_size": step}, trials)
+
+
+GROUPS = [
+    group(1, [[3, 2, 1.0], [3, 2, 2.0]]),  # last: mean 1.5
+    group(10, [[3, 0.1, 1.5], [3, 0.1, 1.25]]),  # last: mean 1.375, best: 0.1
+    group(100, [[3, 9, 0.5], [3, 9, np.inf]]),
+    group(1, [[5, 5, 5.0], [5, 5, 5.0]], "FedAvg"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps"),
+    [
+        ({}, [10, 1]),
+        ({"rule": "max"}, [1, 1]),
+        ({"at": "best"}, [10, 1]),
+        ({"at": "best", "rule": "max"}, [100, 1]),  # 0.5 and 3: their mean is above 1.5
+        ({"rule": "largest-finite"}, [10, 1]),
+        ({"rule": "largest-finite", "count": 2}, [1, 10, 1]),
+        ({"count": 9}, [1, 10, 1]),
+        ({"seeds": [0]}, [100, 1]),  # the trial of seed 1, which is not finite, is reported and does not decide
+        ({"seeds": [1]}, [10, 1]),
+    ],
+)
+def test_selection(rule: dict[str, object], steps: list[float]) -> None:
+    select = Select(over="algorithm.step_size", **rule)  # type: ignore[arg-type]
+    found = select_groups(GROUPS, select)
+    assert [each.labels["step_size"] for each in found] == steps
+    expected = {0, 1} if select.seeds is None else {0, 1} - set(select.seeds)
+    assert {trial.seed for each in found for trial in each.trials} == expected
+
+
+def test_the_rule_is_told() -> None:
+    told = describe_selection(Select(over="algorithm.step_size", rule="largest-finite", count=2, seeds=[0, 1]))
+    assert told == (
+        "Selected for each row: of algorithm.step_size the largest 2 values with a finite mean train_loss at the last "
+        "evaluation (over seeds 0, 1; the other seeds are reported)."
+    )
+
+
+def test_a_report_shows_what_is_selected(swept: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    last: dict[str, dict[float, float]] = {"AREA": {}, "FedAvg": {}}
+    for run in load_study(swept).runs:
+        accuracy = load_trial(run.path).last("test_accuracy")
+        last[run.labels["method"]][run.labels["algorithm.step_size"]] = accuracy
+    assert main(["report", str(swept), "--out", str(tmp_path / "report")]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines() if line.startswith(("AREA ", "FedAvg "))]
+    assert [row[0] for row in rows] == ["AREA", "FedAvg"]
+    for row in rows:
+        step = max(last[row[0]], key=lambda step: last[row[0]][step])
+        assert (float(row[1]), row[2], row[3]) == (step, "1", f"{100 * last[row[0]][step]:.2f}")
+    assert "with the largest mean test_accuracy at the last evaluation (over all trials)" in out
+    assert (tmp_path / "report" / "accuracy.pdf").stat().st_size > 1000
+    assert "with the largest mean test_accuracy" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_show_a_folder(swept: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["show", str(swept.parent / "out")]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1].endswith("4 runs: 4 completed")
+    assert out.splitlines()[0].split()[:3] == ["file", "method", "algorithm.step_size"]
+    assert main(["show", str(tmp_path)]) == 2
+    assert "a RUN.h5, or a folder with run files" in capsys.readouterr().err
+    assert main(["report", str(swept.parent / "out")]) == 0
+    assert capsys.readouterr().out.count("fedavg") >= 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (200.2, "3 min 20 s"), (7500, "2 h 5 min"), (3600, "1 h 0 min")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
