@@ -180,9 +180,8 @@ def _report(args: argparse.Namespace) -> None:
         print(report_study(load_study(path, overrides), args.out))
         return
     from mpifl.analysis.report import report
-    from mpifl.analysis.run import find_runs
 
-    print(report(find_runs(args.arguments), args.out))
+    print(report(args.arguments, args.out))
 
 
 def _sweep(args: argparse.Namespace) -> None:
@@ -272,7 +271,7 @@ COMMANDS = {
     ),
     "report": Command(
         _report,
-        "RUN.h5 ...",
+        "RUN.h5|FOLDER ...",
         "tables and figures of runs",
         {"--out": {"metavar": "DIR", "type": Path, "help": "the folder to write them to"}},
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from mpifl.analysis.run import find_runs
 from mpifl.analysis.tables import format_csv, format_table, table_notes
 from mpifl.analysis.trials import Group, group_trials, load_trial
 from mpifl.errors import ConfigError
@@ -15,12 +16,13 @@ FORMATS = ("md", "csv", "png", "pdf")
 def report(paths: Sequence[str | Path], out: str | Path | None = None, formats: Sequence[str] = FORMATS) -> str:
     """The table for the terminal; with `out`, also report.md, report.csv, accuracy.* and loss.* in that folder.
 
-    Trials are grouped by what differs in their configurations, seeds and names aside. Runs that are running, were
-    killed or failed are included as they are, and marked. Raises ConfigError for a file that cannot be read or written.
+    `paths` are run files, patterns and folders. Trials are grouped by what differs in their configurations, seeds and
+    names aside. Runs that are running, were killed or failed are included as they are, and marked. Raises ConfigError
+    for a file that cannot be read or written.
     """
     if not paths:
         raise ConfigError("run files", "none", "at least one")
-    return report_groups(group_trials(load_trial(path) for path in dict.fromkeys(map(Path, paths))), out, formats)
+    return report_groups(group_trials(load_trial(path) for path in find_runs(paths)), out, formats)
 
 
 def report_groups(

@@ -93,7 +93,7 @@ def format_summary(run: Run) -> str:
         facts["staleness"] = f"mean {updates.staleness.mean():.4g}, max {updates.staleness.max()}"
     if len(clients):
         counts = clients.updates
-        facts["updates a client"] = f"min {counts.min()}, median {counts.median():.6g}, max {counts.max()}"
+        facts["updates per client"] = f"min {counts.min()}, median {counts.median():.6g}, max {counts.max()}"
         if (clients.state != "live").any():
             facts["client states"] = ", ".join(f"{n} {state}" for state, n in clients.state.value_counts().items())
     if personal := format_personal_accuracy(run.evaluations):
@@ -101,9 +101,13 @@ def format_summary(run: Run) -> str:
     every = (run.config.get("evaluate") or {}).get("every")
     if overload := describe_overload(run.evaluations.age.max(), every, attrs.get("ranks") == 1):
         facts["overload"] = overload
-    for name, unit in (("wall_seconds", "s"), ("server_cpu_share", "of wall time"), ("peak_rss_mb", "MiB")):
+    for title, name, unit in (
+        ("wall time", "wall_seconds", "s"),
+        ("CPU time of rank 0", "server_cpu_share", "of wall time"),
+        ("memory of rank 0", "peak_rss_mb", "MiB at most"),
+    ):
         if not math.isnan(attrs.get(name, math.nan)):
-            facts[name.replace("_", " ")] = f"{attrs[name]:.4g} {unit}"
+            facts[title] = f"{attrs[name]:.4g} {unit}"
     width = max(map(len, facts))
     parts = ["\n".join(f"{key:<{width}}  {value}" for key, value in facts.items() if value != "")]
     parts += [text for text in (format_evaluations(run.evaluations), format_events(run.events)) if text]

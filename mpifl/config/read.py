@@ -73,7 +73,20 @@ def load(
         set_key(values, *parse_override(override))
     values |= _plain(keys or {})
     resolved = _resolved(values)
-    return job_from_dict({"output": f"results/{resolved.get('name')}.h5", **resolved})
+    try:
+        return job_from_dict({"output": f"results/{resolved.get('name')}.h5", **resolved})
+    except ConfigError as error:
+        raise _left_over(error, dict(map(parse_override, overrides))) from None
+
+
+def _left_over(error: ConfigError, overrides: Mapping[str, Any]) -> ConfigError:
+    """The error, with a hint if it is about an option of the file, and an override names another class."""
+    section = error.key.rpartition(".")[0]
+    name = overrides.get(f"{section}.name")
+    if name is None or any(f"{error.key}.".startswith(f"{key}.") for key in overrides):
+        return error
+    hint = f"{section}={name} replaces the whole section, {section}.name={name} only its name"
+    return ConfigError(error.key, error.value, f"{error.expected} ({hint})")
 
 
 def _plain(value: Any) -> Any:

@@ -258,13 +258,22 @@ def test_the_axes_of_an_accuracy_figure(tmp_path: Path) -> None:
 
 
 def test_report_errors(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="run file"):
-        report([tmp_path / "none.h5"])
+    for missing in ("none.h5", "*.h5", ""):
+        with pytest.raises(ConfigError, match="a run file, a pattern or a folder with run files"):
+            report([tmp_path / missing])
     with pytest.raises(ConfigError, match="at least one"):
         report([])
     path = run_file(tmp_path / "a.h5", [0.5])
     with pytest.raises(ConfigError, match=r"^out="):
         report([path], path / "below")
+
+
+def test_a_report_of_a_folder_or_a_pattern(tmp_path: Path) -> None:
+    for seed in range(2):
+        run_file(tmp_path / f"{seed}.h5", [0.5, 0.25 + seed / 2], seed=seed)
+    texts = {report([where]) for where in (tmp_path, tmp_path / "*.h5", tmp_path / "[01].h5")}
+    (text,) = texts
+    assert "50.00 (25.00-75.00)" in text and text == report([tmp_path / "0.h5", tmp_path / "1.h5", tmp_path])
 
 
 def page(path: Path, **options: Any) -> str:
@@ -279,14 +288,14 @@ def test_show_by_hand(tmp_path: Path) -> None:
     facts = {key: value.strip() for key, value in facts.items()}
     assert facts["status"] == "completed" and facts["algorithm"] == "area" and facts["clients"] == "2"
     assert facts["updates"] == "4 in 2 s, 2 a second" and facts["staleness"] == "mean 1.5, max 3"
-    assert facts["updates a client"] == "min 1, median 2, max 3"
+    assert facts["updates per client"] == "min 1, median 2, max 3"
     assert "evaluations (12 of 30)" in text and "0.7250" in text and "personal" not in text
 
 
 def test_show_personal_accuracies(tmp_path: Path) -> None:
     """Quartiles of the last evaluation among the facts; mean and best of each one in the table, under short lines."""
     text = page(run_file(tmp_path / "a.h5", [0.5, 0.5], personal=[0.75, 0.625]))
-    assert "personal accuracy  mean 0.6250, quartiles 0.5250, 0.6250, 0.6750, best mean 0.7500\n" in text
+    assert "personal accuracy   mean 0.6250, quartiles 0.5250, 0.6250, 0.6750, best mean 0.7500\n" in text
     first, second, third, _, *rows = text.partition("evaluations\n")[2].splitlines()
     assert first.split()[-3:] == ["test_accuracy", "personal", "personal"]
     assert second.split() == ["accuracy"] * 2 and third.split() == ["mean", "best"]

@@ -40,6 +40,11 @@ WRONG = [
         "algorithm.cohort=4",
         "area has no cohort: it is asynchronous; methods with rounds have it: apfl, f-svrg, fedavg and 5 others",
     ),
+    (
+        "algorithm.name=fedavg",
+        "algorithm.trigger={'every': 2}",
+        "and fedbuff (algorithm=fedavg replaces the whole section, algorithm.name=fedavg only its name)",
+    ),
     ("algorithm.rule=replace", "algorithm.rule=replace", "area has no rule; async-fedavg has it"),
     (
         "algorithm={name: asypfl, cohort: 4}",
