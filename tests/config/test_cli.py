@@ -22,7 +22,7 @@ WRONG = [
     ("shwo", "command=shwo: .*did you mean show"),
     ("resume", "resume='': one RUN.h5"),
     ("resume a.h5 b.h5", "resume=a.h5 b.h5: one RUN.h5"),
-    ("resume x.h5", "run file=x.h5: a file that can be read"),
+    ("resume x.h5", "resume=x.h5: a run file that can be read, or a complete checkpoint in x.ckpt"),
     ("--frobnicate", "command=--frobnicate: one of"),
     ("run", "run='': a JOB.yaml first"),
     ("run seed=3", "run=seed=3: a JOB.yaml first"),
