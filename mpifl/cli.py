@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from mpifl import __version__, api
 from mpifl.errors import ConfigError, RunFailed
+from mpifl.untrusted import printable
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -44,15 +45,28 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
         except ConfigError:  # `_print_end` has printed it
             return 2
         except (Exception, SystemExit, GeneratorExit):  # in one process: under MPI all ranks have been ended
-            print(f"rank 0 on {socket.gethostname()}:\n{traceback.format_exc()}", end="", file=sys.stderr, flush=True)
+            text = printable(f"rank 0 on {socket.gethostname()}:\n{traceback.format_exc()}", lines=True)
+            print(text, end="", file=sys.stderr, flush=True)
             return 3
+
+
+class _Printable(logging.Formatter):
+    """Escapes what a terminal would act on: messages quote files and other ranks."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), lines=True)
+
+
+def _print(text: str, end: str = "\n") -> None:
+    """Prints a command's result, which quotes files."""
+    print(printable(text, lines=True), end=end, flush=True)
 
 
 @contextmanager
 def _log_to_stderr() -> Iterator[None]:
     """Prints what the package logs."""
     log, handler = logging.getLogger("mpifl"), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("mpifl: %(message)s"))
+    handler.setFormatter(_Printable("mpifl: %(message)s"))
     log.addHandler(handler)
     try:
         yield
@@ -80,7 +94,7 @@ def _print_end(end: Outcome | ConfigError) -> None:
         print(f"mpifl: {end}", file=sys.stderr)
     elif end.summary:
         with _closed_pipe_is_no_error():
-            print(end.summary, flush=True)
+            _print(end.summary)
 
 
 @contextmanager
@@ -134,7 +148,7 @@ def _run(args: argparse.Namespace) -> api.Task:
 
 
 def _check(args: argparse.Namespace) -> None:
-    print(api.job_yaml(_load("check", args.arguments), args.data), end="")
+    _print(api.job_yaml(_load("check", args.arguments), args.data), end="")
 
 
 def _replay(args: argparse.Namespace) -> api.Task:
@@ -156,17 +170,17 @@ def _show(args: argparse.Namespace) -> None:
     if (folder := Path(args.arguments[0])).is_dir():
         from mpifl.studies.index import show_folder
 
-        print(show_folder(folder))
+        _print(show_folder(folder))
         return
     from mpifl.analysis.show import show
 
-    show(Path(args.arguments[0]), args.follow)
+    show(Path(args.arguments[0]), args.follow, _print)
 
 
 def _verify(args: argparse.Namespace) -> None:
     if len(args.arguments) != 1:
         raise ConfigError("verify", " ".join(args.arguments) or "''", "one RUN.h5")
-    print(api.verify_file(Path(args.arguments[0]), args.replay, args.trust))
+    _print(api.verify_file(Path(args.arguments[0]), args.replay, args.trust))
 
 
 def _report(args: argparse.Namespace) -> None:
@@ -177,11 +191,11 @@ def _report(args: argparse.Namespace) -> None:
         from mpifl.studies.select import report_study
         from mpifl.studies.study import load_study
 
-        print(report_study(load_study(path, overrides), args.out))
+        _print(report_study(load_study(path, overrides), args.out))
         return
     from mpifl.analysis.report import report
 
-    print(report(args.arguments, args.out))
+    _print(report(args.arguments, args.out))
 
 
 def _sweep(args: argparse.Namespace) -> None:
@@ -191,10 +205,10 @@ def _sweep(args: argparse.Namespace) -> None:
 
     study = load_study(path, overrides)
     if args.dry_run:
-        print(dry_run(study, args.processes))
+        _print(dry_run(study, args.processes))
         return
     index = sweep(study, args.processes, print_progress())
-    print(final_line(index), flush=True)
+    _print(final_line(index))
     if failed := index.counts()["failed"]:
         raise RunFailed(f"{failed} of {len(index.entries)} runs of the study failed")
 
@@ -203,12 +217,12 @@ def _list(args: argparse.Namespace) -> None:
     from mpifl.config.listing import KINDS, overview
 
     if not args.arguments:
-        print(overview())
+        _print(overview())
         return
     kind, *names = args.arguments
     if kind not in KINDS or len(names) > 1:
         raise ConfigError("list", " ".join(args.arguments), f"one of {', '.join(KINDS)}, and perhaps one name")
-    print(KINDS[kind].show(names[0] if names else None))
+    _print(KINDS[kind].show(names[0] if names else None))
 
 
 class Command(NamedTuple):

@@ -8,6 +8,10 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mpifl.untrusted import printable
+
+MAX_LINE = 8000  # characters of an error: a value may be of any length
+
 
 class ConfigError(ValueError):
     """Bad input: command line, job, data or file. Printed as one line; the exit code is 2.
@@ -22,7 +26,7 @@ class ConfigError(ValueError):
 
     def __str__(self) -> str:
         text = f"{self.key}={self.value}: {self.expected}"
-        return " ".join(text.split())
+        return printable(" ".join(text.split()), most=MAX_LINE)
 
     def under(self, section: str) -> ConfigError:
         """The same error with its key placed inside `section`."""
@@ -54,6 +58,14 @@ def format_client_error(rank: int, error: BaseException) -> str:
     """The traceback of a client's error with its rank, host and process: several lines."""
     where = f"raised on rank {rank} on {socket.gethostname()} (process {os.getpid()}):\n"
     return where + "".join(traceback.format_exception(error)).rstrip()
+
+
+def place_of(cls: type, method: str) -> str:
+    """Where a class's method is, for errors: `mean.py:12, Mean.train`."""
+    function = getattr(cls, method)
+    code = getattr(function, "__code__", None)
+    file = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}, " if code else ""
+    return f"{file}{getattr(function, '__qualname__', f'{cls.__qualname__}.{method}')}"
 
 
 def first_and_last_line(text: str) -> str:

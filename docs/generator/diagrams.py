@@ -63,7 +63,12 @@ def packages() -> str:
         [("scheduling", "clocks, delays, schedule of events")],
         [("algorithms", "one file a method"), ("problems", "data, partitions, models, torch")],
         [("storage, memory, signals", "run file and checkpoints; where vectors live")],
-        [("objective, rng, errors, version, config.types", "plain types and helpers")],
+        [
+            (
+                "objective, rng, errors, version, config.types, untrusted, hdf5_checks",
+                "plain types, helpers, checks of files",
+            )
+        ],
     ]
     parts, y, width, height, gap = [], 10, 620, 56, 26
     above: list[float] = []  # centres of the boxes in the row above

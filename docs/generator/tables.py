@@ -233,7 +233,9 @@ def _table(rows: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split()).replace("<", "&lt;").replace("**", "\\*\\*")
+    """Text for a table's cell; outside backticks, where Markdown would read them, with <, | and * escaped."""
+    pieces = " ".join(text.replace("|", "\\|").split()).replace("<", "&lt;").split("`")
+    return "`".join(piece.replace("*", "\\*") if k % 2 == 0 else piece for k, piece in enumerate(pieces))
 
 
 def _summary(thing: Any) -> str:

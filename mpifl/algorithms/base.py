@@ -15,17 +15,18 @@ What a vector is, and which operations work on NumPy arrays and torch tensors al
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 
 from mpifl.algorithms.participation import CohortSampler, Reply, Trigger
 from mpifl.config.types import Config
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, place_of
 from mpifl.objective import Objective, Vector, from_numpy, to_numpy
 
 
@@ -54,6 +55,14 @@ class State(SimpleNamespace):
                 value = _on_host(value)
                 saved[f"{name}{_type_suffix(name, value)}"] = np.asarray(value)
         return saved
+
+    def check(self) -> None:
+        """Raises TypeError for a value that `save` does not take; copies nothing."""
+        for name, value in vars(self).items():
+            values = list(value.values()) if isinstance(value, dict) else [value]
+            _type_suffix(name, *(v for v in values if not hasattr(v, "cpu")))
+            if isinstance(value, dict) and not all(isinstance(key, int | np.integer) for key in value):
+                raise TypeError(f"state {name} is a dict whose keys are not client numbers")
 
     @classmethod
     def load(cls, saved: Mapping[str, np.ndarray], x: Vector | None = None) -> State:
@@ -102,6 +111,24 @@ def _restore(value: np.ndarray, suffixes: Sequence[str], x: Vector | None) -> An
     if not value.ndim and not suffixes:
         return value.item()
     return value.copy() if x is None else from_numpy(value.copy(), like=x)
+
+
+def checked_state(algorithm: Algorithm, rule: str, state: Any) -> State:
+    """The state that `init_server` or `init_client` has returned.
+
+    Raises ConfigError("name", ...) where it is no State, or one that checkpoints cannot store.
+    """
+    cls = type(algorithm)
+    try:
+        if not isinstance(state, State):
+            raise TypeError(f"returned a {type(state).__name__}")
+        if rule == "init_server" and not hasattr(state, "x"):
+            raise TypeError("set no x, the global model")
+        state.check()
+    except TypeError as error:
+        expected = f"a State of arrays, numbers and dicts of them by client; {place_of(cls, rule)}: {error}"
+        raise ConfigError("name", f"{cls.__module__}:{cls.__qualname__}", expected) from None
+    return state
 
 
 class Message(NamedTuple):
@@ -194,7 +221,7 @@ class Algorithm(Config):
     Attributes:
         vectors_up: The largest number of (d,) vectors in an update.
         vectors_down: The largest number of (d,) vectors in a message.
-        pace: Whether the method is asynchronous, works in rounds (synchronous), or has an option for it; for errors.
+        pace: "asynchronous"; "synchronous", it works in rounds; or "either". Errors about options mention it.
         personal_models: Whether each client has a model of its own.
         increment_of: Empty, or one entry for each of `vectors_up`: the name of the vector of the client's state whose
             increment that vector of an update is, if the server's state depends on the sum of these increments;
@@ -203,7 +230,7 @@ class Algorithm(Config):
 
     vectors_up: ClassVar[int] = 1
     vectors_down: ClassVar[int] = 1
-    pace: ClassVar[Literal["asynchronous", "synchronous", "either"]] = "asynchronous"
+    pace: ClassVar[str] = "asynchronous"
     personal_models: ClassVar[bool] = False
     increment_of: ClassVar[tuple[str, ...]] = ()
 
@@ -237,6 +264,7 @@ class Algorithm(Config):
             raise ConfigError("trigger.bernoulli", trigger.bernoulli, text)
 
     # -- server side ---------------------------------------------------------------------------------------------------
+    @abstractmethod
     def init_server(self, x0: Vector, clients: Clients) -> State:
         """The server's state before the first message. `state.x` is the global model, (d,); x0 must be copied."""
         raise NotImplementedError
@@ -244,10 +272,12 @@ class Algorithm(Config):
     def begin_round(self, server: State, members: list[int]) -> None:
         """Called when a synchronous round starts, before its messages; a client drawn twice is listed twice."""
 
+    @abstractmethod
     def message(self, server: State, i: int) -> Message:
         """The next message to client i."""
         raise NotImplementedError
 
+    @abstractmethod
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         """Processes one update of client i.
 
@@ -259,6 +289,7 @@ class Algorithm(Config):
         """
         raise NotImplementedError
 
+    @abstractmethod
     def aggregate(self, server: State) -> None:
         """One global step; the version of the server goes up by 1."""
         raise NotImplementedError
@@ -305,6 +336,7 @@ class Algorithm(Config):
         """
         return State()
 
+    @abstractmethod
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         """One contact: processes a message, changes the client's state, and returns the update to send.
 

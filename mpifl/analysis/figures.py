@@ -51,7 +51,7 @@ def plot_groups(groups: Sequence[Group], name: str, ax: Axes | None, scale: floa
             "color": COLOURS[k % len(COLOURS)],
             "linestyle": STYLES[k // len(COLOURS) % len(STYLES)],
             "linewidth": 1.6,
-            "label": group.name,
+            "label": group.name.replace("$", r"\$"),  # else a formula
             "marker": "o" if len(curve) == 1 else None,
             **style,
         }

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifl.analysis.trials import Group, flatten, group_trials, load_trial
+from mpifl.analysis.trials import Group, flat_config, group_trials, load_trial
 from mpifl.errors import ConfigError
 from mpifl.storage import Run as RunFile
 from mpifl.storage import open_run
@@ -67,7 +67,7 @@ class Runs(RunTables):
         configs = []
         for path in self.paths:
             with open_run(path) as run:
-                configs.append(flatten(run.config))
+                configs.append(flat_config(run))
         keys = dict.fromkeys(key for config in configs for key in config if key not in OUTPUT_KEYS)
         differing = [key for key in keys if len({json.dumps(c.get(key), default=str) for c in configs}) > 1]
         stems = [path.stem for path in self.paths]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from tabulate import tabulate
 
 from mpifl.scheduling.overload import describe_overload
 from mpifl.storage import Run, open_run
+from mpifl.untrusted import parse_json, printable
 
 MAX_EVALUATIONS = 12  # evaluations printed at most
 MAX_EVENTS = 8  # events printed at most, the last ones
@@ -22,6 +22,7 @@ HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is taken for dea
 POLL_INTERVAL = 1.0  # s between two reads of a live run
 QUARTILES = ["personal_accuracy_q25", "personal_accuracy_median", "personal_accuracy_q75"]
 HIDDEN = [*QUARTILES, "age"]  # columns of the evaluations that are summarised instead
+MAX_VALUE = 1000  # characters printed of one fact
 MAX_TITLE_WIDTH = 15  # letters of a column's title in one line
 
 
@@ -40,14 +41,14 @@ def show(
         try:
             while run.status == "running":
                 if not is_alive(run):
-                    write(describe_status(run))
+                    write(printable(describe_status(run)))
                     return
                 time.sleep(period)
                 run.refresh()
                 for row in run.evaluations.iloc[shown:].drop(columns=HIDDEN).to_dict("records"):
                     write(format_evaluation(row))
                 shown = len(run.evaluations)
-            write(describe_status(run))
+            write(printable(describe_status(run)))
         except KeyboardInterrupt:
             write("")
 
@@ -74,7 +75,7 @@ def format_summary(run: Run) -> str:
     seconds = float(updates.time.iloc[-1]) if len(updates) else 0.0
     rate = f", {len(updates) / seconds:.6g} a second" if seconds > 0 else ""
     hosts = attrs.get("hosts") or "[]"
-    hosts = Counter(json.loads(hosts) if isinstance(hosts, str) else hosts)
+    hosts = Counter(parse_json(hosts) if isinstance(hosts, str) else hosts)
     facts = {
         "file": str(run.path),
         "status": describe_status(run),
@@ -109,7 +110,8 @@ def format_summary(run: Run) -> str:
         if not math.isnan(attrs.get(name, math.nan)):
             facts[title] = f"{attrs[name]:.4g} {unit}"
     width = max(map(len, facts))
-    parts = ["\n".join(f"{key:<{width}}  {value}" for key, value in facts.items() if value != "")]
+    shown = {key: printable(value, most=MAX_VALUE) for key, value in facts.items() if value != ""}
+    parts = ["\n".join(f"{key:<{width}}  {value}" for key, value in shown.items())]
     parts += [text for text in (format_evaluations(run.evaluations), format_events(run.events)) if text]
     return "\n\n".join(parts)
 
@@ -152,7 +154,7 @@ def format_events(frame: pd.DataFrame) -> str:
     lines = [f"events ({len(frame)})"]
     for when, kind, client, text in frame[["time", "kind", "client", "text"]].iloc[-MAX_EVENTS:].to_numpy():
         of_client = f" client {client}" if client >= 0 else ""
-        lines.append(f"{when:10.4g} s  {kind}{of_client}  {text}".rstrip())
+        lines.append(printable(f"{when:10.4g} s  {kind}{of_client}  {text}".rstrip()))
     return "\n".join(lines)
 
 

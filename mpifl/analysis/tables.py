@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from mpifl.analysis.trials import Group, format_value, unlike_conventions
+from mpifl.untrusted import printable
 
 NOTES = (
     "Accuracy and loss are those of each trial's last evaluation: mean (min-max) over the trials that have them.",
@@ -44,9 +46,9 @@ def format_conventions(unlike: Mapping[str, Mapping[str, Sequence[str]]]) -> str
 
 def format_table(groups: Sequence[Group], style: str = "simple") -> str:
     """Formats the table as text, in a format that tabulate knows ("simple", "github", ...)."""
-    rows = []
+    rows, quote = [], _markdown if style == "github" else str
     for group in groups:
-        row: dict[str, Any] = {key: format_value(value) for key, value in group.labels.items()}
+        row: dict[str, Any] = {quote(key): quote(format_value(value)) for key, value in group.labels.items()}
         row["trials"] = format_trials(group)
         row["accuracy %"] = format_range(100 * group.last("test_accuracy"), len(group.trials))
         for metric, title in PERSONAL.items() if has_personal_models(groups) else ():
@@ -62,6 +64,11 @@ def format_table(groups: Sequence[Group], style: str = "simple") -> str:
     return tabulate(rows, headers="keys", tablefmt=style, colalign=align, disable_numparse=True)
 
 
+def _markdown(text: str) -> str:
+    """The text of a table's cell in Markdown that is shown as it is: no column, markup, link or HTML."""
+    return re.sub(r"([\\`*\[\]<>|&$])", r"\\\1", text)
+
+
 def format_csv(groups: Sequence[Group]) -> str:
     """Formats the table as CSV, with all digits.
 
@@ -69,7 +76,8 @@ def format_csv(groups: Sequence[Group]) -> str:
     """
     rows = []
     for group in groups:
-        row: dict[str, Any] = {**group.labels, "trials": len(group.trials)}
+        labels = {key: printable(value) if isinstance(value, str) else value for key, value in group.labels.items()}
+        row: dict[str, Any] = {**labels, "trials": len(group.trials)}
         row["completed"] = sum(trial.status == "completed" for trial in group.trials)
         for metric in ("test_accuracy", "train_loss", "test_loss", *(PERSONAL if has_personal_models(groups) else ())):
             values = group.last(metric)

@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mpifl.storage import open_run
+from mpifl.errors import ConfigError
+from mpifl.storage import Run, open_run
+from mpifl.untrusted import printable
 
 # Keys that may differ between the trials of one group.
 NOT_COMPARED = ("seed", "name", "output", "overwrite", "evaluate.gradient")
 # Options that change what a step_size does, and whose defaults differ between methods.
 CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.reply")
+MAX_VALUE = 200  # characters of a value in tables and figures
+MAX_KEYS = 2000  # of a configuration; a job has some 100
 TARGET_ACCURACY = 0.80  # test accuracy that t_80 is the time of
 
 
@@ -111,13 +115,21 @@ def load_trial(path: str | Path) -> Trial:
             path=Path(path),
             status=run.status,
             clock=str(run.attrs.get("clock", "")),
-            config={key: value for key, value in flatten(run.config).items() if key not in NOT_COMPARED},
+            config={key: value for key, value in flat_config(run).items() if key not in NOT_COMPARED},
             evaluations=run.evaluations,
             rate=len(updates) / seconds if seconds > 0 else np.nan,
             staleness=float(updates.staleness.mean()) if len(updates) else np.nan,
             global_steps=len(run.aggregations),
             seed=int(run.attrs.get("seed", 0)),
         )
+
+
+def flat_config(run: Run) -> dict[str, Any]:
+    """The flat configuration of a run, keys without control characters. Raises ConfigError for too many keys."""
+    flat = {printable(key): value for key, value in flatten(run.config).items()}
+    if len(flat) > MAX_KEYS:
+        raise ConfigError("run file", run.path, f"a configuration of at most {MAX_KEYS} keys; this one has {len(flat)}")
+    return flat
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -159,10 +171,10 @@ def unlike_conventions(groups: Sequence[Group]) -> dict[str, dict[str, list[str]
 
 
 def format_value(value: Any) -> str:
-    """Formats a value of the configuration: 100 for 100.0, - for none."""
+    """Formats a value of the configuration: 100 for 100.0, - for none; control characters are escaped."""
     if value is None:
         return "-"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else printable(value, most=MAX_VALUE)
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:

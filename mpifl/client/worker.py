@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.algorithms.base import Algorithm, Message, State, Update
-from mpifl.errors import format_client_error
+from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state
+from mpifl.errors import format_client_error, inside, place_of
 from mpifl.memory import HOST, Memory
 from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
 from mpifl.storage.checkpoint import ClientSnapshot, UpdateSnapshot
@@ -45,9 +45,14 @@ class Worker:
         self.on_wait: Callable[[], None] = lambda: None  # called now and then while a device computes
         # most messages that are answered together
         self.batch_size = max(8, min(MAX_BATCH, BATCH_BYTES // x0.nbytes)) if train_batch else 1
-        self.states = {i: algorithm.init_client(x0, i) for i in objectives}
+        self.states = {i: self._first_state(i) for i in objectives}
         self.last_updates: dict[int, Update] = {}  # of clients that have had no message since
         self.errors: dict[int, str] = {}  # what clients raised
+
+    def _first_state(self, i: int) -> State:
+        """Client i's state before its first message. Raises ConfigError."""
+        with inside("algorithm"):
+            return checked_state(self._algorithm, "init_client", self._algorithm.init_client(self._x0, i))
 
     def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | ClientError]:
         """Trains several clients, at most `batch_size`, on a message each; returns their updates or errors."""
@@ -78,6 +83,10 @@ class Worker:
         try:
             getattr(self._objectives[i], "begin_round", lambda round: None)(message.round)
             update = self._algorithm.train(self.states[i], message, self._objectives[i])
+            if not isinstance(update, Update):
+                raise TypeError(
+                    f"{place_of(type(self._algorithm), 'train')} returned a {type(update).__name__}, not an Update"
+                )
             self.memory.wait(self.on_wait)
             refused, norm = self._check_update(i, update)
             compute, accuracy = time.perf_counter() - begin, nan
@@ -162,7 +171,7 @@ class Worker:
         self._objectives.update(objectives)
         for i in objectives:
             self.errors.pop(i, None)
-        self.states |= {i: self._algorithm.init_client(self._x0, i) for i in objectives}
+        self.states |= {i: self._first_state(i) for i in objectives}
 
     def add_failed_client(self, i: int, text: str) -> None:
         """Notes that client i could not be hosted: it answers its messages with this error."""

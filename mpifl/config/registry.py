@@ -12,6 +12,7 @@ from typing import Any
 from mpifl import algorithms, problems
 from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.participation import Trigger
+from mpifl.config.own_classes import check_class
 from mpifl.errors import ConfigError
 from mpifl.scheduling.delays import DELAYS, Delay
 
@@ -54,6 +55,7 @@ def import_class(name: str, base: type) -> type:
         raise ConfigError("name", name, f"an importable package.module:Class ({reason})") from error
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError("name", name, f"a subclass of {base.__module__}.{base.__qualname__}")
+    check_class(found, base)
     return found
 
 

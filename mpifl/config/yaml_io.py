@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from mpifl.untrusted import parse_yaml, printable
+
 FLOAT = re.compile(
     r"(?:[-+]?(\d[\d_]*\.[\d_]*([eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*([eE][-+]?\d+)?|\.(inf|Inf|INF))"
     r"|\.(nan|NaN|NAN))$"
@@ -36,6 +38,23 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True  # a list that is used twice is written twice
 
+    def analyze_scalar(self, scalar: str) -> Any:
+        analysis = super().analyze_scalar(scalar)
+        if not _is_printable(scalar):  # only double quotes have escapes
+            analysis.allow_flow_plain = analysis.allow_block_plain = analysis.allow_single_quoted = False
+            analysis.allow_block = False
+        return analysis
+
+    def write_double_quoted(self, text: str, split: bool = True) -> None:
+        self.allow_unicode = _is_printable(text)
+        super().write_double_quoted(text, split)
+        self.allow_unicode = True
+
+
+def _is_printable(text: str) -> bool:
+    """Whether the text changes neither the terminal nor the order of text; YAML itself forbids C0 and C1 only."""
+    return printable(text) == text
+
 
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag not in (FLOAT_TAG, DATE_TAG)]
@@ -46,8 +65,8 @@ for _class in (_Loader, _Dumper):
 
 
 def parse(text: str) -> Any:
-    """The content of a YAML text. Raises yaml.YAMLError, and for a wrong !!tag nearly anything."""
-    return yaml.load(text, _Loader)
+    """The content of a YAML text. Raises yaml.YAMLError, ValueError, and for a wrong !!tag nearly anything."""
+    return parse_yaml(text, _Loader)
 
 
 def dump(values: Any) -> str:

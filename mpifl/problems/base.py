@@ -6,6 +6,7 @@ here is heavier than NumPy: every rank imports it.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,7 @@ class Data(Config):
     default_clients: ClassVar[int | None] = None  # number of clients where the job does not say
     natural: ClassVar[bool] = False  # the rows come by client
 
+    @abstractmethod
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         """The rows, from files under `root`; missing files are downloaded first where `download` is set."""
         raise NotImplementedError
@@ -63,6 +65,7 @@ class Data(Config):
 class Partition(Config):
     """The base of every rule that assigns the training rows to clients."""
 
+    @abstractmethod
     def owners(self, y: np.ndarray, classes: int, clients: int, batch: int) -> np.ndarray:
         """(S,) the client of each row, from the rows' labels y (S,); `batch` is the least useful number of rows."""
         raise NotImplementedError
@@ -72,6 +75,7 @@ class Partition(Config):
 class Init(Config):
     """The base of every distribution of the initial model."""
 
+    @abstractmethod
     def draw(self, generator: np.random.Generator, d: int) -> np.ndarray:
         """(d,) float64"""
         raise NotImplementedError
@@ -147,10 +151,12 @@ class Model(Config):
     def check(self, data: Data, settings: ProblemSettings) -> None:
         """Raises ConfigError where the data or the settings do not fit this model."""
 
+    @abstractmethod
     def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
         """Reads the data and partitions it; on rank 0 or in one process."""
         raise NotImplementedError
 
+    @abstractmethod
     def objective(self, settings: ProblemSettings, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:
         """Client i's objective, on any rank."""
         raise NotImplementedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ class Delay(Config):
         """Whether the model has separate times of computing and exchanging."""
         return False
 
+    @abstractmethod
     def contact_times(self, clients: int, seed: int) -> ContactTimes:
         """The duration of each contact of each client."""
         raise NotImplementedError

@@ -22,6 +22,7 @@ from mpifl.storage import Run, open_run
 from mpifl.storage.checkpoint import ServerSnapshot
 from mpifl.storage.checkpoint_set import Checkpoint, Manifest, belongs, folder_of, newest, undone
 from mpifl.storage.reader import UnreadableRun
+from mpifl.untrusted import parse_yaml
 
 log = logging.getLogger("mpifl")
 WATCH_TIME = 3.0  # s in which a live run modifies its file several times
@@ -93,7 +94,7 @@ def _config(snapshot: ServerSnapshot, folder: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        return dict(yaml.safe_load(snapshot.config) or {})
+        return dict(parse_yaml(snapshot.config, yaml.SafeLoader) or {})
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise ConfigError("checkpoint", folder, f"one with a configuration ({error})") from error
 

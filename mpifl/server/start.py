@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.algorithms.base import Clients, State
+from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.errors import inside
 from mpifl.scheduling.delays import ContactTimes, SplitTimes
 from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
@@ -37,6 +37,7 @@ def run_server(
     Raises ConfigError before the run starts. In any case the caller releases the other ranks, and ends those that are
     stuck. `problem`: already loaded, where several jobs share it. `signals`: end the run.
     """
+    from mpifl.config.own_classes import check_class
     from mpifl.config.read import job_to_dict
     from mpifl.problems import ComputeResources, load
     from mpifl.server.provenance import attributes
@@ -59,12 +60,13 @@ def run_server(
         check_tags(comm, n)
     clients = Clients(problem.samples, rates, job.seed)
     with inside("algorithm"):
+        check_class(type(job.algorithm), Algorithm)
         job.algorithm.validate(n)  # with data that are partitioned already, n is known only now
     if resumed:
         server = State.load(resumed.snapshot.algorithm)
     else:
         with inside("algorithm"):
-            server = job.algorithm.init_server(x0, clients)
+            server = checked_state(job.algorithm, "init_server", job.algorithm.init_server(x0, clients))
     schedule: LiveSchedule | ReplaySchedule
     if replay:
         trigger = job.algorithm.aggregation_trigger()

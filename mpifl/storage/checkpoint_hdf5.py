@@ -23,6 +23,7 @@ from h5py import h5d, h5g, h5p, h5s, h5t
 
 GATHERED = 1 << 16  # elements of a strided array that are copied at once
 PAGE = 1 << 12  # bytes
+LINK = 8  # bytes that a link takes at least
 DEPTH = 8  # of groups in a file that is read
 KINDS = "biufcS"
 VERSIONS = ("v110", "v110")
@@ -213,7 +214,7 @@ def opened(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _read_group(group: h5py.Group, depth: int, room: list[int]) -> dict[str, Any]:
-    """room: bytes that the data of all datasets may still have; no array is larger than the file."""
+    """room: bytes that links and data may still take; nothing is larger than the file, however often it is linked."""
     if not depth:
         raise ValueError("groups are nested too deeply")
     tree: dict[str, Any] = {}
@@ -224,6 +225,9 @@ def _read_group(group: h5py.Group, depth: int, room: list[int]) -> dict[str, Any
         value = group.attrs[name]
         tree[name] = bytes(value).decode() if kind.kind == "S" else value.item()
     for link in group:
+        room[0] -= LINK
+        if room[0] < 0:
+            raise ValueError("it has more links than bytes")
         if not isinstance(group.get(link, getlink=True), h5py.HardLink):
             raise ValueError(f"{link} is not a hard link")
         value = group[link]

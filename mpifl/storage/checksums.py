@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 from h5py import h5s
 
+from mpifl.hdf5_checks import read_attribute
 from mpifl.storage.tables import CHANGING, CHECKSUMS, CLIENTS, CLIENTS_CHANGING, TABLES, ChecksumRow, encode
 
 ROWS_AT_ONCE = 1 << 16  # rows read at once, at least a block
@@ -86,7 +87,7 @@ def running(file: h5py.File) -> dict[str, int]:
 
 
 def _of_attribute(file: h5py.File, name: str, path: str = "") -> ChecksumRow:
-    return ChecksumRow(f"{path}@{name}", 0, 1, _crc_of_value(file[path or "/"].attrs[name]))
+    return ChecksumRow(f"{path}@{name}", 0, 1, _crc_of_value(read_attribute(file[path or "/"], name)))
 
 
 def _of_dataset(file: h5py.File, path: str) -> ChecksumRow:

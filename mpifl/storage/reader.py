@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import json
 import os
 import time
 from bisect import bisect_right
@@ -18,10 +17,12 @@ import numpy as np
 from h5py import h5f, h5p
 
 from mpifl.errors import ConfigError, DamagedFile
+from mpifl.hdf5_checks import Refused, data_size, datasets, read_attribute
 from mpifl.storage.checksums import Coverage, plain
 from mpifl.storage.checksums import check as check_checksums
 from mpifl.storage.tables import CLIENTS, SCHEMA, TABLES
 from mpifl.storage.validate import check
+from mpifl.untrusted import parse_json, parse_yaml
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -115,6 +116,8 @@ class Run(RunTables):
                 self.close()
                 if isinstance(error, ConfigError):
                     raise
+                if isinstance(error, Refused):
+                    raise _damaged(self.path, f"a run file as mpifl writes it; in this one {error}") from error
                 if closed or attempt + 1 == OPEN_ATTEMPTS or not self.path.exists():
                     expected = (
                         "a complete file; this one is truncated" if "truncated" in str(error) else "a readable run file"
@@ -126,17 +129,21 @@ class Run(RunTables):
         file = self._open_file
         if "schema" not in file.attrs:
             raise _bad(self.path, "a run file of mpifl; this is another HDF5 file")
-        schema = plain(file.attrs["schema"])
+        # Before anything is read; tables that refer to others first, so that what they refer to is there.
+        held = sum(map(data_size, datasets(file, ["checksums", *reversed(TABLES)])))
+        schema = plain(read_attribute(file, "schema"))
         if isinstance(schema, int) and schema > SCHEMA:
             expected = f"a run file of schema {SCHEMA} or older; this is schema {schema}, update mpifl"
             raise ConfigError("run file", self.path, expected)
-        self.attrs = {name: plain(value) for name, value in file.attrs.items()}
+        self.attrs = {name: plain(read_attribute(file, name)) for name in file.attrs}
         self._frames: dict[str, DataFrame] = {}
         self._config: dict[str, Any] | None = None
         self._rows = check(file, self.attrs, closed=not self.open_ended)
         if self.open_ended:
             self._check_not_truncated()
             self._rows["updates"] = self._complete_updates()
+        if held > (size := os.fstat(file.id.get_vfd_handle()).st_size):
+            raise Refused(f"the tables have {held} bytes, and the file has {size}")
 
     def _complete_updates(self) -> int:
         """Rows of /updates whose version is in /aggregations, which is written later.
@@ -176,7 +183,7 @@ class Run(RunTables):
             import yaml
 
             try:
-                self._config = dict(yaml.safe_load(self.attrs.get("config") or "{}") or {})
+                self._config = dict(parse_yaml(self.attrs.get("config") or "{}", yaml.SafeLoader) or {})
             except (yaml.YAMLError, *DAMAGE_ERRORS) as error:
                 raise _damaged(self.path, f"a run file with a configuration ({error})") from error
         return self._config
@@ -199,14 +206,14 @@ class Run(RunTables):
         """Version of `model`: 0 for x0, -1 while it is being written."""
         file = self._open_file
         with _readable(self.path):
-            return int(file["model/x"].attrs["version"])
+            return int(read_attribute(file["model/x"], "version"))
 
     @property
     def layout(self) -> list[tuple[str, tuple[int, ...]]]:
         """Names and shapes of the parts of the model."""
         file = self._open_file
         with _readable(self.path):
-            parts = json.loads(file["model/x"].attrs["layout"])
+            parts = parse_json(read_attribute(file["model/x"], "layout"))
             return [(name, tuple(shape)) for name, shape in parts]
 
     @property

@@ -6,15 +6,16 @@ the types of `tables`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import h5py
 
+from mpifl.hdf5_checks import read_attribute
 from mpifl.storage.tables import ATTRIBUTES, CHECKSUMS, CLIENTS, STATUSES, TABLES
+from mpifl.untrusted import parse_json
 
-KINDS = {"f": "fiu", "i": "iu", "S": "SO"}  # column of floats, integers, text -> dtype kinds that are accepted
+KINDS = {"f": "fiu", "i": "iu", "S": "S"}  # column of floats, integers, text -> dtype kinds that are accepted
 
 
 def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, int]:
@@ -61,7 +62,7 @@ def _attributes(attrs: Mapping[str, Any]) -> None:
 
 def _list(value: Any, name: str) -> list[Any]:
     """A list, or the one in a JSON text."""
-    found = json.loads(value) if isinstance(value, str) else value
+    found = parse_json(value) if isinstance(value, str) else value
     if not isinstance(found, list):
         raise ValueError(f"attribute {name} is no list")
     return found
@@ -78,8 +79,6 @@ def _column(group: h5py.Group, name: str, kind: str, closed: bool) -> h5py.Datas
     column = _member(group, name, h5py.Dataset)
     if column.shape is None or len(column.shape) != 1 or column.dtype.kind not in KINDS[kind[0]]:
         raise ValueError(f"{column.name} is no column of {kind}")
-    if column.dtype.kind == "O" and h5py.check_string_dtype(column.dtype) is None:
-        raise ValueError(f"{column.name} is no column of text")
     if closed and not _stored(column):
         raise ValueError(f"{column.name} stores fewer rows than its shape")
     return column
@@ -87,14 +86,13 @@ def _column(group: h5py.Group, name: str, kind: str, closed: bool) -> h5py.Datas
 
 def _stored(dataset: h5py.Dataset) -> bool:
     """Whether the file stores all rows of the dataset: HDF5 would fill in the rest, however much."""
-    filters = dataset.id.get_create_plist().get_nfilters()
-    return bool(filters or dataset.id.get_storage_size() >= dataset.size * dataset.dtype.itemsize)
+    return bool(dataset.id.get_storage_size() >= dataset.size * dataset.dtype.itemsize)
 
 
 def _model(file: h5py.File, closed: bool) -> None:
     x = _column(_member(file, "model", h5py.Group), "x", "f8", closed)
-    if x.dtype.kind != "f" or not isinstance(int(x.attrs["version"]), int):
+    if x.dtype.kind != "f" or not isinstance(int(read_attribute(x, "version")), int):
         raise ValueError("model/x is not a vector of floats with a version")
-    for name, shape in _list(x.attrs["layout"], "layout"):
+    for name, shape in _list(read_attribute(x, "layout"), "layout"):
         if not isinstance(name, str) or not all(type(size) is int for size in shape):
             raise ValueError("attribute layout is no list of names and shapes")

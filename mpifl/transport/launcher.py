@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.signals import Interrupted
+from mpifl.untrusted import printable
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -58,7 +59,9 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
             text = f"mpifl: the run failed: out of memory ({error})\n"
         elif dead := _dead_ranks(comm, error):
             text = f"mpifl: the run failed: rank {', '.join(map(str, sorted(dead)))} died\n"
-        print(text, end="", file=sys.stderr, flush=True)  # in one piece: the abort may come at once
+        print(
+            printable(text, lines=True), end="", file=sys.stderr, flush=True
+        )  # in one piece: the abort may come at once
         abort_all_ranks(comm, 3)
         raise
 

@@ -197,7 +197,7 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
 
 
 def test_a_users_algorithm_is_found_where_the_command_is_given(tmp_path: Path) -> None:
-    code = "from mpifl.algorithms.base import Algorithm\nclass Own(Algorithm):\n    pass\n"
+    code = "from mpifl.algorithms.area import Area\nclass Own(Area):\n    pass\n"
     (tmp_path / "mine.py").write_text(code)
     command = [sys.executable, "-P", "-m", "mpifl", "check", str(QUICKSTART), "algorithm=mine:Own"]
     done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True)

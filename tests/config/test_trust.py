@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
 import pytest
 import yaml
 
 import mpifl
 from mpifl.cli import main
+from mpifl.config.read import job_to_dict
 from mpifl.config.trust import module_location, outside_code
 from mpifl.errors import ConfigError
+from mpifl.server import provenance
 from mpifl.storage import RunWriter
 from mpifl.storage.tables import UpdateRow
 from tests.config.test_own_classes import ALL, KEYS, OWN
@@ -51,23 +52,28 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
 
     def make(key: str, status: str) -> Path:
         path = tmp_path / "run.h5"
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(RunWriter, "append", append)
-            mpifl.run(BENIGN, output=str(path)).close()
-        with h5py.File(path, "r+", libver="latest") as file:
-            config = yaml.safe_load(file.attrs["config"])
-            *sections, last = key.split(".")
+        *sections, last = key.split(".")
+
+        def named(job: Any) -> str:
+            """The job's configuration, with code where the key is."""
+            config = job_to_dict(job)
             node = config
             for section in sections:
                 node = node[section]
             if last == "entry":
-                node.update(
-                    {"model": {"name": "logistic"}, "clients": None, "options": {"args": ["touch", "executed"]}}
-                )
-                node.update(data=None, partition=None)
+                node.update(model={"name": "logistic"}, clients=None, data=None, partition=None)
+                node["options"] = {"args": ["touch", "executed"]}
             node[last] = "subprocess:check_output" if last == "entry" else "canary:Momentum"
-            file.attrs["config"] = yaml.safe_dump(config)
-            file.attrs["status"] = status
+            return yaml.safe_dump(config)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(provenance, "to_yaml", named)
+            if status == "completed":
+                mpifl.run(BENIGN, output=str(path)).close()
+                return path
+            patch.setattr(RunWriter, "append", append)
+            with pytest.raises(KeyboardInterrupt):
+                mpifl.run(BENIGN, output=str(path)).close()
         return path
 
     yield make

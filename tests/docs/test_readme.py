@@ -46,7 +46,7 @@ def test_the_algorithm_of_the_tutorial_runs(tmp_path: Path) -> None:
     """As the page has it: mine.py in the folder of the run, and the algorithm that its command gives."""
     page = DOCS / "tutorials" / "own-algorithm.md"
     (tmp_path / "mine.py").write_text(only(page, "class HeavyBall").text)
-    (algorithm,) = set(re.findall(r'run jobs/quickstart.yaml name=heavy "(.*?)"', page.read_text(encoding="utf-8")))
+    (algorithm,) = set(re.findall(r'name=heavy \\\s+"(.*?)"', page.read_text(encoding="utf-8")))
     command = [sys.executable, "-m", "mpifl", "run", str(ROOT / "jobs" / "quickstart.yaml"), "name=heavy", algorithm]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([*command, "stop={updates: 200}"], env=environment, cwd=tmp_path, capture_output=True)

@@ -1,0 +1,107 @@
+"""Checks the structure of an HDF5 file from elsewhere before any of it is read.
+
+HDF5 follows links to other files, reads data that lie in other files, and loads filters as plugins: what it reads in
+place of the file's own content, only the file decides. Its sizes are claims as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from math import prod
+from typing import Any
+
+import h5py
+from h5py import h5d, h5z
+
+from mpifl.untrusted import check_size
+
+MAX_DEPTH = 8  # of groups
+MAX_LINKS = 10_000  # of a file; a group that is linked twice counts twice
+MAX_CHUNK = 1 << 26  # bytes: a chunk is read into memory as a whole
+MAX_ATTRIBUTE = 1 << 26  # bytes that an attribute may take
+BUILT_IN = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF)
+
+
+class Refused(ValueError):
+    """A file whose structure is not accepted, damaged or not."""
+
+
+def datasets(
+    group: h5py.Group, first: Sequence[str] = (), soft: bool = False, filters: Collection[int] = ()
+) -> Iterator[h5py.Dataset]:
+    """The datasets below a group, all checked. Raises Refused.
+
+    first    members of the group in the order in which they are opened, the others after them: HDF5 reads the extent of
+             a dataset when it is first opened, also in a file that is being written
+    soft     accept soft links; they lead to objects of the same file, where it has no external link
+    filters  that are accepted
+    """
+    for path, link in list(_links(group, "", MAX_DEPTH, [MAX_LINKS], first)):
+        if not isinstance(link, h5py.HardLink) and not (soft and isinstance(link, h5py.SoftLink)):
+            kind = {h5py.ExternalLink: "a link to another file", h5py.SoftLink: "a soft link"}.get(type(link))
+            raise Refused(f"{path} is {kind or 'a link of an unknown kind'}")
+        found = group.get(path)
+        if isinstance(found, h5py.Dataset):
+            check_dataset(found, filters)
+            yield found
+
+
+def _links(
+    group: h5py.Group, path: str, depth: int, left: list[int], first: Sequence[str] = ()
+) -> Iterator[tuple[str, Any]]:
+    """Every link below a group, without following any but hard ones."""
+    for name in sorted(group, key=lambda name: first.index(name) if name in first else len(first)):
+        left[0] -= 1
+        if left[0] < 0 or not depth:
+            raise Refused(f"it has more than {MAX_LINKS} links, or groups within groups more than {MAX_DEPTH} deep")
+        place = f"{path}/{name}"
+        try:
+            link = group.get(name, getlink=True)
+        except TypeError:  # of a kind that a program defines
+            link = None
+        yield place, link
+        if isinstance(link, h5py.HardLink) and isinstance(below := group.get(name), h5py.Group):
+            yield from _links(below, place, depth - 1, left)
+
+
+def check_dataset(dataset: h5py.Dataset, filters: Collection[int] = ()) -> None:
+    """Raises Refused unless the dataset's data lie in its own file, pass no filter but these, and have a fixed size."""
+    made = dataset.id.get_create_plist()
+    if made.get_layout() == h5d.VIRTUAL or made.get_external_count():
+        raise Refused(f"{dataset.name} has its data in another file")
+    for k in range(made.get_nfilters()):
+        code = made.get_filter(k)[0]
+        if code not in filters:
+            raise Refused(
+                f"{dataset.name} passes through filter {code}, which is not accepted (h5repack -f NONE removes it)"
+            )
+    if dataset.dtype.hasobject:
+        raise Refused(f"{dataset.name} has values of variable length, or references")
+    if dataset.chunks and prod(dataset.chunks) * dataset.dtype.itemsize > MAX_CHUNK:
+        raise Refused(f"{dataset.name} has chunks of more than {MAX_CHUNK} bytes")
+
+
+def data_size(dataset: h5py.Dataset) -> int:
+    """Bytes that the dataset takes in memory; 0 for one without a shape."""
+    return prod(dataset.shape) * dataset.dtype.itemsize if dataset.shape is not None else 0
+
+
+def read_dataset(dataset: h5py.Dataset) -> Any:
+    """All of a checked dataset, unless that is implausibly more than the file stores. Raises ValueError."""
+    check_size(data_size(dataset), int(dataset.id.get_storage_size()), f"{dataset.name} is an array")
+    return dataset[()]
+
+
+def read_attribute(owner: h5py.HLObject, name: str) -> Any:
+    """An attribute: a number, a text, or a list of them. Raises KeyError, Refused."""
+    held = owner.attrs.get_id(name)
+    kind, size = held.dtype, prod(held.shape) if held.shape is not None else 0
+    if (kind.hasobject and h5py.check_string_dtype(kind) is None) or kind.kind not in "biufSO":
+        raise Refused(f"attribute {name} is neither a number nor a text")
+    each = kind.itemsize
+    if kind.hasobject and size > 1:  # each may be the one long text of the file
+        each = os.fstat(owner.file.id.get_vfd_handle()).st_size
+    if size * each > MAX_ATTRIBUTE:
+        raise Refused(f"attribute {name} takes more than {MAX_ATTRIBUTE} bytes")
+    return owner.attrs[name]

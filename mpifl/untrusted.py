@@ -1,0 +1,157 @@
+"""What comes from a file or a peer: text is escaped before it is printed, sizes are checked before they are believed.
+
+Raises ValueError, which says what is wrong; callers know which file it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import stat
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+MAX_VALUES = 50_000  # values of one configuration, references resolved: seconds of work, some 100 MB
+MAX_TEXT = 1 << 21  # bytes of one configuration
+MAX_RATIO = 100  # bytes that one compressed byte may stand for, in data above SMALL
+SMALL = 1 << 26  # bytes of data that are read whatever their ratio
+CONTROLS = (
+    *range(0x20), *range(0x7F, 0xA0),  # C0, DEL, C1: terminals act on them
+    0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF,  # order of text
+    *range(0xD800, 0xE000),  # halves of surrogate pairs cannot be printed at all
+)  # fmt: skip
+_ESCAPES = {
+    code: {9: "\\t", 10: "\\n", 13: "\\r"}.get(code) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+    for code in CONTROLS
+}
+_IN_LINES = {code: text for code, text in _ESCAPES.items() if code not in (9, 10)}
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+def printable(text: object, lines: bool = False, most: int | None = None) -> str:
+    """The text with control characters, and those that change the order of text, written as `\\x1b` or `\\u202e`.
+
+    lines  keep line ends and tabs
+    most   characters after which it is cut
+    """
+    found = str(text)
+    if most is not None and len(found) > most:
+        found = f"{found[:most]} ..."
+    return found if found.isascii() and found.isprintable() else found.translate(_IN_LINES if lines else _ESCAPES)
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+def available_memory() -> int:
+    """Bytes that this process may still allocate, as far as the system tells."""
+    limits = [2**62]
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                limits.append(1024 * int(line.split()[1]))
+        used = os.sysconf("SC_PAGE_SIZE") * int(Path("/proc/self/statm").read_text().split()[0])
+        space = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if space != resource.RLIM_INFINITY:
+            limits.append(max(0, space - used))
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()) - _cgroup_used())
+    except (OSError, ValueError):  # no Linux, or no limit ("max")
+        pass
+    return min(limits)
+
+
+def _cgroup_used() -> int:
+    return int(Path("/sys/fs/cgroup/memory.current").read_text())
+
+
+def check_size(size: int, stored: int, what: str) -> None:
+    """Raises ValueError for data of `size` bytes that are implausible for the `stored` bytes, or too large for memory.
+
+    At most MAX_RATIO bytes for each stored one where the data are larger than SMALL.
+    """
+    if size > max(SMALL, MAX_RATIO * stored):
+        text = f"more than {MAX_RATIO} times the {stored} bytes that are stored"
+        raise ValueError(f"{what} of {size} bytes, {text}; such data must be stored without compression")
+    check_memory(size, what)
+
+
+def check_memory(size: int, what: str) -> None:
+    """Raises ValueError where `size` bytes are more than the memory that is available."""
+    if size > SMALL and size > (free := available_memory()):
+        raise ValueError(f"{what} of {size} bytes, and {free} bytes of memory are available")
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a regular file that fits into memory. Raises OSError, ValueError."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(None, "it is no regular file")
+    check_memory(found.st_size, "a file")
+    return path.read_bytes()
+
+
+# -- JSON and YAML -----------------------------------------------------------------------------------------------------
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError, also where it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def parse_yaml(text: str, loader: Any) -> Any:
+    """The value of a YAML text, by a PyYAML loader class. Raises yaml.YAMLError and ValueError.
+
+    An alias makes a value stand in several places: each counts, as whoever reads the value meets it there.
+    """
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"it has {len(text)} characters, more than {MAX_TEXT}")
+    reading = loader(text)
+    reading.compose_node = _counted(reading.compose_node)
+    try:
+        node = reading.get_single_node()
+        if node is None:
+            return None
+        _count(node, {}, set())
+        return reading.construct_document(node)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    finally:
+        reading.dispose()
+
+
+def _counted(compose: Callable[..., Any]) -> Callable[..., Any]:
+    """`compose_node`, which makes no more nodes than a configuration may have."""
+    made = count(1)
+
+    def composed(parent: Any, index: Any) -> Any:
+        check_count(next(made))
+        return compose(parent, index)
+
+    return composed
+
+
+def _count(node: Any, known: dict[int, int], above: set[int]) -> int:
+    """The number of values below a node, itself included. Raises ValueError for too many, and for a circle."""
+    if not isinstance(node.value, list):
+        return 1
+    if id(node) in known:
+        return known[id(node)]
+    if id(node) in above:
+        raise ValueError("a value contains itself")
+    above.add(id(node))
+    total = 1
+    for child in node.value:
+        for each in child if isinstance(child, tuple) else (child,):
+            total += _count(each, known, above)
+            check_count(total)
+    above.remove(id(node))
+    known[id(node)] = total
+    return total
+
+
+def check_count(values: int) -> None:
+    """Raises ValueError for more values than a configuration may have."""
+    if values > MAX_VALUES:
+        raise ValueError(f"it has more than {MAX_VALUES} values, each alias and reference counted where it stands")

@@ -1,0 +1,159 @@
+"""Mistakes in a class of a user's own: one line that names file, class and method, before any work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mpifl
+from mpifl.cli import main
+from tests.mpi.cases import SMALL, job
+from tests.mpi.conftest import write
+
+HEAD = """
+from dataclasses import dataclass
+from typing import ClassVar
+import numpy as np
+from mpifl.algorithms import Message, State, Update
+from mpifl.algorithms.base import Algorithm
+from mpifl.algorithms.area import Area
+from mpifl.scheduling.delays import Delay
+
+"""  # nine lines
+RULES = """
+    def init_server(self, x0, clients): return State(x=x0.copy())
+    def message(self, server, i): return Message((server.x,))
+    def receive(self, server, i, update, staleness): pass
+"""
+DATACLASS = "@dataclass(frozen=True)\n"
+ARRAYS = "a State of arrays, numbers and dicts of them by client; own_case.py:"
+
+WRONG = {
+    "options": (
+        "class Own(Area):\n    known: ClassVar[int] = 1\n    beta: float = 0.9\n    gamma: float = 0.1\n",
+        "@dataclass(frozen=True) above own_case.py:10, class Own: without it its options beta, gamma are lost",
+    ),
+    "options of a base": (
+        f"class Base(Area):\n    beta: float = 0.9\n{DATACLASS}class Own(Base):\n    gamma: float = 0.1\n",
+        "@dataclass(frozen=True) above own_case.py:10, class Base: without it its options beta are lost",
+    ),
+    "no aggregate": (
+        f"{DATACLASS}class Own(Algorithm):{RULES}    def train(self, client, message, objective): pass\n",
+        "a class with the method aggregate(self, server): own_case.py:10, class Own does not have it",
+    ),
+    "no train": (
+        f"{DATACLASS}class Own(Algorithm):{RULES}    def aggregate(self, server): pass\n",
+        "a class with the method train(self, client, message, objective): own_case.py:10, class Own does not have it",
+    ),
+    "no personal model": (
+        f"{DATACLASS}class Own(Area):\n    personal_models: ClassVar[bool] = True\n",
+        "a class with the method personal_model(self, client): own_case.py:10, class Own does not have it",
+    ),
+    "self.m": (
+        f"{DATACLASS}class Own(Area):\n"
+        "    def aggregate(self, server):\n        super().aggregate(server)\n        self.m = server.x\n",
+        "an object that methods do not change: own_case.py:14, class Own, method aggregate sets self.m; "
+        "what a rule keeps belongs in the State of init_server or init_client",
+    ),
+    "self.m without dataclass": (
+        "class Own(Area):\n    def train(self, client, message, objective):\n"
+        "        for self.k in range(3): pass\n        return super().train(client, message, objective)\n",
+        "an object that methods do not change: own_case.py:12, class Own, method train sets self.k",
+    ),
+    "list on the server": (
+        f"{DATACLASS}class Own(Area):\n    def init_server(self, x0, clients):\n"
+        "        state = super().init_server(x0, clients)\n        state.losses = []\n        return state\n",
+        f"{ARRAYS}12, Own.init_server: state losses is a list, not an array",
+    ),
+    "list on a client": (
+        f"{DATACLASS}class Own(Area):\n    def init_client(self, x0, i):\n"
+        "        state = super().init_client(x0, i)\n        if i == 4: state.losses = []\n        return state\n",
+        f"{ARRAYS}12, Own.init_client: state losses is a list, not an array",
+    ),
+    "object": (
+        f"{DATACLASS}class Own(Area):\n    def init_client(self, x0, i):\n        return State(generator=object())\n",
+        f"{ARRAYS}12, Own.init_client: state generator is a object",
+    ),
+    "dict by name": (
+        f"{DATACLASS}class Own(Area):\n    def init_client(self, x0, i):\n        return State(sums={{'a': 1.0}})\n",
+        f"{ARRAYS}12, Own.init_client: state sums is a dict whose keys are not client numbers",
+    ),
+    "no state": (
+        f"{DATACLASS}class Own(Area):\n    def init_server(self, x0, clients):\n        pass\n",
+        f"{ARRAYS}12, Own.init_server: returned a NoneType",
+    ),
+    "no x": (
+        f"{DATACLASS}class Own(Area):\n    def init_server(self, x0, clients):\n        return State(y=x0.copy())\n",
+        f"{ARRAYS}12, Own.init_server: set no x, the global model",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
+    """Writes a module and a job that names its class Own."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(code: str, **more: Any) -> Path:
+        monkeypatch.delitem(__import__("sys").modules, "own_case", raising=False)
+        (tmp_path / "own_case.py").write_text(HEAD + code)
+        __import__("importlib").invalidate_caches()
+        __import__("linecache").clearcache()
+        return write(
+            tmp_path, "own", job({"name": "own_case:Own"}, SMALL, **{"output": str(tmp_path / "o.h5"), **more})
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(("code", "says"), WRONG.values(), ids=WRONG)
+def test_H_a_mistake_is_one_line(
+    own: Any, code: str, says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["run", str(own(code))]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1 and err.startswith("mpifl: algorithm.name=own_case:Own: "), err
+    assert says in err, err
+    assert not (tmp_path / "o.h5").exists()
+
+
+def test_H_methods_that_are_right_pass(own: Any, tmp_path: Path) -> None:
+    """Local names, other objects' attributes, functions inside, and options of mixins that are no dataclasses."""
+    code = f"""
+class Mixin:
+    beta: float = 0.5
+{DATACLASS}class Own(Mixin, Area):
+    gamma: float = 0.1
+    def init_server(self, x0, clients):
+        state = super().init_server(x0, clients)
+        state.sums = {{i: 0 * x0 for i in range(clients.n)}}
+        state.mean: float = 0.0
+        class Local:
+            def __init__(self): self.value = 1
+        state.value = Local().value
+        return state
+"""
+    run = mpifl.run(own(code))
+    assert run.status == "completed"
+
+
+def test_H_a_missing_method_of_a_delay_model(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = {"mode": "virtual", "delay": {"name": "own_case:Slow"}}
+    file = own(f"{DATACLASS}class Own(Area): pass\n{DATACLASS}class Slow(Delay): pass\n", clock=clock)
+    assert main(["check", str(file)]) == 2
+    assert re.search(
+        r"clock.delay.name=own_case:Slow: a class with the method contact_times\(self, clients, seed\): own_case.py:12",
+        capsys.readouterr().err,
+    )
+
+
+def test_H_what_train_returns_is_an_update(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Found when it happens: the client has failed, as with any error of its code."""
+    file = own(
+        f"{DATACLASS}class Own(Area):\n    def train(self, client, message, objective):\n        return (1, 2)\n"
+    )
+    assert main(["run", str(file)]) == 3
+    assert "TypeError: own_case.py:12, Own.train returned a tuple, not an Update" in capsys.readouterr().err
