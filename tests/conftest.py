@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before NumPy is imported
     os.environ.setdefault(name, "1")
@@ -15,6 +17,31 @@ import tests.tiers  # noqa: E402
 
 settings.load_profile("short")  # --hypothesis-profile=full replaces it
 assert tests.tiers
+
+
+VERIFIED = ("algorithms", "api", "faults", "mpi", "scheduling", "server", "slurm")  # folders whose tests make runs
+
+
+@pytest.fixture(autouse=True)
+def verified(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test `mpifl verify` finds nothing wrong with the run files in its `tmp_path`.
+
+    Except in tests that damage them on purpose, which carry the mark `damaged`.
+    """
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    wanted = (
+        folder in VERIFIED and "tmp_path" in request.fixturenames and not request.node.get_closest_marker("damaged")
+    )
+    path: Path | None = request.getfixturevalue("tmp_path") if wanted else None
+    yield
+    for file in sorted(path.rglob("*.h5")) if path else ():
+        from mpifl.analysis.verify import check_file
+        from mpifl.errors import ConfigError
+
+        try:
+            check_file(file)
+        except ConfigError:  # no run file
+            continue
 
 
 class Files(LoadScopeScheduling):  # type: ignore[misc]

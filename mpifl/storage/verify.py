@@ -436,8 +436,7 @@ class ServerModel:
 
 def _order(h: History, rules: Rules) -> None:
     """One message in flight a client, of the version that it was sent; aggregations when they are due."""
-    low = h.before.copy()
-    low[1:] = h.before[:-1]  # before the update itself triggered an aggregation
+    low = np.concatenate([[0], h.before[:-1]])  # before the update itself triggered an aggregation
     if rules.reply:
         model = ServerModel(h, rules)
         model.run()

@@ -54,6 +54,7 @@ def test_names_are_told_apart(results: Path, tmp_path: Path) -> None:
     assert runs.updates.run.unique().tolist() == [str(tmp_path / f / "x.h5") for f in ("a", "b")]
 
 
+@pytest.mark.damaged
 def test_mistakes(results: Path, tmp_path: Path) -> None:
     for nothing in (str(tmp_path / "*.h5"), tmp_path, tmp_path / "no.h5", []):
         with pytest.raises(mpifl.ConfigError, match="run files="):

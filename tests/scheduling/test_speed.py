@@ -262,6 +262,7 @@ def test_a_replay_of_measured_indicators(recorded: Path, tmp_path: Path) -> None
     assert not differing(recorded, repeat(recorded, tmp_path / "again.h5"), but=("events",))
 
 
+@pytest.mark.damaged
 def test_a_replay_reads_the_recorded_times(recorded: Path, tmp_path: Path) -> None:
     """With other times in the file the same order of arrivals makes another run."""
     path = tmp_path / "tampered.h5"

@@ -97,6 +97,7 @@ def test_a_completed_run(interrupted: tuple[Path, Path], capsys: pytest.CaptureF
     refused(path, capsys, "completed")
 
 
+@pytest.mark.damaged
 def test_checkpoints_of_another_run(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     """Of the same job, in the place of its own."""
     whole, path = interrupted
@@ -166,6 +167,7 @@ def test_a_file_that_lacks_rows(interrupted: tuple[Path, Path], capsys: pytest.C
     assert not differing(whole, path, but=("events",))
 
 
+@pytest.mark.damaged
 def test_a_replay_is_not_resumed(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     whole, _ = interrupted
     again = whole.with_name("again.h5")
