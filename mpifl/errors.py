@@ -46,10 +46,6 @@ class RunFailed(RuntimeError):
     """The run failed (a client raised an error, a rank was lost); the exit code is 3."""
 
 
-class DamagedFile(ConfigError):
-    """A run file that cannot be read to its end."""
-
-
 class Contradiction(Exception):
     """What is wrong with a run file, in one line: table, row, what is there and what was expected; exit code 3."""
 

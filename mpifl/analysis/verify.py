@@ -15,9 +15,10 @@ from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader
 from mpifl.config.trust import outside_code
 from mpifl.config.types import Config
-from mpifl.errors import ConfigError, Contradiction, DamagedFile
+from mpifl.errors import ConfigError, Contradiction
 from mpifl.scheduling.delays import Delay, NoDelay, Trace
 from mpifl.storage import Run, open_run
+from mpifl.storage.reader import DamagedRun
 from mpifl.storage.tables import CLIENTS, TABLES
 from mpifl.storage.verify import History, Rules, verify
 from mpifl.transport.frames import HEADER_BYTES
@@ -38,7 +39,7 @@ def check_file(path: str | Path) -> str:
                     run.refresh()  # a live run may have changed what was read last
                     if (run.count("checksums"), run.status) == before:
                         raise
-    except DamagedFile as error:
+    except DamagedRun as error:
         raise Contradiction(str(error)) from error
     except Contradiction as error:
         raise Contradiction(f"{path}: {error}") from None

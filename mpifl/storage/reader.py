@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 from h5py import h5f, h5p
 
-from mpifl.errors import ConfigError, DamagedFile
+from mpifl.errors import ConfigError
 from mpifl.hdf5_checks import Refused, data_size, datasets, read_attribute
 from mpifl.storage.checksums import Coverage, plain
 from mpifl.storage.checksums import check as check_checksums
@@ -46,6 +46,10 @@ DAMAGE_ERRORS = (
 
 class UnreadableRun(ConfigError):
     """There is no run file, or it is damaged."""
+
+
+class DamagedRun(UnreadableRun):
+    """It is an HDF5 file, and damaged."""
 
 
 def open_run(path: str | Path) -> Run:
@@ -284,8 +288,8 @@ def _bad(path: Path, expected: str) -> UnreadableRun:
     return UnreadableRun("run file", path, expected)
 
 
-def _damaged(path: Path, expected: str) -> DamagedFile:
-    return DamagedFile("run file", path, expected)
+def _damaged(path: Path, expected: str) -> DamagedRun:
+    return DamagedRun("run file", path, expected)
 
 
 @contextlib.contextmanager
