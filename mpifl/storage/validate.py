@@ -16,6 +16,9 @@ from mpifl.storage.tables import ATTRIBUTES, CHECKSUMS, CLIENTS, STATUSES, TABLE
 from mpifl.untrusted import parse_json
 
 KINDS = {"f": "fiu", "i": "iu", "S": "S"}  # column of floats, integers, text -> dtype kinds that are accepted
+VALUES = {"f": "numbers", "i": "integers", "S": "text"}  # of a column, in errors
+SINGULARS = {int: "an integer", float: "a number", str: "text"}  # of attributes, likewise
+PLURALS = {int: "integers", float: "numbers", str: "texts"}
 
 
 def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, int]:
@@ -39,7 +42,7 @@ def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, 
             if field in group:
                 lengths.append(_column(group, field, column.dtype, closed).shape[0])
             elif column.missing is None:
-                raise ValueError(f"no column {name}/{field}")
+                raise ValueError(f"column {name}/{field} is missing")
         rows[name] = min(lengths)
     if len({file["clients"][name].shape for name in CLIENTS.columns}) > 1:
         raise ValueError("columns of clients differ in length")
@@ -49,36 +52,36 @@ def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, 
 
 def _attributes(attrs: Mapping[str, Any]) -> None:
     if attrs.get("status") not in STATUSES:
-        raise ValueError(f"status {attrs.get('status')}")
+        raise ValueError(f"status {attrs.get('status')} is not one of {', '.join(STATUSES)}")
     for name, attribute in ATTRIBUTES.items():
         if name not in attrs:
             continue
         if attribute.items:
             if not all(isinstance(item, attribute.items) for item in _list(attrs[name], name)):
-                raise ValueError(f"attribute {name} is no list of {attribute.items.__name__}")
+                raise ValueError(f"attribute {name} is not a list of {PLURALS[attribute.items]}")
         elif type(attrs[name]) is not attribute.kind:
-            raise ValueError(f"attribute {name} is no {attribute.kind.__name__}")
+            raise ValueError(f"attribute {name} is not {SINGULARS[attribute.kind]}")
 
 
 def _list(value: Any, name: str) -> list[Any]:
     """A list, or the one in a JSON text."""
     found = parse_json(value) if isinstance(value, str) else value
     if not isinstance(found, list):
-        raise ValueError(f"attribute {name} is no list")
+        raise ValueError(f"attribute {name} is not a list")
     return found
 
 
 def _member(group: h5py.Group, name: str, kind: type) -> Any:
     found = group[name]
     if not isinstance(found, kind):
-        raise ValueError(f"{name} is no {kind.__name__.lower()}")
+        raise ValueError(f"{name} is not a {kind.__name__.lower()}")
     return found
 
 
 def _column(group: h5py.Group, name: str, kind: str, closed: bool) -> h5py.Dataset:
     column = _member(group, name, h5py.Dataset)
     if column.shape is None or len(column.shape) != 1 or column.dtype.kind not in KINDS[kind[0]]:
-        raise ValueError(f"{column.name} is no column of {kind}")
+        raise ValueError(f"{column.name} is not a column of {VALUES[kind[0]]}")
     if closed and not _stored(column):
         raise ValueError(f"{column.name} stores fewer rows than its shape")
     return column
@@ -95,4 +98,4 @@ def _model(file: h5py.File, closed: bool) -> None:
         raise ValueError("model/x is not a vector of floats with a version")
     for name, shape in _list(read_attribute(x, "layout"), "layout"):
         if not isinstance(name, str) or not all(type(size) is int for size in shape):
-            raise ValueError("attribute layout is no list of names and shapes")
+            raise ValueError("attribute layout is not a list of names and shapes")
