@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from mpifl import __version__, api
 from mpifl.errors import ConfigError, RunFailed
+from mpifl.signals import Interrupted
 from mpifl.untrusted import printable
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.server.outcome import Outcome
+    from mpifl.studies.index import Index
+    from mpifl.transport.mpi import MPI
 
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")  # a rank is one core; it counts when NumPy is imported: below, in functions
@@ -41,7 +44,13 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
         sys.path.append(os.getcwd())
     with _log_to_stderr(), _second_interrupt_kills():
         try:
-            return api.execute(lambda: _command(arguments, default_job), _print_end, process_ends=True).code
+            code = api.execute(lambda: _command(arguments, default_job), _print_end, process_ends=True).code
+            if code == 0 and arguments[:1] == ["sweep"] and not {"--dry-run", "--help", "-h"} & set(arguments):
+                from mpifl.transport.launcher import communicator
+
+                if comm := communicator():
+                    return _sweep_on_ranks(comm, arguments[1:])
+            return code
         except ConfigError:  # `_print_end` has printed it
             return 2
         except (Exception, SystemExit, GeneratorExit):  # in one process: under MPI all ranks have been ended
@@ -199,18 +208,56 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _sweep(args: argparse.Namespace) -> None:
-    path, overrides = _file_and_overrides("sweep", "STUDY.yaml", args.arguments)
+    """Under MPI it checks the study alone: `_sweep_on_ranks` runs it."""
     from mpifl.studies.study import load_study
-    from mpifl.studies.sweep import dry_run, final_line, print_progress, sweep
+    from mpifl.studies.sweep import dry_run, print_progress, sweep
+    from mpifl.transport.launcher import communicator
 
+    path, overrides = _file_and_overrides("sweep", "STUDY.yaml", args.arguments)
     study = load_study(path, overrides)
+    comm = communicator()
+    if comm and args.processes:
+        raise ConfigError("--processes", args.processes, "nothing under mpirun: each rank but 0 runs one run at a time")
     if args.dry_run:
-        _print(dry_run(study, args.processes))
-        return
-    index = sweep(study, args.processes, print_progress())
+        _print(dry_run(study, comm.size - 1 if comm else args.processes))
+    elif comm is None:
+        _end_of_sweep(sweep(study, args.processes, print_progress()))
+
+
+def _end_of_sweep(index: Index) -> None:
+    """Prints how a sweep ended. Raises RunFailed where runs have failed."""
+    from mpifl.studies.sweep import final_line
+
     _print(final_line(index))
     if failed := index.counts()["failed"]:
         raise RunFailed(f"{failed} of {len(index.entries)} runs of the study failed")
+
+
+def _sweep_on_ranks(comm: MPI.Intracomm, arguments: Sequence[str]) -> int:
+    """`mpifl sweep` under MPI, once the study has been checked: whole runs side by side; the exit code on all ranks."""
+    from mpifl.studies.study import load_study
+    from mpifl.studies.sweep import print_progress, sweep_on_ranks
+    from mpifl.transport.launcher import broadcast_code, run_or_abort
+
+    def run() -> int:
+        study = None
+        if comm.rank == 0:
+            study = load_study(*_file_and_overrides("sweep", "STUDY.yaml", [a for a in arguments if a[:2] != "--"]))
+        try:
+            index = sweep_on_ranks(comm, study, print_progress())
+            if index:
+                _end_of_sweep(index)
+        except ConfigError as error:
+            print(f"mpifl: {printable(error)}", file=sys.stderr)
+            return 2
+        except RunFailed as error:
+            logging.getLogger("mpifl").error("%s", error)
+            return 3
+        except Interrupted as error:
+            return error.code
+        return 0
+
+    return run_or_abort(comm, lambda: broadcast_code(comm, run()))
 
 
 def _list(args: argparse.Namespace) -> None:

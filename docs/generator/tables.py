@@ -45,7 +45,7 @@ def sections() -> str:
 
 def study() -> str:
     """The keys of a study file that are not free."""
-    return _table(row for row in _study_rows() if row[0] not in ("trials.seeds", "trials.vary"))
+    return _table(_study_rows())
 
 
 def _study_rows() -> Iterator[Row]:

@@ -59,7 +59,7 @@ class StudyOptions(Config):
     job: str
     """the base job: a file beside the study file"""
     trials: Trials
-    """repetitions of each combination: their number (seeds 0, 1, ...), a list of seeds, or {seeds: ..., vary: [key]}"""
+    """repetitions of each combination: their number (seeds 0, 1, ...), a list of seeds, or a section"""
     select: Select | None = None
     """what `mpifl report` selects; null: nothing"""
     output: str = "results/${name}"
@@ -128,7 +128,9 @@ def _options(values: dict[str, Any]) -> StudyOptions:
         if count < 1:
             raise ConfigError("trials", count, "a number of trials of at least 1, or a list of seeds")
         section["seeds"] = list(range(count))
-    if trials is not None and (isinstance(trials, Mapping) or isinstance(section["seeds"], list)):
+    if trials is not None:
+        if not isinstance(section.get("seeds"), list):
+            raise ConfigError("trials", trials, "a number of trials of at least 1, or a list of seeds")
         values = {**values, "trials": section}
     options: StudyOptions = Reader(StudyOptions, values, {}).read()
     output = options.output.replace("${name}", options.name)

@@ -11,24 +11,30 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from multiprocessing import connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mpifl import api
 from mpifl.config.job import Job
 from mpifl.errors import ConfigError, RunFailed
+from mpifl.signals import SignalRecorder
 from mpifl.studies.index import Index, can_resume
 from mpifl.studies.study import Study, StudyRun, describe
+
+if TYPE_CHECKING:
+    from mpifl.transport.mpi import MPI
 
 log = logging.getLogger("mpifl")
 LOG_INTERVAL = 60.0  # s between two lines in a log
 MAX_NAMED = 5  # run files or failures that are named in one line
 LOCK = ".lock"
 KILLED = "its process was killed"
+
+_problem: AbstractContextManager[None] | None = None  # the data that this process loaded last
 
 
 class Finished(NamedTuple):
@@ -38,8 +44,11 @@ class Finished(NamedTuple):
     error: str = ""
 
 
-def sweep(study: Study, processes: int | None = None, progress: Callable[[str], None] | None = None) -> Index:
-    """Runs what the study lacks on this machine; returns the index, in which some runs may have failed.
+def sweep(
+    study: Study, processes: int | None = None, progress: Callable[[str], None] | None = None,
+    executor: Executor | None = None,
+) -> Index:  # fmt: skip
+    """Runs what the study lacks; returns the index, in which some runs may have failed.
 
     Completed runs are kept, interrupted ones continue from their checkpoints where they have any, and failed ones are
     tried again as often as `retries` says. Raises ConfigError where the folder cannot be written, or another process
@@ -49,6 +58,7 @@ def sweep(study: Study, processes: int | None = None, progress: Callable[[str], 
         study: The study.
         processes: Runs at a time; None: one for each core.
         progress: Called with a line on the state of the study, whenever a run ends.
+        executor: What runs them, `processes` at a time; None: new processes on this machine.
     """
     processes = available_cores() if processes is None else processes
     with _locked(study.folder):
@@ -59,9 +69,10 @@ def sweep(study: Study, processes: int | None = None, progress: Callable[[str], 
         todo = [run for run in study.runs if _wanted(index, run, study.options.retries)]
         # runs of the same problem one after another: a process keeps the data that it loaded last
         todo.sort(key=lambda run: repr(run.job.problem))
-        begin = time.monotonic()
         while todo:
-            todo = _pass(study, index, todo, min(processes, len(todo)), progress, begin)
+            count = min(processes, len(todo))
+            with nullcontext(executor) if executor else _processes(count) as pool:
+                todo = _pass(study, index, todo, pool, count, progress)
     return index
 
 
@@ -78,50 +89,51 @@ def _wanted(index: Index, run: StudyRun, retries: int) -> bool:
 
 
 def _pass(
-    study: Study, index: Index, todo: Sequence[StudyRun], processes: int, progress: Callable[[str], None] | None,
-    begin: float,
+    study: Study, index: Index, todo: Sequence[StudyRun], executor: Executor, processes: int,
+    progress: Callable[[str], None] | None,
 ) -> list[StudyRun]:  # fmt: skip
-    """Runs each of `todo` once; returns those to be tried again, in new processes."""
+    """Runs each of `todo` once; returns those to be tried again, or not yet run when a process was killed."""
     again: list[StudyRun] = []
-    done, total = 0, len(todo)
-    context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(processes, context, _start_process)
+    begin, done = time.monotonic(), 0
     waiting = list(reversed(todo))
     running: dict[Future[Finished], StudyRun] = {}
+    while waiting or running:
+        while waiting and len(running) < processes:  # so that a process that dies takes few runs with it
+            run = waiting.pop()
+            running[executor.submit(_compute, run.job, can_resume(run))] = run
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            run = running.pop(future)
+            try:
+                end = future.result()
+            except BrokenProcessPool:
+                end = Finished("failed", KILLED)
+            index.finish(run.identity, end.status, end.error)
+            done += 1
+            if end.status == "failed":
+                log.warning("%s failed: %s", describe(run), end.error)
+                if _wanted(index, run, study.options.retries):
+                    again.append(run)
+            if progress:
+                seconds = (time.monotonic() - begin) / done * (len(todo) - done)
+                progress(status_line(index, len(waiting) + len(running) + len(again), seconds))
+            if end.error == KILLED:  # the others were ended with it, through no fault of theirs
+                return [*again, *running.values(), *reversed(waiting)]
+    return again
+
+
+@contextmanager
+def _processes(count: int) -> Iterator[Executor]:
+    """New processes; when an error leaves the block, such as a signal, their runs save checkpoints and end."""
+    executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _start_process)
     try:
-        while waiting or running:
-            while waiting and len(running) < processes:  # so that a process that dies takes few runs with it
-                run = waiting.pop()
-                running[executor.submit(_compute, run.job, can_resume(run))] = run
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                run = running.pop(future)
-                try:
-                    end = future.result()
-                except BrokenProcessPool:
-                    end = Finished("failed", KILLED)
-                index.finish(run.identity, end.status, end.error)
-                done += 1
-                if end.status == "failed":
-                    log.warning("%s failed: %s", describe(run), end.error)
-                    if _wanted(index, run, study.options.retries):
-                        again.append(run)
-                if progress:
-                    progress(status_line(index, len(waiting) + len(running) + len(again), _left(begin, done, total)))
-                if end.error == KILLED:  # the others were ended with it, through no fault of theirs
-                    return [*again, *(each for each in running.values()), *reversed(waiting)]
-    except BaseException:  # a signal: each run under way saves a checkpoint and ends
+        yield executor
+    except BaseException:
         for process in multiprocessing.active_children():
             with suppress(ProcessLookupError):
                 os.kill(process.pid or 0, signal.SIGTERM)
         raise
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
-    return again
-
-
-def _left(begin: float, done: int, total: int) -> float:
-    """The time (s) that the rest takes, if it takes as long as what has been done."""
-    return (time.monotonic() - begin) / done * (total - done)
 
 
 def _start_process() -> None:
@@ -136,11 +148,14 @@ def _start_process() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-    api.keep_problem().__enter__()  # for the life of the process
 
 
 def _compute(job: Job, resume: bool) -> Finished:
     """Runs or resumes one run in a process of the pool."""
+    global _problem
+    if _problem is None:
+        _problem = api.keep_problem()  # for the life of the process
+        _problem.__enter__()
     try:
         if resume:
             with suppress(ConfigError):  # without a checkpoint that can be used it begins anew
@@ -172,6 +187,20 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def sweep_on_ranks(comm: MPI.Intracomm, study: Study | None, progress: Callable[[str], None]) -> Index | None:
+    """Runs a study on the ranks of an MPI job, one run at a time on each rank but 0; the index on rank 0.
+
+    Every rank calls it; the study is rank 0's.
+    """
+    from mpifl.transport.launcher import worker_ranks
+
+    with worker_ranks(comm) as executor:
+        if executor is None or study is None:
+            return None
+        with SignalRecorder():
+            return sweep(study, comm.size - 1, progress, executor)
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------------

@@ -7,11 +7,15 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.signals import Interrupted
+from mpifl.signals import SIGNALS, Interrupted
 from mpifl.untrusted import printable
 
 if TYPE_CHECKING:
@@ -22,9 +26,12 @@ MPI_START_TIMEOUT = 600  # s that MPI may take to start
 RANK_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS")  # set by mpirun, mpiexec, srun
 
 
-def communicator() -> MPI.Comm | None:
+_in_worker = False  # this rank runs tasks of `worker_ranks`, each as if there were one process
+
+
+def communicator() -> MPI.Intracomm | None:
     """The job's communicator, or None where there is one process. Without a launcher MPI is not even imported."""
-    if not any(name in os.environ for name in RANK_VARIABLES):
+    if _in_worker or not any(name in os.environ for name in RANK_VARIABLES):
         return None
     if is_fault_tolerant():
         # Open MPI's MPI_Finalize waits for all ranks, at times for dead ones too (its issue 11404); ours have sent
@@ -37,6 +44,38 @@ def communicator() -> MPI.Comm | None:
 
     signal.alarm(0)
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
+
+
+@contextmanager
+def worker_ranks(comm: MPI.Intracomm) -> Iterator[Executor | None]:
+    """On rank 0 an executor whose tasks the other ranks run; None on these, which have then run them all.
+
+    A task has its rank for itself: `communicator` is None there. Signals that no run handles are ignored on worker
+    ranks, since rank 0 decides what follows.
+    """
+    global _in_worker
+    from mpi4py.futures import MPICommExecutor
+
+    import mpifl.transport.mpi  # noqa: F401 - sets how MPI is started
+
+    _in_worker = comm.rank > 0
+    before = {s: signal.signal(s, signal.SIG_IGN) for s in SIGNALS} if _in_worker else {}
+    try:
+        with MPICommExecutor(comm, root=0) as executor:
+            yield cast(Executor | None, executor)
+    finally:
+        _in_worker = False
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+def broadcast_code(comm: MPI.Comm, code: int) -> int:
+    """Rank 0's exit code, on all ranks."""
+    from mpifl.transport.mpi import wait
+
+    buffer = np.array([code], np.int64)
+    wait(comm.Ibcast(buffer, 0))
+    return int(buffer[0])
 
 
 def is_fault_tolerant() -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from mpifl.errors import ConfigError
 from mpifl.transport.backoff import Backoff
 
-mpi4py.rc.thread_level = "funneled"  # the evaluating and the writing thread never call MPI
+mpi4py.rc.thread_level = "serialized"  # one thread calls MPI at a time: the main one, or that of `worker_ranks`
 from mpi4py import MPI  # noqa: E402
 
 STUCK_TIMEOUT = 5.0  # s that ranks with abandoned clients have to end by themselves
