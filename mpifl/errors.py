@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from mpifl.untrusted import printable
 
-MAX_LINE = 8000  # characters of an error: a value may be of any length
+MAX_PART, MAX_LINE = 1000, 5000  # characters printed of an error's key and value, and of the rest
 
 
 class ConfigError(ValueError):
@@ -25,8 +25,10 @@ class ConfigError(ValueError):
         super().__init__(key, value, expected)
 
     def __str__(self) -> str:
-        text = f"{self.key}={self.value}: {self.expected}"
-        return printable(" ".join(text.split()), most=MAX_LINE)
+        key, value, expected = (" ".join(str(part).split()) for part in (self.key, self.value, self.expected))
+        return (
+            f"{printable(key, most=MAX_PART)}={printable(value, most=MAX_PART)}: {printable(expected, most=MAX_LINE)}"
+        )
 
     def under(self, section: str) -> ConfigError:
         """The same error with its key placed inside `section`."""

@@ -14,8 +14,6 @@ from typing import Any
 import h5py
 from h5py import h5d, h5z
 
-from mpifl.untrusted import check_size
-
 MAX_DEPTH = 8  # of groups
 MAX_LINKS = 10_000  # of a file; a group that is linked twice counts twice
 MAX_CHUNK = 1 << 26  # bytes: a chunk is read into memory as a whole
@@ -30,21 +28,28 @@ class Refused(ValueError):
 def datasets(
     group: h5py.Group, first: Sequence[str] = (), soft: bool = False, filters: Collection[int] = ()
 ) -> Iterator[h5py.Dataset]:
-    """The datasets below a group, all checked. Raises Refused.
-
-    first    members of the group in the order in which they are opened, the others after them: HDF5 reads the extent of
-             a dataset when it is first opened, also in a file that is being written
-    soft     accept soft links; they lead to objects of the same file, where it has no external link
-    filters  that are accepted
-    """
-    for path, link in list(_links(group, "", MAX_DEPTH, [MAX_LINKS], first)):
-        if not isinstance(link, h5py.HardLink) and not (soft and isinstance(link, h5py.SoftLink)):
-            kind = {h5py.ExternalLink: "a link to another file", h5py.SoftLink: "a soft link"}.get(type(link))
-            raise Refused(f"{path} is {kind or 'a link of an unknown kind'}")
+    """The datasets below a group, all checked. Raises Refused; `filters` are accepted, others as in `check_links`."""
+    for path in check_links(group, first, soft):
         found = group.get(path)
         if isinstance(found, h5py.Dataset):
             check_dataset(found, filters)
             yield found
+
+
+def check_links(group: h5py.Group, first: Sequence[str] = (), soft: bool = False) -> list[str]:
+    """The paths of all links below a group. Raises Refused for one that may lead out of the file.
+
+    first  members of the group in the order in which they are opened, the others after them: HDF5 reads the extent of a
+           dataset when it is first opened, also in a file that is being written
+    soft   accept soft links; they lead to objects of the same file, as it has no external link
+    """
+    found = []
+    for path, link in _links(group, "", MAX_DEPTH, [MAX_LINKS], first):
+        if not isinstance(link, h5py.HardLink) and not (soft and isinstance(link, h5py.SoftLink)):
+            kind = {h5py.ExternalLink: "a link to another file", h5py.SoftLink: "a soft link"}.get(type(link))
+            raise Refused(f"{path} is {kind or 'a link of an unknown kind'}")
+        found.append(path)
+    return found
 
 
 def _links(
@@ -85,12 +90,6 @@ def check_dataset(dataset: h5py.Dataset, filters: Collection[int] = ()) -> None:
 def data_size(dataset: h5py.Dataset) -> int:
     """Bytes that the dataset takes in memory; 0 for one without a shape."""
     return prod(dataset.shape) * dataset.dtype.itemsize if dataset.shape is not None else 0
-
-
-def read_dataset(dataset: h5py.Dataset) -> Any:
-    """All of a checked dataset, unless that is implausibly more than the file stores. Raises ValueError."""
-    check_size(data_size(dataset), int(dataset.id.get_storage_size()), f"{dataset.name} is an array")
-    return dataset[()]
 
 
 def read_attribute(owner: h5py.HLObject, name: str) -> Any:

@@ -82,13 +82,27 @@ def check_memory(size: int, what: str) -> None:
         raise ValueError(f"{what} of {size} bytes, and {free} bytes of memory are available")
 
 
-def read_file(path: Path) -> bytes:
-    """The content of a regular file that fits into memory. Raises OSError, ValueError."""
+def regular_size(path: Path) -> int:
+    """The size of a regular file. Raises OSError for anything else: a device has no end, a pipe blocks."""
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(None, "it is no regular file")
-    check_memory(found.st_size, "a file")
+    return found.st_size
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a regular file that fits into memory. Raises OSError, ValueError."""
+    check_memory(regular_size(path), "a file")
     return path.read_bytes()
+
+
+def read_text_file(path: Path) -> bytes:
+    """The content of a small file or pipe with a configuration. Raises OSError, ValueError."""
+    with path.open("rb") as file:
+        found = file.read(MAX_TEXT + 1)
+    if len(found) > MAX_TEXT:
+        raise ValueError(f"it has more than {MAX_TEXT} bytes")
+    return found
 
 
 # -- JSON and YAML -----------------------------------------------------------------------------------------------------

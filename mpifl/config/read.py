@@ -18,7 +18,10 @@ from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader, dump
 from mpifl.config.trust import check_trusted, split_overrides
 from mpifl.errors import ConfigError
+from mpifl.untrusted import MAX_TEXT, MAX_VALUES, read_text_file
 
+MAX_DEPTH = 50  # references in a chain
+MAX_BITS = 4096  # of an integer: Python writes no longer ones
 REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 
 
@@ -115,11 +118,13 @@ def read_yaml(path: Path, kind: str) -> dict[str, Any]:
 
 def _text(kind: str, path: Path) -> str:
     try:
-        raw = path.read_bytes()
+        raw = read_text_file(path)
     except FileNotFoundError:
         raise ConfigError(kind, path, "no such file") from None
     except OSError as error:
         raise ConfigError(kind, path, (error.strerror or "cannot be read").lower()) from None
+    except ValueError as error:
+        raise ConfigError(kind, path, f"a {kind} file; {error}") from None
     if raw.startswith(b"\x89HDF\r\n"):
         raise ConfigError(kind, path, "a YAML file; this is HDF5, which mpifl show and mpifl replay take")
     try:
@@ -160,6 +165,8 @@ def _checked(value: Any) -> Any:
         return {str(key): _checked(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_checked(each) for each in value]
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise ValueError(f"an integer of {value.bit_length()} bits")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(f"a value of type {type(value).__name__}")
@@ -193,36 +200,59 @@ def set_key(values: dict[str, Any], key: str, value: Any) -> None:
 # -- ${...} ------------------------------------------------------------------------------------------------------------
 def _resolved(values: dict[str, Any]) -> dict[str, Any]:
     """The values with every ${key} replaced by the value of that key of the job. Raises ConfigError."""
-    return {key: _resolve(value, values, key, ()) for key, value in values.items()}
+    limits = _Limits()
+    return {key: _resolve(value, values, key, (), limits) for key, value in values.items()}
 
 
-def _resolve(value: Any, values: dict[str, Any], key: str, users: tuple[str, ...]) -> Any:
+class _Limits:
+    """Counts what references make of a job: a few lines of them could fill the memory."""
+
+    def __init__(self) -> None:
+        self._values = self._characters = 0
+
+    def count(self, key: str, text: object, depth: int) -> None:
+        """Counts a value, or a text. Raises ConfigError beyond the limits."""
+        self._values += 1
+        self._characters += len(text) if isinstance(text, str) else 0
+        if self._values > MAX_VALUES or self._characters > MAX_TEXT or depth > MAX_DEPTH:
+            text = f"references to at most {MAX_VALUES} values or {MAX_TEXT} characters, at most {MAX_DEPTH} in a chain"
+            raise ConfigError(key, "${...}", text)
+
+
+def _resolve(value: Any, values: dict[str, Any], key: str, users: tuple[str, ...], limits: _Limits) -> Any:
     """`users`: the keys whose values refer to this one, directly or not."""
+    limits.count(key, value, len(users))
     if isinstance(value, dict):
-        return {k: _resolve(each, values, f"{key}.{k}", users) for k, each in value.items()}
+        return {k: _resolve(each, values, f"{key}.{k}", users, limits) for k, each in value.items()}
     if isinstance(value, list):
-        return [_resolve(each, values, f"{key}[{k}]", users) for k, each in enumerate(value)]
+        return [_resolve(each, values, f"{key}[{k}]", users, limits) for k, each in enumerate(value)]
     if not isinstance(value, str) or "${" not in value:
         return value
     if "${" in REFERENCE.sub("", value):
         raise ConfigError(key, value, "not valid: ${ needs a key and }, as in ${problem.clients}")
     if whole := REFERENCE.fullmatch(value):  # a number stays a number, a section a section
-        return _lookup(whole[1], values, key, value, users)
-    return REFERENCE.sub(lambda found: str(_lookup(found[1], values, key, value, users)), value)
+        return _lookup(whole[1], values, key, value, users, limits)
+
+    def looked_up(found: re.Match[str]) -> str:
+        text = str(_lookup(found[1], values, key, value, users, limits))
+        limits.count(key, text, len(users))
+        return text
+
+    return REFERENCE.sub(looked_up, value)
 
 
-def _lookup(target: str, values: dict[str, Any], key: str, text: str, users: tuple[str, ...]) -> Any:
+def _lookup(target: str, values: dict[str, Any], key: str, text: str, users: tuple[str, ...], limits: _Limits) -> Any:
     """The resolved value of the dotted key `target`, which the value `text` of `key` refers to."""
     if key in users:
         raise ConfigError(key, text, f"a value that does not refer to itself, as by {' -> '.join(users)} -> {key}")
     node: Any = values
     for part in target.split("."):
         if isinstance(node, str):
-            node = _resolve(node, values, target, (*users, key))
+            node = _resolve(node, values, target, (*users, key), limits)
         if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
             node = node[int(part)]
         elif isinstance(node, dict) and part in node:
             node = node[part]
         else:
             raise ConfigError(key, text, f"${{...}} of a key of this job; there is no {target or 'key without a name'}")
-    return _resolve(node, values, target, (*users, key))
+    return _resolve(node, values, target, (*users, key), limits)

@@ -129,7 +129,7 @@ class Reader:
 
         def likeness(known: str) -> float:
             section, _, leaf = known.rpartition(".")
-            ratio = difflib.SequenceMatcher(None, key, leaf).ratio()
+            ratio = difflib.SequenceMatcher(None, key[:80], leaf).ratio()
             return ratio if section == path else ratio - (0.1 if ratio > 0.8 else 1)
 
         nearest = max(self._keys(self.cls, self.values, ""), key=likeness)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 from mpifl.config.types import Config, NonNegativeFloat, PositiveFloat
 from mpifl.errors import ConfigError
 from mpifl.rng import stream
+from mpifl.untrusted import read_file
 
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
 SplitTimes = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
@@ -184,15 +186,15 @@ class Trace(Delay):
     def contact_times(self, clients: int, seed: int) -> ContactTimes:
         times: list[list[float]] = [[] for _ in range(clients)]
         try:
-            with Path(self.path).open(newline="", encoding="utf-8") as file:
-                for line, row in enumerate(csv.DictReader(file), 2):
-                    client, seconds = int(row["client"]), float(row["seconds"])
-                    if not 0 <= client < clients or not 0 <= seconds < np.inf:
-                        raise ConfigError("path", self.path, f"line {line} needs 0 <= client < {clients}, seconds >= 0")
-                    times[client].append(seconds)
+            text = read_file(Path(self.path)).decode()
+            for line, row in enumerate(csv.DictReader(io.StringIO(text, newline="")), 2):
+                client, seconds = int(row["client"]), float(row["seconds"])
+                if not 0 <= client < clients or not 0 <= seconds < np.inf:
+                    raise ConfigError("path", self.path, f"line {line} needs 0 <= client < {clients}, seconds >= 0")
+                times[client].append(seconds)
         except ConfigError:
             raise
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
             text = f"a readable CSV file with the columns client and seconds ({error})"
             raise ConfigError("path", self.path or "''", text) from error
         if missing := [i for i, t in enumerate(times) if not sum(t)]:

@@ -13,6 +13,7 @@ from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Rows
 from mpifl.problems.data.folder import Part
 from mpifl.problems.data.pickled import read_pickle, unsigned_bytes
+from mpifl.untrusted import read_file
 
 SHAPE = (3, 32, 32)  # channels, height, width
 BYTES = 3 * 32 * 32
@@ -84,8 +85,8 @@ class Cifar100(Cifar):
 def read_binary(file: Path, columns: Columns, labels: str) -> Part:
     """Images (rows, 3072) and their labels (rows,) from records of one byte a label, then the pixels."""
     try:
-        raw = np.frombuffer(file.read_bytes(), np.uint8)
-    except OSError as error:
+        raw = np.frombuffer(read_file(file), np.uint8)
+    except (OSError, ValueError) as error:
         raise ConfigError("data file", file, f"a file that can be read: {str(error).lower()}") from error
     size = len(columns) + BYTES
     if not len(raw) or len(raw) % size:

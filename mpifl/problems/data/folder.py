@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,9 +13,13 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Rows
+from mpifl.untrusted import check_memory, check_size, regular_size
 
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0}  # by version of the .npy format
+ARRAYS = ("x", "y", "x_test", "y_test")
 Part = tuple[np.ndarray, np.ndarray]
-CLASSES = 1_000_000  # the largest number: a model has weights for each class
+CLASSES = 1_000_000  # the largest number
+FEW = 1000  # classes that are plausible in any number of rows
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,9 @@ class Folder(Data):
             raise ConfigError("data file", folder / "*", "at least one file .npz or .h5")
         train: list[Part] = []
         test: dict[int, Part] = {}
+        sizes = Sizes()
         for k, file in enumerate(files):
-            arrays = read_arrays(file)
+            arrays = read_arrays(file, sizes)
             train.append(_pair(arrays, "x", "y", file))
             if not len(train[-1][1]):
                 raise ConfigError("data file", file, "at least one row of x")
@@ -54,25 +61,74 @@ def located(path: str, root: Path, file: bool = False) -> Path:
     raise ConfigError("problem.data.path", path, f"an existing {kind}, also searched under {root}")
 
 
-def read_arrays(file: Path) -> dict[str, np.ndarray]:
-    """All arrays of one client's file."""
-    try:
-        if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as content:
-                return dict(content)
-        import h5py  # imported here: every rank imports this module, and only rank 0 reads
+class Sizes:
+    """The sizes of the arrays that were read, and of the files that hold them, in bytes."""
 
-        with h5py.File(file) as content:
-            return {name: np.asarray(item[()]) for name, item in content.items() if isinstance(item, h5py.Dataset)}
+    def __init__(self) -> None:
+        self.arrays = self.files = 0
+
+    def add(self, size: int, name: str) -> None:
+        """Counts an array before it is read. Raises ValueError where all together are implausible, or do not fit."""
+        self.arrays += size
+        check_size(self.arrays, self.files, f"arrays up to {name}")
+        check_memory(size, f"an array {name}")
+
+
+def read_arrays(file: Path, sizes: Sizes) -> dict[str, np.ndarray | None]:
+    """The arrays x, y, x_test and y_test of one client's file, and None for each other one."""
+    try:
+        sizes.files += regular_size(file)
+        return _read_npz(file, sizes) if file.suffix == ".npz" else _read_hdf5(file, sizes)
     except Exception as error:  # a damaged file can raise nearly any exception
         raise ConfigError("data file", file, f"an undamaged file: {str(error).lower()}") from error
 
 
-def _pair(arrays: dict[str, np.ndarray], x_name: str, y_name: str, file: Path) -> Part:
-    for name in (x_name, y_name):
-        if name not in arrays:
-            raise ConfigError("data file", file, f"an array {name}: it has {', '.join(sorted(arrays)) or 'none'}")
-    x, y = arrays[x_name], arrays[y_name]
+def _read_npz(file: Path, sizes: Sizes) -> dict[str, np.ndarray | None]:
+    """Reads a zip archive of .npy files, each header before its array."""
+    found: dict[str, np.ndarray | None] = {}
+    with zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            found[name] = None
+            if name not in ARRAYS:
+                continue
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise ValueError(f"{name} is not compressed as numpy does it")
+            with archive.open(info) as member:
+                version = np.lib.format.read_magic(member)
+                read_header = HEADERS.get(version, np.lib.format.read_array_header_2_0)
+                shape, _, dtype = read_header(member)
+            sizes.add(prod(shape) * dtype.itemsize, name)
+            with archive.open(info) as member:
+                found[name] = np.lib.format.read_array(member, allow_pickle=False)
+    return found
+
+
+def _read_hdf5(file: Path, sizes: Sizes) -> dict[str, np.ndarray | None]:
+    """Reads datasets of the root group; links to other files are not followed."""
+    import h5py  # imported here: every rank imports this module, and only rank 0 reads
+
+    from mpifl.hdf5_checks import BUILT_IN, check_dataset, check_links, data_size
+
+    found: dict[str, np.ndarray | None] = {}
+    with h5py.File(file, "r") as content:
+        check_links(content, soft=True)
+        for name in content:
+            item = content.get(name)
+            if isinstance(item, h5py.Dataset):
+                found[name] = None
+                if name in ARRAYS:
+                    check_dataset(item, BUILT_IN)
+                    sizes.add(data_size(item), name)
+                    found[name] = np.asarray(item[()])
+    return found
+
+
+def _pair(arrays: Mapping[str, np.ndarray | None], x_name: str, y_name: str, file: Path) -> Part:
+    x, y = arrays.get(x_name), arrays.get(y_name)
+    if x is None or y is None:
+        name = x_name if x is None else y_name
+        raise ConfigError("data file", file, f"an array {name}: it has {', '.join(sorted(arrays)) or 'none'}")
     if x.ndim != 2 or x.dtype.kind not in "biuf":
         raise ConfigError("data file", file, f"{x_name} of shape (rows, features): it has {x.dtype} {x.shape}")
     if y.shape != x.shape[:1] or y.dtype.kind not in "biu":
@@ -102,6 +158,11 @@ def gather(train: Sequence[Part], test: Mapping[int, Part], source: Any) -> Rows
     if min(y.min(), y_test.min(initial=0)) < 0:
         raise ConfigError("data file", source, "labels of 0 and above, or -1 and 1")
     classes = max(int(y.max()), int(y_test.max(initial=0)), 1) + 1
+    if classes > max(FEW, len(y) + len(y_test)):  # a model has weights for each class
+        text = (
+            f"labels below {FEW}, or below the number of rows: there are {classes - 1} in {len(y) + len(y_test)} rows"
+        )
+        raise ConfigError("data file", source, text)
     owner = np.repeat(np.arange(len(train)), [len(part) for _, part in train])
     clients = np.maximum(np.array(list(test), np.int64), -1)
     owner_test = np.repeat(clients, [len(part) for _, part in test.values()])

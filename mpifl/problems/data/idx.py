@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import zlib
 from pathlib import Path
@@ -10,17 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from mpifl.errors import ConfigError
+from mpifl.untrusted import check_size, read_file
 
 UNSIGNED_BYTE = 8
+GZIP = b"\x1f\x8b"  # how a gzipped file begins
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
     """Reads the array of unsigned bytes in `path`. Raises ConfigError unless it has this number of dimensions."""
     try:
-        raw = path.read_bytes()
-        if raw[:2] == b"\x1f\x8b":
-            raw = gzip.decompress(raw)
-    except (OSError, EOFError, zlib.error) as error:
+        raw = _content(path, dimensions)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ConfigError("data file", path, f"an undamaged file: {str(error).lower()}") from error
     if len(raw) < 4 or raw[:2] != b"\0\0":
         raise ConfigError("data file", path, "an idx file: its first two bytes are not zero")
@@ -31,8 +32,19 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     shape = np.frombuffer(raw, ">u4", dimensions, 4).tolist()
     expected, held = math.prod(shape), len(raw) - 4 - 4 * dimensions
     if held != expected:
-        raise ConfigError("data file", path, f"{expected} bytes after the header, as the header says: it has {held}")
+        found = f"it has {held}" if held < expected else "it has more"
+        raise ConfigError("data file", path, f"{expected} bytes after the header, as the header says: {found}")
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+
+
+def _content(path: Path, dimensions: int) -> bytes:
+    """The file, unzipped, up to one byte more than its header says. Raises ValueError for an implausible size."""
+    stored = read_file(path)
+    with io.BytesIO(stored) if stored[:2] != GZIP else gzip.GzipFile(fileobj=io.BytesIO(stored)) as file:
+        head = file.read(4 + 4 * dimensions)
+        size = math.prod(np.frombuffer(head, ">u4", len(head) // 4 - 1, 4).tolist()) if len(head) >= 8 else 0
+        check_size(size, len(stored), "an array")
+        return head + file.read(size + 1)
 
 
 def find_idx(folder: Path, name: str) -> Path | None:

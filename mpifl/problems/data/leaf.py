@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Rows
 from mpifl.problems.data.folder import CLASSES, Part, gather, located
 from mpifl.problems.data.users import select_users
+from mpifl.untrusted import parse_json, read_file
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ def read_users(folder: Path, rows: Callable[[Any, Any], T], empty: bool) -> dict
     for file in files:
         user = None
         try:
-            content = json.loads(file.read_bytes())
+            content = parse_json(read_file(file))
             for user in content["users"]:
                 held = content["user_data"][user]
                 if not len(held["y"]):
@@ -85,7 +85,7 @@ def read_users(folder: Path, rows: Callable[[Any, Any], T], empty: bool) -> dict
                 if user in users:
                     raise ValueError(f"users that no other file has: user {user} is there twice")
                 users[user] = rows(held["x"], held["y"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             wanted = "leaf json (users, user_data)" + (f", in user {user}" if user else "")
             raise ConfigError("data file", file, f"{wanted}: {str(error).lower()}") from error
     return users

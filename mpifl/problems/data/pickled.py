@@ -4,14 +4,15 @@ only records its arguments; any other is refused. No code runs on the content of
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mpifl.errors import ConfigError
+from mpifl.untrusted import read_file
 
 
 class ArrayState:
@@ -22,41 +23,108 @@ class ArrayState:
     def __init__(self, *made_of: Any) -> None:
         self.made_of = made_of
 
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
 
-
-def latin(text: str, encoding: str = "") -> bytes:
-    """Decodes bytes that Python 3 wrote for Python 2."""
-    return text.encode("latin-1")
-
-
-ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): ArrayState,
-    ("numpy._core.multiarray", "_reconstruct"): ArrayState,
-    ("numpy", "ndarray"): ArrayState,
-    ("numpy", "dtype"): ArrayState,
-    ("_codecs", "encode"): latin,
+ARRAYS = {
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
 }
+# What a dictionary of plain objects and arrays consists of. Others can claim any size, hash what is nested without end,
+# or change an object of this program.
+OPCODES = (
+    b"\x80\x95N\x89\x88IJKML\x8aFG"  # frames and numbers
+    b"STUBCVX\x8c\x8d\x8e"  # texts and bytes
+    b"()t\x85\x86\x87]laeds}u"  # tuples, lists, dictionaries
+    b"c\x93Rbghjpqr\x94."  # names, calls, states, repeated objects, the end
+)
 
 
-class Reader(
-    pickle._Unpickler
-):  # the unpickler in Python: the one in C allocates as many objects as a damaged file claims
+ACTS: dict[int, Callable[[Any], None]] = pickle._Unpickler.dispatch
+
+
+class Opcodes(dict[int, Callable[[Any], None]]):
+    """What the unpickler does for each opcode."""
+
+    def __missing__(self, code: int) -> Callable[[Any], None]:
+        raise pickle.UnpicklingError(f"it has the opcode {code:#04x}")
+
+
+class Reader(pickle._Unpickler):
+    """An unpickler in Python: the one in C allocates as many objects as a damaged file claims."""
+
+    dispatch: ClassVar[Any] = Opcodes({code: act for code, act in ACTS.items() if code in OPCODES})
+    stack: Any
+    append: Any
+    pop_mark: Any
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__(BytesIO(raw), encoding="bytes")
+        self._left = len(raw)  # bytes that texts may still be encoded to: each is in the file
+
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED:
+        if (module, name) == ("_codecs", "encode"):
+            return self.latin
+        if (module, name) not in ARRAYS:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return ALLOWED[module, name]
+        return ArrayState
+
+    def latin(self, text: str, encoding: str = "") -> bytes:
+        """How Python 3 writes bytes where Python 2 is to read them."""
+        self._left -= len(text)
+        if self._left < 0:
+            raise pickle.UnpicklingError("it encodes more text than it has")
+        return text.encode("latin-1")
+
+    def call(self) -> None:
+        """REDUCE: an array, its type, or bytes."""
+        arguments = self.stack.pop()
+        if not isinstance(arguments, tuple) or self.stack[-1] not in (ArrayState, self.latin):
+            raise pickle.UnpicklingError("it calls what is no function")
+        self.stack[-1] = self.stack[-1](*arguments)
+
+    def set_state(self) -> None:
+        """BUILD: what is in an array."""
+        state = self.stack.pop()
+        if not isinstance(self.stack[-1], ArrayState):
+            raise pickle.UnpicklingError("it changes what is no array")
+        self.stack[-1].state = state
+
+    def set_item(self) -> None:
+        """SETITEM"""
+        value, key = self.stack.pop(), self.stack.pop()
+        self._update(self.stack[-1], [key, value])
+
+    def set_items(self) -> None:
+        """SETITEMS"""
+        items = self.pop_mark()
+        self._update(self.stack[-1], items)
+
+    def make_dictionary(self) -> None:
+        """DICT"""
+        items = self.pop_mark()
+        self.append({})
+        self._update(self.stack[-1], items)
+
+    def _update(self, target: Any, items: list[Any]) -> None:
+        if not isinstance(target, dict) or not all(isinstance(key, str | bytes) for key in items[::2]):
+            raise pickle.UnpicklingError("it has a dictionary with other keys than texts")
+        target.update(zip(items[::2], items[1::2], strict=True))
+
+
+Reader.dispatch.update({
+    ord("R"): Reader.call, ord("b"): Reader.set_state, ord("s"): Reader.set_item, ord("u"): Reader.set_items,
+    ord("d"): Reader.make_dictionary,
+})  # fmt: skip
 
 
 def read_pickle(path: Path) -> Mapping[bytes, Any]:
     """Reads a pickled dictionary of plain objects and arrays; arrays become `ArrayState`."""
     try:
-        content = Reader(BytesIO(path.read_bytes()), encoding="bytes").load()
+        content = Reader(read_file(path)).load()
     except Exception as error:  # a damaged pickle can raise nearly any exception
-        raise ConfigError(
-            "data file", path, f"a batch as published: {str(error).lower() or 'it is cut short'}"
-        ) from error
+        reason = str(error).lower() or "it is cut short"
+        raise ConfigError("data file", path, f"a batch as published: {reason}") from error
     if not isinstance(content, dict):
         raise ConfigError("data file", path, f"a batch as published: it holds a {type(content).__name__}")
     return content

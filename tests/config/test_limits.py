@@ -1,0 +1,80 @@
+"""Job files from elsewhere: references, aliases, sizes and numbers are bounded, in one line and in seconds."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+import pytest
+
+from mpifl.cli import main
+from mpifl.config.read import load
+from mpifl.errors import ConfigError
+
+JOB = """name: a
+seed: 0
+stop: {updates: 3}
+problem: {model: {name: quadratic, dim: 2}, clients: 2}
+algorithm: {name: area, step_size: 0.1}
+"""
+LINES = "\n".join(f"z{k}: '{('${z' + str(k + 1) + '}') * 10}'" for k in range(9))
+LEVELS = "\n".join("z%d: [%s]" % (k, ", ".join([f"'${{z{k + 1}}}'"] * 10)) for k in range(9))  # noqa: UP031
+CHAIN = "\n".join(f"z{k}: ${{z{k + 1}}}" for k in range(5000))
+ALIASES = "\n".join(f"a{k + 1}: &a{k + 1} [{', '.join([f'*a{k}'] * 10)}]" for k in range(9))
+BOMBS = {
+    "text references": (f"{LINES}\nz9: {'x' * 100}", "references to at most 50000 values"),
+    "long text references": (f"{LINES}\nz9: {'x' * 100_000}", "references to at most 50000 values"),
+    "list references": (f"{LEVELS}\nz9: x", "references to at most 50000 values"),
+    "chain of references": (f"{CHAIN}\nz5000: x", "at most 50 in a chain"),
+    "aliases": (f"a0: &a0 x\n{ALIASES}", "more than 50000 values"),
+    "values": (f"z: [{'1,' * 300_000}]", "more than 50000 values"),
+    "depth": (f"z: {'[' * 50_000}", "nested too deeply"),
+    "size": (f"z: {'x' * 3_000_000}", "more than 2097152 bytes"),
+    "number": (f"z: 0x{'f' * 100_000}", "an integer of 400000 bits"),
+    "key": (f"? {'k' * 1_000_000}\n: 1", "no such key; the nearest is"),
+    "name of a class": (f"clock: {{delay: {'k' * 1_000_000}}}", "clock.delay.name="),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_M_a_job_is_bounded(bomb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, says = BOMBS[bomb]
+    (tmp_path / "job.yaml").write_text(f"{JOB}{text}\n")
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    assert main(["check", str(tmp_path / "job.yaml")]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and (says in err or says.replace(" ", "\n") in err) and len(err) < 9000
+    assert time.monotonic() - begin < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+def test_M_a_device_is_not_read_to_its_end() -> None:
+    with pytest.raises(ConfigError, match="more than 2097152 bytes"):
+        load("/dev/zero")
+
+
+def test_M_what_jobs_have_is_within_the_limits(tmp_path: Path) -> None:
+    """A list with a number for each of ten thousand clients; references that sections and texts use."""
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        JOB.replace("clients: 2", "clients: 10000").replace("name: a\n", "name: run-${seed}-${stop.updates}\n")
+    )
+    seconds = ", ".join(["1.5"] * 10_000)
+    job = load(path, [f"clock={{mode: virtual, delay: {{name: fixed, seconds: [{seconds}]}}}}"])
+    assert job.name == "run-0-3" and len(job.clock.delay.seconds) == 10_000  # type: ignore[attr-defined]
+
+
+def test_N_no_value_of_the_environment_gets_into_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    monkeypatch.setenv("MPIFL_DATA", str(tmp_path / "secret-folder"))
+    path = tmp_path / "job.yaml"
+    path.write_text(f"{JOB}output: {tmp_path}/a.h5\nclock: {{mode: virtual, delay: exponential}}\n")
+    for text in ("${oc.env:SECRET}", "${env:SECRET}", "${SECRET}", "$SECRET", "~", "%SECRET%"):
+        assert main(["check", str(path), f"name={text}"]) == 2
+        assert "hunter2" not in "".join(capsys.readouterr())
+    assert main(["run", str(path)]) == 0
+    content = (tmp_path / "a.h5").read_bytes()
+    assert b"hunter2" not in content and b"secret-folder" not in content

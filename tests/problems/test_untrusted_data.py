@@ -1,0 +1,260 @@
+"""Data files from elsewhere: no other file is read, no code runs, no size is believed, memory and time are bounded."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+import resource
+import struct
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from mpifl.errors import ConfigError
+from mpifl.problems.data.cifar import read_python
+from mpifl.problems.data.folder import Folder
+from mpifl.problems.data.idx import read_idx
+from mpifl.problems.data.leaf import Leaf
+from mpifl.scheduling.delays import Trace
+from tests.problems.conftest import idx_bytes
+
+GIB = 1 << 30
+X, Y = np.zeros((4, 3)), np.arange(4)
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Less than 300 MiB and 10 s."""
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    yield
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+    assert time.monotonic() - begin < 10
+
+
+def refused(folder: Path, says: str) -> None:
+    with bounded(), pytest.raises(ConfigError, match=says):
+        Folder(path=str(folder)).read(folder, False, None)
+
+
+def header(shape: tuple[int, ...], kind: str = "<f8") -> bytes:
+    made = io.BytesIO()
+    np.lib.format.write_array_header_1_0(made, {"descr": kind, "fortran_order": False, "shape": shape})
+    return made.getvalue()
+
+
+def zipped(file: Path, members: dict[str, bytes], zeros: int = 0, method: int = zipfile.ZIP_DEFLATED) -> None:
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name, head in members.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                member.write(head)
+                for _ in range(zeros >> 20 if name == "x" else 0):
+                    member.write(bytes(1 << 20))
+
+
+# -- npz ---------------------------------------------------------------------------------------------------------------
+def test_M_an_npz_that_inflates(tmp_path: Path) -> None:
+    """A member of 256 KiB that stands for 256 MiB of zeros, as its header says."""
+    zipped(tmp_path / "a.npz", {"x": header((GIB // 64, 2))}, GIB // 4)
+    assert (tmp_path / "a.npz").stat().st_size < 300 << 10
+    refused(tmp_path, f"arrays up to x of {GIB // 4} bytes, more than 100 times")
+
+
+@pytest.mark.parametrize("shape", [(2**60, 8), (2**30, 3), (0, 2**62)])
+def test_M_an_npz_that_claims(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    zipped(tmp_path / "a.npz", {"x": header(shape), "y": header((0,), "<i8")})
+    refused(tmp_path, "more than 100 times|array is too big")
+
+
+def test_M_many_files_that_inflate_a_little(tmp_path: Path) -> None:
+    for k in range(3):
+        zipped(tmp_path / f"{k:02}.npz", {"x": header((15 << 20, 1), "|u1")}, 15 << 20)
+        with zipfile.ZipFile(tmp_path / f"{k:02}.npz", "a", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("y.npy", header((15 << 20,), "|u1") + bytes(15 << 20))
+    refused(tmp_path, "arrays up to [xy] of [0-9]+ bytes, more than 100 times")
+
+
+def test_M_an_npz_of_other_compression_or_objects(tmp_path: Path) -> None:
+    zipped(tmp_path / "a.npz", {"x": header((4, 3))}, method=zipfile.ZIP_LZMA)
+    refused(tmp_path, "x is not compressed as numpy does it")
+    np.savez(tmp_path / "a.npz", x=np.array([Canary()]), y=Y)
+    refused(tmp_path, "object arrays cannot be loaded")
+
+
+def test_M_arrays_that_nobody_asks_for_are_not_read(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=X, y=Y, notes=np.array([Canary()], object))
+    assert len(Folder(path=str(tmp_path)).read(tmp_path, False, None).x) == 4
+
+
+def test_M_sparse_data_that_are_compressed_well_are_taken(tmp_path: Path) -> None:
+    x = np.zeros((2000, 1000))
+    x[np.arange(2000), np.arange(2000) % 1000] = 1
+    np.savez_compressed(tmp_path / "a.npz", x=x, y=np.arange(2000) % 7)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file.create_dataset("x", data=x, compression="gzip", shuffle=True, fletcher32=True)
+        file.create_dataset("y", data=np.arange(2000) % 7, compression="lzf")
+        file["soft"] = h5py.SoftLink("/x")
+        file["names"] = "of any length"
+    rows = Folder(path=str(tmp_path)).read(tmp_path, False, None)
+    assert rows.x.sum() == 4000 and len(rows.y) == 4000
+
+
+# -- HDF5 --------------------------------------------------------------------------------------------------------------
+def external(file: h5py.File, other: Path) -> None:
+    file["x"] = h5py.ExternalLink(str(other), "/x")
+
+
+def soft_to_external(file: h5py.File, other: Path) -> None:
+    file["group"] = h5py.ExternalLink(str(other), "/")
+    file["x"] = h5py.SoftLink("/group/x")
+
+
+def storage(file: h5py.File, other: Path) -> None:
+    file.create_dataset("x", (4, 3), "f8", external=[(str(other), 0, 96)])
+
+
+def virtual(file: h5py.File, other: Path) -> None:
+    layout = h5py.VirtualLayout((4, 3), "f8")
+    layout[...] = h5py.VirtualSource(str(other), "x", (4, 3))
+    file.create_virtual_dataset("x", layout)
+
+
+def plugin(file: h5py.File, other: Path) -> None:
+    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    made.set_chunk((4, 3))
+    made.set_filter(32015, h5py.h5z.FLAG_OPTIONAL)
+    h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F64LE, h5py.h5s.create_simple((4, 3)), made)
+
+
+def inflating(file: h5py.File, other: Path) -> None:
+    data = file.create_dataset("x", (1 << 20, 256), "f8", chunks=(1 << 12, 256), compression="gzip")
+    data[: 1 << 16] = np.zeros((1 << 16, 256))
+
+
+def unwritten(file: h5py.File, other: Path) -> None:
+    file.create_dataset("x", (2**50, 3), "f8", chunks=(1024, 3))
+
+
+def vast_chunk(file: h5py.File, other: Path) -> None:
+    file.create_dataset("x", (4, 3), "f8", chunks=(2**25, 3), maxshape=(None, 3), compression="gzip")
+
+
+def references(file: h5py.File, other: Path) -> None:
+    file["y"] = Y
+    file.create_dataset("x", data=np.array([[file["y"].ref]], h5py.ref_dtype))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (external, "/x is a link to another file"), (soft_to_external, "/group is a link to another file"),
+        (storage, "/x has its data in another file"), (virtual, "/x has its data in another file"),
+        (plugin, "passes through filter 32015"), (inflating, "more than 100 times"),
+        (unwritten, "more than 100 times"), (vast_chunk, "chunks of more than"),
+        (references, "values of variable length, or references"),
+    ],
+)  # fmt: skip
+def test_K_hdf5_data_of_a_user(tmp_path: Path, make: Callable[[h5py.File, Path], None], says: str) -> None:
+    with h5py.File(tmp_path / "other.hdf5", "w") as file:
+        file["x"] = X
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        make(file, tmp_path / "other.hdf5")
+        if "y" not in file:
+            file["y"] = Y
+    refused(tmp_path, says)
+
+
+# -- idx, JSON, CSV ----------------------------------------------------------------------------------------------------
+def test_M_a_gzipped_idx_that_inflates(tmp_path: Path) -> None:
+    file = tmp_path / "a.gz"
+    head = bytes((0, 0, 8, 3)) + struct.pack(">3I", 2**31, 28, 28)
+    with gzip.open(file, "wb", 1) as packed:
+        packed.write(head)
+        for _ in range(100):
+            packed.write(bytes(1 << 20))
+    with bounded(), pytest.raises(ConfigError, match="more than 100 times"):
+        read_idx(file, 3)
+    with gzip.open(file, "wb", 1) as packed:  # more than the header says
+        packed.write(idx_bytes(np.zeros((2, 28, 28), np.uint8)))
+        for _ in range(100):
+            packed.write(bytes(1 << 20))
+    with bounded(), pytest.raises(ConfigError, match="as the header says: it has more"):
+        read_idx(file, 3)
+
+
+@pytest.mark.parametrize(
+    "x", ["[" * 100_000, "[[1" + "0" * 400 + "]]", "[[" + "9" * 5000 + "]]", "[[1e999]]", "[[NaN]]", '[[{"a": 1}]]']
+)
+def test_M_leaf_json(tmp_path: Path, x: str) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "a.json").write_text(f'{{"users": ["u"], "user_data": {{"u": {{"y": [0], "x": {x}}}}}}}')
+    with bounded(), pytest.raises(ConfigError):
+        Leaf(path=str(tmp_path)).read(tmp_path, False, None)
+
+
+def test_M_a_label_that_makes_the_model_vast(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    held = {"users": ["u"], "user_data": {"u": {"x": [[0.0] * 1000] * 2, "y": [0, 999_999]}}}
+    (tmp_path / "train" / "a.json").write_text(json.dumps(held))
+    with pytest.raises(ConfigError, match="labels below 1000, or below the number of rows"):
+        Leaf(path=str(tmp_path)).read(tmp_path, False, None)
+
+
+def test_M_what_is_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.h5")
+    refused(tmp_path, "no regular file")
+    for path in ("/dev/zero", str(tmp_path / "a.h5")):
+        with bounded(), pytest.raises(ConfigError, match="no regular file"):
+            Trace(path=path).contact_times(2, 0)
+    (tmp_path / "a.csv").write_text(f'client,seconds\n0,"{"1" * 200_000}"\n')
+    with pytest.raises(ConfigError, match="field larger than field limit"):
+        Trace(path=str(tmp_path / "a.csv")).contact_times(2, 0)
+
+
+# -- pickles -----------------------------------------------------------------------------------------------------------
+class Canary:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("executed",)
+
+
+LATIN = b"c_codecs\nencode\n"
+STATE = b"cnumpy\nndarray\n"
+PICKLES = {
+    "code": (pickle.dumps({b"data": Canary()}), "asks for posix.mkdir"),
+    "key of nested tuples": (b"\x80\x02}" + b")" + b"\x85" * 300_000 + b"Ns.", "other keys than texts"),
+    "keys of nested tuples": (b"\x80\x02}(" + b")" + b"\x85" * 300_000 + b"Nu.", "other keys than texts"),
+    "dictionary of nested tuples": (b"\x80\x02(" + b")" + b"\x85" * 300_000 + b"Nd.", "other keys than texts"),
+    "set of nested tuples": (b"\x80\x04(" + b")" + b"\x85" * 300_000 + b"\x91.", "opcode 0x91"),
+    "bytes that are claimed": (b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".", "opcode 0x96"),
+    "text encoded often": (
+        b"\x80\x02X" + struct.pack("<I", 1 << 20) + b"a" * (1 << 20) + b"q\x000" + LATIN + b"q\x010("
+        + b"h\x01h\x00X\x06\x00\x00\x00latin1\x86R" * 100_000 + b"l.", "opcode 0x30",
+    ),
+    "text encoded often, without pops": (
+        b"\x80\x02(X" + struct.pack("<I", 1 << 20) + b"a" * (1 << 20) + b"q\x00" + LATIN + b"q\x01"
+        + b"h\x01h\x00X\x06\x00\x00\x00latin1\x86R" * 100_000 + b"l.", "encodes more text than it has",
+    ),
+    "a function's attribute": (b"\x80\x02" + LATIN + b"}U\x04codeNsb.", "changes what is no array"),
+    "a class' attribute": (b"\x80\x02" + STATE + b"N}U\x05stateNs\x86b.", "changes what is no array"),
+    "new object": (b"\x80\x02" + STATE + b")\x81.", "opcode 0x81"),
+    "call of a tuple": (b"\x80\x02))R.", "calls what is no function"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_M_pickles(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    content, says = PICKLES[name]
+    (tmp_path / "data_batch_1").write_bytes(content)
+    with bounded(), pytest.raises(ConfigError, match=says):
+        read_python(tmp_path / "data_batch_1", {"labels": 10}, "labels")
+    assert not (tmp_path / "executed").exists()
