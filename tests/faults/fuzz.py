@@ -44,7 +44,7 @@ class Kind(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What became of one command; `code` None where it did not end by itself."""
+    """The result of one command; `code` is None if it did not end by itself."""
 
     code: int | None
     err: str
@@ -52,7 +52,7 @@ class Reply(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What became of one input; `wrong` says what must not be, and is empty where all is well."""
+    """The result of one input; `wrong` says what went wrong, and is empty if nothing did."""
 
     kind: str
     number: int
@@ -66,7 +66,7 @@ class Verdict(NamedTuple):
 
 # -- processes ---------------------------------------------------------------------------------------------------------
 class Worker:
-    """A process that runs commands; another one takes its place where a command kills it or never ends."""
+    """A process that runs commands; it is replaced if a command kills it or never ends."""
 
     def __init__(self) -> None:
         self._start()
@@ -96,7 +96,7 @@ class Worker:
 
 @contextmanager
 def workers(count: int) -> Iterator[SimpleQueue[Worker]]:
-    """So many workers, each to be taken out and put back."""
+    """A queue of workers, each to be taken out and put back."""
     made = [Worker() for _ in range(count)]
     queue: SimpleQueue[Worker] = SimpleQueue()
     for worker in made:
@@ -118,7 +118,7 @@ def damaged(name: str, kind: Kind, number: int, good: Path, folder: Path) -> lis
 
 
 def attempt(worker: Worker, folder: Path, words: list[str], may: Sequence[str]) -> tuple[Reply, str]:
-    """Runs a command in `folder`; what became of it, and what must not be."""
+    """Runs a command in `folder`; returns its result, and what went wrong."""
     before = contents(folder)
     reply = worker.run(folder, words)
     after = contents(folder)
@@ -140,7 +140,7 @@ def checksum(file: Path) -> str:
 
 
 def wrong(reply: Reply, changed: set[str], may: Sequence[str]) -> str:
-    """What must not be; empty where all is well."""
+    """What went wrong; empty if nothing did."""
     lines = reply.err.splitlines()
     if reply.code is None:
         return reply.err
@@ -177,7 +177,7 @@ def survey(name: str, kind: Kind, count: int, pool: SimpleQueue[Worker], good: P
 
 
 def row(verdicts: Sequence[Verdict]) -> dict[str, object]:
-    """How a kind of input fared, as a row of the page (`harness.Tally`)."""
+    """The results of a kind of input, as a row of the page (`harness.Tally`)."""
     codes = Counter(f"exit {v.reply.code}" if not v.wrong else "failed" for v in verdicts)
     seconds = [verdict.reply.seconds for verdict in verdicts]
     what = f"malformed: {verdicts[0].kind}"

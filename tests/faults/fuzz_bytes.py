@@ -8,21 +8,21 @@ from random import Random
 
 
 def flipped(raw: bytearray, random: Random) -> bytes:
-    """Some bits are another way round."""
+    """Flips some bits."""
     for _ in range(random.choice((1, 1, 1, 2, 8, 64))):
         raw[random.randrange(len(raw))] ^= 1 << random.randrange(8)
     return bytes(raw)
 
 
 def replaced(raw: bytearray, random: Random) -> bytes:
-    """Some bytes are others: often the extremes, which make sizes and counts absurd."""
+    """Replaces some bytes, often by extremes, which make sizes and counts absurd."""
     for _ in range(random.choice((1, 1, 2, 8, 64))):
         raw[random.randrange(len(raw))] = random.choice((0, 0xFF, 0x7F, 0x80, random.randrange(256)))
     return bytes(raw)
 
 
 def overwritten(raw: bytearray, random: Random) -> bytes:
-    """A block is all zeros, all ones, or noise, as a lost page of a disk may be."""
+    """Overwrites a block with zeros, ones, or noise, as a lost page of a disk may be."""
     first, size = random.randrange(len(raw)), random.choice((4, 8, 64, 512, 4096))
     size = min(size, len(raw) - first)
     raw[first : first + size] = random.choice((bytes(size), b"\xff" * size, random.randbytes(size)))
@@ -30,7 +30,7 @@ def overwritten(raw: bytearray, random: Random) -> bytes:
 
 
 def swapped(raw: bytearray, random: Random) -> bytes:
-    """Two blocks have changed places."""
+    """Swaps two blocks."""
     size = min(random.choice((1, 8, 64, 512, 4096)), max(1, len(raw) // 2))
     one, other = random.randrange(len(raw) - size + 1), random.randrange(len(raw) - size + 1)
     raw[one : one + size], raw[other : other + size] = raw[other : other + size], raw[one : one + size]
@@ -38,24 +38,24 @@ def swapped(raw: bytearray, random: Random) -> bytes:
 
 
 def truncated(raw: bytearray, random: Random) -> bytes:
-    """The end is missing."""
+    """Cuts off the end."""
     return bytes(raw[: random.choice((0, 1, 7, len(raw) - 1, random.randrange(len(raw)), random.randrange(len(raw))))])
 
 
 def doubled(raw: bytearray, random: Random) -> bytes:
-    """A block stands there twice."""
+    """Doubles a block."""
     first, end = sorted(random.randrange(len(raw) + 1) for _ in range(2))
     return bytes(raw[:end] + raw[first:end] + raw[end:])
 
 
 def left_out(raw: bytearray, random: Random) -> bytes:
-    """A block is missing."""
+    """Leaves out a block."""
     first = random.randrange(len(raw))
     return bytes(raw[:first] + raw[first + random.choice((1, 2, 8, 100)) :])
 
 
 def longer(raw: bytearray, random: Random) -> bytes:
-    """There is more at the end."""
+    """Appends bytes."""
     return bytes(raw) + random.choice((b"\0", bytes(4096), random.randbytes(100), bytes(raw)))
 
 
@@ -74,7 +74,8 @@ def damage(path: Path, random: Random) -> None:
 
 
 def damage_one(folder: Path, random: Random, pattern: str = "*") -> None:
-    """Damages one of the files in `folder` and below; now and then it is another kind of thing, or not there."""
+    """Damages one of the files in `folder` and below; now and then replaces it by another kind of file, or removes
+    it."""
     files = sorted(path for path in folder.rglob(pattern) if path.is_file())
     file = random.choice(files)
     chance = random.random()

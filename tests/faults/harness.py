@@ -1,7 +1,7 @@
-"""Runs that are hurt on purpose: started under mpirun with fault tolerance on, their ranks killed, their files checked.
+"""Runs that are damaged on purpose: started under mpirun with fault tolerance, their ranks killed, their files checked.
 
-MPIFL_FAULTS=full asks for the full pass instead of the short one; MPIFL_FAULTS_OUT is the folder that gets what was
-counted, a JSON file for each kind of fault (`tests.faults.table` makes a page of them).
+MPIFL_FAULTS=full runs the full pass instead of the short one; MPIFL_FAULTS_OUT is the folder for the counts, one JSON
+file for each kind of fault (`tests.faults.table`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PROBE = "from mpi4py import MPI; MPI.COMM_WORLD.Get_failed()"
 
 
 def amount(short: int, full: int) -> range:
-    """The seeds of a test: so many in the short pass, so many in the full one."""
+    """The seeds of a test: fewer in the short pass, more in the full one."""
     return range(full if FULL else short)
 
 
 @functools.cache
 def intolerant() -> str:
-    """Why ranks that die take the job with them here; "" where they do not."""
+    """Why ranks that die end the whole job here; "" if they do not."""
     launcher = mpiexec()
     if launcher is None:
         return "no mpirun"
@@ -56,7 +56,7 @@ def needs_tolerance() -> None:
 # -- jobs --------------------------------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def job(folder: Path, ranks: int, *words: str | Path, tolerant: bool = True) -> Iterator[Command]:
-    """`mpifl *words` under way on so many ranks (0: without a launcher); what of it outlives the block is killed."""
+    """Runs `mpifl *words` on this number of ranks (0: without a launcher); kills what outlives the block."""
     launcher = launched(ranks)
     if launcher and tolerant:
         launcher[1:1] = TOLERANT
@@ -70,7 +70,7 @@ def job(folder: Path, ranks: int, *words: str | Path, tolerant: bool = True) -> 
 
 
 def began(path: Path) -> float | None:
-    """The Unix time at which a run's clock started, once its file says so."""
+    """The Unix time at which a run's clock started, once its file has it."""
     try:
         with open_run(path) as run:
             return None if isnan(run.attrs["began"]) else float(run.attrs["began"])
@@ -79,7 +79,7 @@ def began(path: Path) -> float | None:
 
 
 def saved(path: Path) -> int:
-    """How many checkpoints a run has completed so far, those before a resume included; 0 where there is none."""
+    """The number of checkpoints that a run has completed, those before a resume included; 0 if there is none."""
     return max(sets(folder_of(path)), default=0)
 
 
@@ -94,7 +94,7 @@ def pids(command: Command) -> dict[int, int]:
 
 
 def kill_all(command: Command, draw: random.Random) -> None:
-    """SIGKILL to everything that belongs to a job, its launcher included, in a random order; waits for the end."""
+    """Sends SIGKILL to every process of a job, its launcher included, in a random order; waits for the end."""
     victims = list(command.processes())
     draw.shuffle(victims)
     for pid in victims:
@@ -104,7 +104,7 @@ def kill_all(command: Command, draw: random.Random) -> None:
 
 
 def slain(command: Command, victims: dict[int, int], plan: list[tuple[float, int]]) -> dict[int, float]:
-    """Kills ranks, each at its Unix time; when each was killed. One that is over by then is left out."""
+    """Kills ranks, each at its Unix time; returns when each was killed. A rank that has ended is left out."""
     killed = {}
     for when, rank in sorted(plan):
         time.sleep(max(0.0, when - time.time()))
@@ -122,7 +122,7 @@ def mpifl(*words: str | Path) -> int:
 
 # -- what is counted ---------------------------------------------------------------------------------------------------
 class Tally:
-    """Counts what became of runs, by kind; `write` leaves one row a kind for the page."""
+    """Counts the results of runs, by kind; `write` leaves one row for each kind for the page."""
 
     def __init__(self, item: int, name: str) -> None:
         self._item, self._name = item, name
@@ -131,7 +131,7 @@ class Tally:
 
     @contextlib.contextmanager
     def run(self, what: str) -> Iterator[list[str]]:
-        """One run: its outcome is the text that the block leaves in the list, or "failed" where the block raises."""
+        """One run: its outcome is the text that the block puts into the list, or "failed" if the block raises."""
         begin, told = time.monotonic(), ["as it should be"]
         try:
             yield told
@@ -155,7 +155,7 @@ class Tally:
 
 @contextlib.contextmanager
 def tally(item: int, name: str) -> Iterator[Tally]:
-    """What a module counts, written at its end."""
+    """The counts of a module, written at its end."""
     counted = Tally(item, name)
     try:
         yield counted

@@ -1,4 +1,4 @@
-"""AREA's conservation law, looked at from outside: x_s + u/n = (1/n) sum_i y_i, less what is still under way."""
+"""AREA's conservation law, checked from outside: x_s + u/n = (1/n) sum_i y_i, minus what is in flight."""
 
 from __future__ import annotations
 

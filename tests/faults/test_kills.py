@@ -91,7 +91,7 @@ def test_killed(seed: int, tmp_path: Path, counted: Tally) -> None:
 
 
 def check_file(path: Path, killed: dict[int, float], told: str) -> None:
-    """The file is whole and says who was lost; `killed` says when (Unix time) each rank was killed."""
+    """Checks that the file is complete and names the lost clients; `killed`: when (Unix time) each rank was killed."""
     with open_run(path) as run:
         assert run.status == "completed" and not run.open_ended, told
         assert run.model_version == len(run.aggregations)

@@ -31,7 +31,7 @@ RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")  # a process' rank, as the launcher
 
 
 def mpiexec() -> str | None:
-    """The launcher, where there is one."""
+    """The launcher, if there is one."""
     beside = Path(sys.executable).with_name("mpirun")
     return os.environ.get("MPIFL_MPIEXEC") or (str(beside) if beside.exists() else shutil.which("mpirun"))
 
@@ -88,7 +88,7 @@ class Command:
         return self
 
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the command has ended."""
         if self.process.poll() is None:
             return False
         with contextlib.suppress(subprocess.TimeoutExpired):  # a process that outlives it writes on
@@ -133,7 +133,7 @@ class Command:
 
 
 def until(done: Callable[[], Any], command: Command, what: str, patience: float = DEADLINE) -> Any:
-    """Waits until `done` returns something true, and returns that; fails where the command ends or hangs before."""
+    """Waits until `done` returns something true, and returns that; fails if the command ends or hangs before."""
     end = time.monotonic() + patience
     while not (found := done()):
         if command.over() and not (found := done()):
@@ -170,7 +170,7 @@ def run(start: Start) -> Start:
 
 
 def launched(ranks: int) -> list[str]:
-    """The words before the program: none for 0 ranks, which is no launcher at all."""
+    """The words before the program; none for 0 ranks, without a launcher."""
     if not ranks:
         return []
     launcher = mpiexec()
@@ -181,7 +181,7 @@ def launched(ranks: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of one of the commands that one MPI job ran one after the other."""
+    """The result of one of the commands that one MPI job ran one after the other."""
 
     codes: list[int]  # of each rank
     out: str  # of all ranks
@@ -191,7 +191,7 @@ class Reply:
 
 
 def in_one_job(folder: Path, ranks: int, commands: list[list[str]], deadline: float = DEADLINE) -> list[Reply]:
-    """Runs mpifl commands one after the other in one MPI job: most of the time that a command takes is its start."""
+    """Runs mpifl commands one after the other in one MPI job: starting a job takes most of a command's time."""
     told = folder / f"told-{uuid.uuid4().hex}"
     told.mkdir()
     (told / "commands.json").write_text(json.dumps(commands))
@@ -214,7 +214,7 @@ def in_one_job(folder: Path, ranks: int, commands: list[list[str]], deadline: fl
 
 
 def write(folder: Path, name: str, job: dict[str, Any]) -> Path:
-    """A job file: JSON is YAML."""
+    """Writes a job file; JSON is YAML."""
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps({"name": name, **job}))
     return path

@@ -1,4 +1,4 @@
-"""A user's own algorithms: AREA whose clients give trouble, and methods that interrupt themselves."""
+"""A user's own algorithms: AREA with failing clients, and methods that interrupt themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mpifl.objective import Objective, Vector
 
 @dataclass(frozen=True)
 class Faulty(Area):
-    """Client 1 gives trouble from its round 3 on."""
+    """Client 1 fails from its round 3 on."""
 
     trouble: str = ""
     """raises; hangs: never returns; dies: its rank is killed; unless there is a file `peace`"""

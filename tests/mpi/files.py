@@ -1,4 +1,4 @@
-"""What a run file holds, byte by byte."""
+"""The content of a run file, byte by byte."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def attribute(path: Path, name: str) -> Any:
 
 
 def differing(one: Path, other: Path, *, but: tuple[str, ...] = ()) -> list[str]:
-    """What differs between two run files, tables in `but` left out."""
+    """The differences between two run files, tables in `but` left out."""
     a, b = contents(one), contents(other)
     return [name for name in a if a[name] != b[name] and not name.startswith(but)]

@@ -1,4 +1,4 @@
-"""A user's own algorithm that goes wrong in one rule: AREA, with the rule's name in `at`."""
+"""A user's own algorithm that fails in one rule: AREA, with the rule's name in `at`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpifl.objective import Objective, Vector
 
 @dataclass(frozen=True)
 class Failing(Area):
-    """Client 1 goes wrong in its round 3, the server after 20 events."""
+    """Client 1 fails in its round 3, the server after 20 events."""
 
     at: str = ""
     """the rule that raises, or how the update is wrong"""

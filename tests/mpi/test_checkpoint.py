@@ -27,7 +27,7 @@ class Watch(Area):
 
 @pytest.mark.parametrize("every", [None, 20])
 def test_a_client_rank_imports_h5py_with_its_first_checkpoint(run: Start, tmp_path: Path, every: int | None) -> None:
-    """Not earlier, and not at all where there is none: it takes time and memory on every rank."""
+    """Not earlier, and not at all without a checkpoint: importing it takes time and memory on every rank."""
     (tmp_path / "watched.py").write_text(WATCH)
     case = job({**AREA, "name": "watched:Watch"}, checkpoint={"updates": every}, stop={"updates": 60})
     done = run(3, *RUN, write(tmp_path, "watch", case), "output=watch.h5")

@@ -1,4 +1,4 @@
-"""Devices under MPI, as far as that goes without one: what is refused, what MPI is asked, how vectors are staged."""
+"""Devices under MPI without a GPU: what is refused, what MPI is asked, how vectors are staged."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ os.write(1, f"{len(_loaded('libmpi')) > 0} {cuda_aware()} {'torch' in sys.module
 
 @pytest.mark.smoke
 def test_this_mpi_takes_no_gpu_memory(run: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that come with pip do not, and say so when they are asked."""
+    """The MPIs that pip installs do not accept it, and say so when asked."""
     for name in ("MPIFL_CUDA_AWARE", "MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA"):
         monkeypatch.delenv(name, raising=False)
     done = run(2, "-c", ASK)
@@ -81,8 +81,8 @@ def on_devices(run: Start, ranks: int, *commands: tuple[str, list[Any]]) -> dict
 
 @pytest.mark.long
 def test_staged_vectors_arrive_whole(run: Start, tmp_path: Path) -> None:
-    """On two ranks with clients, with copies that end late and in any order, and with MPI reading and writing tensors:
-    the bits of the run in which nothing is staged."""
+    """On two client ranks, with copies that end late and in any order, and with MPI reading and writing tensors: the
+    bits of the run without staging."""
     commands = [
         (kind, ["run", write(tmp_path, name, case), f"output={name}-{kind}.h5"])
         for name, case in CASES.items() for kind in ("host", "pinned", "direct")
@@ -100,8 +100,8 @@ def test_staged_vectors_arrive_whole(run: Start, tmp_path: Path) -> None:
 
 
 def test_staged_vectors_in_real_time(run: Start, tmp_path: Path) -> None:
-    """Updates that are held back by their delays, and messages that come while others compute: the replay on host
-    memory in one process has the same bits."""
+    """Updates are held back by their delays, and messages arrive while other clients compute: the replay on host memory
+    in one process has the same bits."""
     case = write(tmp_path, "real", REAL)
     copies = on_devices(run, 3, ("pinned", ["run", case, "output=real.h5"]))
     assert all(sum(pair) >= 20 for pair in sorted(copies["pinned"])[1:])

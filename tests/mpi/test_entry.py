@@ -1,4 +1,4 @@
-"""A user's own problem under mpirun: the same run on any number of ranks, and one line for what is wrong with it."""
+"""A user's own problem under mpirun: the same run on any number of ranks, and one line for each mistake in it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_mistake_is_one_line(folder: Path) -> None:
-    """All in one MPI job of 3 ranks, over a file that is to be replaced; then a good run, which replaces it."""
+    """All in one MPI job of 3 ranks, with an existing file that is to be replaced; then a good run, which replaces
+    it."""
     kept = folder / "kept.h5"
     kept.write_bytes(b"kept")
     run = ["run", "good.yaml", "output=kept.h5", "overwrite=true"]

@@ -1,4 +1,4 @@
-"""What goes wrong in mid-run: a client's error costs the client, the server's the run; all is told once."""
+"""Errors during a run: a client's error costs the client, the server's the run; each is reported once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VIRTUAL = {**REAL, "mode": "virtual"}
 
 @pytest.fixture
 def failing(tmp_path: Path) -> Any:
-    """Writes the job that goes wrong in a rule; its own module lies beside it, where the command is given."""
+    """Writes the job that fails in a rule, with its module beside it in the working directory."""
     shutil.copy(Path(__file__).with_name("own.py"), tmp_path / "own_rules.py")
 
     def job(at: str, clock: dict[str, Any] = REAL, dim: int = 20, stop: Any = None, **more: Any) -> Path:
@@ -52,7 +52,7 @@ def failing(tmp_path: Path) -> Any:
     ],
 )
 def test_a_client_raises(run: Start, failing: Any, tmp_path: Path, ranks: int, clock: dict[str, Any], dim: int) -> None:
-    """It is lost, the others go on, and a replay loses it at the same place."""
+    """It is lost, the others continue, and a replay loses it at the same place."""
     done = run(ranks, *RUN, failing("train", clock, dim, {"updates": 120}))
     where = 1 + 1 % (ranks - 1) if ranks else 0
     says = f"raised on rank {where} on {socket.gethostname()} (process "
@@ -105,7 +105,7 @@ def test_a_client_raises_before_the_run(run: Start, failing: Any, tmp_path: Path
 def test_an_update_is_refused(
     run: Start, failing: Any, tmp_path: Path, at: str, clock: dict[str, Any], dim: int, says: str
 ) -> None:
-    """Once: the client is as it was before, gets a fresh message, and goes on."""
+    """Once: the client's state is restored, it gets a new message, and continues."""
     done = run(4, *RUN, failing(at, clock, dim, {"updates": 120}, faults={"norm": 1e6}))
     assert done.code == 0 and done.out.endswith("; 1 update refused\n"), str(done)
     assert done.err.startswith("mpifl: update refused: client 1") and done.err.count("\n") == 1, str(done)
@@ -122,7 +122,7 @@ def test_an_update_is_refused(
 
 @pytest.mark.parametrize("ranks", [3, long(0)])
 def test_a_client_is_set_aside(run: Start, failing: Any, tmp_path: Path, ranks: int) -> None:
-    """After so many refusals in a row."""
+    """After the given number of refusals in a row."""
     done = run(ranks, *RUN, failing("always nan", VIRTUAL, 20, {"updates": 120}, faults={"refusals": 4}))
     assert done.code == 0 and done.out.endswith("; of 6 clients 1 aside; 4 updates refused\n"), str(done)
     assert done.err.startswith("mpifl: update refused: client 1: the update is not finite\n"), str(done)
@@ -134,7 +134,7 @@ def test_a_client_is_set_aside(run: Start, failing: Any, tmp_path: Path, ranks: 
 
 
 def test_nobody_is_left(run: Start, tmp_path: Path) -> None:
-    """A run that diverges ends when all updates have become infinite."""
+    """A run that diverges ends when all updates are infinite."""
     algorithm = {"name": "fedavg", "step_size": 1e30}
     problem = {"clients": 4, "model": {"name": "quadratic", "dim": 5}}
     job = {

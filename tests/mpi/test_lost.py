@@ -1,4 +1,4 @@
-"""Clients that raise, or never answer, on real ranks: who goes on where, and how the job ends."""
+"""Clients that raise or never answer, on real ranks: where they continue, and how the job ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LARGE = {"clients": 6, "model": {"name": "quadratic", "dim": 9000}, "dtype": "fl
 
 @pytest.fixture
 def faulty(tmp_path: Path) -> Any:
-    """Writes a job of 6 clients whose client 1 gives trouble in its round 3."""
+    """Writes a job of 6 clients whose client 1 fails in its round 3."""
     shutil.copy(Path(__file__).with_name("faulty.py"), tmp_path / "faulty_rules.py")
 
     def made(trouble: str, problem: dict[str, Any] = SMALL, times: int = 1, **more: Any) -> Path:
@@ -45,7 +45,7 @@ def faulty(tmp_path: Path) -> Any:
 
 
 def complete(path: Path, states: list[str]) -> Any:
-    """The events of a run that went on to its end, with its clients in these states."""
+    """The events of a run that completed, with its clients in these states."""
     with open_run(path) as run:
         assert run.status == "completed" and not run.open_ended and len(run.updates) == 200
         assert run.clients.state.tolist() == states
@@ -55,7 +55,7 @@ def complete(path: Path, states: list[str]) -> Any:
 
 
 def replays(run: Start, folder: Path) -> None:
-    """The run again by its record, with clients that give no trouble."""
+    """Replays the run from its record, with clients that do not fail."""
     (folder / "peace").touch()
     again = run(0, *MPIFL, "replay", "f.h5")
     assert again.code == 0, str(again)
@@ -76,7 +76,7 @@ LIVE = ["live"] * 6
 def test_a_client_moves(
     run: Start, faulty: Any, tmp_path: Path, clock: Any, problem: Any, more: dict[str, Any]
 ) -> None:
-    """One that raised goes on elsewhere, and what the server has of all clients adds up."""
+    """A client that raised continues on another rank, and the server's sums over all clients are right."""
     done = run(4, *RUN, faulty("raises", problem, clock=clock, faults={"lost": "rehost"}, **more))
     assert done.code == 0 and done.err.count("Traceback") == 1, str(done)
     path = tmp_path / "f.h5"
@@ -92,7 +92,7 @@ def test_a_client_moves(
 
 
 def test_a_client_that_raises_everywhere(run: Start, faulty: Any, tmp_path: Path) -> None:
-    """It is moved no more than so often, and the run goes on without it."""
+    """It is moved a limited number of times, and the run continues without it."""
     done = run(4, *RUN, faulty("raises", times=1000, clock=VIRTUAL, faults={"lost": "rehost", "refusals": 2}))
     assert done.code == 0 and done.err.count("Traceback") == 1, str(done)
     events = complete(tmp_path / "f.h5", ["live", "lost", *LIVE[2:]])
@@ -101,7 +101,7 @@ def test_a_client_that_raises_everywhere(run: Start, faulty: Any, tmp_path: Path
 
 @pytest.mark.parametrize("clock", [REAL, VIRTUAL], ids=["real", "virtual"])
 def test_a_client_that_never_answers(run: Start, faulty: Any, tmp_path: Path, clock: Any) -> None:
-    """It is given up, and so are those that wait for it on its rank; the job ends, with the run's code."""
+    """It is abandoned, and so are the clients that wait for it on its rank; the job ends with the run's exit code."""
     faults = {"patience": 1.0}
     done = run(4, *RUN, faulty("hangs", clock=clock, faults=faults, checkpoint={"updates": 50}), deadline=40)
     assert done.code == 0 and "Traceback" not in done.err, str(done)
@@ -113,7 +113,7 @@ def test_a_client_that_never_answers(run: Start, faulty: Any, tmp_path: Path, cl
 
 @pytest.mark.parametrize("clock", [REAL, VIRTUAL], ids=["real", "virtual"])
 def test_those_who_wait_for_it_move(run: Start, faulty: Any, tmp_path: Path, clock: Any) -> None:
-    """To ranks that answer."""
+    """They move to ranks that answer."""
     faults = {"patience": 1.0, "lost": "rehost"}
     done = run(4, *RUN, faulty("hangs", clock=clock, faults=faults), deadline=40)
     assert done.code == 0 and "Traceback" not in done.err, str(done)
@@ -125,7 +125,7 @@ def test_those_who_wait_for_it_move(run: Start, faulty: Any, tmp_path: Path, clo
 
 
 def test_a_client_that_never_answers_anywhere(run: Start, faulty: Any, tmp_path: Path) -> None:
-    """It is moved no more than so often; those who wait for it go on."""
+    """It is moved a limited number of times; the clients that wait for it continue."""
     faults = {"patience": 1.0, "lost": "rehost", "refusals": 1}
     done = run(6, *RUN, faulty("hangs", times=1000, clock=VIRTUAL, faults=faults), deadline=60)
     assert done.code == 0 and "Traceback" not in done.err, str(done)
@@ -134,7 +134,7 @@ def test_a_client_that_never_answers_anywhere(run: Start, faulty: Any, tmp_path:
 
 
 def test_a_signal_while_a_client_hangs(start: Start, faulty: Any, tmp_path: Path) -> None:
-    """With patience the checkpoint that the signal asks for is given up like the client, and the job ends."""
+    """With patience the checkpoint that the signal asks for is abandoned like the client, and the job ends."""
     file = faulty("hangs", clock=REAL, faults={"patience": 1.5}, stop={"time": 1000})
     command = start(4, *RUN, file)
     until((tmp_path / "trouble").exists, command, "trouble")
@@ -146,7 +146,7 @@ def test_a_signal_while_a_client_hangs(start: Start, faulty: Any, tmp_path: Path
 
 
 def test_a_run_file_that_vanishes(tmp_path: Path) -> None:
-    """Without checkpoints that is seen at the end, when the other ranks are gone; the exit code tells."""
+    """Without checkpoints this is noticed at the end, when the other ranks have ended; the exit code reports it."""
     more = {"clock": REAL, "stop": {"time": 3.0}, "output": "v.h5"}
     file = write(tmp_path, "v", job({"name": "area", "trigger": {"every": 3}}, SMALL, **more))
     launcher, *words = launched(3)

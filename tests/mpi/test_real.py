@@ -1,4 +1,4 @@
-"""Under the real clock: what comes out in the time that there is, and a replay of it that has the same bits."""
+"""The real clock: the results of a run, and a replay that has the same bits."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_run_is_whole(folder: Path, name: str) -> None:
 
 @every_case
 def test_the_last_model_is_measured(folder: Path, name: str) -> None:
-    """Where the run ends by its accuracy, that was of an earlier one."""
+    """Also in a run that ends by its accuracy, which was that of an earlier model."""
     with open_run(folder / f"results/{name}.h5") as run:
         assert run.evaluations.updates.iloc[-1] == len(run.updates)
         assert run.evaluations.version.iloc[-1] == run.model_version
@@ -109,7 +109,7 @@ def test_the_last_model_is_measured(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("how", ["four", "one"])
 @every_case
 def test_a_replay_has_the_same_bits(folder: Path, name: str, how: str) -> None:
-    """Rows, staleness, versions, losses and the final model; only what was under way at the end is not recorded."""
+    """Rows, staleness, versions, losses and the final model; only updates in flight at the end are not recorded."""
     one, other = folder / f"results/{name}.h5", folder / f"{name}-{how}.h5"
     assert not differing(one, other, but=("events",))
     assert attribute(other, "clock") == "replay"
@@ -126,7 +126,7 @@ def test_measured_times(folder: Path) -> None:
 
 
 def test_rate(folder: Path) -> None:
-    """27 s of 9 clients in all, at 20 a second: 540, less what a busy machine costs."""
+    """27 s of 9 clients in all, at 20 a second: 540 updates, minus what a busy machine costs."""
     with open_run(folder / "results/rate.h5") as run:
         assert 200 < len(run.updates) < 540 + 6 * 540**0.5
         (text,) = run.events.text[run.events.kind == "dropped"]

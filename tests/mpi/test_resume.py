@@ -1,4 +1,4 @@
-"""Runs that are ended by a signal or killed, on one number of ranks, and go on under another."""
+"""Runs that are ended by a signal or killed on one number of ranks, and resumed on another."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The file of a run that nobody ended, made in one process when it is asked for."""
+    """The file of an uninterrupted run, made in one process on demand."""
     folder = tmp_path_factory.mktemp("whole")
 
     def made(name: str) -> Path:
@@ -57,7 +57,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def rows(path: Path, table: str = "updates") -> int:
-    """How many a run's file has so far."""
+    """The number of rows in a run's file so far."""
     try:
         with open_run(path) as file:
             return len(getattr(file, table))
@@ -85,7 +85,7 @@ def test_a_signal(
     start: Start, whole: Callable[[str], Path], tmp_path: Path, name: str, ranks: int, to: str, number: signal.Signals,
     again: int,
 ) -> None:  # fmt: skip
-    """It saves the run, which ends with the code of the signal; what is resumed is the run that nobody ended."""
+    """It saves the run, which ends with the signal's exit code; the resumed run equals an uninterrupted one."""
     path = tmp_path / "s.h5"
     command = start(ranks, *MPIFL, "run", write(tmp_path, "s", JOBS[name]), f"output={path}")
     until(lambda: rows(path), command, "updates")
@@ -108,7 +108,7 @@ def test_a_signal(
 
 
 def test_a_signal_that_others_hear_first(start: Start, whole: Callable[[str], Path], tmp_path: Path) -> None:
-    """One that is sent to all ranks reaches rank 0 after another has told of it: that is no second one."""
+    """A signal sent to all ranks reaches rank 0 after another rank has reported it: that is not a second signal."""
     path = tmp_path / "o.h5"
     command = start(3, *MPIFL, "run", write(tmp_path, "o", JOBS["large"]), f"output={path}")
     until(lambda: rows(path), command, "updates")
@@ -124,7 +124,7 @@ def test_a_signal_that_others_hear_first(start: Start, whole: Callable[[str], Pa
 
 
 def test_the_launcher_is_told_to_end(start: Start, whole: Callable[[str], Path], tmp_path: Path) -> None:
-    """It leaves its ranks little time: the run goes on from a checkpoint in any case, the last one or that before."""
+    """It leaves its ranks little time: the run resumes from a checkpoint in any case, the last or the one before."""
     path = tmp_path / "l.h5"
     file = write(tmp_path, "l", {**JOBS["area"], "checkpoint": {"updates": 1000}})
     command = start(3, *MPIFL, "run", file, f"output={path}")
@@ -140,7 +140,7 @@ TROUBLE = {"name": "faulty_rules:Faulty", "step_weights": "one", "trigger": {"ev
 
 
 def test_a_second_signal_ends_at_once(start: Start, tmp_path: Path) -> None:
-    """A client that computes for ever keeps the run from being saved; whoever asks twice need not wait for it."""
+    """A client that computes for ever keeps the run from being saved; a second signal does not wait for it."""
     (tmp_path / "faulty_rules.py").write_text(Path(__file__).with_name("faulty.py").read_text())
     path = tmp_path / "s.h5"
     file = write(tmp_path, "s", job({**TROUBLE, "trouble": "hangs"}, clock={"mode": "real"}, stop={"time": 1000}))
@@ -171,7 +171,7 @@ REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 60}}
 
 
 def test_real_clock(start: Start, tmp_path: Path) -> None:
-    """Killed with all its ranks, twice, it goes on: time and rows as if nothing had been, no update lost or doubled."""
+    """Killed with all its ranks, twice, it continues: time and rows as if uninterrupted, no update lost or doubled."""
     path = tmp_path / "r.h5"
     problem = {"clients": 8, "model": {"name": "quadratic", "dim": 40, "sigma": 0.2}, "dtype": "float64"}
     more = {"clock": REAL, "stop": {"time": 3.0}, "evaluate": {"every": 0.25}, "checkpoint": {"every": 0.2}}
@@ -220,7 +220,7 @@ TORCH_DEADLINE = 130.0  # s, on a crowded machine
 
 @pytest.mark.timeout(280)
 def test_torch(tmp_path: Path) -> None:
-    """Tensors, float64, statistics of the clients' own: saved on some ranks, and resumed from on others."""
+    """Tensors, float64, each client's own statistics: saved on some ranks, and resumed on others."""
     (tmp_path / "faulty_rules.py").write_text(Path(__file__).with_name("faulty.py").read_text())
     files = {name: str(write(tmp_path, name, case)) for name, case in TORCH.items()}
     whole = [["run", file, f"output=whole-{name}.h5"] for name, file in files.items()]

@@ -1,4 +1,4 @@
-"""A signal ends a run cleanly: the file is whole and says so, and no process stays."""
+"""A signal ends a run cleanly: the file is complete and says so, and no process remains."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VIRTUAL = {"mode": "virtual", "delay": {"name": "exponential", "rate": 20}}
 
 
 def running(path: Path, updates: int) -> bool:
-    """Whether the run's file says that so many updates have been consumed."""
+    """Whether the run's file records this number of consumed updates."""
     try:
         with open_run(path) as file:
             return bool(file.attrs["began"] > 0 and len(file.updates) >= updates)
@@ -77,7 +77,7 @@ def test_interrupted(start: Start, tmp_path: Path, to: str, number: signal.Signa
 
 
 def test_a_rank_is_killed(start: Start, tmp_path: Path) -> None:
-    """The launcher ends the others; what was written stays readable."""
+    """The launcher ends the other ranks; what was written stays readable."""
     command = start(4, *RUN, write(tmp_path, "killed", {**JOB, "clock": REAL}))
     until(lambda: running(tmp_path / "s.h5", 20), command, "updates")
     os.kill(command.rank(2), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a user gets wrong, under mpirun: one line on stderr from one rank, exit code 2, and nothing written."""
+"""A user's mistakes under mpirun: one line on stderr from one rank, exit code 2, and nothing written."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def words(line: str) -> list[str]:
 
 
 def prepare(folder: Path) -> dict[str, str]:
-    """Good jobs, the results of one, and files that are not what they should be."""
+    """Makes good jobs, the results of one, and wrong files."""
     good = job(AREA, SMALL)
     digits = {**good, "problem": {"data": "digits", "clients": 4}}
     names = {"{job}": write(folder, "good", good).name, "{digits}": write(folder, "digits", digits).name}
@@ -127,7 +127,7 @@ def filled(line: str, names: dict[str, str]) -> list[str]:
 
 
 def test_every_mistake_is_one_line(tmp_path: Path) -> None:
-    """All of them in one MPI job of 3 ranks, and then a good run, which finds all ranks where they should be."""
+    """All mistakes in one MPI job of 3 ranks, and then a good run, which finds all ranks ready."""
     names = prepare(tmp_path)
     commands = [filled(line, names) for line, _ in WRONG]
     *replies, good, again = in_one_job(tmp_path, 3, [*commands, ["run", "good.yaml", "output=g.h5"], ["list", "data"]])
@@ -164,7 +164,7 @@ def test_the_launcher_passes_the_exit_code_on(run: Start, tmp_path: Path, ranks:
 
 
 def test_overwrite(run: Start, tmp_path: Path) -> None:
-    """Results are replaced where that is asked for, by a run that begins; the script takes overrides without a job."""
+    """A run that begins replaces the results if asked to; the script takes overrides without a job."""
     prepare(tmp_path)
     first = (tmp_path / "results/good.h5").read_bytes()
     done = run(3, *RUN, "good.yaml", "overwrite=true", "seed=6")

@@ -1,4 +1,4 @@
-"""When a checkpoint is complete, and when it is given up: whatever becomes of the ranks that it waits for."""
+"""When a checkpoint is complete and when it is abandoned, for everything that can happen to the ranks it waits for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.storage.test_writer import writer
 
 
 class Ranks:
-    """Ranks 1 and 2 with a client each, which save their parts when they are told to."""
+    """Ranks 1 and 2 with one client each, which save their parts when they are asked to."""
 
     def __init__(self, folder: Path) -> None:
         self.live_ranks, self.unresponsive_ranks, self.rank_of = {1, 2}, set[int](), [1, 2]
@@ -56,7 +56,7 @@ class Ranks:
 
 
 class Scene:
-    """A server that has begun checkpoint 1, while both clients had not answered."""
+    """A server that has begun checkpoint 1 before either client has answered."""
 
     def __init__(self, path: Path, faults: Faults) -> None:
         self.writer, self.ranks = writer(path), Ranks(folder_of(path))
@@ -74,7 +74,7 @@ class Scene:
         self.keeper.snapshot(0.0, self.loop)
 
     def end(self) -> list[str]:
-        """What became of the checkpoint; everything that was to come has come."""
+        """The result of the checkpoint, once everything that was due has arrived."""
         deadline = time.monotonic() + 20
         while self.keeper.busy and time.monotonic() < deadline:
             self.keeper.poll(0.0, self.loop)
@@ -141,7 +141,7 @@ def test_a_rank_that_died_when_it_had_saved(scene: Callable[..., Scene]) -> None
 
 
 def test_a_rank_that_hangs(scene: Callable[..., Scene]) -> None:
-    """All its clients were given up; one that has others may still answer."""
+    """All clients of the rank have been abandoned; a rank with other clients may still answer."""
     made = scene()
     made.ranks.saves(1)
     made.ranks.unresponsive_ranks.add(2)
@@ -153,7 +153,7 @@ def test_a_rank_that_hangs(scene: Callable[..., Scene]) -> None:
 
 @pytest.mark.parametrize("later", [True, False], ids=["after its part", "before"])
 def test_a_client_that_raised_where_that_ends_the_run(scene: Callable[..., Scene], later: bool) -> None:
-    """What has its error in it would fail again; an error of a later message is not in it."""
+    """A checkpoint that contains the error would fail again; an error of a later message is not in it."""
     made = scene(lost="stop")
     made.ranks.errors.add(1)
     if later:
@@ -172,7 +172,7 @@ def test_a_client_that_raised_where_the_run_goes_on(scene: Callable[..., Scene])
 
 
 def test_a_client_of_a_dead_rank_has_not_raised() -> None:
-    """What its rank has saved is without an error."""
+    """What its rank has saved contains no error."""
     failed = {"_errors": {0: "", 1: ""}, "_failures": [(2, ""), (3, "")]}
     end: Any = SimpleNamespace(**failed, rank_of=[1, 2, 1, 2], live_ranks={1})
     assert MPIServerTransport.unreported_client_errors(end) == {0, 2}

@@ -1,4 +1,4 @@
-"""Damaged checkpoints, what `mpifl resume` refuses, and what becomes of runs whose disk gives trouble."""
+"""Damaged checkpoints, what `mpifl resume` refuses, and runs whose disk fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASE = {**CASES["area-before"], "checkpoint": {"updates": EVERY}}
 
 @pytest.fixture
 def interrupted(tmp_path: Path, kept: list[Path]) -> tuple[Path, Path]:  # noqa: F811
-    """The file of a whole run; that of one which was killed when it had two checkpoints."""
+    """The file of a complete run, and that of a run that was killed with two checkpoints."""
     return run(tmp_path, "whole", CASE), kept[2]
 
 
@@ -58,7 +58,7 @@ def damage(path: Path, number: int, how: str) -> None:
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_checkpoint(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], how: str) -> None:
-    """The one before is taken; that is told. With that one damaged too nothing is touched."""
+    """Resume takes the checkpoint before and reports it. If that is damaged too, nothing is changed."""
     whole, path = interrupted
     both = moved(path, path.parent / "both")
     damage(path, 3, how)
@@ -99,7 +99,7 @@ def test_a_completed_run(interrupted: tuple[Path, Path], capsys: pytest.CaptureF
 
 @pytest.mark.damaged
 def test_checkpoints_of_another_run(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the same job, in the place of its own."""
+    """Checkpoints of the same job, in place of the run's own."""
     whole, path = interrupted
     shutil.rmtree(folder_of(path))
     refused(path, capsys, "a run with a complete checkpoint")
@@ -114,7 +114,7 @@ def test_a_newer_schema(interrupted: tuple[Path, Path], capsys: pytest.CaptureFi
 
 
 def test_a_newer_checkpoint(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """Its format is named; the one before, which can be read, will do."""
+    """The message names its format; the checkpoint before, which can be read, is used."""
     whole, path = interrupted
     manifest = folder_of(path) / "000003.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 4}))
@@ -124,7 +124,7 @@ def test_a_newer_checkpoint(interrupted: tuple[Path, Path], capsys: pytest.Captu
 
 
 def test_a_run_that_goes_on(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """Its file is touched all the time."""
+    """Its file is written to all the time."""
     _, path = interrupted
     with touched(path):
         refused(path, capsys, "a run that has ended; this one is still being written")
@@ -132,7 +132,7 @@ def test_a_run_that_goes_on(interrupted: tuple[Path, Path], capsys: pytest.Captu
 
 @contextlib.contextmanager
 def touched(path: Path) -> Iterator[None]:
-    """A thread changes the file's time all the while, as the process of a live run does."""
+    """A thread keeps changing the file's time, as the process of a live run does."""
     over = threading.Event()
 
     def touch() -> None:
@@ -159,7 +159,7 @@ def test_words_too_many(interrupted: tuple[Path, Path], capsys: pytest.CaptureFi
 
 
 def test_a_file_that_lacks_rows(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """An earlier copy of the run file, before later checkpoints: these hold the rows that it lacks."""
+    """An earlier copy of the run file, from before later checkpoints: these hold the rows that it lacks."""
     whole, path = interrupted
     shutil.copy2(path.parent.parent / "kept-0" / path.name, path)
     assert mpifl("resume", path) == 0
@@ -192,7 +192,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk(
     tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run goes on without the checkpoints that it has no room for, and says so; none leaves its parts behind."""
+    """The run continues without the checkpoints that do not fit, and says so; none leaves its parts behind."""
     cut = Checkpointer.snapshot
 
     def finished(self: Checkpointer, time: float, loop: ServerLoop) -> None:
@@ -218,7 +218,7 @@ def test_a_full_disk(
 
 
 def test_a_read_only_folder(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """Words, exit code 2, and it goes on once the folder can be written to."""
+    """One line and exit code 2; resume works once the folder can be written to."""
     whole, path = interrupted
     folder = path.parent
     if os.getuid() == 0:

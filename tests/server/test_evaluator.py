@@ -1,4 +1,4 @@
-"""What an evaluation writes down: the global model's measures, and those over the clients' own models."""
+"""What an evaluation records: the metrics of the global model, and those of the clients' own models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEW = np.full(4, nan)  # nobody was heard
 
 
 class Fake:
-    """A problem whose measures are known, and what was recorded of it."""
+    """A problem with known metrics, and what was recorded of it."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
@@ -73,7 +73,8 @@ def test_the_gradient_is_measured_where_it_is_asked_for() -> None:
 
 
 def test_a_client_not_heard_from_counts_with_the_first_model() -> None:
-    """Its accuracy under the first model, which is its own until then; 0.5, 0.4, 1.0 are 0.4, 0.5, 1.0 in order."""
+    """A client counts with its accuracy under the first model until its first update; 0.5, 0.4, 1.0 are 0.4, 0.5, 1.0
+    in order."""
     (row,) = Fake().look(np.array([0.5, nan, 1.0, nan]), first=FIRST)
     found = {name.removeprefix("personal_accuracy_"): v for name, v in row.items() if name.startswith("personal")}
     assert found == pytest.approx({"mean": 1.9 / 3, "q25": 0.45, "median": 0.5, "q75": 0.75, "best": 1.9 / 3})
@@ -88,7 +89,7 @@ def test_the_best_mean_so_far() -> None:
 
 
 def test_a_client_without_test_rows_does_not_count() -> None:
-    """It never tells an accuracy, and the first model has none on it; where that is so of all there is no measure."""
+    """It has no accuracy, not even under the first model; if no client has test rows, there is no metric."""
     (row,) = Fake().look(np.array([1.0, 1.0, 1.0, nan]), first=FIRST)
     assert row["personal_accuracy_mean"] == row["personal_accuracy_q25"] == 1.0
     rows = Fake().look(NEW, np.array([0.5, nan, nan, nan]), first=np.full(4, nan))
@@ -119,7 +120,7 @@ class WithRows(Quadratic):
 
 
 def test_a_contact_ends_with_a_test_of_the_personal_model() -> None:
-    """The model after the contact, on the client's own rows; a method without personal models is not asked."""
+    """The model after the contact is tested on the client's own rows; a method without personal models is not asked."""
     one = np.ones(1)
     worker = Worker(Counts(), one, {3: WithRows(one, 2 * one)})  # type: ignore[dict-item]
     assert [worker.train(3, Message((one,))).accuracy for _ in range(3)] == [1 / 8, 2 / 8, 3 / 8]
@@ -138,9 +139,9 @@ def job(path: Path, algorithm: dict[str, Any], **more: Any) -> mpifl.Job:
 
 
 def test_personal_accuracies_recomputed(tmp_path: Path) -> None:
-    """APFL with alpha = 1 is every client's own descent: its model after k contacts is known.
+    """APFL with alpha = 1 is plain descent of every client, so its model after k contacts is known.
 
-    Rounds last as long as their slowest member, client 4 for 20 s, and evaluations come between their members.
+    Rounds last as long as their slowest member, client 4 for 20 s, and evaluations fall between the members.
     """
     path = tmp_path / "run.h5"
     section = {"name": "apfl", "mixing": 1.0, "step_size": 1.0, "local_steps": 2, "cohort": 3}
@@ -187,7 +188,7 @@ def test_a_method_without_personal_models(tmp_path: Path) -> None:
 
 
 def test_gradient_and_penalty_in_the_run_file(tmp_path: Path) -> None:
-    """The training loss is f + g at the model, the gradient norm is that of f."""
+    """The training loss is f + g at the model; the gradient norm is that of f."""
     path = tmp_path / "run.h5"
     section = {"name": "feddr", "eta": 0.1, "step_size": 0.1, "regulariser": {"name": "l1", "tau": 0.02}}
     clock = {"mode": "virtual", "delay": "fixed"}
@@ -204,7 +205,7 @@ def test_gradient_and_penalty_in_the_run_file(tmp_path: Path) -> None:
 def test_virtual_time_stops_at_the_evaluation_that_reaches_the_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long evaluations take: no update comes after it."""
+    """No update follows that evaluation, however long evaluations take."""
     evaluate = Problem.evaluate
 
     def slow(self: Problem, x: np.ndarray) -> dict[str, float]:

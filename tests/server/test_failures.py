@@ -127,7 +127,7 @@ class Run:
 
 
 def check(algorithm: Algorithm, deaths: str, evaluate: int = 7) -> Run:
-    """The run comes to its end without those who died; by its record it is the same again."""
+    """The run ends without the clients that died, and a replay of its record gives the same run."""
     one = Run(algorithm, DEATHS[deaths], evaluate=evaluate)
     assert len(one.rows.updates) == UPDATES and not one.link.sent_late
     assert set(one.rows.states) == {incident.client for incident in one.rows.incidents} <= one.link.dead
@@ -169,14 +169,15 @@ MORE = {
 @pytest.mark.parametrize("deaths", DEATHS)
 @pytest.mark.parametrize("case", MORE)
 def test_triggers_and_replies(case: str, deaths: str) -> None:
-    """Where fewer live than an aggregation waits for, it comes with the last of them; every model is measured."""
+    """If fewer clients live than an aggregation waits for, it happens with the last of them; every model is
+    evaluated."""
     run = check(MORE[case], deaths, evaluate=1)
     if (case, deaths) == ("deferred, few", "at once"):
         assert len(run.rows.aggregations) > UPDATES - 12 and run.link.dead == {0, 1, 2, 3}
 
 
 def test_a_whole_round_is_lost() -> None:
-    """The next one is drawn from the living, at the same version."""
+    """The next round is drawn from the live clients, at the same version."""
     first = build("feddr-cohort=2").participation(Clients(np.ones(N, int), seed=3), 0)
     assert first
     members = first.sample(0)
@@ -188,7 +189,7 @@ def test_a_whole_round_is_lost() -> None:
 @pytest.mark.parametrize("variant", ["plain", "pipelined", "pipelined-memory"])
 @pytest.mark.parametrize("at", range(10))
 def test_phases(variant: str, at: int) -> None:
-    """FedDANE loses two of three members wherever they are in the two phases of a round."""
+    """FedDANE loses two of three members at every point of the two phases of a round."""
     algorithm = FedDANE(step_size=0.02, cohort=3, mu=0.1, local_steps=2, variant=variant)
     cohort = algorithm.participation(Clients(np.ones(N, int), seed=3), 0)
     assert cohort
@@ -216,7 +217,7 @@ def failing(**more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("policy", parameters(["freeze", "rehost"], ["rehost"]))
 def test_resumed_with_a_lost_client(tmp_path: Path, kept: list[Path], policy: str) -> None:  # noqa: F811
-    """It stays lost, or is lost again where it was; in one process there is nowhere to move it to."""
+    """The client stays lost, or is lost again at the same place; in one process there is no rank to move it to."""
     whole = run(tmp_path, "whole", failing(checkpoint={"updates": 4}, faults={"lost": policy}))
     with open_run(whole) as file:
         (at,) = file.events.updates[file.events.kind == "lost"]
@@ -234,7 +235,7 @@ def test_resumed_with_a_lost_client(tmp_path: Path, kept: list[Path], policy: st
 def test_a_run_that_failed_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With `stop` a loss fails the run; resumed, it fails there again, and the checkpoint is still there."""
+    """With `stop` a lost client fails the run; resumed, it fails there again, and the checkpoint remains."""
     cut = Checkpointer.snapshot
 
     def at_once(self: Checkpointer, time: float, loop: ServerLoop) -> None:
@@ -257,8 +258,11 @@ def test_a_run_that_failed_is_resumed(
 
 
 def test_every_model_is_measured_again(tmp_path: Path) -> None:
-    """Three clients, aggregations by threes, and from client 1's fourth contact on it fails: two more updates, both
-    measured, and only then an aggregation of what is there. A replay measures all of it again."""
+    """Three clients, an aggregation every three updates; client 1 fails from its fourth contact on.
+
+    Two more updates follow, both evaluated, and only then an aggregation of what is there. A replay evaluates all of it
+    again.
+    """
     problem = {**SMALL, "clients": 3, "dtype": "float64"}
     more = {"stop": {"updates": 30}, "evaluate": {"updates": 1}}
     path = run(tmp_path, "few", job({**FAILING, "reply": "deferred"}, problem, **more))

@@ -1,4 +1,4 @@
-"""Random schedules through the server loop: what must hold in every run, recomputed from its rows alone."""
+"""Random schedules through the server loop: invariants of every run, recomputed from its rows alone."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def drive(algorithm: Algorithm, n: int, seed: int, picks: list[int]) -> Log:
 @settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(asynchronous(), SEEDS, PICKS)
 def test_every_update_is_consumed_once(case: tuple[Algorithm, int], seed: int, picks: list[int]) -> None:
-    """Each message is answered by one update, consumed once, or under way at the end, or not yet made (deferred)."""
+    """Each message is answered by one update, which is consumed once, or in flight at the end, or not yet made
+    (deferred)."""
     log = drive(*case, seed, picks)
     sent = Counter((i, message.round) for i, message in log.sent)
     consumed = Counter((i, update.round) for i, update in log.consumed)
@@ -81,7 +82,7 @@ def test_every_update_is_consumed_once(case: tuple[Algorithm, int], seed: int, p
 @settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(asynchronous(), SEEDS, PICKS)
 def test_staleness_is_what_the_rows_say(case: tuple[Algorithm, int], seed: int, picks: list[int]) -> None:
-    """version and staleness of every update, recomputed from the order of updates and aggregations."""
+    """The version and staleness of every update equal those recomputed from the order of updates and aggregations."""
     algorithm, n = case
     log = drive(algorithm, n, seed, picks)
     trigger, answers = algorithm.aggregation_trigger(), algorithm.reply_policy()
@@ -89,7 +90,7 @@ def test_staleness_is_what_the_rows_say(case: tuple[Algorithm, int], seed: int, 
     before = [updates for _, updates in log.aggregations]
 
     def at(count: int, with_it: bool) -> int:
-        """The version after `count` updates; with or without the aggregations that follow on that update."""
+        """The version after `count` updates, with or without the aggregations that follow that update."""
         own = with_it and not trigger.timed  # a timed aggregation at this count comes after the answer
         return sum(u < count or (own and u == count) for u in before)
 
@@ -112,7 +113,8 @@ def test_staleness_is_what_the_rows_say(case: tuple[Algorithm, int], seed: int, 
 @settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(asynchronous(), SEEDS, PICKS)
 def test_aggregations_come_where_the_trigger_says(case: tuple[Algorithm, int], seed: int, picks: list[int]) -> None:
-    """Every Delta updates; by the coin of each update; at the multiples of a period; at a Poisson process's events."""
+    """Every Delta updates; with probability p after each update; at multiples of a period; at the events of a Poisson
+    process."""
     algorithm, n = case
     log = drive(algorithm, n, seed, picks)
     trigger = algorithm.aggregation_trigger()
@@ -146,7 +148,8 @@ def cohorts(draw: st.DrawFn) -> tuple[FedAvg, int]:
 @settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(cohorts(), SEEDS, PICKS)
 def test_synchronous_rounds_never_mix(case: tuple[FedAvg, int], seed: int, picks: list[int]) -> None:
-    """Between two aggregations every member of that round's cohort is heard once, and nobody else; nothing is stale."""
+    """Between two aggregations every member of that round's cohort sends one update, and nobody else; nothing is
+    stale."""
     algorithm, n = case
     log = drive(algorithm, n, seed, picks)
     samples = np.array([o.samples for o in random_quadratics(seed, n, 2)])

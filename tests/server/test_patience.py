@@ -28,7 +28,7 @@ NONE: Any = NoDelay().contact_times(N, 0)
 
 
 class SilentTransport(InProcessTransport):
-    """Knows when updates arrived (perf_counter) and which clients were abandoned; waiting takes time."""
+    """Records when updates arrived (perf_counter) and which clients were abandoned; waiting takes time."""
 
     def __init__(self, now: list[float]) -> None:
         self.now = now
@@ -108,7 +108,7 @@ def started(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> Scene:
 
 
 def test_a_client_whose_update_has_arrived_is_not_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that waits for its turn was there in time; once its turn comes, it has time to arrive."""
+    """An update that waits for its turn has arrived in time; once it is its turn, it has time to be received."""
     scene = started(monkeypatch, Faults(patience=4.0))
     transport = scene.transport
     transport.when[2] = scene.now[0]
@@ -134,7 +134,7 @@ def test_an_update_that_arrives_while_others_are_abandoned_counts(monkeypatch: p
 
 
 def test_a_client_that_never_answers_is_moved_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would silence one rank after the other; an update that is consumed starts the count anew."""
+    """Otherwise it would silence one rank after the other; a consumed update resets the count."""
     scene = started(monkeypatch, Faults(patience=4.0, lost="rehost", refusals=2))
     clients, transport, moved = scene.clients, scene.transport, scene.moved
     transport.when = dict.fromkeys([0, 2, 3, 4], 0.0)
@@ -157,7 +157,7 @@ def one_silent(monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 def abandoned_after(scene: Scene, seconds: float) -> None:
-    """Client 1 may be silent for so long and no longer: the next poll abandons it, and no other."""
+    """Client 1 may be silent for this long and no longer: the next poll abandons it, and no other client."""
     scene.wait(seconds)
     assert not scene.transport.abandoned
     scene.wait(0.75)
@@ -165,7 +165,7 @@ def abandoned_after(scene: Scene, seconds: float) -> None:
 
 
 def test_silence_does_not_count_while_the_server_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten times as long as the patience, in the middle of it: who was silent for 2 s has 2 s more, and no more."""
+    """The server is busy for ten times the patience: a client that had been silent for 2 s has exactly 2 s left."""
     scene = one_silent(monkeypatch)
     scene.wait(2)
     scene.be_busy(40)
@@ -174,7 +174,7 @@ def test_silence_does_not_count_while_the_server_is_busy(monkeypatch: pytest.Mon
 
 
 def test_a_message_sent_meanwhile_gets_no_extra_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of an event of 40 s, client 1 is sent something; it has 4 s from then on."""
+    """A message sent to client 1 at the end of an event of 40 s leaves it 4 s from then on."""
     scene = one_silent(monkeypatch)
     scene.now[0] += 40
     scene.loop.send([1])
@@ -183,7 +183,7 @@ def test_a_message_sent_meanwhile_gets_no_extra_time(monkeypatch: pytest.MonkeyP
 
 
 def test_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 3.25 s the server is there for the last 0.25: more than 4 s are over after 17 times."""
+    """Of every 3.25 s the server polls in the last 0.25 s: more than 4 s have passed after 17 times."""
     scene = one_silent(monkeypatch)
     for _ in range(17):
         scene.be_busy(3)
@@ -195,8 +195,11 @@ def test_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("clock", [RealClock, VirtualClock])
 def test_a_long_evaluation(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
-    """The first of a run, 40 s long, while the first messages are in flight: the clients are abandoned when the server
-    has waited for them for 4 s, at its next poll. It waits in the transport, and is not busy."""
+    """The first evaluation takes 40 s while the first messages are in flight.
+
+    The clients are abandoned once the server has waited for them for 4 s, at its next poll: it waits in the transport,
+    and is not busy.
+    """
     scene = Scene(monkeypatch, Faults(patience=4.0), clock(NONE))
     scene.long = 40.0
     if clock is RealClock:
@@ -207,7 +210,7 @@ def test_a_long_evaluation(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
 
 
 def test_without_patience_the_time_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps an event cheap."""
+    """Reading no clock keeps an event cheap."""
     scene = started(monkeypatch, Faults())
     before = scene.calls
     scene.wait(10)

@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 
 
 def test_rate_and_staleness_are_those_since_the_resume(monkeypatch: pytest.MonkeyPatch) -> None:
-    """201 updates of staleness 3 in 20 s are 10 a second, whatever came before the resume."""
+    """201 updates of staleness 3 in 20 s are 10 a second, whatever happened before the resume."""
     screen, now = Terminal(), [100.0]
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: now[0]))

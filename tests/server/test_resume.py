@@ -57,14 +57,14 @@ def mpifl(*words: object) -> int:
 
 
 def run(folder: Path, name: str, case: dict[str, Any]) -> Path:
-    """The file of a run that nobody interrupts."""
+    """The file of an uninterrupted run."""
     path = folder / f"{name}.h5"
     assert mpifl("run", write(folder, name, case), f"output={path}") == 0
     return path
 
 
 def moved(file: Path, to: Path) -> Path:
-    """A copy of a run file and of its checkpoints as they are now, in a folder of its own."""
+    """A copy of a run file and its checkpoints in their present state, in a folder of its own."""
     to.mkdir()
     shutil.copy(file, to)
     shutil.copytree(folder_of(file), folder_of(to / file.name))
@@ -82,7 +82,8 @@ def changed(file: Path, to: Path, **attrs: object) -> Path:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Every checkpoint is completed at once; copies of the run's file and folder as a kill then would leave them."""
+    """Completes every checkpoint at once, and copies the run's file and folder as a kill at that moment would leave
+    them."""
     found: list[Path] = []
     cut = Checkpointer.snapshot
 
@@ -107,8 +108,11 @@ SHORT = [
 
 @pytest.mark.parametrize("name", parameters(ALL, SHORT))
 def test_every_kind_of_run(name: str, tmp_path: Path, kept: list[Path]) -> None:
-    """A run with checkpoints is the one without. So is what is resumed from one of them, and of every third run what is
-    resumed again from one that the resumed run made; from which, is a matter of the case."""
+    """A run with checkpoints equals the run without.
+
+    So does a run resumed from one of them, and for every third kind a run resumed again from a checkpoint of the
+    resumed run.
+    """
     whole = run(tmp_path, "whole", {**ALL[name], "checkpoint": {}})
     made = run(tmp_path, "made", ALL[name])
     assert not differing(whole, made, but=("events",))
@@ -136,7 +140,7 @@ def test_every_checkpoint_of_a_run(tmp_path: Path, kept: list[Path]) -> None:
 
 
 def test_checkpoints_beside_the_run(tmp_path: Path) -> None:
-    """Nobody waits for a checkpoint: those that are due while one is being written are passed over, and told of."""
+    """The run does not wait for a checkpoint: those due while one is being written are skipped and reported."""
     case = {**CASES["area-digits"], "stop": {"updates": 600}}
     whole = run(tmp_path, "whole", case)
     made = run(tmp_path, "made", {**case, "checkpoint": {"updates": 1}})
@@ -150,7 +154,7 @@ def test_checkpoints_beside_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", [1, 30, 59, 60])
 @pytest.mark.parametrize("number", parameters([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], [signal.SIGINT]))
 def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: int) -> None:
-    """After so many updates: the run is saved and resumed; one that has had its last update is completed."""
+    """After a given number of updates the run is saved and resumed; if that was the last update, it is completed."""
     whole = run(tmp_path, "whole", CASES["area-after"])
     receive = Area.receive
 
@@ -178,7 +182,7 @@ def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signa
 
 
 def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real clock: the checkpoint of the signal lies behind the evaluation; what goes on from it ends at once."""
+    """Real clock: the checkpoint of the signal is behind the evaluation; the resumed run ends at once."""
     heard = threading.Event()
     catch, measure, pending = SignalRecorder._catch, Evaluator._evaluate, Evaluator.pending
 
@@ -240,7 +244,7 @@ class Unsaved(Area):
 
 
 def own(folder: Path, patch: pytest.MonkeyPatch, rule: str, last: str = "0", **more: Any) -> Path:
-    """The file of a job with a rule of its own; every checkpoint of it is waited for."""
+    """The file of a job with a rule of its own; every checkpoint is waited for."""
     cut = Checkpointer.snapshot
 
     def awaited(self: Checkpointer, time: float, loop: ServerLoop) -> None:
@@ -255,7 +259,7 @@ def own(folder: Path, patch: pytest.MonkeyPatch, rule: str, last: str = "0", **m
 
 
 def test_a_client_that_raised_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`stop`: no checkpoint has the error, though its turn comes later; the run goes on, with all clients."""
+    """With `stop` no checkpoint contains the error, though its turn comes later; the run continues with all clients."""
     file = own(tmp_path, monkeypatch, "Once", checkpoint={"updates": 1}, faults={"lost": "stop"})
     path, whole = tmp_path / "once.h5", tmp_path / "whole.h5"
     assert mpifl("run", file, f"output={path}") == 3
@@ -275,7 +279,7 @@ def test_a_client_that_raised_for_a_while(tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_a_state_that_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, why: str) -> None:
-    """The run goes on, and says why it has no checkpoints."""
+    """The run continues, and reports why it has no checkpoints."""
     file = own(tmp_path, monkeypatch, "Unsaved", last, checkpoint={"updates": 20})
     path = tmp_path / "unsaved.h5"
     assert mpifl("run", file, f"output={path}") == 0

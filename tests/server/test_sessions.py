@@ -1,4 +1,4 @@
-"""Which checkpoints belong to a run file: several resumes, files that come back, links to them."""
+"""Which checkpoints belong to a run file: several resumes, files that reappear, links to them."""
 # ruff: noqa: F401, F811 - fixtures
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.server.test_resume import changed, kept, moved, mpifl
 
 
 def killed(path: Path, to: Path, patch: pytest.MonkeyPatch) -> Path:
-    """A copy of the run file and its checkpoints as they are when a resume is killed before its first update."""
+    """A copy of the run file and its checkpoints as a resume leaves them that is killed before its first update."""
 
     def end(session: Session) -> int:
         moved(path, to)
@@ -39,7 +39,7 @@ def killed(path: Path, to: Path, patch: pytest.MonkeyPatch) -> Path:
 def test_a_checkpoint_that_comes_back(
     interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, removed: bool
 ) -> None:
-    """It could not be read, so the run went on from the one before: it is of a part of the run that was undone."""
+    """It could not be read, so the run resumed from the one before; it belongs to a part of the run that was undone."""
     whole, path = interrupted
     folder = folder_of(path)
     aside = shutil.copytree(folder, folder.with_name("aside"))
@@ -59,7 +59,7 @@ def test_a_checkpoint_that_comes_back(
 def test_a_resume_that_cannot_read_its_part(
     interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key is that of the checkpoint."""
+    """The error's key is that of the checkpoint."""
     _, path = interrupted
     clients = Checkpoint.clients
 
@@ -75,7 +75,7 @@ def test_a_resume_that_cannot_read_its_part(
 def test_two_resumes_at_once(
     interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that comes too late finds the file of the other, and leaves it and its checkpoints alone."""
+    """The later one finds the file of the other, and leaves that file and its checkpoints alone."""
     whole, path = interrupted
     late = RunWriter.resumed
 
@@ -94,7 +94,7 @@ def test_two_resumes_at_once(
 
 
 def test_a_file_of_a_version_without_sessions(interrupted: tuple[Path, Path]) -> None:
-    """Any checkpoint of the run is taken."""
+    """Any checkpoint of the run is accepted."""
     whole, _ = interrupted
     path = changed(whole, whole.parent / "old", status="interrupted")
     with h5py.File(path, "r+") as file:
@@ -111,7 +111,7 @@ def test_a_link_that_leads_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_link_to_a_run_file(interrupted: tuple[Path, Path]) -> None:
-    """The file itself is resumed, beside its checkpoints, wherever the link is."""
+    """The file that the link leads to is resumed, beside its checkpoints."""
     whole, path = interrupted
     link = path.parent / "link.h5"
     link.symlink_to(path.name)

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of the loop: a run that goes on from any cut ends as if it had never been interrupted."""
+"""What a checkpoint contains of the loop: a run resumed from any cut ends as if it had not been interrupted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MORE = {
 
 # -- runs in memory, with a cut every few updates ----------------------------------------------------------------------
 class Cuts:
-    """A checkpointer that writes the files of a checkpoint, and keeps what they hold."""
+    """A checkpointer that writes the files of a checkpoint and keeps their content."""
 
     busy = False
 
@@ -77,12 +77,12 @@ class Cuts:
 
 
 def counts(taken: list[Any]) -> list[str]:
-    """What the loop and the schedule count; NaNs are equal."""
+    """The counters of the loop and the schedule; NaNs are equal."""
     return [repr((snapshot.loop, snapshot.schedule)) for _, snapshot, _ in taken]
 
 
 class Rows:
-    """A recorder that keeps what it is told."""
+    """A recorder that keeps what is recorded."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Any, ...]] = []
@@ -95,7 +95,7 @@ class Rows:
 
 
 class Run:
-    """A run of an algorithm on noisy quadratics, from its beginning or from a cut of another."""
+    """A run of an algorithm on noisy quadratics, from its beginning or from a cut of another run."""
 
     def __init__(
         self, algorithm: Algorithm, dtype: str, every: int = EVERY, saved: Any = None, faults: Faults = Faults()  # noqa: B008
@@ -163,7 +163,7 @@ def test_triggers_and_replies(case: str) -> None:
 
 
 def test_updates_that_are_refused() -> None:
-    """Cuts fall where a refusal is under way, where clients have been refused, and where they are set aside."""
+    """Cuts fall where a refusal is pending, where clients have been refused, and where they have been set aside."""
     algorithm = Area(step_size=0.1, step_weights="one", trigger=Trigger(every=2))
     whole = check(algorithm, every=3, faults=Faults(norm=0.8, refusals=4))
     kinds = [row[2] for row in whole.record.rows if row[0] is EventRow]
@@ -172,7 +172,7 @@ def test_updates_that_are_refused() -> None:
 
 
 def test_the_loop_by_itself() -> None:
-    """What is saved and loaded is saved again: nothing is added, nothing is lost."""
+    """Saving a loaded state gives the same state again: nothing is added or lost."""
     algorithm = build("fedamp-attention=cosine")
     _, snapshot, _ = Run(algorithm, "float64").cuts.taken[-1]
     plan = LiveSchedule(VirtualClock(Fixed().contact_times(N, 0)), None, 0, stop_updates=9)
@@ -203,7 +203,7 @@ class Answers:
 def through(
     plan: LiveSchedule, rounds: list[int], limit: int = 200
 ) -> Iterator[tuple[Event, tuple[ScheduleState, list[int]]]]:
-    """The events of a plan, each client asked again after its update; and what the plan saves after each."""
+    """The events of a plan, each client asked again after its update; and what the plan saves after each event."""
     for event in plan.events(Answers()):  # type: ignore[arg-type]
         if event.kind == "update":
             rounds[event.client] += 1
@@ -219,7 +219,7 @@ TRIGGERS = {"every": Trigger(every=2), "period": Trigger(period=0.3), "poisson":
 
 @pytest.mark.parametrize("trigger", TRIGGERS)
 def test_a_plan(trigger: str) -> None:
-    """From what is saved after any event a new plan makes the events that were to come."""
+    """A new plan made from what is saved after any event produces the remaining events."""
 
     def new() -> LiveSchedule:
         clock = VirtualClock(Exponential(rate=2.0, spread=0.5).contact_times(3, 1))
@@ -246,7 +246,7 @@ def test_a_plan(trigger: str) -> None:
 
 
 def test_checkpoints_by_time_and_by_updates() -> None:
-    """By time: at the first event after each multiple, not once for each that was missed."""
+    """By time: at the first event after each multiple, and once only for several that were missed."""
     clock = VirtualClock(Fixed(seconds=[1.0, 3.5]).contact_times(2, 0))
     plan = LiveSchedule(clock, Trigger(every=1), 0, stop_updates=12, checkpoint_every=2.0)
     for i in range(2):
@@ -260,7 +260,7 @@ def test_checkpoints_by_time_and_by_updates() -> None:
 
 
 def test_the_virtual_clock() -> None:
-    """Ties, and clients that are forgotten, are kept; NaN times too."""
+    """Ties and forgotten clients are kept, and NaN times."""
     clock = VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 1.0]).contact_times(4, 0))
     for i in (3, 0, 2, 1):
         clock.register_message(i, 0)
@@ -274,7 +274,7 @@ def test_the_virtual_clock() -> None:
 
 
 class Late:
-    """A link with one update of client 1, told by whoever asks."""
+    """A link with one update of client 1, returned to the first caller."""
 
     def receive_any(self, timeout: float) -> tuple[int, Update]:
         return 1, Update((), 1, compute=0.25, busy=0.25)
@@ -282,7 +282,8 @@ class Late:
 
 @pytest.mark.parametrize("speed", [False, True])
 def test_the_real_clock(speed: bool) -> None:
-    """It goes on from the time of the cut, whatever the wall clock says, and knows when clients were asked."""
+    """It continues from the time of the cut, whatever the wall clock is, and keeps the times at which clients were
+    asked."""
     emulated = Speed(compute=0.5, exchange=0.25)
     delays = (
         (emulated.contact_times(3, 0), emulated.split_times(3, 0))

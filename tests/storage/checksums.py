@@ -1,4 +1,4 @@
-"""Run files that were changed on purpose, with checksums that agree."""
+"""Run files that were changed on purpose, with matching checksums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mpifl.storage.tables import CHECKSUMS, TABLES
 
 @contextmanager
 def changing(path: Path) -> Iterator[h5py.File]:
-    """The file, to be changed; afterwards all checksums are those of what it holds then."""
+    """Opens the file for changes; afterwards all checksums match its new content."""
     with h5py.File(path, "r+", libver="latest") as file:
         yield file
         for name in CHECKSUMS.columns:

@@ -41,7 +41,7 @@ def arrays(number: int, rank: int, size: int = 50_000) -> dict[str, np.ndarray]:
 
 
 def server(number: int, size: int = 50_000, **more: Any) -> ServerSnapshot:
-    """The server's snapshot, with what is hard to write down; more: other values of its fields."""
+    """The server's snapshot, with values that are hard to store; more: other values of its fields."""
     clients = ClientTableState(
         ["live", "aside"], [number, 0], [8, 9], [0, 1], [2, 0], [1, 0], [0.1, inf], [], [nan, 0.1]
     )  # fmt: skip
@@ -70,7 +70,7 @@ def content(number: int, rank: int, size: int = 50_000, **more: Any) -> PartCont
 
 
 def finished(part: PartWriter, count: int = 1) -> list[Written]:
-    """The next `count` that are durable, or failed, waited for."""
+    """Waits for the next `count` checkpoints that are durable or failed."""
     written: list[Written] = []
     deadline = time.monotonic() + 20
     while len(written := written + part.done()) < count:
@@ -91,7 +91,7 @@ def save(
     folder: Path, number: int, ranks: int = 2, run: str = "run", size: int = 50_000,
     segments: Sequence[Segment] = (), **more: Any,
 ) -> None:  # fmt: skip
-    """A complete set; more: `session` and `resumed_from`."""
+    """Saves a complete set; more: `session` and `resumed_from`."""
     parts = {}
     for rank in range(ranks):
         part = PartWriter(folder, rank)
@@ -104,7 +104,7 @@ def save(
 
 
 def same(found: Any, saved: Any) -> bool:
-    """Whether two snapshots are equal, types, order of names and NaNs included."""
+    """Whether two snapshots are equal, including types, the order of names, and NaNs."""
     if isinstance(saved, np.ndarray):
         kind = saved.dtype.newbyteorder("<")
         equal = found.dtype == kind and found.shape == saved.shape and found.tobytes() == saved.astype(kind).tobytes()
@@ -119,7 +119,7 @@ def same(found: Any, saved: Any) -> bool:
 
 
 def check(checkpoint: Checkpoint, size: int = 50_000, **more: Any) -> None:
-    """It holds what `save` saved."""
+    """The snapshot holds what `save` saved."""
     number = checkpoint.number
     for rank in checkpoint.ranks:
         if rank:

@@ -1,4 +1,4 @@
-"""What goes into a checkpoint comes out; which sets are kept; which one is taken."""
+"""What is saved in a checkpoint is read back; which sets are kept; which one is used."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def names(folder: Path) -> list[str]:
 
 
 def through(folder: Path, arrays: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The arrays as the server's and as a client's state, saved and read; the latter."""
+    """Saves the arrays as the server's state and as a client's; returns the client's as read back."""
     parts = {}
     state = {5: ClientSnapshot(arrays), 4: ClientSnapshot({}), 7: ClientSnapshot(arrays)}
     contents: list[PartContent] = [server(1, algorithm=arrays), state]
@@ -102,7 +102,7 @@ def test_arrays_of_every_kind_come_back(tmp_path: Path, dtype: np.dtype[Any]) ->
 def test_bits_come_back(
     tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, np.ndarray], numbers: list[Any], text: str
 ) -> None:
-    """NaNs with their payload and negative zeros as well; numbers to the last bit, and any text."""
+    """NaNs with their payload and negative zeros too; numbers to the last bit, and any text."""
     folder = tmp_path_factory.mktemp("bits") / "a.ckpt"
     found = through(folder, arrays)
     assert list(found) == list(arrays)
@@ -120,7 +120,8 @@ def test_bits_come_back(
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_clients_that_differ(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Names that some lack, other shapes, types and counts; each client gets its own back, all or some of them."""
+    """Names that some clients lack, other shapes, types and counts; each client gets its own back, all or some of
+    them."""
     shapes, kinds = st.sampled_from([(), (2,), (3, 1), (0,), (20_000,)]), st.sampled_from(["f4", "f8", "i8", "?"])
     array = st.builds(lambda shape, kind, value: np.full(shape, value, kind), shapes, kinds, st.integers(0, 9))
     arrays = st.dictionaries(st.sampled_from("abc"), array, max_size=3)
@@ -192,7 +193,7 @@ def test_the_last_two_complete_sets_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_future_that_was_undone_goes(tmp_path: Path) -> None:
-    """A run that fell back from 5 to 3 writes 4 next; the old 5 must not be taken after that."""
+    """A run that fell back from 5 to 3 writes 4 next; the old 5 must not be used after that."""
     for number in (3, 5):
         save(tmp_path, number, size=10)
     save(tmp_path, 4, size=10)
@@ -271,7 +272,8 @@ def test_the_manifest_is_json(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(110)
 def test_killed_while_saving(tmp_path: Path) -> None:
-    """At whatever instant: the last set that was called valid is there, or a newer one, whole; the next run goes on."""
+    """At any instant the last set that was reported valid exists, or a newer one, complete; the next run resumes from
+    it."""
     folder, numbers = tmp_path / "a.ckpt", []
     for trial in range(12):
         process = subprocess.Popen(
@@ -304,7 +306,7 @@ def test_a_set_of_an_undone_part_is_not_the_one_before(tmp_path: Path) -> None:
 
 
 def test_N_overwrite_does_not_follow_a_linked_folder_or_file(tmp_path: Path) -> None:
-    """The link is removed, what it leads to stays; a link to a folder without checkpoints is the user's, and kept."""
+    """The link is removed, its target stays; a link to a folder without checkpoints belongs to the user and is kept."""
     elsewhere, empty = tmp_path / "elsewhere", tmp_path / "scratch"
     elsewhere.mkdir()
     empty.mkdir()

@@ -1,4 +1,4 @@
-"""The layout of a run's checkpoint as plain h5py finds it, and as docs/reference/checkpoint-format.md has it."""
+"""The layout of a checkpoint as plain h5py sees it and as docs/reference/checkpoint-format.md describes it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CASES = {
 
 @pytest.fixture(params=CASES)
 def parts(request: pytest.FixtureRequest, tmp_path: Path, kept: list[Path]) -> Iterator[dict[int, h5py.File]]:  # noqa: F811
-    """Rank 0's and rank 1's part of a run's second checkpoint, while the run goes on."""
+    """The parts of rank 0 and rank 1 of a run's second checkpoint, while the run continues."""
     run(tmp_path, "run", CASES[request.param])
     files = {rank: h5py.File(folder_of(kept[1]) / f"000002.rank{rank}") for rank in (0, 1)}
     yield files
@@ -40,13 +40,13 @@ def parts(request: pytest.FixtureRequest, tmp_path: Path, kept: list[Path]) -> I
 
 
 def documented(table: str) -> dict[str, str]:
-    """Name and kind of each row of a generated table."""
+    """The name and kind in each row of a generated table."""
     assert f"<!-- generate: {table} -->" in PAGE
     return dict(re.findall(r"^\| `([^`]+)` \| ([^|]+) \|", getattr(tables, table)(), re.M))
 
 
 def found(group: h5py.Group, path: str = "") -> dict[str, str]:
-    """Path and kind of all that is in a group."""
+    """The path and kind of everything in a group."""
     kinds = {"i": "integer", "f": "float64", "S": "text", "b": "boolean"}
     here = {f"{path}/{name}": f"{kinds[group.attrs.get_id(name).dtype.kind]}, attribute" for name in group.attrs}
     for name, value in group.items():
@@ -60,7 +60,7 @@ def found(group: h5py.Group, path: str = "") -> dict[str, str]:
 
 
 def test_the_server_is_as_documented(parts: dict[int, h5py.File]) -> None:
-    """Nothing is there that the page does not have, nothing is missing that it calls no option."""
+    """Nothing exists that the page does not list, and nothing is missing that it does not call optional."""
     page, there = documented("server_snapshot"), found(parts[0])
     there = {re.sub(r"/\d+(/|$)", r"/0\1", name): kind for name, kind in there.items()}
     extra = {"/format": "integer, attribute", "/rank": "integer, attribute", "/evaluator/pending/0": "group"}
@@ -124,7 +124,7 @@ def check(table: h5py.Group) -> None:
 
 
 def test_all_is_plain(parts: dict[int, h5py.File]) -> None:
-    """Contiguous, without filters or other files, with room for all of it at once."""
+    """Contiguous, without filters or external files, allocated all at once."""
 
     def visit(_: str, value: Any) -> None:
         if isinstance(value, h5py.Dataset):

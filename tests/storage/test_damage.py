@@ -1,4 +1,4 @@
-"""Damaged checkpoints: every change of a byte is noticed, and no content whatever is more than a clause or an error."""
+"""Damaged checkpoints: every changed byte is noticed, and any content at all gives an array or a one-clause error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def fallen_back(folder: Path, name: str) -> str:
-    """Checkpoint 1 is taken, whole, and what is said is one line that names the file; returns it."""
+    """Checks that checkpoint 1 is used, complete, and that the message is one line that names the file; returns it."""
     checkpoint, (clause,) = newest(folder, "run")
     assert checkpoint is not None and checkpoint.number == 1
     assert clause.startswith("checkpoint 2 ") and name in clause and "\n" not in clause
@@ -124,7 +124,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 
 def test_parts_of_another_set_under_its_name(folder: Path) -> None:
-    """All are whole, but they do not belong together."""
+    """All parts are complete, but they do not belong together."""
     shutil.copyfile(folder / "000001.rank0", folder / "000002.rank0")
     fallen_back(folder, "000002.rank0")
     save(folder, 2, size=3)
@@ -144,7 +144,7 @@ def test_a_newer_version(folder: Path) -> None:
 
 
 def test_an_older_version(folder: Path) -> None:
-    """The project's own binary format, and its manifest."""
+    """The project's own binary format and its manifest."""
     said = "is of an older format: {} has format 1, this mpifl reads 3"
     old = {"crc": 1, "format": 1, "number": 2, "facts": {"run": "run"}, "parts": {"0": [10, 10]}}
     (folder / "000002.json").write_text(json.dumps(old))
@@ -180,7 +180,7 @@ def h5(change: Callable[[h5py.File], Any] = lambda file: None, rank: int = 0, **
 
 
 def read(folder: Path, rank: int = 0) -> Any:
-    """All of checkpoint 2 as a resumed run would read it, or the clause that is told instead."""
+    """All of checkpoint 2 as a resumed run would read it, or the error's clause."""
     checkpoint, passed = newest(folder, "run")
     if checkpoint is None or checkpoint.number != 2:
         assert len(passed) == 1 and passed[0].startswith("checkpoint 2 ") and "\n" not in passed[0]
@@ -191,7 +191,7 @@ def read(folder: Path, rank: int = 0) -> Any:
 
 
 def put(name: str, **values: Any) -> Callable[[h5py.File], None]:
-    """Another dataset in the place of one."""
+    """Puts another dataset in the place of one."""
 
     def change(file: h5py.File) -> None:
         if name in file:
@@ -302,7 +302,7 @@ def test_what_is_no_hdf5(folder: Path) -> None:
 @settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_mutated_parts_with_right_checksums(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Nothing but arrays of the size of the file, or one clause."""
+    """Arrays no larger than the file, or one clause."""
     folder = tmp_path_factory.mktemp("mutated")
     save(folder, 1, size=3)
     save(folder, 2, size=3)

@@ -1,4 +1,4 @@
-"""The disk: full, read-only, gone, at its limit; what was valid stays valid, and what failed is told in its words."""
+"""The disk: full, read-only, gone, at its limit. What was valid stays valid, and what failed is reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def mount(*arguments: str | Path) -> bool:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Mount]:
-    """A file system of so many KiB, where this user may mount one."""
+    """A file system of a given size in KiB, where this user may mount one."""
     place = tmp_path / "disk"
     place.mkdir()
 
@@ -109,7 +109,7 @@ def test_a_disk_that_becomes_read_only(disk: Mount) -> None:
 
 
 def test_a_folder_that_vanishes(tmp_path: Path) -> None:
-    """It is not made anew elsewhere: what was under it may have been another disk."""
+    """It is not created again elsewhere: it may have been on another disk."""
     (tmp_path / "disk").mkdir()
     part, w = PartWriter(tmp_path / "disk" / "a.ckpt", 0), writer(tmp_path / "disk" / "run.h5")
     (tmp_path / "disk").rename(tmp_path / "gone")
@@ -125,7 +125,7 @@ def test_a_folder_that_vanishes(tmp_path: Path) -> None:
 
 
 def test_a_run_file_that_another_took_the_place_of(tmp_path: Path) -> None:
-    """The one who took it is not disturbed, and who lost it is told."""
+    """The run that replaced the file is not disturbed; the run that lost it reports that."""
     first = writer(tmp_path / "run.h5")
     second = writer(tmp_path / "run.h5", overwrite=True)
     second.append(EventRow(1, "mine"))
@@ -196,7 +196,7 @@ def test_what_fails_when_it_is_made_durable_is_told(tmp_path: Path, monkeypatch:
 
 
 def test_no_room_for_plain_attributes(tmp_path: Path, disk: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A closed file stays as it is where its copy, with a little more in it, finds no room."""
+    """A closed file stays as it is if there is no room for its slightly larger copy."""
     monkeypatch.setattr(writer_module, "finalize_attributes", lambda path: None)
     writer(tmp_path / "run.h5").close("completed")
     whole, place = (tmp_path / "run.h5").read_bytes(), disk(1024)

@@ -43,7 +43,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def consistent(run: Run) -> int:
-    """Checks every row against what the writer writes; returns how many updates there are."""
+    """Checks every row against what the writer writes; returns the number of updates."""
     updates, k = run.updates, np.arange(len(run.updates))
     assert (updates.time == k / 1000).all() and (updates.norm == k / 2).all()
     assert (updates.client == k % 7).all() and (updates.version == k // 30 * 3).all()
@@ -125,7 +125,7 @@ def test_an_open_run_keeps_its_rows_until_refreshed(start: Start) -> None:
 
 @pytest.mark.timeout(60)
 def test_killed_and_cut_off_is_refused_or_whole(start: Start) -> None:
-    """Only room that no row was in yet may be missing; HDF5 would read rows that are cut off as zeros."""
+    """Only space without rows may be missing; HDF5 would read rows that are cut off as zeros."""
     process, path = start()
     time.sleep(0.2)
     process.kill()
@@ -162,7 +162,7 @@ for k in range(20_000):
 
 @pytest.mark.timeout(120)
 def test_a_process_that_closes_no_writer_ends(tmp_path: Path) -> None:
-    """Though their threads write all the time: HDF5 is not left in the middle of something, nor waited for."""
+    """Although its threads write all the time: HDF5 is not left in the middle of an operation, nor waited for."""
     subprocess.run([sys.executable, "-c", LEFT, tmp_path], cwd=ROOT, timeout=60, check=True)
     for k in range(3):
         with open_run(tmp_path / f"{k}.h5") as run:

@@ -30,7 +30,7 @@ NEW = {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A run file of now, and the same as it was before."""
+    """A run file of the present version, and the same as an older version wrote it."""
     folder = tmp_path_factory.mktemp("old")
     job = mpifl.load_job(
         {
@@ -53,7 +53,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_an_old_file_is_read(files: tuple[Path, Path]) -> None:
-    """What is not there is NaN in every row, of events -1; all else is as it was."""
+    """Missing columns are NaN in every row, or -1 in /events; the rest is unchanged."""
     with open_run(files[0]) as new, open_run(files[1]) as old:
         for table, names in NEW.items():
             one, other = getattr(new, table), getattr(old, table)
@@ -80,7 +80,7 @@ def test_an_old_file_is_reported(files: tuple[Path, Path], tmp_path: Path) -> No
 
 
 def test_an_old_file_is_replayed(files: tuple[Path, Path], tmp_path: Path) -> None:
-    """To the same rows and the same model."""
+    """The replay has the same rows and the same model."""
     mpifl.replay(files[1], output=tmp_path / "again.h5").close()
     assert not differing(files[0], tmp_path / "again.h5", but=("events", "evaluations/age"))
     with open_run(tmp_path / "again.h5") as run:
@@ -88,7 +88,7 @@ def test_an_old_file_is_replayed(files: tuple[Path, Path], tmp_path: Path) -> No
 
 
 def test_an_old_run_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that was never closed has its rows checked column by column: by those that it has."""
+    """The rows of a file that was never closed are checked by the columns that it has."""
     with monkeypatch.context() as patch:
         for table, names in NEW.items():
             columns = {name: column for name, column in TABLES[table].columns.items() if name not in names}

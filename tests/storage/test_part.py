@@ -1,4 +1,4 @@
-"""A rank writes its part while it waits; the disk is waited for by a thread."""
+"""A rank writes its part without waiting for the disk: a thread does that."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.storage.test_checkpoint import ROOT, names
 def test_arrays_may_change_once_they_are_saved_and_nobody_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes are those at `save`, though the disk is slow; a second save waits its turn in the thread."""
+    """The bytes are those at the time of `save`, though the disk is slow; a second save waits for its turn in the
+    thread."""
     slow, fsync = threading.Event(), os.fsync
 
     def wait(descriptor: int) -> None:

@@ -1,4 +1,5 @@
-"""A run file goes on from a checkpoint: rows up to it stay, later ones go, and at no instant is there no whole file."""
+"""A run file is resumed from a checkpoint: rows up to it stay, later ones go, and a complete file exists at every
+instant."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def tables(path: Path) -> dict[str, pd.DataFrame]:
 
 
 def ended(path: Path, how: str) -> dict[str, pd.DataFrame]:
-    """An old run file; returns its rows."""
+    """Makes an old run file; returns its rows."""
     w = writer(path)
     fill(w)
     if how == "text of fixed length":  # closed, but there was no room for the copy with ordinary text
@@ -217,7 +218,7 @@ def test_what_a_run_without_a_complete_checkpoint_left_is_in_nobodys_way(tmp_pat
 
 
 def test_only_what_the_dead_left_is_swept_away(tmp_path: Path) -> None:
-    """A file that was written to just now may be that of another resume, which then ends with words of its own."""
+    """A file that was just written to may be that of another resume, which then ends with a message of its own."""
     ended(tmp_path / "run.h5", "failed")
     for name in (".run.h5.0123abcd", ".run.h5.89abcdef"):
         (tmp_path / name).write_text("")

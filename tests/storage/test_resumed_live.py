@@ -1,4 +1,4 @@
-"""A run file is resumed while others read it, and while the one who resumes it is killed."""
+"""A run file is resumed while others read it, and while the resuming process is killed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_row_is_read_or_not_whatever_is_resumed(start: Start) -> None:
 
 @pytest.mark.long
 def test_killed_while_it_resumes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At any instant: the old file or the new one is there, whole; the next resume removes what was left."""
+    """At any instant the old file or the new one exists, complete; the next resume removes what is left over."""
     process, path = start()
     time.sleep(0.3)
     process.communicate(b"\n", timeout=30)

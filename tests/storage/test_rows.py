@@ -1,4 +1,4 @@
-"""Rows as arrays, a column each."""
+"""Rows as arrays, one for each column."""
 
 from __future__ import annotations
 

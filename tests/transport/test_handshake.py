@@ -1,4 +1,4 @@
-"""What a rank has to compute with: its share of the cores, its number among its host's ranks with clients."""
+"""The resources of a rank: its share of the cores, and its number among the ranks with clients on its host."""
 
 from __future__ import annotations
 
