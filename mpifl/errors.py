@@ -58,6 +58,11 @@ def format_client_error(rank: int, error: BaseException) -> str:
     return where + "".join(traceback.format_exception(error)).rstrip()
 
 
+def host_name() -> str:
+    """This host's name: SLURM's name of the node if it is set."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
 def place_of(cls: type, method: str) -> str:
     """Where a class's method is, for errors: `mean.py:12, Mean.train`."""
     function = getattr(cls, method)

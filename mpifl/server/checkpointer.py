@@ -27,6 +27,7 @@ from mpifl.storage.checkpoint import EvaluatorState, PendingEvaluation, ServerSn
 from mpifl.storage.checkpoint_part import PartWriter
 from mpifl.storage.checkpoint_rows import Segment, extend_segments
 from mpifl.storage.checkpoint_set import Manifest, commit, discard, folder_of
+from mpifl.storage.live import Lock
 from mpifl.storage.tables import EventRow
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.base import PartStatus, ServerTransport
@@ -65,6 +66,7 @@ class Checkpointer:
         self._current: ServerSnapshot | None = None  # of the checkpoint in progress
         self._began = 0.0  # perf_counter
         self._committing: Future[None] | None = None
+        self._alive: Lock | None = None
         self.busy = False
         self.complete = 0  # number of the last complete checkpoint that this run has taken
 
@@ -123,6 +125,7 @@ class Checkpointer:
             if error := committing.exception():
                 self._abandon(time_, str(error), loop)
                 return
+            self._alive = self._alive or Lock(self.folder)  # it is there from the first checkpoint on
             self.busy, self.complete = False, self._number
             self._base, self._sums, self._since = self._current, self._since, {}
             size, seconds = sum(n for n, _ in self._parts.values()), time.perf_counter() - self._began
@@ -179,6 +182,8 @@ class Checkpointer:
             backoff.sleep()
 
     def close(self) -> None:
+        if self._alive:
+            self._alive.release()
         self._part.close()
         self._pool.submit(discard, self.folder, self._number)  # where it is not complete
         self._pool.shutdown()

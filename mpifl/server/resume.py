@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,12 +20,11 @@ from mpifl.server.clients import LIVE
 from mpifl.storage import Run, open_run
 from mpifl.storage.checkpoint import ServerSnapshot
 from mpifl.storage.checkpoint_set import Checkpoint, Manifest, belongs, folder_of, newest, undone
+from mpifl.storage.live import check_not_written
 from mpifl.storage.reader import UnreadableRun
 from mpifl.untrusted import parse_yaml
 
 log = logging.getLogger("mpifl")
-WATCH_TIME = 3.0  # s in which a live run modifies its file several times
-STALE_AGE = 60.0  # s after the last modification from which a run is not live; clocks of hosts may differ
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def find_resume_point(path: Path, overrides: Sequence[str] = (), trust: bool = F
             expected = f"a run file that can be read, or a complete checkpoint in {folder}: {why}"
             raise ConfigError("resume", path, expected) from error
         if path.exists():
-            _check_not_written(path)
+            check_not_written(path, "resume")
             aside = _free_name(path)
             passed.insert(0, f"{path.name} cannot be read and is kept as {aside.name}")
         else:
@@ -125,21 +123,4 @@ def _check_resumable(run: Run) -> None:
     if run.attrs.get("clock") == "replay":
         raise ConfigError("resume", run.path, "a run; repeat a replay from the run that it replays")
     if run.status == "running":
-        _check_not_written(run.path)
-
-
-def _check_not_written(path: Path) -> None:
-    """Raises ConfigError for the file of a live run, which modifies it all the time."""
-    if time.time() - path.stat().st_mtime > STALE_AGE:
-        return
-    before, patience = _modified(path), time.monotonic() + WATCH_TIME
-    while time.monotonic() < patience:
-        time.sleep(0.1)
-        if _modified(path) != before:
-            raise ConfigError("resume", path, "a run that has ended; this one is still being written")
-
-
-def _modified(path: Path) -> int:
-    """When a file was last written to (ns). It is opened: network file systems then ask their server."""
-    with path.open("rb") as file:
-        return os.fstat(file.fileno()).st_mtime_ns
+        check_not_written(run.path, "resume", run.host)

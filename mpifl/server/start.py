@@ -42,7 +42,7 @@ def run_server(
     from mpifl.problems import ComputeResources, load
     from mpifl.server.provenance import attributes
     from mpifl.server.session import Session
-    from mpifl.storage.create import refuse_existing
+    from mpifl.storage.create import refuse_existing, refuse_live
 
     handshake = handshake or Handshake()
     comm = handshake.comm
@@ -77,6 +77,8 @@ def run_server(
         schedule.load(resumed.snapshot.schedule)
     else:
         refuse_existing(Path(job.output), job.overwrite)
+        if job.overwrite:
+            refuse_live(Path(job.output))
     hellos = handshake.gather_hellos()
     resources = ComputeResources(*rank_resources(hellos)[0])
     payload = resumed.payload() if resumed else None
@@ -132,6 +134,8 @@ def _open_run_file(
 ) -> RunWriter:  # fmt: skip
     """A new run file, or the one of the resumed run with the rows up to its checkpoint. Raises ConfigError."""
     from mpifl.storage import RunWriter
+    from mpifl.storage.create import refuse_live
+    from mpifl.storage.live import is_locked
 
     n, ranks = clients.n, attrs["ranks"]
     columns = {
@@ -140,6 +144,8 @@ def _open_run_file(
         "rank": 1 + np.arange(n) % (ranks - 1) if ranks > 1 else np.zeros(n, int),
     }
     if resumed is None:
+        if job.overwrite and is_locked(Path(job.output)):  # by a reader, or by a run that began meanwhile
+            refuse_live(Path(job.output))
         return RunWriter(
             job.output, attrs=attrs, clients=columns, x0=x0, layout=problem.layout, overwrite=job.overwrite
         )  # fmt: skip

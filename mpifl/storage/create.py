@@ -21,6 +21,8 @@ from mpifl.errors import ConfigError
 from mpifl.storage import checksums
 from mpifl.storage.checkpoint_set import folder_of, sets
 from mpifl.storage.durable import error_text
+from mpifl.storage.live import check_not_written, is_locked, with_locks_if_any
+from mpifl.storage.reader import open_run
 from mpifl.storage.tables import CHANGING, CHECKSUMS, CLIENTS, SCHEMA, TABLES, encode
 
 MAX_ATTRIBUTES = 1024  # in the object header, where an attribute can be changed while others read
@@ -71,6 +73,22 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
         )
 
 
+def refuse_live(path: Path) -> None:
+    """Raises ConfigError where a live run writes to this file, or its checkpoints beside it; may take seconds."""
+    folder = folder_of(path)
+    try:
+        with open_run(path) as run:
+            running, host = run.status == "running", run.host
+    except ConfigError:  # it may be anything
+        running, host = False, None
+        if is_locked(path):
+            raise ConfigError("output", path, "a file that no other process has locked") from None
+    if running:
+        check_not_written(path, "output", host)
+    if not folder.is_symlink() and is_locked(folder):
+        raise ConfigError("output", path, f"a run that has ended; {folder.name} is still being written")
+
+
 def rename(temporary: Path, path: Path, overwrite: bool) -> None:
     """Renames the file to `path` in one step; replaces another file only where `overwrite` is true."""
     if overwrite:
@@ -102,8 +120,12 @@ def _create(path: Path) -> h5py.File:
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
     access.set_cache(0, 0, 0, 0.0)  # no chunk cache: rows are in the file before the extent that covers them
-    access.set_file_locking(True, True)  # where the file system can
-    return h5py.File(h5f.create(os.fsencode(path), h5f.ACC_TRUNC, fcpl=shape, fapl=access))
+
+    def create(lock: bool) -> h5py.File:
+        access.set_file_locking(lock, True)
+        return h5py.File(h5f.create(os.fsencode(path), h5f.ACC_TRUNC, fcpl=shape, fapl=access))
+
+    return with_locks_if_any(create)
 
 
 def _discard(file: h5py.File | None, temporary: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import json
 import os
 import time
 from bisect import bisect_right
@@ -20,6 +21,7 @@ from mpifl.errors import ConfigError
 from mpifl.hdf5_checks import Refused, data_size, datasets, read_attribute
 from mpifl.storage.checksums import Coverage, plain
 from mpifl.storage.checksums import check as check_checksums
+from mpifl.storage.live import with_locks_if_any
 from mpifl.storage.tables import CLIENTS, SCHEMA, TABLES
 from mpifl.storage.validate import check
 from mpifl.untrusted import parse_json, parse_yaml
@@ -221,6 +223,14 @@ class Run(RunTables):
             return [(name, tuple(shape)) for name, shape in parts]
 
     @property
+    def host(self) -> str | None:
+        """The host of the process that writes it; None where the file does not say."""
+        try:
+            return str(json.loads(self.attrs["hosts"])[0])
+        except (KeyError, IndexError, ValueError, TypeError):
+            return None
+
+    @property
     def age(self) -> float:
         """Seconds since the last write: at most a few while the run is alive."""
         return max(0.0, time.time() - self.path.stat().st_mtime)
@@ -317,10 +327,17 @@ def _open(path: Path) -> tuple[h5py.File, bool]:
     if start[8] == 3 and start[11]:
         access = h5p.create(h5p.FILE_ACCESS)
         access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
-        access.set_file_locking(True, True)
         _limit_attempts(access)
-        return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY | h5f.ACC_SWMR_READ, fapl=access)), True
-    return h5py.File(path, "r", locking="best-effort"), False
+
+        def follow(lock: bool) -> h5py.File:
+            access.set_file_locking(lock, True)
+            return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY | h5f.ACC_SWMR_READ, fapl=access))
+
+        try:
+            return follow(False), True  # a lock of a reader would be taken for that of its writer
+        except OSError:  # this process may have it open with a lock; HDF5 wants all the same
+            return follow(True), True
+    return with_locks_if_any(lambda lock: h5py.File(path, "r", locking="best-effort" if lock else False)), False
 
 
 def _limit_attempts(access: h5p.PropFAID) -> None:

@@ -28,6 +28,7 @@ from mpifl.storage.checkpoint_set import folder_of, remove
 from mpifl.storage.continuation import continue_file
 from mpifl.storage.create import create_datasets, error_reason, new_file, now
 from mpifl.storage.durable import sync_folder
+from mpifl.storage.live import Lock, with_locks_if_any
 from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, encode
 
 WRITE_INTERVAL = 0.5  # s of wall time; also the heartbeat (the file's mtime) of a run that has no rows to write
@@ -120,6 +121,7 @@ class RunWriter:
         self.began = float(file.attrs["began"])
         self._file: h5py.File = file
         self._descriptor: int = file.id.get_vfd_handle()
+        self._alive = Lock(self.path)
         self._columns = {name: [file[name][column] for column in table.columns] for name, table in TABLES.items()}
         self._written = {table: len(columns[0]) for table, columns in self._columns.items()}
         self._crc = checksums.running(file)
@@ -207,6 +209,7 @@ class RunWriter:
         self._try(lambda: self._finish(status, x, version))
         if self._error is not None:
             self._abandon()
+        self._alive.release()
         self.check()
 
     def _stop_thread(self) -> None:
@@ -253,8 +256,7 @@ class RunWriter:
         if self._written[table] < stop:
             raise ValueError(f"{stop} rows of {table} were not appended")
         with contextlib.ExitStack() as stack:
-            again = partial(h5py.File, self.path, "r", locking="best-effort")
-            group = (self._file or stack.enter_context(again()))[table]
+            group = (self._file or stack.enter_context(open_closed(self.path, "r")))[table]
             return {name: group[name][start:stop] for name in TABLES[table].columns}
 
     def _check_not_replaced(self) -> None:
@@ -353,7 +355,7 @@ def finalize_attributes(path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         shutil.copyfile(path, temporary)
-        with h5py.File(temporary, "r+", libver="latest", locking="best-effort") as file:
+        with open_closed(temporary, "r+") as file:
             for name, kind in CHANGING.items():
                 if kind != "f8":
                     file.attrs[name] = bytes(file.attrs[name]).decode()
@@ -365,6 +367,13 @@ def finalize_attributes(path: Path) -> None:
     except (OSError, RuntimeError):  # h5py's for a full disk
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def open_closed(path: Path, mode: str) -> h5py.File:
+    """A run file that is closed, opened again."""
+    return with_locks_if_any(
+        lambda lock: h5py.File(path, mode, libver="latest", locking="best-effort" if lock else False)
+    )
 
 
 def abandon(file: h5py.File, descriptor: int) -> None:

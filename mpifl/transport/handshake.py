@@ -18,7 +18,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mpifl.errors import ConfigError, RunFailed
+from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.transport.launcher import abort_all_ranks, is_fault_tolerant
 
 if TYPE_CHECKING:
@@ -70,11 +69,6 @@ class Released(Exception):
     def __init__(self, code: int, error: ConfigError | RunFailed | None = None) -> None:
         super().__init__(code, error)
         self.code, self.error = code, error
-
-
-def host_name() -> str:
-    """This host's name: SLURM's name of the node if it is set."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def own_hello() -> Hello:

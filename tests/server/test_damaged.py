@@ -16,7 +16,9 @@ import pytest
 from mpifl import open_run
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.loop import ServerLoop
+from mpifl.storage import live
 from mpifl.storage.checkpoint_set import folder_of
+from mpifl.storage.live import Lock
 from tests.mpi.cases import AREA, CASES, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
@@ -123,9 +125,15 @@ def test_a_newer_checkpoint(interrupted: tuple[Path, Path], capsys: pytest.Captu
     assert not differing(whole, path, but=("events",))
 
 
-def test_a_run_that_goes_on(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """Its file is written to all the time."""
+def test_a_run_that_goes_on(
+    interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is locked; without locks it is written to all the time."""
     _, path = interrupted
+    lock = Lock(path)
+    refused(path, capsys, "a run that has ended; this one is still being written")
+    lock.release()
+    monkeypatch.setattr(live, "is_locked", lambda path: None)
     with touched(path):
         refused(path, capsys, "a run that has ended; this one is still being written")
 
