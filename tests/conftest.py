@@ -14,12 +14,10 @@ from hypothesis import settings  # noqa: E402
 from xdist.scheduler import LoadScopeScheduling  # noqa: E402
 
 import tests.tiers  # noqa: E402
+from tests.verified import FOLDERS, verify_files  # noqa: E402
 
 settings.load_profile("short")  # --hypothesis-profile=full replaces it
 assert tests.tiers
-
-
-VERIFIED = ("algorithms", "api", "faults", "mpi", "scheduling", "server", "slurm")  # folders whose tests make runs
 
 
 @pytest.fixture(autouse=True)
@@ -29,19 +27,11 @@ def verified(request: pytest.FixtureRequest) -> Iterator[None]:
     Except in tests that damage them on purpose, which carry the mark `damaged`.
     """
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
-    wanted = (
-        folder in VERIFIED and "tmp_path" in request.fixturenames and not request.node.get_closest_marker("damaged")
-    )
+    wanted = folder in FOLDERS and "tmp_path" in request.fixturenames and not request.node.get_closest_marker("damaged")
     path: Path | None = request.getfixturevalue("tmp_path") if wanted else None
     yield
-    for file in sorted(path.rglob("*.h5")) if path else ():
-        from mpifl.analysis.verify import check_file
-        from mpifl.errors import ConfigError
-
-        try:
-            check_file(file)
-        except ConfigError:  # no run file
-            continue
+    if path:
+        verify_files(path)
 
 
 class Files(LoadScopeScheduling):  # type: ignore[misc]

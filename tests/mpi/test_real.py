@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.mpi.cases import AREA, DIGITS, LARGE, job
 from tests.mpi.conftest import in_one_job, write
 from tests.mpi.files import attribute, differing
 from tests.tiers import parameters, selected
+from tests.verified import verify_files
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
 
@@ -64,7 +66,7 @@ every_case = pytest.mark.parametrize("name", parameters(CASES, SHORT))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
     """Every case run on 4 ranks as NAME.h5, replayed there as NAME-four.h5, and in one process as NAME-one.h5."""
     folder = tmp_path_factory.mktemp("real")
     wanted = selected(request, "name") or {"rate", "asypfl"}
@@ -75,7 +77,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
         for command, reply in zip(words, in_one_job(folder, ranks, words, 100), strict=True):
             assert set(reply.codes) == {0} and not reply.err, f"{command}: {reply}"
             assert len(reply.changed) == 1
-    return folder
+    yield folder
+    assert verify_files(folder) >= 3 * len(wanted)
 
 
 @every_case

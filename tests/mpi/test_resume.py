@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, DIGITS, LARGE, job
 from tests.mpi.conftest import MPIFL, Command, Start, in_one_job, until, write
 from tests.mpi.files import attribute, differing
+from tests.verified import verify_files
 
 pytestmark = [
     pytest.mark.mpi,
@@ -43,7 +44,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
     """The file of an uninterrupted run, made in one process on demand."""
     folder = tmp_path_factory.mktemp("whole")
 
@@ -53,7 +54,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             assert main(["run", str(write(folder, name, JOBS[name])), f"output={path}"]) == 0
         return path
 
-    return made
+    yield made
+    verify_files(folder)
 
 
 def rows(path: Path, table: str = "updates") -> int:

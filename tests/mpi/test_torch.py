@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.mpi.cases import DIGITS, job
 from tests.mpi.conftest import Start, in_one_job, write
 from tests.mpi.files import attribute, differing
 from tests.tiers import long, parameters
+from tests.verified import verify_files
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(280)]
 DEADLINE = 130.0
@@ -51,8 +53,9 @@ def text_case(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("torch")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield (folder := tmp_path_factory.mktemp("torch"))
+    verify_files(folder)
 
 
 @pytest.fixture(scope="module")
