@@ -1,4 +1,4 @@
-"""Numbers of the report and the page that `show` prints, from small run files worked out by hand."""
+"""The numbers of the report and of `show`, checked against small run files worked out by hand."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_two_groups_by_hand(tmp_path: Path) -> None:
 
 
 def columns(text: str) -> list[dict[str, str]]:
-    """The rows of a report's table by its heads."""
+    """The rows of a report's table, by column title."""
     head, _, *rows = text.partition("\n\n")[0].splitlines()
     heads = re.split(r"  +", head.strip())
     return [dict(zip(heads, re.split(r"  +", row.strip()), strict=True)) for row in rows]
@@ -121,7 +121,7 @@ def test_global_steps_are_a_column(tmp_path: Path) -> None:
 
 
 def test_a_report_says_that_methods_have_unlike_conventions(tmp_path: Path) -> None:
-    """In one line, from the configurations: what a step_size means differs with step_weights, trigger and reply."""
+    """One line, from the configurations: what a step_size does depends on step_weights, trigger and reply."""
     area = {"step_weights": "samples", "trigger": {"every": 1}, "reply": "before"}
     paths = [
         run_file(tmp_path / "a.h5", [0.1], **area),
@@ -181,7 +181,7 @@ def test_no_accuracy_and_no_horizon(tmp_path: Path) -> None:
 
 
 def test_personal_accuracies_in_the_report(tmp_path: Path) -> None:
-    """Last mean and best mean, beside the global model's; the columns are there where one trial has them."""
+    """The last and the best mean, beside the global model's; the columns exist if one trial has them."""
     paths = [
         run_file(tmp_path / "a0.h5", [0.1, 0.7], personal=[0.9, 0.8], seed=0),
         run_file(tmp_path / "a1.h5", [0.1, 0.7], personal=[0.5, 0.7], seed=1),
@@ -293,7 +293,7 @@ def test_show_by_hand(tmp_path: Path) -> None:
 
 
 def test_show_personal_accuracies(tmp_path: Path) -> None:
-    """Quartiles of the last evaluation among the facts; mean and best of each one in the table, under short lines."""
+    """The quartiles of the last evaluation are among the facts; the table has mean and best, under short titles."""
     text = page(run_file(tmp_path / "a.h5", [0.5, 0.5], personal=[0.75, 0.625]))
     assert "personal accuracy   mean 0.6250, quartiles 0.5250, 0.6250, 0.6750, best mean 0.7500\n" in text
     first, second, third, _, *rows = text.partition("evaluations\n")[2].splitlines()

@@ -1,4 +1,4 @@
-"""Text from files and other ranks is printed without what a terminal would act on."""
+"""Text from files and other ranks is printed without characters that a terminal would act on."""
 
 from __future__ import annotations
 

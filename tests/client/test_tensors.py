@@ -54,7 +54,7 @@ class Tensor(torch.Tensor):
 
 
 class Elsewhere(Memory):
-    """Vectors that are `Tensor`s."""
+    """Memory whose vectors are `Tensor`s."""
 
     def from_host(self, v: np.ndarray) -> Any:
         assert type(v) is np.ndarray
@@ -66,7 +66,7 @@ class Elsewhere(Memory):
 
 
 class OnTensors:
-    """An objective on arrays, asked with tensors and answering with tensors."""
+    """An objective on arrays that takes and returns tensors."""
 
     def __init__(self, objective: Any) -> None:
         self._objective = objective
@@ -90,7 +90,7 @@ class OnTensors:
 
 
 class Reloading(Worker):
-    """Clients whose states are saved and loaded anew before each contact, back to where their vectors live."""
+    """Clients whose states are saved and loaded again before each contact, into the memory of their vectors."""
 
     def train(self, i: int, message: Message) -> Any:
         self.states[i] = State.load(self.states[i].save(), self._x0)
@@ -98,7 +98,7 @@ class Reloading(Worker):
 
 
 def run(worker: Worker, algorithm: Algorithm, x0: np.ndarray) -> tuple[list[np.ndarray], State]:
-    """The model after each event, and the server's state, of the run that `plain` is."""
+    """The model after each event and the server's state, of the same run as `plain`."""
     people, models = Clients(np.array([1, 2, 3, 4, 5]), seed=3), []
     server = algorithm.init_server(x0, people)
 
@@ -118,7 +118,7 @@ def run(worker: Worker, algorithm: Algorithm, x0: np.ndarray) -> tuple[list[np.n
 @every_case
 @pytest.mark.parametrize("kind", parameters([Worker, Reloading], [Reloading]))
 def test_every_algorithm_on_tensors(case: str, kind: type[Worker]) -> None:
-    """The server's model after every event, and all that server and clients hold at the end."""
+    """The server's model after every event, and the final states of server and clients."""
     algorithm, expected = build(case), plain(case)
     x0, objectives = clients("float64")
     worker = kind(algorithm, x0, {i: OnTensors(o) for i, o in objectives.items()}, memory=Elsewhere())
@@ -142,7 +142,7 @@ NETWORK = ProblemConfig(
 
 
 class Plain(Elsewhere):
-    """Vectors that are torch's own tensors, as modules take them."""
+    """Memory whose vectors are torch's own tensors, as modules take them."""
 
     def from_host(self, v: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(v.copy())
@@ -156,7 +156,7 @@ class Plain(Elsewhere):
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("case", ["fedavg-local_steps=3", "scaffold-option=I", "apfl-adapt=step", "fedpd-solver=sarah"])
 def test_a_torch_module_on_tensors(case: str, batched: bool) -> None:
-    """A module is held at tensors as it is at arrays: one after another with the same bits, together to rounding."""
+    """A module gives the same on tensors as on arrays: bit for bit one by one, up to rounding if computed together."""
     algorithm, problem = build(case), load(NETWORK)
     x0, shards = problem.initial(0), {i: problem.shard(i) for i in range(N)}
 
@@ -203,7 +203,7 @@ def test_what_does_not_fit_on_the_wire() -> None:
 
 
 def test_states_take_tensors() -> None:
-    """Saved as arrays, and loaded as arrays or as tensors."""
+    """They are saved as arrays, and loaded as arrays or as tensors."""
     state = State(x=torch.arange(3.0), by={2: torch.ones(2), 7: torch.zeros(2)}, k=3)
     saved = state.save()
     assert all(type(v) is np.ndarray for v in saved.values())

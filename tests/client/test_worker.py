@@ -1,4 +1,4 @@
-"""The worker's snapshots: what a checkpoint holds of a client restores it on another rank."""
+"""The worker's snapshots: a client is restored on another rank from what a checkpoint holds of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X0 = np.array([1.0, -2.0, 0.5])
 
 @dataclass
 class Counting(Quadratic):
-    """An objective with a state of its own: how many gradients it has computed."""
+    """An objective with a state: the number of gradients it has computed."""
 
     own: dict[str, np.ndarray] = field(default_factory=lambda: {"calls": np.zeros(1)})
 

@@ -110,4 +110,4 @@ class Hourly(Trigger):
 
 
 class Plain:
-    """Of no family."""
+    """A class of no family."""

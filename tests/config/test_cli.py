@@ -1,4 +1,4 @@
-"""The command line in one process: exit codes, and one line on stderr for whatever is wrong."""
+"""The command line in one process: exit codes, and one line on stderr for each mistake."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def test_check_prints_no_step_where_there_is_none(capsys: pytest.CaptureFixture[
 
 
 def test_check_loads_the_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """With --data: rows, clients, smallest and largest part, parameters; code 2 in one line where it is missing."""
+    """--data prints rows, clients, smallest and largest part, and parameters; exit code 2 and one line if it is
+    missing."""
     assert main(["check", str(QUICKSTART), "--data"]) == 0
     out = capsys.readouterr().out
     found = "1,497 training rows of 128 clients, from 2 (client 3) to 463 (client 127); model: 640 parameters (d)"
@@ -162,7 +163,7 @@ def test_list_of_each_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_list_tells_options_of_the_choices_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    """An option has a row of its own, with the choices that have it; several that have the same one share it."""
+    """An option has its own row, with the choices that have it; choices with the same option share a row."""
     assert main(["list", "algorithms", "feddr"]) == 0
     lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
     assert ["solver", "sgd", "local solver: sgd, gd (full gradients), svrg or sarah (variance-reduced)"] in lines

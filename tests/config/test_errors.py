@@ -1,4 +1,4 @@
-"""What a user gets wrong: one line that names the full key and what would be right."""
+"""A user's mistakes: one line that names the full key and what would be right."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_wrong_value(job: Path, override: str, begins: str, holds: str) -> Non
 
 
 def test_clocks_of_a_method_that_needs_timings(job: Path) -> None:
-    """The virtual clock with `speed`, or the real clock, which measures; or without asking for times."""
+    """Accepted: the virtual clock with `speed`; the real clock, which measures times; options that need no times."""
     for clock in ("{mode: virtual, delay: speed}", "{mode: real, delay: exponential}", "{mode: real}"):
         assert read.load(job, ["algorithm=asypfl", f"clock={clock}"]).algorithm.needs_timings()
     equal = read.load(job, ["algorithm={name: asypfl, indicators: equal}"])

@@ -1,4 +1,4 @@
-"""Reading: precedence, interpolation, short forms, defaults; and that what is written reads back equal."""
+"""Reading a job: precedence, interpolation, short forms, defaults; and that a written job reads back equal."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_meanings_are_the_strings_below_the_fields() -> None:
 
 
 def test_a_rank_that_hosts_clients_imports_nothing_heavy(path: Path) -> None:
-    """129 ranks read a job: neither a YAML library nor HDF5, tables or figures may be imported for that."""
+    """129 ranks read a job: this must import no YAML library, no HDF5, no tables and no figures."""
     values = json.dumps(read.job_to_dict(load(path)))
     code = (
         "import json, sys; from mpifl.config.read import job_from_dict; job_from_dict(json.loads(sys.argv[1]));"

@@ -1,4 +1,4 @@
-"""The section `problem.torch`, and `problem.entry`, as far as they can be wrong before anything is read."""
+"""The section `problem.torch` and `problem.entry`: mistakes that are found before anything is read."""
 
 from __future__ import annotations
 

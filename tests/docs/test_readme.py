@@ -1,4 +1,4 @@
-"""What the README and the first pages show does what they say."""
+"""The examples of the README and the first pages do what the pages say."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def only(page: Path, text: str) -> Block:
 
 
 def test_the_algorithm_in_one_file_finds_the_optimum_of_equal_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The README's class is a whole file: nothing is defined for it."""
+    """The README's class is a complete file: nothing else is defined for it."""
     module = ModuleType("mean")
     monkeypatch.setitem(sys.modules, "mean", module)  # where the types of its fields are looked up
     exec(only(ROOT / "README.md", "class Mean").text, vars(module))
@@ -43,7 +43,7 @@ def test_the_job_is_valid(tmp_path: Path) -> None:
 
 
 def test_the_algorithm_of_the_tutorial_runs(tmp_path: Path) -> None:
-    """As the page has it: mine.py in the folder of the run, and the algorithm that its command gives."""
+    """As on the page: mine.py in the working directory, and the algorithm of its command."""
     page = DOCS / "tutorials" / "own-algorithm.md"
     (tmp_path / "mine.py").write_text(only(page, "class HeavyBall").text)
     (algorithm,) = set(re.findall(r'name=heavy \\\s+"(.*?)"', page.read_text(encoding="utf-8")))

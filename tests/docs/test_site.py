@@ -105,7 +105,7 @@ def test_everything_public_is_documented() -> None:
 
 
 def test_generated_pages_have_every_key_command_and_method(site: Path) -> None:
-    """The reference is made from the definitions: nothing of them is missing, whatever is added."""
+    """The reference is made from the definitions, so nothing of them is missing."""
     from mpifl import algorithms
     from mpifl.cli import COMMANDS
     from mpifl.config.registry import FAMILIES

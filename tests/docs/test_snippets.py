@@ -1,4 +1,4 @@
-"""Every command and snippet of the README and of the documentation works, in the order in which its page has them."""
+"""Every command and snippet of the README and of the documentation works, in the order of its page."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ SHORT = [ROOT / "README.md", ROOT / "docs" / "reference" / "run-file.md"]  # wha
 # -- running -----------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What a reader has before the first command of a page: the repository's folder, without its package."""
+    """The working directory of a reader before the first command of a page: the repository's folder, without its
+    package."""
     for entry in ("jobs", "examples", "run_mpi.py", "environment.yml"):
         (tmp_path / entry).symlink_to(ROOT / entry)
     return tmp_path
 
 
 def environment() -> dict[str, str]:
-    """That of a laptop: nothing is set for MPI, but that Open MPI runs as root in a container."""
+    """The environment of a laptop: nothing is set for MPI, except that Open MPI runs as root in a container."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PRTE_", "OMPI_", "PMIX_"))}
     if os.getuid() == 0:
         kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -57,7 +58,7 @@ def environment() -> dict[str, str]:
 
 
 def do(block: Block, folder: Path, text: str) -> None:
-    """Runs a block, or makes the file that it is."""
+    """Runs a block, or writes it to a file."""
     if block.action == "file":
         (folder / block.argument).write_text(text, encoding="utf-8")
         return
@@ -92,7 +93,7 @@ def test_a_page_runs_in_one_process(page: Path, folder: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", RUN, ids=name)
 def test_a_page_runs_as_written(page: Path, folder: Path) -> None:
-    """With mpirun where the page has it, and nothing in the environment that a reader does not have."""
+    """With mpirun where the page has it, and an environment that a reader has."""
     if any("torch" in block.text for block in blocks(page)):
         pytest.importorskip("torch")
     if "mpich" in os.environ.get("MPIFL_MPIEXEC", ""):
@@ -103,7 +104,7 @@ def test_a_page_runs_as_written(page: Path, folder: Path) -> None:
 @pytest.mark.mpi
 @pytest.mark.timeout(200)
 def test_more_ranks_than_cores_on_a_laptop(folder: Path) -> None:
-    """The README's mpirun, with no help from the environment."""
+    """The README's mpirun command works without settings in the environment."""
     if "mpich" in os.environ.get("MPIFL_MPIEXEC", ""):
         pytest.skip("the command is Open MPI's")
     (command,) = (line for b in blocks(ROOT / "README.md") for line in b.text.splitlines() if line.startswith("mpirun"))
@@ -113,7 +114,7 @@ def test_more_ranks_than_cores_on_a_laptop(folder: Path) -> None:
 @pytest.mark.mpi
 @pytest.mark.timeout(60)
 def test_the_answer_to_not_enough_slots(folder: Path) -> None:
-    """Open MPI's own message is in the README, and the line below it is what makes the command work."""
+    """Open MPI's own message is in the README, and the line below it makes the command work."""
     if "mpich" in os.environ.get("MPIFL_MPIEXEC", ""):
         pytest.skip("the message is Open MPI's")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -137,7 +138,7 @@ def test_marks_are_known(block: Block) -> None:
 
 @pytest.mark.parametrize("block", of("sh"), ids=str)
 def test_commands_exist(block: Block, tmp_path: Path) -> None:
-    """Of every block, run or not: bash can parse it, the commands, scripts, make targets and paths are real."""
+    """For every block, run or not: bash can parse it; commands, scripts, make targets and paths exist."""
     subprocess.run(["bash", "-n", "-c", block.text], check=True)
     shown = re.findall(r"(?:^|[ \"(])(?:python -m )?mpifl (\w[\w-]*)", re.sub(r"\s#.*", "", block.text), re.M)
     assert set(shown) <= set(COMMANDS)

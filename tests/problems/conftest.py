@@ -1,4 +1,4 @@
-"""What the tests of problems share."""
+"""Fixtures of the tests of problems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 @pytest.fixture
 def data_root() -> Path:
-    """The folder of real data; skips where there is none."""
+    """The folder of real data; skips the test without it."""
     root = os.environ.get("MPIFL_DATA", "")
     if not root or not Path(root).is_dir():
         pytest.skip("MPIFL_DATA names no folder of data")

@@ -1,5 +1,4 @@
-"""Clients computed together: what they send is what they send one after another, in few calls of vmap, or with a reason
-why not."""
+"""Clients computed together send what they send one by one, in few calls of vmap, or the reason why not is recorded."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def trainer(hosted: HostedClients) -> batched.BatchTrainer:
 
 
 def spied(hosted: HostedClients) -> list[tuple[int, ...]]:
-    """(clients, rows) of each call of vmap from now on."""
+    """Records (clients, rows) of each call of vmap from now on."""
     calls: list[tuple[int, ...]] = []
     inner = trainer(hosted)._gradients
 
@@ -98,7 +97,7 @@ def spied(hosted: HostedClients) -> list[tuple[int, ...]]:
 
 
 def answers(algorithm: Algorithm, message: Any, hosted: HostedClients, x: np.ndarray, together: bool) -> list[Any]:
-    """What every client sends in each of three contacts, whose models differ."""
+    """The updates of every client in each of three contacts, whose models differ."""
     worker = Worker(algorithm, x, hosted.objectives, hosted.train_batch if together else None)
     result = []
     for k in range(3):
@@ -145,7 +144,7 @@ def test_models_on_a_data_set(model: Any) -> None:
 
 
 def test_a_step_is_one_call() -> None:
-    """12 clients of 20 or 27 rows, 2 epochs: the first are through when the others' last batch has its turn."""
+    """12 clients of 20 or 27 rows, 2 epochs: the first have finished when the last batch of the others is computed."""
     hosted, x = host(mlp(), (20, 27) * 6)
     calls = spied(hosted)
     worker = Worker(FedAvg(local_epochs=2), x, hosted.objectives, hosted.train_batch)
@@ -188,7 +187,7 @@ def test_steps_and_gradients_at_the_same_time() -> None:
 
 
 def test_few_clients_compute_alone() -> None:
-    """Fewer than are worth a call: the same bits as without the trainer."""
+    """Too few to be worth a call: the same bits as without the trainer."""
     hosted, x = host(mlp(), (20,) * 6)
     calls = spied(hosted)
     worker = Worker(FedAvg(local_steps=2), x, hosted.objectives, hosted.train_batch)
@@ -237,7 +236,7 @@ def test_an_error_in_one_client_gives_up_the_others() -> None:
 
 
 def test_results_are_in_order_and_each_has_its_own() -> None:
-    """Also of tasks that ask for nothing; a gradient is the client's alone, and x is not changed."""
+    """Also for tasks that ask for nothing; each client gets its own gradient, and x is not changed."""
     hosted, x = host(mlp(), (20,) * 6)
     before = x.copy()
     alone = [hosted.objectives[i].gradient(x) for i in range(6)]
@@ -262,7 +261,7 @@ def test_numpy_keeps_its_error_state() -> None:
 
 
 def test_the_clock_decides(tmp_path: Any) -> None:
-    """On under the real clock; off where the bits must not depend on the number of ranks."""
+    """On under the real clock; off if the bits must not depend on the number of ranks."""
     file = tmp_path / "job.yaml"
     file.write_text("{name: a, seed: 0, problem: {model: torch-mlp}, algorithm: {name: fedavg}, stop: {updates: 1}}")
     real = jobs.load(file, ["clock={mode: real}"])

@@ -127,7 +127,7 @@ def test_clients_of_a_rank_must_be_several() -> None:
 
 
 def test_the_work_of_a_batch() -> None:
-    """A row goes through the first layer twice, as nobody needs its gradient, and through the second three times."""
+    """A row passes the first layer twice, since nobody needs its gradient, and the second three times."""
     operations = 2 * (2 * 6 * 5000 + 3 * 5000 * 4)
     hosted, _ = host(mlp(hidden=5000), (200,) * 6, batch=50)
     assert trainer(hosted).rows == 15 * 10**6 // operations == 62

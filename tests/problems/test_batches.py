@@ -1,4 +1,4 @@
-"""The rows of local steps: without replacement, epochs complete, decided by seed, client and round alone."""
+"""The rows of local steps: drawn without replacement, complete epochs, a function of seed, client and round alone."""
 
 from __future__ import annotations
 

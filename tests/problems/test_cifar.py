@@ -40,7 +40,7 @@ def batch(name: str, k: int, rows: int = 3) -> Batch:
 
 
 def record_bytes(content: Batch) -> bytes:
-    """The binary version: of each image its labels, coarse before fine, then its pixels."""
+    """The binary version: for each image its labels, coarse before fine, then its pixels."""
     x, labels = content
     return np.column_stack([*labels.values(), x]).astype(np.uint8).tobytes()
 
@@ -113,7 +113,7 @@ def test_rows(tmp_path: Path, name: str, kind: str, options: dict[str, bool], co
 
 
 def test_python2_bytes_are_a_pickle_of_arrays() -> None:
-    """The hand-written opcodes say what they should, by NumPy's and Python's own reading."""
+    """NumPy and Python read the hand-written opcodes as intended."""
     x, labels = batch("cifar10", 7)
     for by_column in (False, True):
         content = pickle.loads(python2_bytes((x, labels), by_column), encoding="bytes")
@@ -218,7 +218,7 @@ SLOPPY = settings(max_examples=examples(60), deadline=None, suppress_health_chec
 
 
 def changed(root: Path, kind: str, content: bytes) -> Path:
-    """Under `root`, CIFAR-100 of this version with another training file; the file."""
+    """Writes CIFAR-100 of this version under `root`, with a changed training file; returns the file."""
     root.mkdir(exist_ok=True)
     folder = root / FOLDERS["cifar100", kind]
     if not folder.exists():

@@ -1,5 +1,7 @@
-"""Which GPU a rank gets, and the order in which the memory of GPUs asks CUDA for things. CUDA itself is made up here;
-tests/gpu has a real one."""
+"""Which GPU a rank gets, and the order of the CUDA calls for the memory of GPUs.
+
+CUDA itself is simulated here; tests/gpu has a real one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ CPU = torch.device("cpu")
 # -- which GPU ---------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """gpus(count) makes torch find so many."""
+    """gpus(count) makes torch find this number of GPUs."""
 
     def found(count: int) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
@@ -56,7 +58,8 @@ def test_a_gpu_that_is_not_there(gpus: Any) -> None:
 
 
 def test_the_run_file_is_told(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device, how vectors get there, and where rank 0 measures: on the job's GPU, if its host has that one."""
+    """It records the device, how vectors get there, and where rank 0 evaluates: on the job's GPU, if its host has
+    it."""
     gpus(2)
     settings, place = Torch(device="cuda", threads=1), ComputeResources(local_rank=3)
     cpu = {"device": "cpu", "threads": 1, "transfers": "host"}
@@ -128,7 +131,7 @@ class Cuda:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Tensor, Stream]]:
-    """Puts the above in the place of torch's; which tensors were lent to which streams."""
+    """Replaces torch's functions by the above; returns which tensors were lent to which streams."""
     lent: list[tuple[torch.Tensor, Stream]] = []
     empty, copy = torch.empty, torch.Tensor.copy_
 
@@ -156,7 +159,7 @@ def kinds(stream: Stream) -> list[str]:
 
 
 def test_a_message_through_pinned_memory(cuda: list[tuple[torch.Tensor, Stream]]) -> None:
-    """It is copied beside the computing, which waits for the copy's end; so does the next user of the buffer."""
+    """It is copied during computation, which waits for the end of the copy; so does the next user of the buffer."""
     staged = memory(CPU, "pinned")
     assert isinstance(staged, Staged) and isinstance(staged.device, Gpu) and staged.transfers == "pinned"
     gpu = staged.device
@@ -176,7 +179,7 @@ def test_a_message_through_pinned_memory(cuda: list[tuple[torch.Tensor, Stream]]
 
 
 def test_an_update_through_pinned_memory(cuda: list[tuple[torch.Tensor, Stream]]) -> None:
-    """It is copied when it is computed, and is ready when it is copied."""
+    """It is copied once it is computed, and ready once it is copied."""
     staged = memory(CPU, "pinned")
     assert isinstance(staged, Staged) and isinstance(staged.device, Gpu)
     gpu = staged.device
@@ -209,7 +212,7 @@ def test_direct_transfers(cuda: list[tuple[torch.Tensor, Stream]]) -> None:
 
 @pytest.mark.parametrize("kind", ["copied", "direct", "pinned"])
 def test_waiting_for_what_is_computed(cuda: list[tuple[torch.Tensor, Stream]], kind: str) -> None:
-    """Meanwhile messages move on; small vectors come and go by themselves."""
+    """Messages move on meanwhile; small vectors are copied by themselves."""
     held, looks = memory(CPU, kind), []
 
     def on_wait() -> None:

@@ -1,4 +1,4 @@
-"""A user's own module, loss and data: numbers against NumPy's formulas, and one line for what is wrong."""
+"""A user's own module, loss and data: numbers against NumPy's formulas, and one line for each mistake."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def configured(function: str, *, dtype: str = "float64", **more: Any) -> Problem
 
 
 def hosted(config: ProblemConfig, problem: problems.Problem, *clients: int, seed: int = 0) -> Any:
-    """As on another rank, which knows what came over the wire."""
+    """As on another rank, which knows only what was sent."""
     meta = json.loads(json.dumps(problem.meta))
     return problems.host(
         config, meta, {i: problem.shard(i) for i in clients or range(problem.clients)}, seed, ComputeResources()
@@ -80,7 +80,7 @@ def twice() -> tuple[Any, ...]:
 
 
 class Plain:
-    """Rows as a user may have them: lists of Python numbers; counts what is read."""
+    """Rows as a user may have them, lists of Python numbers; counts the rows that are read."""
 
     read: Counter[int] = Counter()  # noqa: RUF012
 
@@ -103,7 +103,7 @@ CALLS = iter(range(100))
 
 
 def other_rows() -> tuple[Any, ...]:
-    """Client 1 has other rows each time, as those of a generator without a seed."""
+    """Client 1 has other rows each time, as from a generator without a seed."""
     x, y = ROWS[0]
     return nn.Linear(3, 1).double(), mse_loss, [tensors((x, y)), tensors((x + next(CALLS), y))]
 
@@ -217,7 +217,8 @@ def test_batch_norm(buffers: str, d: int) -> None:
     assert x.shape == (d,) and problem.d == d
 
     def loss(i: int, own: bool) -> tuple[float, np.ndarray]:
-        """Of client i, its rows normed by their own statistics, or by running ones, which at first are 0 and 1."""
+        """The loss of client i, its rows normalised by their own statistics, or by running ones, which are 0 and 1 at
+        first."""
         rows, y = ROWS[i]
         centre, variance = (rows.mean(0), rows.var(0)) if own else (0, 1)
         return squares(x[6:10], ((rows - centre) / np.sqrt(variance + 1e-5), y))
@@ -240,7 +241,7 @@ def test_batch_norm(buffers: str, d: int) -> None:
     ],
 )
 def test_batch_norm_of_one_row(how: dict[str, Any], refused: str) -> None:
-    """Nothing tells its variance. What is not refused is measured: of the three rows drawn, one is client 1's."""
+    """One row has no variance. What is not refused is evaluated: one of the three rows drawn is client 1's."""
     config = configured("batch_norm", **how)
     if refused:
         with pytest.raises(ConfigError, match=rf"\({refused}\) \(Expected more than 1 value per channel when training"):

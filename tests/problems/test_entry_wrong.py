@@ -1,4 +1,4 @@
-"""What a user's own function may return that is wrong: one line each, which names the client where there is one."""
+"""Wrong results of a user's own function: one line each, which names the client if there is one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENTRY = f"{__name__}:make_problem"
 
 
 class Broken(nn.Linear):
-    """What a user's module raises in its forward pass."""
+    """An exception of the forward pass of a user's module."""
 
     def forward(self, x: Any) -> Any:
         return self.nowhere(x)
@@ -175,7 +175,7 @@ def test_nothing_wrong() -> None:
 
 
 def test_a_module_that_was_returned_before() -> None:
-    """Clients and measuring would hold it at two vectors at once."""
+    """Clients and the evaluation would bind it to two vectors at once."""
     problem = problems.load(ProblemConfig(entry=ENTRY, options={"case": "same"}))
     with pytest.raises(ConfigError, match="a new module at each call; this one was returned before"):
         problem.initial(0)
@@ -191,7 +191,7 @@ def test_a_function_that_cannot_be_imported_or_looked_at(tmp_path: Any, monkeypa
 
 
 def test_rows_are_nobodys_to_change() -> None:
-    """A module that works in place on its input, a loss on its targets: each pass sees the same rows."""
+    """A module changes its input in place, a loss its targets: each pass sees the same rows."""
 
     def inplace(outputs: Any, targets: Any) -> Any:
         return ((outputs[:, 0] - targets.sub_(0.5)) ** 2).mean()

@@ -26,7 +26,7 @@ def matlab(scores: np.ndarray, noise: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("scale", [0.3, 3.0, 100.0])
 def test_released_labels(scale: float) -> None:
-    """The closed form is what the five statements leave behind, for scores around 1 as for large ones."""
+    """The closed form equals the result of the five statements, for scores around 1 and for large ones."""
     scores, noise = np.random.default_rng(1).standard_normal((2, 20_000)) * [[scale], [1.0]]
     labels = matlab(scores, noise)
     assert set(labels) == {-1.0, 1.0}

@@ -64,7 +64,7 @@ def test_nonconvex_loss_formula() -> None:
 @pytest.mark.parametrize("l2", [0.0, 0.3])
 @pytest.mark.parametrize("bias", [False, True])
 def test_logistic_fisher_row_by_row(bias: bool, l2: float) -> None:
-    """mean over the rows of (a (softmax(a W + b) - one_hot)')^2, entry by entry; the regulariser is no part of it."""
+    """mean over the rows of (a (softmax(a W + b) - one_hot)')^2, entry by entry; without the regulariser."""
     problem, f = built(Logistic(bias=bias), l2=l2)
     x = 0.3 * np.random.default_rng(7).standard_normal(problem.d)
     expected = np.zeros(problem.d)
@@ -112,7 +112,7 @@ WHOLE: list[Any] = [*MODELS, Mlp(hidden=3), Quadratic(dim=6)]
 
 
 def whole(model: Any, dtype: str) -> Any:
-    """Its problem; rows are in batches, and some are held out: the training loss knows nothing of either."""
+    """The problem with batches and held-out rows: the training loss ignores both."""
     if isinstance(model, Quadratic):
         return load(ProblemConfig(model=model, clients=3, dtype=dtype))
     data = FedPDSynthetic(dim=6, samples=30) if isinstance(model, NonconvexLogistic) else Synthetic()

@@ -1,4 +1,4 @@
-"""The real image sets against what is published of them."""
+"""The real image sets against published facts about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IDX image sets: small ones in the files' layout, damaged ones, and fetching."""
+"""IDX image sets: small ones in the published layout, damaged ones, and downloads."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_root_is_the_environments_unless_given(
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """An address that serves a folder."""
+    """A server with the files of a folder."""
     folder = tmp_path / "served"
     folder.mkdir()
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))

@@ -1,4 +1,4 @@
-"""Contact times: the laws of rates and times, and traces."""
+"""Contact times: the distributions of rates and times, and traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_equal_rates() -> None:
 
 
 def test_spread_is_the_standard_deviation_across_clients() -> None:
-    """lambda_i ~ N(rate, spread); where none is negative the draws are the normal law's."""
+    """lambda_i ~ N(rate, spread); if none is negative the draws are normal."""
     rates = Exponential(rate=100.0, spread=5.0).rates(MANY, 1)
     assert kstest(rates, norm(100, 5).cdf).pvalue > 1e-3
     assert rates.std() == pytest.approx(5.0, abs=5 * 5 / sqrt(2 * MANY))
@@ -56,7 +56,7 @@ def test_exponential_times() -> None:
 
 
 def test_a_time_is_a_function_of_seed_client_and_round() -> None:
-    """Asked in any order, by anybody."""
+    """Whatever the order of the calls, and whoever makes them."""
     law = Exponential(rate=10.0)
     seconds = law.contact_times(4, 9)
     forward = {(i, r): seconds(i, r) for i in range(4) for r in range(200)}
@@ -94,7 +94,7 @@ def test_none() -> None:
 
 
 def test_trace(tmp_path: Path) -> None:
-    """A client's rows in their order, and from its first again when they are used up."""
+    """A client's rows in their order, and again from its first row when they are used up."""
     path = tmp_path / "trace.csv"
     path.write_text("client,seconds\n0,1.5\n1,0.25\n0,2.5\n")
     seconds = Trace(path=str(path)).contact_times(2, 0)

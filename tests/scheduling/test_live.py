@@ -52,7 +52,7 @@ def test_ties() -> None:
 
 
 def test_due_times() -> None:
-    """Updates come in order of due time, and time is theirs."""
+    """Updates come in order of due time, and have that time."""
     plan = LiveSchedule(virtual(1, 2.5, 0.7), Trigger(every=2), 0, stop_time=2.5)
     updates = [e[1:] for e in events(plan) if e[0] == "update"]
     expected = sorted([(0.7 * k, 2) for k in (1, 2, 3)] + [(1.0, 0), (2.0, 0), (2.5, 1)])
@@ -70,7 +70,7 @@ def test_stop_at_a_time() -> None:
 
 
 def test_stop_after_updates() -> None:
-    """Exactly so many updates, the last one's aggregation included; the run ends at its time."""
+    """Exactly this number of updates, with the last one's aggregation; the run ends at its time."""
     for count in range(1, 8):
         log = run(Area(trigger=Trigger(every=2)), CLIENTS, clock=virtual(1, 2, 3), stop_updates=count)
         assert len(log.updates) == count
@@ -96,7 +96,7 @@ def test_evaluations_by_time() -> None:
 
 
 def test_evaluations_by_updates() -> None:
-    """At 0, after every so many updates with what they triggered, and at the end once."""
+    """At 0, after every such number of updates with what they triggered, and once at the end."""
     log = run(Area(trigger=Trigger(every=3)), CLIENTS, clock=virtual(1, 2, 3), stop_updates=10, evaluate_updates=3)
     assert [row[1:] for row in log.evaluations] == [(0, 0), (3, 1), (6, 2), (9, 3), (10, 3)]
     log = run(Area(), CLIENTS, clock=virtual(1, 2, 3), stop_updates=6, evaluate_updates=3)
@@ -144,7 +144,7 @@ def test_the_real_clock_consumes_all() -> None:
 
 
 def test_idle_events_reach_the_loop() -> None:
-    """While the real clock waits, the loop may look up: an idle event, which is no evaluation."""
+    """While the real clock waits, the loop gets idle events; these are not evaluations."""
     clock = RealClock(Fixed(seconds=0.25).contact_times(1, 0))
     clock.start()
     seen: list[int] = []
@@ -155,7 +155,7 @@ def test_idle_events_reach_the_loop() -> None:
 
 # -- ends, and what is due at them -------------------------------------------------------------------------------------
 class Endless(Exception):
-    """A run has had more events than it can need."""
+    """Raised when a run has had more events than it can need."""
 
 
 def guard(events: int) -> object:
@@ -184,7 +184,8 @@ def test_the_last_model_is_evaluated() -> None:
 
 
 def test_deferred_replies_by_coin_end() -> None:
-    """All clients may wait for an aggregation that no update is left to trigger: refused or failed, not for ever."""
+    """All clients may wait for an aggregation that no update is left to trigger: the run is refused or fails, but
+    ends."""
     algorithm = Area(trigger=Trigger(bernoulli=0.01), reply="deferred")
     with pytest.raises((ConfigError, RunFailed)):
         algorithm.validate(3)
@@ -205,14 +206,14 @@ def test_virtual_time_passes(tmp_path: Path) -> None:
 
 
 def test_updates_get_through_beside_a_short_period() -> None:
-    """Real clock, a period shorter than an aggregation takes: updates are consumed all the same."""
+    """Real clock, with a period shorter than an aggregation takes: updates are consumed nevertheless."""
     clock = RealClock(NoDelay().contact_times(3, 0))
     clock.start()
     run(Area(trigger=Trigger(period=1e-7)), CLIENTS, clock=clock, stop_updates=5, watch=guard(5000))  # type: ignore[arg-type]
 
 
 def test_scripted_clock_waits_for_deadlines() -> None:
-    """The harness: updates at 1, 2, 3 s and timed aggregations between them."""
+    """The test's own clock: updates at 1, 2, 3 s and timed aggregations between them."""
     log = run(Area(trigger=Trigger(period=0.75)), CLIENTS, clock=Scripted([0, 1, 2]), stop_updates=3)
     assert log.aggregations == [(0.75, 0), (1.5, 1), (2.25, 2)]
 

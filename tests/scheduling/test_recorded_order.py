@@ -1,4 +1,4 @@
-"""A record gives every row its place in the order of events, or says that it has none."""
+"""A record gives every row its place in the order of events, or reports that it has none."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def test_an_evaluation_before_a_timed_aggregation() -> None:
     ],
 )
 def test_what_has_no_place(aggregations: Any, evaluations: Any, incidents: Any, what: str) -> None:
-    """A version that was not there yet, or no more; updates that never came."""
+    """A version that did not exist yet, or no longer; updates that never came."""
     with pytest.raises(RunFailed, match=f"^the recorded events contradict each other: {what} has no place among them$"):
         told(aggregations, evaluations, incidents)

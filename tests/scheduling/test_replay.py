@@ -1,4 +1,4 @@
-"""A record of a run, played back, is that run: the same events and the same model to the last bit."""
+"""A replay of a recorded run is that run: the same events and the same model, bit for bit."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def test_replay_of_fedasync(reply: str) -> None:
 @pytest.mark.parametrize("sampling", ["uniform", "samples"])
 @pytest.mark.parametrize("cohort", [None, 2, 3])
 def test_replay_of_cohorts(cohort: int | None, sampling: str) -> None:
-    """Synchronous rounds: the cohorts are drawn again, and their members are heard in the recorded order."""
+    """Synchronous rounds: the cohorts are drawn again, and their members answer in the recorded order."""
     algorithm = FedAvg(cohort=cohort, sampling=sampling, local_steps=2)
     check(algorithm, VirtualClock(Exponential(rate=2.0).contact_times(N, 3)), stop_time=25.0, evaluate_every=2.0)
 
 
 @pytest.mark.parametrize("trigger", [Trigger(every=3), Trigger(period=0.004), Trigger(bernoulli=0.4)], ids=str)
 def test_replay_of_real_time(trigger: Trigger) -> None:
-    """A run in real time, whose order no seed knows, is repeated too."""
+    """A run in real time, whose order does not follow from the seed, is repeated too."""
     clock = RealClock(Exponential(rate=800.0).contact_times(N, 3))
     clock.start()
     check(Area(step_size=0.2, trigger=trigger), clock, stop_updates=80, evaluate_every=0.01)

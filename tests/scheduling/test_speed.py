@@ -1,4 +1,5 @@
-"""Computing and exchanging told apart: the delay model `speed`, what the clocks tell the rules, and a replay of it."""
+"""Separate times of computing and exchanging: the delay model `speed`, what the clocks report to the rules, and a
+replay."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ MANY = 4000
 
 @dataclass(frozen=True)
 class Asks(Area):
-    """AREA that asks its clients for 1, 3 and 2 units of work, of `busy` s each, and keeps what it is told."""
+    """AREA that asks its clients for 1, 3 and 2 units of work of `busy` s each, and keeps the times that it is
+    given."""
 
     busy: float = 0.0
     told: list[tuple[int, float, float]] = field(default_factory=list)  # client, compute, exchange
@@ -50,7 +52,7 @@ class Asks(Area):
 
 
 class Noted(RealClock):
-    """A real clock that notes when each message left: not before, not after."""
+    """A real clock that records bounds on the time at which each message left."""
 
     def __init__(self, law: Delay) -> None:
         super().__init__(law.contact_times(3, 0), law.split_times(3, 0))
@@ -104,7 +106,7 @@ def test_noise_is_exponential_about_the_same_means() -> None:
 
 
 def test_a_drawn_time_is_a_function_of_seed_client_and_round() -> None:
-    """In whatever order it is asked for; k units of work take k times as long, and the exchange is as it was."""
+    """Whatever the order of the calls; k units of work take k times as long, and the exchange is unchanged."""
     law = Speed(noise="exponential")
     parts = law.split_times(3, 9)
     forward = {(i, r): parts(i, r, 1) for i in range(3) for r in range(50)}
@@ -134,7 +136,7 @@ def test_wrong_values(given: dict[str, Any], key: str) -> None:
 @pytest.mark.parametrize("key", ["compute", "exchange"])
 @pytest.mark.parametrize("length", [0, 2, 4])
 def test_a_list_of_another_length(tmp_path: Path, key: str, length: int) -> None:
-    """Told with its full key, before there is a file."""
+    """Reported with its full key, before there is a file."""
     times = [1.0] * length
     for ask in (Speed(**{key: times}).rates, Speed(**{key: times}).contact_times, Speed(**{key: times}).split_times):
         with pytest.raises(ConfigError, match=f"^{key}={length} values: one number, or 3, one per client$"):
@@ -165,7 +167,7 @@ def test_virtual_arrivals_with_unequal_work() -> None:
 
 @pytest.mark.parametrize("law", [NoDelay(), Fixed(seconds=2.0), Exponential(rate=3.0)], ids=lambda law: law.name)
 def test_virtual_clock_without_parts(law: Delay) -> None:
-    """One time for all, however much work is asked for; what it was made of is not known."""
+    """One time for every contact, however much work is asked for; its parts are unknown."""
     algorithm = Asks()
     log = run(algorithm, CLIENTS, clock=virtual(law), stop_updates=12)
     assert not law.has_split_times and law.split_times(3, 0) is None
@@ -175,7 +177,7 @@ def test_virtual_clock_without_parts(law: Delay) -> None:
 
 
 def contacts(clock: Noted, log: Log) -> list[tuple[int, float, float]]:
-    """Client, and shortest and longest time that each contact can have taken, in the order of arrival."""
+    """Client, and lower and upper bound of the duration of each contact, in the order of arrival."""
     found, seen = [], [0, 0, 0]
     for when, i, *_ in log.updates:
         before, after = clock.left[i][seen[i]]
@@ -185,7 +187,7 @@ def contacts(clock: Noted, log: Log) -> list[tuple[int, float, float]]:
 
 
 def test_real_clock_measures() -> None:
-    """What computing took, by the client's own clock; exchanging is the rest of the contact, with all waiting."""
+    """Computing time by the client's own clock; exchange time is the rest of the contact, with all waiting."""
     algorithm, clock = Asks(busy=0.004), Noted(Fixed(seconds=[0.0, 0.03, 0.0]))
     log = run(algorithm, CLIENTS, clock=clock, stop_updates=24)
     busy = [update.busy for _, update in log.consumed]
@@ -207,7 +209,7 @@ def test_real_clock_with_speed() -> None:
 
 
 def test_the_wire_carries_work_and_times() -> None:
-    """With as many numbers as there may be; 2**53 units of work are exact."""
+    """With the largest number of numbers; 2**53 units of work are exact."""
     format = FrameFormat(3, np.dtype(np.float32), 1)
     message = Message((), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), work=2**53, version=3, round=4)
     (frame,) = format.pack(Header.of_message(7, message, 0.5))
@@ -223,7 +225,7 @@ def test_the_wire_carries_work_and_times() -> None:
 # -- replays -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("law", [Speed(compute=0.001, exchange=0.002, noise="exponential"), Fixed(seconds=0.003)])
 def test_a_replay_tells_the_rule_the_same(law: Delay) -> None:
-    """To the last bit, measured times too."""
+    """Bit for bit, measured times too."""
     first, again = Asks(busy=0.0005), Asks()
     log = run(first, CLIENTS, clock=Noted(law), stop_updates=40)
     replayed = run(again, CLIENTS, replay=log.record(timed=False))
@@ -253,7 +255,7 @@ def repeat(path: Path, output: Path) -> Path:
 
 
 def test_a_replay_of_measured_indicators(recorded: Path, tmp_path: Path) -> None:
-    """Work that was asked for by measured times is asked for again: the same rows, losses, accuracies and model."""
+    """Work that followed from measured times is asked for again: the same rows, losses, accuracies and model."""
     with open_run(recorded) as run_file:
         rows = run_file.updates
         assert rows.local_steps.nunique() > 1 and (rows.compute > 0).all() and (rows.exchange > 0).all()
@@ -264,7 +266,7 @@ def test_a_replay_of_measured_indicators(recorded: Path, tmp_path: Path) -> None
 
 @pytest.mark.damaged
 def test_a_replay_reads_the_recorded_times(recorded: Path, tmp_path: Path) -> None:
-    """With other times in the file the same order of arrivals makes another run."""
+    """With other times in the file, the same order of arrivals gives another run."""
     path = tmp_path / "tampered.h5"
     path.write_bytes(recorded.read_bytes())
     with h5py.File(path, "r+", libver="latest") as file:
