@@ -291,50 +291,61 @@ COMMANDS = {
     "check": Command(
         _check,
         "JOB.yaml [key=value ...]",
-        "validate a job and print it with everything filled in, and the effective step of a client",
-        {"--data": {"action": "store_true", "help": "load the data too, and print its rows, clients and parameters"}},
+        "check a job; print it with all defaults filled in, and the effective step of a client",
+        {
+            "--data": {
+                "action": "store_true",
+                "help": "load the data too; print the numbers of rows, clients and parameters",
+            }
+        },
     ),
     "resume": Command(
         _resume, "RUN.h5", "continue a run from its last complete checkpoint, on any number of ranks", TRUST
     ),
     "replay": Command(
-        _replay, "RUN.h5 [output=FILE.h5]", "run again in the recorded order of arrivals, bit for bit", TRUST
+        _replay, "RUN.h5 [output=FILE.h5]", "repeat a run in its recorded order of arrivals, bit for bit", TRUST
     ),
     "verify": Command(
         _verify,
         "RUN.h5",
-        "whether a run file is undamaged and its rows are a history that its job allows",
-        {"--replay": {"action": "store_true", "help": "run again too, and compare every row and the model"}, **TRUST},
+        "check that a run file is undamaged, and that its rows are consistent with its job",
+        {
+            "--replay": {"action": "store_true", "help": "replay the run too, and compare every row and the model"},
+            **TRUST,
+        },
     ),
     "sweep": Command(
         _sweep,
         "STUDY.yaml [key=value ...]",
-        "run what a study still lacks, several runs at a time",
+        "run the missing runs of a study, several at a time",
         {
             "--processes": {
                 "metavar": "N",
                 "type": _at_least_one,
-                "help": "runs at a time; default: one for each core",
+                "help": "runs at a time; default: the number of cores",
             },
-            "--dry-run": {"action": "store_true", "help": "list the runs and estimate their time, and run nothing"},
+            "--dry-run": {
+                "action": "store_true",
+                "help": "list the runs and estimate their time, without running them",
+            },
         },
     ),
     "show": Command(
         _show,
         "RUN.h5",
-        "what a run file holds",
-        {"--follow": {"action": "store_true", "help": "keep printing a live run's new evaluations"}},
+        "print a summary of a run file",
+        {"--follow": {"action": "store_true", "help": "keep printing new evaluations while the run is live"}},
     ),
     "list": Command(
         _list,
         "[KIND [NAME]]",
-        "what a job can name: algorithms, data, partitions, models, clocks, delays, triggers, faults, jobs, ...",
+        "list what a job can name: algorithms, data, models, delays, jobs and more",
     ),
     "report": Command(
         _report,
-        "RUN.h5|FOLDER ...",
-        "tables and figures of runs",
-        {"--out": {"metavar": "DIR", "type": Path, "help": "the folder to write them to"}},
+        "RUN.h5|FOLDER ...|STUDY.yaml",
+        "make a table and figures from runs",
+        {"--out": {"metavar": "DIR", "type": Path, "help": "write them into this folder"}},
     ),
 }
 
