@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import logging
 import os
 import re
@@ -42,6 +43,8 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
         arguments = ["run", *arguments]
     if os.getcwd() not in sys.path:  # on every rank: a job may name a user's own "module:Class"
         sys.path.append(os.getcwd())
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may have letters that its encoding does not
+        sys.stdout.reconfigure(errors="backslashreplace")
     with _log_to_stderr(), _second_interrupt_kills():
         try:
             code = api.execute(lambda: _command(arguments, default_job), _print_end, process_ends=True).code

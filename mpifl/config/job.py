@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -121,6 +123,12 @@ class Job(Config):
             raise ConfigError("name", self.name, "a file name's letters, digits and . + = , @ _ -")
         if not Path(self.output).name.removesuffix(".h5") or not self.output.endswith(".h5"):
             raise ConfigError("output", self.output, "the path of a file that ends in .h5")
+        try:
+            os.fsencode(self.output)
+        except UnicodeEncodeError:
+            encoding = sys.getfilesystemencoding()
+            text = f"a path in this system's encoding, {encoding}; or set LC_ALL=C.UTF-8 in the environment"
+            raise ConfigError("output", ascii(self.output)[1:-1], text) from None
         if self.clock.mode == "virtual" and self.clock.delay.may_be_zero and self.stop.updates is None:
             text = "a delay model with times above 0, or stop.updates: without them virtual time stands still"
             raise ConfigError("clock.delay", type_name(self.clock.delay), text)

@@ -58,6 +58,8 @@ NonNegativeInt = Annotated[int, Bounds(at_least=0)]
 Size = Annotated[int, Bounds(at_least=1, at_most=LARGEST)]
 PositiveFloat = Annotated[float, Bounds(above=0)]
 NonNegativeFloat = Annotated[float, Bounds(at_least=0)]
+Seconds = Annotated[float, Bounds(at_least=0, at_most=1e9)]  # 30 years: sums of times stay finite
+PositiveSeconds = Annotated[float, Bounds(above=0, at_most=1e9)]
 Fraction = Annotated[float, Bounds(at_least=0, at_most=1)]
 PositiveFraction = Annotated[float, Bounds(above=0, at_most=1)]
 

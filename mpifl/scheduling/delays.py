@@ -8,17 +8,18 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from mpifl.config.types import Config, NonNegativeFloat, PositiveFloat
-from mpifl.errors import ConfigError
+from mpifl.config.types import Bounds, Config, PositiveSeconds, Seconds
+from mpifl.errors import ConfigError, RunFailed, place_of
 from mpifl.rng import stream
 from mpifl.untrusted import read_file
 
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
 SplitTimes = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
+LONGEST = 1e9  # s that a contact may take: 30 years
 ROUNDS_PER_STREAM = 64  # draws of one random stream, made at once
 
 
@@ -69,9 +70,9 @@ class Exponential(Delay):
     """Contact times Exp(lambda_i), as in AREA (arXiv 2405.10123): lambda_i = rate, or ~ N(rate, spread)."""
 
     name: str = "exponential"
-    rate: PositiveFloat = 10.0
+    rate: Annotated[float, Bounds(at_least=1e-9, at_most=1e9)] = 10.0
     """mean of the clients' rates lambda_i, per second"""
-    spread: NonNegativeFloat = 0.0
+    spread: Annotated[float, Bounds(at_least=0, at_most=1e9)] = 0.0
     """standard deviation of the rates across clients, per second; 0: all equal"""
     negative: Literal["absolute", "resample"] = "absolute"
     """what a negative rate drawn from N(rate, spread) becomes: its absolute value, or a new draw (resample)"""
@@ -103,7 +104,7 @@ class Fixed(Delay):
     """Every contact of a client takes the same time."""
 
     name: str = "fixed"
-    seconds: NonNegativeFloat | list[NonNegativeFloat] = 1.0
+    seconds: Seconds | list[Seconds] = 1.0
     """one time for all clients, or a list with one for each (s)"""
 
     @property
@@ -137,11 +138,11 @@ class Speed(Delay):
     for (local epochs or rounds; 1 for most methods)."""
 
     name: str = "speed"
-    compute: PositiveFloat | list[PositiveFloat] = 1.0
+    compute: PositiveSeconds | list[PositiveSeconds] = 1.0
     """time of a unit of local work (s): one for all clients, or a list with one for each"""
-    exchange: PositiveFloat | list[PositiveFloat] = 0.1
+    exchange: PositiveSeconds | list[PositiveSeconds] = 0.1
     """time that the messages of a contact take both ways (s): likewise"""
-    spread: PositiveFloat = 1.0
+    spread: Annotated[float, Bounds(above=0, at_most=1e9)] = 1.0
     """times of the last client over those of the first: multiplied by factors spaced evenly from 1 to this"""
     noise: Literal["none", "exponential"] = "none"
     """exponential: each time is drawn from an exponential law with the given mean; none: it is the mean"""
@@ -181,7 +182,9 @@ class Trace(Delay):
 
     name: str = "trace"
     path: str = ""
-    """the file; a client whose rows are used up starts again at its first"""
+    """the file"""
+    exhausted: Literal["fail", "repeat"] = "fail"
+    """when a client's rows are used up: the run fails, or the client starts again at its first row (repeat)"""
 
     def contact_times(self, clients: int, seed: int) -> ContactTimes:
         times: list[list[float]] = [[] for _ in range(clients)]
@@ -189,8 +192,9 @@ class Trace(Delay):
             text = read_file(Path(self.path)).decode()
             for line, row in enumerate(csv.DictReader(io.StringIO(text, newline="")), 2):
                 client, seconds = int(row["client"]), float(row["seconds"])
-                if not 0 <= client < clients or not 0 <= seconds < np.inf:
-                    raise ConfigError("path", self.path, f"line {line} needs 0 <= client < {clients}, seconds >= 0")
+                if not 0 <= client < clients or not 0 <= seconds <= LONGEST:
+                    expected = f"0 <= client < {clients} and 0 <= seconds <= {LONGEST:g} in line {line}"
+                    raise ConfigError("path", self.path, expected)
                 times[client].append(seconds)
         except ConfigError:
             raise
@@ -200,7 +204,38 @@ class Trace(Delay):
         if missing := [i for i, t in enumerate(times) if not sum(t)]:
             text = f"at least one time above 0 for every client; none for client {missing[0]}"
             raise ConfigError("path", self.path, text)
-        return lambda client, round: times[client][round % len(times[client])]
+        if self.exhausted == "repeat":
+            return lambda client, round: times[client][round % len(times[client])]
+
+        def next_time(client: int, round: int) -> float:
+            if round < len(times[client]):
+                return times[client][round]
+            text = f"client {client} has used up its {len(times[client])} times in {self.path}"
+            raise RunFailed(f"clock.delay.exhausted=fail: {text}; with repeat it starts again at its first")
+
+        return next_time
+
+
+def checked_times(delay: Delay, clients: int, seed: int) -> tuple[ContactTimes, SplitTimes | None]:
+    """The times of a delay model; those of a user's own raise RunFailed when they are drawn and are no times."""
+    contact, split = delay.contact_times(clients, seed), delay.split_times(clients, seed)
+    if type(delay) in DELAYS.values():
+        return contact, split
+
+    def check(seconds: float, method: str, client: int, round: int) -> float:
+        if not 0 <= seconds <= LONGEST:
+            text = f"{place_of(type(delay), method)} returned {seconds} for client {client}, round {round}"
+            raise RunFailed(f"clock.delay: {text}; seconds from 0 to {LONGEST:g} are expected")
+        return seconds
+
+    def checked_split(client: int, round: int, work: int) -> tuple[float, float]:
+        compute, exchange = split(client, round, work) if split else (0.0, 0.0)
+        return check(compute, "split_times", client, round), check(exchange, "split_times", client, round)
+
+    return (
+        lambda client, round: check(contact(client, round), "contact_times", client, round),
+        checked_split if split else None,
+    )
 
 
 DELAYS: dict[str, type[Delay]] = {

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.errors import inside
-from mpifl.scheduling.delays import ContactTimes, SplitTimes
+from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
 from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
 from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.signals import SignalRecorder
@@ -51,7 +51,7 @@ def run_server(
     n = problem.clients
     with inside("clock.delay"):
         rates = job.clock.delay.rates(n, job.seed)
-        delays = job.clock.delay.contact_times(n, job.seed), job.clock.delay.split_times(n, job.seed)
+        delays = checked_times(job.clock.delay, n, job.seed)
     if job.stop.updates and rates is not None:
         job.check_duration(min(job.stop.time or np.inf, job.stop.updates / rates.sum()))
     if comm:

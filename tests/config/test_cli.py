@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -203,3 +204,31 @@ def test_a_users_algorithm_is_found_where_the_command_is_given(tmp_path: Path) -
     command = [sys.executable, "-P", "-m", "mpifl", "check", str(QUICKSTART), "algorithm=mine:Own"]
     done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True)
     assert "name: mine:Own" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "encoding", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}]
+)
+def test_I_a_name_that_stdout_cannot_encode(tmp_path: Path, encoding: dict[str, str]) -> None:
+    """It is escaped, in every command; a path that the file system cannot encode is refused in one line."""
+    job = tmp_path / "job.yaml"
+    lines = (
+        QUICKSTART.read_text()
+        .replace("name: quickstart", "name: d\u00fcsseldorf")
+        .replace("mode: real", "mode: virtual")
+    )
+    job.write_text(lines.replace("{time: 10}", "{updates: 20}"), encoding="utf-8")
+    environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], **encoding}
+    words = [["run", "job.yaml"], ["show", "results/d\u00fcsseldorf.h5"], ["check", "job.yaml"]]
+    code = f"import sys; from mpifl.cli import main; sys.exit(max(main(each) for each in {words!a}))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, encoding="ascii")
+    if "LC_ALL" in encoding:
+        assert done.returncode == 2 and done.stderr.count("\n") == len(words), done
+        assert done.stderr.startswith("mpifl: output=results/d\\xfcsseldorf.h5: a path in this system's encoding, "), (
+            done
+        )
+        return
+    assert done.returncode == 0 and not done.stderr, done
+    assert done.stdout.startswith("results/d\\xfcsseldorf.h5: completed, 20 updates in ")
+    assert "\nname: d\\xfcsseldorf\n" in done.stdout

@@ -9,8 +9,21 @@ import numpy as np
 import pytest
 from scipy.stats import foldnorm, kstest, norm, truncnorm
 
-from mpifl.errors import ConfigError
-from mpifl.scheduling.delays import Exponential, Fixed, NoDelay, Speed, Trace
+from mpifl import open_run
+from mpifl.cli import main
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.scheduling.delays import (
+    ContactTimes,
+    Exponential,
+    Fixed,
+    NoDelay,
+    Speed,
+    SplitTimes,
+    Trace,
+    checked_times,
+)
+from tests.mpi.cases import AREA, SMALL, job
+from tests.mpi.conftest import write
 
 MANY = 20_000
 
@@ -94,10 +107,10 @@ def test_none() -> None:
 
 
 def test_trace(tmp_path: Path) -> None:
-    """A client's rows in their order, and again from its first row when they are used up."""
+    """A client's rows in their order, and from its first again when they are used up, if the job says so."""
     path = tmp_path / "trace.csv"
     path.write_text("client,seconds\n0,1.5\n1,0.25\n0,2.5\n")
-    seconds = Trace(path=str(path)).contact_times(2, 0)
+    seconds = Trace(path=str(path), exhausted="repeat").contact_times(2, 0)
     assert [seconds(0, r) for r in range(4)] == [1.5, 2.5, 1.5, 2.5]
     assert [seconds(1, r) for r in range(2)] == [0.25, 0.25]
     assert Trace(path=str(path)).rates(2, 0) is None
@@ -115,3 +128,57 @@ def test_bad_traces(tmp_path: Path, text: str) -> None:
         Trace(path=str(path)).contact_times(2, 0)
     with pytest.raises(ConfigError):
         Trace(path=str(tmp_path / "absent.csv")).contact_times(2, 0)
+
+
+def test_G_a_trace_that_is_used_up_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Client i takes i + 1 s. After its third update client 0 has no time left; by then client 1 has sent one."""
+    (tmp_path / "trace.csv").write_text("client,seconds\n" + "".join(f"{i},{i + 1}\n" * 3 for i in range(7)))
+    delay = {"name": "trace", "path": str(tmp_path / "trace.csv")}
+    for more, code in (({}, 3), ({"exhausted": "repeat"}, 0)):
+        clock = {"mode": "virtual", "delay": {**delay, **more}}
+        file = write(tmp_path, "trace", job(AREA, SMALL, clock=clock))
+        path = tmp_path / f"{code}.h5"
+        assert main(["run", str(file), f"output={path}"]) == code
+        with open_run(path) as run:
+            assert len(run.updates) == (4 if code else 60)
+    says = f"client 0 has used up its 3 times in {tmp_path / 'trace.csv'}; with repeat it starts again at its first"
+    assert capsys.readouterr().err == f"mpifl: the run failed: clock.delay.exhausted=fail: {says}\n"
+
+
+@pytest.mark.parametrize(
+    ("delay", "says"),
+    [
+        ("{name: fixed, seconds: 1e308}", "clock.delay.seconds=1e+308: a number from 0 to 1000000000"),
+        (
+            "{name: fixed, seconds: [1, 1, 1, 1e10, 1, 1, 1]}",
+            "clock.delay.seconds[3]=10000000000.0: a number from 0 to",
+        ),
+        ("{name: exponential, rate: 1e-308}", "clock.delay.rate=1e-308: a number from 1e-09 to 1000000000"),
+        ("{name: exponential, spread: 1e308}", "clock.delay.spread=1e+308: a number from 0 to 1000000000"),
+        ("{name: speed, compute: 1e300}", "clock.delay.compute=1e+300: a number above 0 and up to 1000000000"),
+        ("{name: speed, spread: 1e300}", "clock.delay.spread=1e+300: a number above 0 and up to 1000000000"),
+    ],
+)
+def test_G_times_that_add_up_to_infinity_are_refused(
+    tmp_path: Path, delay: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, "long", job(AREA, SMALL))
+    assert main(["check", str(file), f"clock={{mode: virtual, delay: {delay}}}"]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])
+def test_G_times_of_a_model_of_ones_own_are_checked(value: float) -> None:
+    class Own(Fixed):
+        def contact_times(self, clients: int, seed: int) -> ContactTimes:
+            return lambda client, round: value if round == 2 else 1.0
+
+        def split_times(self, clients: int, seed: int) -> SplitTimes:
+            return lambda client, round, work: (1.0, value if round == 2 else 0.5)
+
+    contact, split = checked_times(Own(), 3, 0)
+    assert split and contact(1, 1) == 1.0 and split(1, 1, 1) == (1.0, 0.5)
+    with pytest.raises(RunFailed, match=rf"Own.contact_times returned {value} for client 1, round 2; seconds from 0"):
+        contact(1, 2)
+    with pytest.raises(RunFailed, match=rf"Own.split_times returned {value} for client 1, round 2; seconds from 0"):
+        split(1, 2, 1)
