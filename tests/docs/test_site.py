@@ -33,6 +33,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+# Elements of HTML and SVG that the theme and the pages use.
+TAGS = (
+    "a|abbr|article|aside|body|button|circle|code|dd|defs|details|dialog|div|dl|dt|em|figcaption|figure|footer|form|g|"
+    "h[1-6]|head|header|hr|html|iframe|img|input|label|li|line|link|main|marker|meta|nav|ol|p|path|pre|rect|script|"
+    "section|small|span|strong|style|summary|sub|sup|svg|table|tbody|td|text|th|thead|title|tr|tspan|ul|br|polygon"
+)
+
+
 class Page(HTMLParser):
     """The links, resources and ids of a page."""
 
@@ -41,10 +49,12 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.resources: list[str] = []
         self.ids: set[str] = set()
+        self.tags: set[str] = set()
         self.unnamed = 0  # images without a text for those who do not see them
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
         values = {key: value or "" for key, value in attrs}
         self.ids |= {values[key] for key in ("id", "name") if key in values and tag != "meta"}
         if tag == "a" and "href" in values:
@@ -78,6 +88,11 @@ def test_links_and_resources_are_in_the_site(site: Path, pages: dict[Path, Page]
             elif parts.fragment and file in pages and unquote(parts.fragment) not in pages[file].ids:
                 wrong.append(f"{path.relative_to(site)}: no anchor {target}")
     assert not wrong, "\n".join(wrong[:20])
+
+
+def test_no_formula_is_taken_for_a_tag(pages: dict[Path, Page]) -> None:
+    """An inner product <u, v> outside backticks would vanish from the page."""
+    assert not [(path.name, tag) for path, page in pages.items() for tag in page.tags if not re.fullmatch(TAGS, tag)]
 
 
 def test_images_have_a_text(pages: dict[Path, Page]) -> None:

@@ -1,6 +1,6 @@
 """The local solver: what a client computes during a contact, shared by all algorithms.
 
-A client minimises phi(y) = f_i(y) + <shift, y> + weight/2 ||y - centre||^2 by steps y <- y - step * v, where v is
+A client minimises `phi(y) = f_i(y) + <shift, y> + weight/2 ||y - centre||^2` by steps `y <- y - step * v`, where v is
 
     sgd     grad f_i(y; batch)                                  + shift + weight (y - centre)
     gd      grad f_i(y)                                         + ...
@@ -236,7 +236,7 @@ class LocalTraining(Algorithm):
         initial_estimate: Any = None,
         solver: Solver | None = None,
     ) -> LocalSolution:
-        """Minimises f_i(y) + <shift, y> + weight/2 ||y - centre||^2, starting at y = x.
+        """Minimises `f_i(y) + <shift, y> + weight/2 ||y - centre||^2`, starting at y = x.
 
         Args:
             objective: f_i of this client.
