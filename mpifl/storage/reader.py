@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MAGIC = b"\x89HDF\r\n\x1a\n"
 OPEN_ATTEMPTS = 20  # a file may be opened between two writes that belong together
 OPEN_INTERVAL = 0.05  # s between two attempts
+FEW_ATTEMPTS, PATIENCE = 4, 1.5  # attempts after which no other is made when they have taken so long (s)
 METADATA_ATTEMPTS = 25  # 2**25 ns in all
 # Errors of h5py on a damaged file.
 DAMAGE_ERRORS = (
@@ -112,6 +113,7 @@ class Run(RunTables):
     def refresh(self) -> None:
         """Reads the file again. Raises ConfigError as `open_run` does."""
         self.close()
+        begin = time.monotonic()
         for attempt in range(OPEN_ATTEMPTS):
             try:
                 self._file, self.open_ended = _open(self.path)
@@ -124,7 +126,8 @@ class Run(RunTables):
                     raise
                 if isinstance(error, Refused):
                     raise _damaged(self.path, f"a run file as mpifl writes it; in this one {error}") from error
-                if closed or attempt + 1 == OPEN_ATTEMPTS or not self.path.exists():
+                slow = attempt + 1 >= FEW_ATTEMPTS and time.monotonic() - begin > PATIENCE
+                if closed or slow or attempt + 1 == OPEN_ATTEMPTS or not self.path.exists():
                     expected = (
                         "a complete file; this one is truncated" if "truncated" in str(error) else "a readable run file"
                     )

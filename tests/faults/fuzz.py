@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -49,6 +50,9 @@ class Reply(NamedTuple):
     code: int | None
     err: str
     seconds: float = 0.0
+    memory: int = 0  # MiB, the largest resident memory of the worker so far
+    leaked: bool = False  # something was printed that no command may read
+    raw: bool = False  # a control character was printed
 
 
 class Verdict(NamedTuple):
@@ -148,8 +152,8 @@ def wrong(reply: Reply, changed: set[str], may: Sequence[str]) -> str:
         return f"exit code {reply.code}"
     if "Traceback" in reply.err:
         return f"traceback, exit code {reply.code}"
-    if reply.code == 0:  # a resumed run tells which checkpoints it passed over
-        lines = [line for line in lines if not line.startswith("mpifl: checkpoint ")]
+    if reply.code == 0:  # a resumed run tells what it passed over
+        lines = [line for line in lines if not re.search(r"resuming from checkpoint \d+$", line)]
     if len(lines) != (reply.code != 0) or not all(line.startswith("mpifl: ") for line in lines):
         return f"exit code {reply.code} with {len(lines)} lines on stderr"
     if bad := sorted(file for file in changed if not any(fnmatch(file, pattern) for pattern in may)):

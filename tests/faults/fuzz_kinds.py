@@ -13,7 +13,7 @@ RESULT = ("results/*.h5",)
 JOB = ("job0.yaml",)
 LSTM = {"model": {"name": "char-lstm", "hidden": 4, "embedding": 2}}
 RESUME = [["resume", "run.h5"]]
-RESUME_MAY = ("run.h5", "run.ckpt/*")
+RESUME_MAY = ("run.h5", "run.h5.damaged*", "run.ckpt/*")
 READ_MAY = ("out/*", "run-replay.h5")
 
 KINDS = {

@@ -1,7 +1,7 @@
 """Runs mpifl commands one after the other in one process, as most of the time that a command takes is its start.
 
-A line of JSON on stdin, {folder, words}, for each; one on stdout, {code, err, seconds}. What the command writes to its
-stdout and stderr, C libraries included, is caught.
+A line of JSON on stdin, {folder, words}, for each; one on stdout, a `fuzz.Reply`. What the command writes to its stdout
+and stderr, C libraries included, is caught.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from tempfile import TemporaryFile
 from mpifl import cli
 from mpifl.storage import reader
 
-MEMORY = 12 << 30  # bytes of address space: what an input claims beyond is refused, not taken from the machine
+# bytes of address space: what an input claims beyond is refused, not taken from the machine
+MEMORY = int(os.environ.get("FUZZ_MEMORY", 12 << 30))
+SECRET = b"TOP-SECRET"  # what files hold that no command may read
 
 
 def run(folder: str, words: list[str]) -> int:
@@ -54,10 +56,16 @@ def main() -> None:
             sys.stderr.flush()
             err.seek(0)
             said = err.read().decode("utf-8", "replace")
+            out.seek(0)
+            printed = out.read() + said.encode()
+            marks = {"leaked": SECRET in printed, "raw": any(c < 32 and c not in (9, 10, 13) for c in printed)}
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
             for file in (out, err):
                 file.seek(0)
                 file.truncate()
-            replies.write(json.dumps({"code": code, "err": said[:20000], "seconds": seconds}) + "\n")
+            replies.write(
+                json.dumps({"code": code, "err": said[:20000], "seconds": seconds, "memory": memory, **marks}) + "\n"
+            )
             replies.flush()
 
 
