@@ -123,6 +123,8 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
         method, times = job.algorithm, None
         if virtual and not job.delay.has_split_times and not isinstance(job.delay, Trace):  # a trace is another file
             times = job.delay.contact_times(clients.n, known["seed"])
+        if not isinstance(job.delay, Trace):
+            known |= {"split": job.delay.has_split_times, "rates": job.delay.rates(clients.n, known["seed"])}
         known |= {"vectors": (method.vectors_up, method.vectors_down), "contact_times": times}
         known |= {"trigger": method.aggregation_trigger(), "reply": method.reply_policy()}
         return Rules(**known, cohort=method.participation(clients, known["seed"])), ""

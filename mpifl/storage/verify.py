@@ -18,6 +18,10 @@ import numpy as np
 from mpifl.errors import Contradiction
 
 Columns = Mapping[str, np.ndarray]
+RUN_EVENTS = (  # of no client
+    "checkpoint", "checkpoint-skipped", "checkpoint-failed", "resumed", "interrupted", "failed", "dropped",
+    "evaluation-skipped",
+)  # fmt: skip
 FAILURES = ("refused", "rehosted", "lost", "aside")  # events that change which messages are in flight
 
 
@@ -48,6 +52,8 @@ class Rules:
     seed: int = 0
     virtual: bool = False
     contact_times: Callable[[int, int], float] | None = None  # (client, contact) -> s, of a virtual clock
+    split: bool = True  # the delay model may have separate times of computing and exchanging
+    rates: np.ndarray | None = None  # (n,) of the clients, 1/s
     header: int = 0  # bytes of a frame's header; 0: sizes are not known
     vectors: tuple[int, int] = (0, 0)  # most vectors in an update and in a message
     refusals: int | None = None  # in a row, after which a client is set aside
@@ -152,19 +158,46 @@ def _values(h: History, rules: Rules) -> None:
         expect(np.isfinite(time) & (time >= 0), table, "time", time, lambda k: "a time of 0 s or more")
         if table in ("updates", "aggregations"):
             _increasing(table, "time", time)
-    for name in ("version", "local_steps", "bytes"):
-        expect(u[name] >= 0, "updates", name, u[name], lambda k: "0 or more")
+    for table, columns, names in (
+        ("updates", u, ("version", "local_steps", "bytes")),
+        ("evaluations", e, ("updates", "version")),
+    ):
+        for name in names:
+            expect(columns[name] >= 0, table, name, columns[name], lambda k: "0 or more")
     norm = u["norm"]
     expect(
         np.isfinite(norm) & (norm >= 0) & (norm <= rules.norm), "updates", "norm", norm,
         lambda k: "a finite number of 0 or more" + (f", at most {rules.norm}" if rules.norm < inf else ""),
     )  # fmt: skip
     expect(is_missing(u["compute"]) | (u["compute"] >= 0), "updates", "compute", u["compute"], lambda k: "0 s or more")
+    if rules.virtual and not rules.split:
+        for name in ("compute", "exchange"):
+            expect(is_missing(u[name]), "updates", name, u[name], lambda k: "NaN: the delay model does not give it")
+    age = e["age"]
+    expect(
+        is_missing(age) | (age == 0 if rules.virtual else age >= 0),
+        "evaluations",
+        "age",
+        age,
+        lambda k: "0 s" if rules.virtual else "0 s or more",
+    )
+    kind, client = h.events["kind"], h.events["client"]
+    expect(~np.isin(kind, FAILURES) | (client >= 0), "events", "client", client, lambda k: f"a client, of {kind[k]!r}")
+    expect(~np.isin(kind, RUN_EVENTS) | (client == -1), "events", "client", client, lambda k: f"-1, of {kind[k]!r}")
     _bytes(h, rules)
     for name in ("test_accuracy", "client_accuracy_mean", *(f"personal_accuracy_{k}" for k in PERSONAL)):
         values = e[name]
         expect(
             is_missing(values) | ((values >= 0) & (values <= 1)), "evaluations", name, values, lambda k: "a fraction"
+        )
+    for lower, upper in (("q25", "median"), ("median", "q75")):
+        values, least = e[f"personal_accuracy_{upper}"], e[f"personal_accuracy_{lower}"]
+        expect(
+            ~(values < least),
+            "evaluations",
+            f"personal_accuracy_{upper}",
+            values,
+            lambda k: f"at least {least[k]}",  # noqa: B023
         )
     best = e["personal_accuracy_best"]
     if len(best) and not h.attrs.get("resumed_from"):  # a file resumed from an older version has only some
@@ -175,6 +208,9 @@ def _values(h: History, rules: Rules) -> None:
     ranks = int(h.attrs.get("ranks") or 1)
     home = 1 + np.arange(n) % (ranks - 1) if ranks > 1 else np.zeros(n, int)
     expect(h.clients["rank"] == home, "clients", "rank", h.clients["rank"], lambda k: home[k])
+    if (rates := rules.rates) is not None:
+        rate = h.clients["rate"]
+        expect(rate == rates, "clients", "rate", rate, lambda k: f"{rates[k]} by the delay model")
     expect(h.clients["samples"] >= 0, "clients", "samples", h.clients["samples"], lambda k: "0 or more")
 
 
@@ -450,16 +486,11 @@ def _evaluations(h: History, rules: Rules) -> None:
     """No row is earlier than an update that it reflects, nor later than the next one."""
     e, times = h.evaluations, h.updates["time"]
     honest = np.full(len(e["time"]), True) if rules.virtual else ~is_missing(e["age"])
-    _beside("evaluations", e, times, honest)
+    _beside("evaluations", e, h, honest)
     if honest.all():
         _increasing("evaluations", "time", e["time"])
         if len(honest):  # files of older versions have events with the time at which they were due
-            known = (h.events["updates"] > 0) & (h.events["updates"] <= len(times))
-            after = times[np.where(known, h.events["updates"] - 1, 0)] if len(times) else h.events["time"]
-            expect(
-                ~known | (h.events["time"] >= after), "events", "time", h.events["time"],
-                lambda k: f"at least {after[k]}, of the last update before",
-            )  # fmt: skip
+            _beside("events", h.events, h, (h.events["updates"] >= 0) & (h.events["version"] >= 0))
     every, last = rules.evaluate_every, float(e["time"].max(initial=0.0))
     if not h.closed or h.attrs.get("clock") == "replay" or (h.events["kind"] == "evaluation-skipped").any():
         return
@@ -479,14 +510,17 @@ def _evaluations(h: History, rules: Rules) -> None:
                 raise Contradiction(f"evaluations: none at {k * every} s, expected one every {every} s")
 
 
-def _beside(table: str, rows: Columns, times: np.ndarray, which: np.ndarray) -> None:
-    updates, time = rows["updates"], rows["time"]
-    padded = np.concatenate([[0.0], times, [inf]])
-    after, before = padded[np.clip(updates, 0, len(times))], padded[np.clip(updates, 0, len(times)) + 1]
-    expect(
-        ~which | (time >= after), table, "time", time, lambda k: f"at least {after[k]}, of an update that it reflects"
-    )
-    expect(~which | (time <= before), table, "time", time, lambda k: f"at most {before[k]}, of the next update")
+def _beside(table: str, rows: Columns, h: History, which: np.ndarray) -> None:
+    """Rows have times from the last update and aggregation before them to the next ones; which: that are checked."""
+    time = rows["time"]
+    for column, what, times in (
+        ("updates", "update", h.updates["time"]), ("version", "aggregation", h.aggregations["time"])
+    ):  # fmt: skip
+        count = np.clip(rows[column], 0, len(times))
+        padded = np.concatenate([[0.0], times, [inf]])
+        after, before = padded[count], padded[count + 1]
+        expect(~which | (time >= after), table, "time", time, lambda k: f"at least {after[k]}, of the {what} before it")  # noqa: B023
+        expect(~which | (time <= before), table, "time", time, lambda k: f"at most {before[k]}, of the next {what}")  # noqa: B023
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
