@@ -18,7 +18,7 @@ mpi4py.rc.thread_level = "serialized"  # one thread calls MPI at a time: the mai
 from mpi4py import MPI  # noqa: E402
 
 STUCK_TIMEOUT = 5.0  # s that ranks with abandoned clients have to end by themselves
-FRAME, TEXT, SETUP, DATA = 1, 2, 3, 16  # tags; large vectors of client i travel under DATA + i
+FRAME, TEXT, SETUP, END, DATA = 1, 2, 3, 4, 16  # tags; large vectors of client i travel under DATA + i
 
 
 def wait(*requests: MPI.Request) -> None:

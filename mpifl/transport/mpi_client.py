@@ -17,8 +17,9 @@ from mpifl.errors import format_client_error
 from mpifl.memory import HOST, Arrival, Departure, Memory
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.frames import FrameFormat, Header, Kind, read_header
-from mpifl.transport.mpi import DATA, FRAME, MPI, TEXT, send_frame, wait
+from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, send_frame, wait
 
+END_INTERVAL = 0.01  # s between two looks for the end of the run while messages are there
 HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are held back
 
 
@@ -57,7 +58,8 @@ class MPIClientTransport:
         self._held: list[tuple[float, int, Outgoing]] = []  # (perf_counter until which it is held back, client, update)
         self._due: deque[Outgoing] = deque()  # their vectors may still be on their way out of the memory
         self._sending: deque[tuple[list[MPI.Request], Outgoing]] = deque()
-        self._stopped = False  # whether the last frame has arrived
+        self._ending = self._stopped = False  # whether the run has ended, and whether the last frame has arrived
+        self._next_look = 0.0  # perf_counter
         self.code = 0
         self.signals: list[int] = []  # that this rank has received; each is reported to the server, once
         self._signals_reported = 0
@@ -74,6 +76,8 @@ class MPIClientTransport:
             if received and received.header.kind == Kind.MESSAGE:
                 wait(*received.requests)
                 received.vectors.load()
+                if self._ending:
+                    continue
                 header = received.header
                 batch.append((header.subject, header.to_message(received.vectors.get()), header.delay))
                 if len(batch) < most:
@@ -83,6 +87,7 @@ class MPIClientTransport:
             if batch:
                 yield batch
                 batch = []
+                self._look_for_end()
             if self._stopped:
                 break
             if received and received.header.kind == Kind.MARKER:
@@ -92,6 +97,13 @@ class MPIClientTransport:
                 self.on_host(received.header.subject)
         self.on_stop()
         self._close()
+
+    def _look_for_end(self) -> None:
+        """Finds out, now and then, whether the run has ended: the messages that are left are then dropped."""
+        now = time.perf_counter()
+        if now >= self._next_look:
+            self._next_look = now + END_INTERVAL
+            self._ending = self._comm.Iprobe(0, END)
 
     def _next(self, wait: bool) -> Received | None:
         """The next frame; None where none has arrived and there is no `wait`."""
@@ -191,6 +203,7 @@ class MPIClientTransport:
             self._flush(inf)
             backoff.sleep()
         self._frame_receive.Free()
+        self._comm.Recv(np.empty(0), 0, END)
         goodbye = send_frame(self._comm, self._format.pack(Header(Kind.GOODBYE)), 0)
         wait(*(r for requests, _ in self._sending for r in requests), *goodbye)
 

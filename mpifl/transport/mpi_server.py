@@ -27,6 +27,7 @@ from mpifl.transport.frames import WITH_TEXT, FrameFormat, Header, Kind, read_he
 from mpifl.transport.handshake import array_specs, setup_buffers
 from mpifl.transport.mpi import (
     DATA,
+    END,
     FRAME,
     MPI,
     SETUP,
@@ -297,8 +298,14 @@ class MPIServerTransport:
         self._pool.abandon(lambda j, r: (j, r) == (i, rank))
 
     # -- the end -------------------------------------------------------------------------------------------------------
+    def _send_end(self, rank: int) -> None:
+        """Tells a rank that the run has ended ahead of the messages that are left there, which it drops."""
+        nothing = np.empty(0)
+        self._sends.start(lambda: [self._comm.Isend(nothing, rank, END)], nothing, rank)
+
     def shut_down(self, code: int, timeout: float = inf) -> int:
         for rank in sorted(self.live_ranks):
+            self._send_end(rank)
             self._send(self._format.pack(Header(Kind.STOP, code)), rank)
         for i in [i for i in self._slots if i not in self._ready]:  # being consumed when the run failed
             self.release_update(i)

@@ -223,7 +223,10 @@ def check_history(case: Case, folder: Path) -> dict[str, int]:
         last = stop + longest + stalled + SLACK
         late = updates[updates.time > stop]
         assert len(late) <= 1, f"{len(late)} updates were consumed after {stop} s: {late.time.tolist()}"
-        assert updates.time.max() <= last and evaluations.time.max() <= last and run.aggregations.time.max() <= last
+        assert all((frame.time <= last).all() for frame in (updates, evaluations, run.aggregations))
+        made = run.aggregations.time
+        for row in evaluations.itertuples():
+            assert row.version == 0 or row.time >= made[row.version - 1], f"{row} is earlier than its model"
         assert run.attrs["wall_seconds"] <= last, "the run did not end at its stop time"
         counts = {"updates": len(updates), "refused": 0, "under way": 0, "evaluations": len(evaluations)}
         for i in run.clients.index:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import Tally, amount, intolerant, mpifl, tally
-from tests.faults.history import Case, check_history, draw_case, run_case
+from tests.faults.harness import Tally, amount, began, intolerant, mpifl, tally
+from tests.faults.history import SLACK, Case, check_history, draw_case, read_contacts, run_case
 from tests.mpi.files import differing
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
@@ -47,3 +47,20 @@ def test_history_of_one_run(tmp_path: Path) -> None:
     drawn = (draw_case(seed) for seed in range(1000))
     wanted = {"one process", "evaluations every millisecond or less", "slow evaluations", "server stopped", "refusals"}
     assert check_case(next(case for case in drawn if wanted <= set(case.kinds)), tmp_path).startswith("completed")
+
+
+@pytest.mark.parametrize("ranks", [2, 0], ids=["a client rank", "one process"])
+def test_A_no_contact_begins_after_the_stop_time(ranks: int, tmp_path: Path) -> None:
+    """40 clients in one process, contacts of 0.2 s: those that are left at 1 s would take 7 s."""
+    algorithm = {"name": "tests.faults.history:StressedFedAvg", "slow": 0.2}
+    content = {
+        "problem": {"clients": 40, "model": {"name": "quadratic", "dim": 3}}, "algorithm": algorithm, "seed": 0,
+        "stop": {"time": 1.0}, "evaluate": {"every": 0.1}, "output": "h.h5", "clock": {"mode": "real", "delay": "none"},
+    }  # fmt: skip
+    case = Case(content, ranks, [], [])
+    assert run_case(case, tmp_path).code == 0
+    counts = check_history(case, tmp_path)
+    assert 1 <= counts["updates"] <= 1.0 / 0.2 + 1
+    start = began(tmp_path / "h.h5")
+    assert start and all(begin <= start + 1.0 + SLACK for each in read_contacts(tmp_path / "contacts").values()
+                         for _, begin, *_ in each)  # fmt: skip
