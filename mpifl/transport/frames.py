@@ -31,7 +31,7 @@ class Kind(IntEnum):
     MARKER = 7  # of a snapshot: each rank writes its part of a checkpoint
     HOST = 8  # one more client for a rank, which is described in the messages that follow
     STOP = 9  # the run ends; the exit code
-    GOODBYE = 10  # the last frame of a rank
+    GOODBYE = 10  # the last frame of a rank; the number of messages that it dropped
 
 
 WITH_TEXT = frozenset([Kind.REFUSED, Kind.CLIENT_ERROR, Kind.PART_STATUS])
@@ -41,7 +41,7 @@ class Header(NamedTuple):
     """A frame's header: the only definition of its fields. A field that a kind does not use is 0."""
 
     kind: int
-    subject: int = 0  # the client; else the number of the checkpoint or signal, or the exit code
+    subject: int = 0  # the client; else the number of the checkpoint or signal, the exit code, or a count
     length: int = 0  # vectors, or bytes of text, that follow
     round: int = 0
     work: int = 0

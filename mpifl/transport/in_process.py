@@ -27,8 +27,8 @@ class Trainer(Protocol):
 class InProcessTransport:
     """Both ends of a transport in one (`base.ServerTransport`): messages are passed to the trainer in memory.
 
-    A client computes when it is sent a message; clients that can compute together do so when an update is asked for. A
-    checkpoint has them as clients of rank 1.
+    A client computes when it is sent a message; clients that can compute together do so when an update is asked for. None
+    computes once the run is over. A checkpoint has them as clients of rank 1.
     """
 
     def __init__(self, trainer: Trainer, clients: int = 0) -> None:
@@ -44,6 +44,7 @@ class InProcessTransport:
         self.signals: list[int] = []
         self.computing: Sequence[int] = ()
         self.on_death: Callable[[Mapping[int, int]], None] = lambda hosted: None  # never called
+        self.is_over: Callable[[], bool] = lambda: False  # whether no update is consumed any more
         self.on_marker: Callable[[int], None] = lambda number: None
         self.on_poll: Callable[[], None] = lambda: None
         self.on_stop: Callable[[], None] = lambda: None
@@ -51,7 +52,7 @@ class InProcessTransport:
     # -- messages and updates ------------------------------------------------------------------------------------------
     def send(self, i: int, message: Message, delay: float) -> None:
         self._messages[i] = message, delay, time.perf_counter()
-        if self._trainer.batch_size == 1:
+        if self._trainer.batch_size == 1 and not self.is_over():
             self._compute([i])
 
     def _compute(self, clients: list[int]) -> None:
@@ -69,10 +70,6 @@ class InProcessTransport:
             else:
                 self.resend_update(i, update, sent + delay - time.perf_counter())
 
-    def _compute_all(self) -> None:
-        while self._messages:
-            self._compute(self._next_batch())
-
     def _next_batch(self, first: int | None = None) -> list[int]:
         """Clients that compute together: `first`, if given, and those with the oldest messages."""
         order = [i for i in self._messages if i != first]
@@ -88,7 +85,8 @@ class InProcessTransport:
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         end = time.perf_counter() + timeout
-        self._compute_all()
+        while self._messages and not self.is_over():
+            self._compute(self._next_batch())
         self._failures += self._errors.items()
         self._errors.clear()
         due = self._due[0][0] if self._due else inf
@@ -135,7 +133,8 @@ class InProcessTransport:
 
     # -- checkpoints and failures --------------------------------------------------------------------------------------
     def send_marker(self, number: int) -> None:
-        self._compute_all()
+        while self._messages:
+            self._compute(self._next_batch())
         self.on_marker(number)
 
     def unreported_client_errors(self) -> set[int]:

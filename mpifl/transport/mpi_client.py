@@ -59,6 +59,7 @@ class MPIClientTransport:
         self._due: deque[Outgoing] = deque()  # their vectors may still be on their way out of the memory
         self._sending: deque[tuple[list[MPI.Request], Outgoing]] = deque()
         self._ending = self._stopped = False  # whether the run has ended, and whether the last frame has arrived
+        self._dropped = 0  # messages that came before the last frame, but were not processed
         self._next_look = 0.0  # perf_counter
         self.code = 0
         self.signals: list[int] = []  # that this rank has received; each is reported to the server, once
@@ -77,6 +78,7 @@ class MPIClientTransport:
                 wait(*received.requests)
                 received.vectors.load()
                 if self._ending:
+                    self._dropped += 1
                     continue
                 header = received.header
                 batch.append((header.subject, header.to_message(received.vectors.get()), header.delay))
@@ -204,7 +206,7 @@ class MPIClientTransport:
             backoff.sleep()
         self._frame_receive.Free()
         self._comm.Recv(np.empty(0), 0, END)
-        goodbye = send_frame(self._comm, self._format.pack(Header(Kind.GOODBYE)), 0)
+        goodbye = send_frame(self._comm, self._format.pack(Header(Kind.GOODBYE, self._dropped)), 0)
         wait(*(r for requests, _ in self._sending for r in requests), *goodbye)
 
     def resend_update(self, i: int, update: Update, delay: float) -> None:

@@ -68,6 +68,7 @@ class MPIServerTransport:
         self._sends = SendQueue(self._handle_death)
         self._quarantined: list[object] = []  # buffers that MPI may still write for a dead rank
         self._closed: set[int] = set()  # ranks that have sent their last frame
+        self._unanswered = 0  # messages that these have dropped
         self._errors: dict[int, str] = {}  # client -> why it failed, until its update is due
         self._failures: list[tuple[int, str]] = []  # due errors, until `pop_client_failures` returns them
         self.unresponsive_ranks: set[int] = set()
@@ -176,6 +177,7 @@ class MPIServerTransport:
             self.signals.append(i)
         elif kind == Kind.GOODBYE:
             self._closed.add(rank)
+            self._unanswered += i
             return  # nothing follows
         self._receive_frame(rank)
 
@@ -328,11 +330,11 @@ class MPIServerTransport:
             if time.perf_counter() > end:
                 sending = {rank for _, rank in self._announced} | {rank for _, rank, *_ in self._pool.slots.values()}
                 self.stuck_ranks = running | sending
-                return dropped
+                return dropped + self._unanswered
         self._sends.drain()
         for rank in self.live_ranks:
             self._frame_receives[rank - 1].Free()
-        return dropped
+        return dropped + self._unanswered
 
 
 class ReceivePool:
