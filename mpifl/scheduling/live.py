@@ -245,10 +245,6 @@ class LiveSchedule:
     def cancel(self, i: int) -> None:
         self.clock.cancel(i)
 
-    def is_over(self) -> bool:
-        """Whether the stop time has passed under the real clock: no update is consumed any more."""
-        return not self.deterministic and self.clock.now() >= self._stop_time
-
     def _checkpoint_due(self) -> bool:
         due = self.checkpoint_requested or self._updates - self._checkpoint_updates >= self._updates_per_checkpoint
         if self._checkpoint_every < inf and self.clock.now() >= (self._checkpoints + 1) * self._checkpoint_every:

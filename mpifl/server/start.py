@@ -85,8 +85,6 @@ def run_server(
     facts: list[Any] = [dict(problem.prepare(resources))]
     if comm is None:
         in_process, compute = _host_in_process(job, problem, x0, resources, payload)
-        if isinstance(schedule, LiveSchedule):
-            in_process.is_over = schedule.is_over
         facts = [compute]
     else:
         resume = payload.to_dict() if payload else None

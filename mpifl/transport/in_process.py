@@ -27,8 +27,8 @@ class Trainer(Protocol):
 class InProcessTransport:
     """Both ends of a transport in one (`base.ServerTransport`): messages are passed to the trainer in memory.
 
-    A client computes when it is sent a message; clients that can compute together do so when an update is asked for. None
-    computes once the run is over. A checkpoint has them as clients of rank 1.
+    Clients compute when an update is asked for, one at a time or as many as can compute together, and the server acts
+    between two of them. A checkpoint has them as clients of rank 1.
     """
 
     def __init__(self, trainer: Trainer, clients: int = 0) -> None:
@@ -44,7 +44,6 @@ class InProcessTransport:
         self.signals: list[int] = []
         self.computing: Sequence[int] = ()
         self.on_death: Callable[[Mapping[int, int]], None] = lambda hosted: None  # never called
-        self.is_over: Callable[[], bool] = lambda: False  # whether no update is consumed any more
         self.on_marker: Callable[[int], None] = lambda number: None
         self.on_poll: Callable[[], None] = lambda: None
         self.on_stop: Callable[[], None] = lambda: None
@@ -52,8 +51,6 @@ class InProcessTransport:
     # -- messages and updates ------------------------------------------------------------------------------------------
     def send(self, i: int, message: Message, delay: float) -> None:
         self._messages[i] = message, delay, time.perf_counter()
-        if self._trainer.batch_size == 1 and not self.is_over():
-            self._compute([i])
 
     def _compute(self, clients: list[int]) -> None:
         """Has these clients compute, and holds their updates back until the delays since their messages are over."""
@@ -85,8 +82,10 @@ class InProcessTransport:
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         end = time.perf_counter() + timeout
-        while self._messages and not self.is_over():
+        while self._messages and not (self._due and self._due[0][0] <= time.perf_counter()):
             self._compute(self._next_batch())
+            if time.perf_counter() >= end:
+                break
         self._failures += self._errors.items()
         self._errors.clear()
         due = self._due[0][0] if self._due else inf

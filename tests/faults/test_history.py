@@ -27,6 +27,7 @@ def check_case(case: Case, folder: Path) -> str:
     assert done.code == 0 and "Traceback" not in done.err, f"{case}\n{done}"
     counts = check_history(case, folder)
     path = folder / "h.h5"
+    assert mpifl("verify", path, "--trust") == 0
     assert mpifl("replay", path, "--trust") == 0
     assert not differing(path, folder / "h-replay.h5", but=("events",))
     with open_run(path) as run:

@@ -141,7 +141,7 @@ def test_every_checkpoint_of_a_run(tmp_path: Path, kept: list[Path]) -> None:
 
 def test_checkpoints_beside_the_run(tmp_path: Path) -> None:
     """The run does not wait for a checkpoint: those due while one is being written are skipped and reported."""
-    case = {**CASES["area-digits"], "stop": {"updates": 600}}
+    case = {**CASES["area-digits"], "stop": {"updates": 2400}}
     whole = run(tmp_path, "whole", case)
     made = run(tmp_path, "made", {**case, "checkpoint": {"updates": 1}})
     assert not differing(whole, made, but=("events",))

@@ -57,6 +57,7 @@ class Cuts:
         self.taken: list[tuple[int, ServerSnapshot, dict[int, ClientSnapshot]]] = []
 
     def snapshot(self, time: float, loop: ServerLoop) -> None:
+        loop.transport.send_marker(1)  # clients in flight have then computed their updates
         schedule, server = loop.schedule.save(), loop.server.save()  # type: ignore[attr-defined]
         evaluator = EvaluatorState(nan, False, [])
         saved = ServerSnapshot(
