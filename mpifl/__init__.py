@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from mpifl.version import __version__
+
+if os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true"):  # noqa: SIM112 - as Open MPI spells it
+    # Open MPI's MPI_Finalize waits for all ranks, at times for dead ones too (its issue 11404); ours have sent their
+    # last message by then. It reads this when it starts, which may be before a run.
+    os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
 
 if TYPE_CHECKING:
     from mpifl.analysis.run import Run, Runs

@@ -358,19 +358,29 @@ def _opened(outcome: Outcome) -> Run:
         raise Interrupted(outcome.code, outcome.summary or outcome.error)
     if outcome.summary:
         return open_run(outcome.output)
-    return cast("Run", _LazyRun(outcome.output))
+    return cast("Run", _UnopenedRun(outcome.output))
 
 
-class _LazyRun:
-    """A run that is opened on first use: a rank that hosts clients needs neither h5py nor pandas."""
+class _UnopenedRun:
+    """The run on a rank that hosts clients: a `Run` for isinstance, and in every respect once it is used.
+
+    Until then the rank needs neither h5py nor pandas.
+    """
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._run: Run | None = None
+        self.path = Path(path)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        from mpifl.analysis.run import Run
+
+        return Run
 
     def _open(self) -> Run:
-        self._run = self._run or open_run(self._path)
-        return self._run
+        run = open_run(self.path)
+        object.__dict__["__class__"].__set__(self, type(run))
+        vars(self).update(vars(run))
+        return cast("Run", self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._open(), name)
@@ -382,8 +392,7 @@ class _LazyRun:
         self.close()
 
     def close(self) -> None:
-        if self._run:
-            self._run.close()
+        """Nothing is open yet."""
 
     def __repr__(self) -> str:
         return repr(self._open())

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed, host_name
+from mpifl.transport.backoff import Backoff
 from mpifl.transport.launcher import abort_all_ranks, is_fault_tolerant
 
 if TYPE_CHECKING:
@@ -170,13 +171,16 @@ class Handshake:
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         self.comm = comm
         self._hellos: list[Hello] = []
-        self._replies: tuple[list[bytearray], list[MPI.Request]] | None = None  # in progress, also after an interrupt
+        # Rank -> the receive of its reply, and the buffer: in progress, also after an interrupt; and those received.
+        self._receives: dict[int, tuple[MPI.Request, bytearray]] = {}
+        self._replies: dict[int, dict[str, Any]] = {}
+        self._dead: set[int] = set()  # ranks that died before they replied
         self._sends: list[MPI.Request] = []  # likewise
-        self._quarantined: list[MPI.Request] = []  # to ranks that have died: MPI may still use their buffers
+        self._quarantined: list[object] = []  # of ranks that have died: MPI may still use their buffers
 
     def gather_hellos(self) -> list[Hello]:
         """Every rank's hello, in order of rank; the other ranks send theirs once, as soon as they are up."""
-        if not self._hellos:
+        if not self._hellos and not self._dead:
             self._hellos = [own_hello(), *(Hello(*reply["hello"]) for reply in self._gather())]
         return self._hellos
 
@@ -214,18 +218,20 @@ class Handshake:
         """Ends the command on the other ranks: they wait for their setup, for the start, or have ended their run."""
         if not self.comm:
             return
-        self.gather_hellos()
+        with contextlib.suppress(RunFailed):  # of ranks that have died
+            self.gather_hellos()
         config = [error.key, str(error.value), error.expected] if isinstance(error, ConfigError) else None
         self._send_to_each_alive({"code": code, "error": config or (error and [str(error)])}, stuck)
-        if self._replies:  # discarded, so that another command may follow
-            self._gather()
+        if self._receives or self._replies:  # discarded, so that another command may follow
+            with contextlib.suppress(RunFailed):
+                self._gather()
 
     def _send_to_each_alive(self, text: dict[str, Any], stuck: Collection[int] = ()) -> None:
         assert self.comm
         from mpifl.transport.mpi import MPI
 
         for rank in range(1, self.comm.size):
-            if rank not in stuck:
+            if rank not in stuck and rank not in self._dead:
                 try:
                     self._post(rank, text)
                     self._wait()
@@ -253,18 +259,44 @@ class Handshake:
         os._exit(code)
 
     def _gather(self) -> list[dict[str, Any]]:
-        """Waits for one reply of every other rank."""
+        """Waits for one reply of every other rank. Raises RunFailed where ranks have died, once the others replied."""
         if not self.comm:
             return []
-        from mpifl.transport.mpi import SETUP, wait
+        from mpifl.transport.mpi import MPI, SETUP
 
-        if not self._replies:
-            buffers = [bytearray(REPLY_BYTES) for _ in range(1, self.comm.size)]
-            self._replies = buffers, [self.comm.Irecv(b, r, SETUP) for r, b in enumerate(buffers, 1)]
-        buffers, requests = self._replies
-        wait(*requests)
-        self._replies = None
-        return [json.loads(b) for b in buffers]
+        backoff = Backoff()
+        for rank in range(1, self.comm.size):
+            if rank not in {*self._receives, *self._replies, *self._dead}:
+                buffer = bytearray(REPLY_BYTES)
+                try:
+                    self._receives[rank] = self.comm.Irecv(buffer, rank, SETUP), buffer
+                except MPI.Exception as error:
+                    self._note_death(rank, error)
+        while self._receives:
+            for rank, (request, buffer) in list(self._receives.items()):
+                try:
+                    if request.Test():
+                        self._replies[rank] = json.loads(buffer)
+                        del self._receives[rank]
+                except MPI.Exception as error:
+                    self._note_death(rank, error)
+            backoff.sleep()
+        replies, self._replies = self._replies, {}
+        if self._dead:
+            ranks = ", ".join(map(str, sorted(self._dead)))
+            text = "died before this run; a program that has lost ranks has to be started again"
+            raise RunFailed(f"rank{'s' if len(self._dead) > 1 else ''} {ranks} {text}")
+        return [replies[rank] for rank in sorted(replies)]
+
+    def _note_death(self, rank: int, error: MPI.Exception) -> None:
+        """Notes a rank whose receive has failed with this error; raises that where the rank has not died."""
+        from mpifl.transport.mpi import dead_ranks
+
+        assert self.comm
+        if rank not in dead_ranks(self.comm):
+            raise error
+        self._dead.add(rank)
+        self._quarantined.append(self._receives.pop(rank, None))
 
     def _post(self, rank: int, text: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
         """Begins to send a rank a text, and arrays behind it."""

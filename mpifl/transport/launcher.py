@@ -33,10 +33,6 @@ def communicator() -> MPI.Intracomm | None:
     """The job's communicator, or None where there is one process. Without a launcher MPI is not even imported."""
     if _in_worker or not any(name in os.environ for name in RANK_VARIABLES):
         return None
-    if is_fault_tolerant():
-        # Open MPI's MPI_Finalize waits for all ranks, at times for dead ones too (its issue 11404); ours have sent
-        # their last message by then.
-        os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
     # Where mpirun keeps a job alive when ranks die, a rank that dies while MPI starts leaves the others waiting inside
     # MPI: the default action of this signal ends them.
     signal.alarm(MPI_START_TIMEOUT)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 import mpifl
 from tests.api.jobs import FAILING, JOB, REAL
-from tests.mpi.conftest import Start, run, start, until
+from tests.faults.harness import TOLERANT, needs_tolerance
+from tests.mpi.conftest import Command, Start, launched, run, start, until
 from tests.mpi.files import differing
 
 __all__ = ["run", "start"]  # the fixtures
@@ -23,7 +25,10 @@ import mpifl
 from mpi4py import MPI
 
 JOB = json.load(open("job.json"))
-replies = []
+run = mpifl.run(JOB, output="lazy.h5")
+loaded = MPI.COMM_WORLD.rank > 0 and "h5py" in sys.modules
+replies = [[loaded, isinstance(run, mpifl.Run), run.status, type(run) is mpifl.Run]]
+run.close()
 
 def reply(call, *args, **keys):
     try:
@@ -54,7 +59,8 @@ def test_one_program_of_many_calls(run: Start, tmp_path: Path) -> None:
     assert done.code == 0 and not done.out and "Traceback" not in done.err, str(done)
     replies = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
     assert replies[0] == replies[1] == replies[2]
-    first, key, missing, existing, own, failed, again, resumed, last = replies[0]
+    lazy, first, key, missing, existing, own, failed, again, resumed, last = replies[0]
+    assert lazy == [False, True, "completed", True]
     assert first[:3] == ["completed", "results/small.h5", 60] and last[:3] == ["completed", "last.h5", 60]
     assert key[0] == "ConfigError" and key[1].endswith("the nearest is algorithm.step_size")
     assert missing == ["ConfigError", "job=none.yaml: no such file"]
@@ -104,3 +110,48 @@ def test_an_error_nobody_expects(run: Start, tmp_path: Path) -> None:
     code = f"import json, mpifl; mpifl.run(json.load(open('job.json')), algorithm={algorithm})"
     done = run(3, "-c", code)
     assert done.code not in (0, 2) and "SystemExit: 7" in done.err, str(done)
+
+
+DYING = """
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from mpifl.algorithms.area import Area
+
+@dataclass(frozen=True)
+class Dying(Area):
+    def train(self, client, message, objective):
+        if message.round == 2 and not Path("peace").exists():
+            Path("peace").touch()
+            os.kill(os.getpid(), 9)
+        return super().train(client, message, objective)
+"""
+TWO_RUNS = """
+import json, sys, mpifl
+from mpi4py import MPI
+job = json.load(open("job.json"))
+print(mpifl.run(job, output="one.h5").status, flush=True)
+try:
+    mpifl.run(job, output="two.h5")
+except mpifl.RunFailed as error:
+    print(str(error).partition(" died ")[2], flush=True)
+    if "uncaught" in sys.argv:
+        raise
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("words", "code"), [([], 0), (["uncaught"], 1)])
+def test_a_second_run_where_a_rank_has_died(tmp_path: Path, words: list[str], code: int) -> None:
+    """It fails on all ranks that are left, with one line; the program ends with that, if it does not catch it."""
+    needs_tolerance()
+    (tmp_path / "dying_rules.py").write_text(DYING)
+    algorithm = {"name": "dying_rules:Dying", "trigger": {"every": 3}}
+    (tmp_path / "job.json").write_text(json.dumps({**JOB, "clock": REAL, "algorithm": algorithm}))
+    (tmp_path / "program.py").write_text(TWO_RUNS)
+    launcher, *rest = launched(4)
+    done = Command([launcher, *TOLERANT, *rest, sys.executable, "program.py", *words], tmp_path).start().end(40)
+    died = "before this run; a program that has lost ranks has to be started again\n"
+    assert done.out.count("completed") == 3 and done.out.count(died) == 3, str(done)
+    assert done.code == code and done.err.count("Traceback") == (3 if code else 0), str(done)
+    assert not (tmp_path / "two.h5").exists()
