@@ -1,0 +1,183 @@
+"""The power is cut at a random instant: a run resumes from what the disk may hold then, to the bits of one never cut.
+
+A library that is preloaded records all that the ranks write, rename and sync; `power.disk` computes from the record
+what may be on the disk when the power is cut after one of the calls.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifl import open_run
+from tests.faults.harness import mpifl
+from tests.faults.power.disk import Disk, Record, read_record
+from tests.faults.power.run import MISTAKES
+from tests.mpi.cases import AREA, DIGITS, LARGE32, SMALL, job
+from tests.mpi.conftest import Command, launched, write
+from tests.mpi.files import differing
+from tests.tiers import long
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+MORE: dict[str, Any] = {"stop": {"updates": 150}, "evaluate": {"updates": 30}}
+JOBS: list[dict[str, Any]] = [
+    job({**AREA, "trigger": {"every": 3}, "reply": "deferred"}, SMALL, **MORE),
+    job({"name": "area", "step_size": 5, "trigger": {"every": 4}}, DIGITS, **MORE),
+    job({"name": "fedavg", "cohort": 4, "local_steps": 3}, DIGITS, **MORE),
+    job({"name": "scaffold", "cohort": 4, "local_steps": 2}, LARGE32, **MORE),
+    job({"name": "apfl", "cohort": 4, "adapt": "round"}, {**DIGITS, "test_split": 0.2}, **MORE),
+]
+LOSSES = (0.0, 0.2, 0.5, 0.8, 1.0)  # probabilities of what no sync covers to be lost
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recorder, compiled."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    path = tmp_path_factory.mktemp("recorder") / "recorder.so"
+    source = Path(__file__).parent / "power" / "recorder.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", path, source], check=True, timeout=60)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """The run files of the jobs when nothing happens to them, made in one process when they are asked for."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    def made(k: int) -> Path:
+        path = folder / f"{k}.h5"
+        if not path.exists():
+            assert mpifl("run", write(folder, str(k), JOBS[k]), f"output={path}") == 0
+        return path
+
+    return made
+
+
+Recorded = Callable[..., list[Record]]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, library: Path) -> Recorded:
+    """recorded(root, ranks, *words, **variables): runs `mpifl *words` to its end; what it did to the folder root."""
+
+    def record(root: Path, ranks: int, *words: str | Path, **variables: str) -> list[Record]:
+        log = root.with_name(f"{root.name}.log")
+        preload = {"LD_PRELOAD": library, "MPIFL_RECORD_ROOT": root, "MPIFL_RECORD_LOG": log, **variables}
+        env = ["env", *(f"{name}={value}" for name, value in preload.items())]
+        python = [sys.executable, "-m", "tests.faults.power.run", *map(str, words)]
+        done = Command([*launched(ranks), *env, *python], tmp_path).start().end()
+        assert done.code == 0, str(done)
+        return read_record(log)
+
+    return record
+
+
+class Cut:
+    """A power cut after `count` of the calls recorded since `disk` was made."""
+
+    def __init__(self, disk: Disk, records: list[Record], count: int) -> None:
+        self.disk = deepcopy(disk)
+        self.promised = 0  # number of the last checkpoint that was reported as complete
+        for record in records[:count]:
+            self.disk.apply(record)
+            if record.path.endswith("/promises") and record.operation == "W":
+                self.promised = int(record.data)
+
+
+def resumed(path: Path, promised: int, whole: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Resumes what a power cut left; how that went. It has to lose no checkpoint that was reported as complete."""
+    if path.exists():
+        os.utime(path, (1e9, 1e9))  # nobody writes to it
+    capsys.readouterr()
+    code = mpifl("resume", path)
+    err = capsys.readouterr().err
+    assert "Traceback" not in err and code in (0, 2), err
+    if code == 2 and "this one is completed" in err:
+        assert not differing(whole, path, but=("events",))
+        return "was completed"
+    if code == 2:
+        assert err.count("\n") == 1 and promised == 0, f"checkpoint {promised} is lost: {err}"
+        return "had no checkpoint"
+    assert not differing(whole, path, but=("events",))
+    with open_run(path) as run:
+        text = run.events.text[run.events.kind == "resumed"].iloc[-1]
+        assert run.status == "completed" and not run.checksums().wrong
+    number = int(text.removeprefix("from checkpoint ").partition(";")[0])
+    assert number >= promised, f"checkpoint {promised} is lost: {text}"
+    return "the run file was lost" if path.name in text else "resumed"
+
+
+@pytest.mark.parametrize("seed", [*range(3), *map(long, range(3, 50))])
+def test_the_power_is_cut(
+    tmp_path: Path, whole: Callable[[int], Path], recorded: Recorded, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    """Of the 50 runs a third is on 3 ranks, and in every second one the power is cut again while it resumes."""
+    draw, kind = random.Random(seed), seed % len(JOBS)
+    root, ranks = tmp_path / "disk", 3 if seed % 3 == 2 else 0
+    root.mkdir()
+    every, how = draw.choice([7, 15, 40]), {"MPIFL_AWAIT": "1"} if seed % 2 else {}
+    words = ["run", write(tmp_path, "job", JOBS[kind]), f"output={root / 'run.h5'}", f"checkpoint.updates={every}"]
+    disk = Disk(root)
+    records = recorded(root, ranks, *words, **how)
+    cut = Cut(disk, records, draw.randrange(1, len(records)))
+    after = tmp_path / "after"
+    cut.disk.write(after, draw, draw.choice(LOSSES))
+    promised = cut.promised
+    if seed % 2 and promised:
+        if (after / "run.h5").exists():
+            os.utime(after / "run.h5", (1e9, 1e9))
+        disk = Disk(after)
+        again = recorded(after, 3 if seed % 4 == 1 else 0, "resume", after / "run.h5", **how)
+        second = Cut(disk, again, draw.randrange(1, len(again)))
+        after, promised = tmp_path / "again", max(promised, second.promised)
+        second.disk.write(after, draw, draw.choice(LOSSES))
+    resumed(after / "run.h5", promised, whole(kind), capsys)
+
+
+def test_the_record_is_complete(tmp_path: Path, recorded: Recorded) -> None:
+    """Without a cut it gives the folder as it is."""
+    root = tmp_path / "disk"
+    root.mkdir()
+    disk, file = Disk(root), write(tmp_path, "job", JOBS[0])
+    records = recorded(root, 0, "run", file, f"output={root}/run.h5", "checkpoint.updates=40", MPIFL_AWAIT="1")
+    cut = Cut(disk, records, len(records))
+    cut.disk.write(tmp_path / "copy")
+
+    def files(folder: Path) -> dict[Path, bytes]:
+        return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    assert files(root) == files(tmp_path / "copy") and cut.promised == 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(
+    tmp_path: Path, whole: Callable[[int], Path], recorded: Recorded, capsys: pytest.CaptureFixture[str], mistake: str
+) -> None:
+    """A sync that is left out, or two steps in the wrong order: some of 100 cuts of one run show it."""
+    draw, root = random.Random(mistake), tmp_path / "disk"
+    root.mkdir()
+    words = ["run", write(tmp_path, "job", JOBS[0]), f"output={root / 'run.h5'}", "checkpoint.updates=15"]
+    disk = Disk(root)
+    records = recorded(root, 0, *words, MPIFL_AWAIT="1", MPIFL_MISTAKE=mistake)
+    for k in range(100):
+        cut = Cut(disk, records, draw.randrange(1, len(records)))
+        cut.disk.write(tmp_path / f"after{k}", draw, draw.choice(LOSSES))
+        try:
+            resumed(tmp_path / f"after{k}" / "run.h5", cut.promised, whole(0), capsys)
+        except AssertionError as error:
+            assert "is lost" in str(error)
+            return
+    pytest.fail("no cut shows it")
