@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from math import prod
-from typing import Any
+from typing import Any, BinaryIO
 
 import h5py
 from h5py import h5d, h5z
@@ -18,11 +18,44 @@ MAX_DEPTH = 8  # of groups
 MAX_LINKS = 10_000  # of a file; a group that is linked twice counts twice
 MAX_CHUNK = 1 << 26  # bytes: a chunk is read into memory as a whole
 MAX_ATTRIBUTE = 1 << 26  # bytes that an attribute may take
+HEAP = b"GCOL\x01\0\0\0"  # how a global heap begins
+HEAPS_WITHIN = 1 << 22  # bytes
+MAX_TEXTS = 100_000  # in the heaps
 BUILT_IN = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF)
 
 
 class Refused(ValueError):
     """A file whose structure is not accepted, damaged or not."""
+
+
+def check_heaps(file: BinaryIO) -> None:
+    """Raises Refused if a global heap, which has texts of attributes, is damaged: HDF5 reads some of these for ever.
+
+    Looked for in the first and the last `HEAPS_WITHIN` bytes: mpifl writes them before all rows, or after them.
+    """
+    size, left = file.seek(0, os.SEEK_END), MAX_TEXTS
+    for start in {0, max(0, size - HEAPS_WITHIN) // 8 * 8}:
+        file.seek(start)
+        data = file.read(HEAPS_WITHIN + 8)
+        place = data.find(HEAP)
+        while place >= 0:
+            if place % 8 == 0:
+                left -= _follow_heap(data, place, left)
+            place = data.find(HEAP, place + 1)
+
+
+def _follow_heap(data: bytes, place: int, most: int) -> int:
+    """Follows the objects of the heap at `place`, as HDF5 does; their number. Raises Refused for more than `most`."""
+    end = min(len(data), place + int.from_bytes(data[place + 8 : place + 16], "little"))
+    place, objects = place + 16, 0
+    while place + 16 <= end:
+        index = int.from_bytes(data[place : place + 2], "little")
+        size = int.from_bytes(data[place + 8 : place + 16], "little")
+        objects += 1
+        if objects > most or not (index or size):
+            raise Refused("a heap of texts is damaged")
+        place += 16 + -(-size // 8) * 8 if index else size
+    return objects
 
 
 def datasets(

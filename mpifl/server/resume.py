@@ -118,9 +118,9 @@ def _mismatch(run: Run, manifest: Manifest) -> str:
 
 def _check_resumable(run: Run) -> None:
     """Raises ConfigError for a run that is completed, a replay, or live."""
-    if run.status == "completed":
+    if run.status == "completed" and not run.open_ended:
         raise ConfigError("resume", run.path, "a run that was interrupted; this one is completed")
     if run.attrs.get("clock") == "replay":
         raise ConfigError("resume", run.path, "a run; repeat a replay from the run that it replays")
-    if run.status == "running":
+    if run.open_ended:
         check_not_written(run.path, "resume", run.host)

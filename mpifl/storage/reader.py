@@ -18,7 +18,7 @@ import numpy as np
 from h5py import h5f, h5p
 
 from mpifl.errors import ConfigError
-from mpifl.hdf5_checks import Refused, data_size, datasets, read_attribute
+from mpifl.hdf5_checks import Refused, check_heaps, data_size, datasets, read_attribute
 from mpifl.storage.checksums import Coverage, plain
 from mpifl.storage.checksums import check as check_checksums
 from mpifl.storage.live import with_locks_if_any
@@ -319,6 +319,7 @@ def _open(path: Path) -> tuple[h5py.File, bool]:
     try:
         with open(path, "rb") as raw:
             start = raw.read(12)
+            check_heaps(raw)
     except OSError as error:
         lost = error.errno in (errno.ENOENT, errno.EIO)
         kind = UnreadableRun if lost else ConfigError

@@ -287,6 +287,8 @@ class RunWriter:
         if x is not None:
             replace_model(self._file, x, self._written["aggregations"] if version is None else version)
         check_not_replaced(self.path, os.fstat(self._descriptor))
+        self._file.flush()
+        os.fsync(self._descriptor)  # the status is written when all that it speaks of is on the disk
         self._set("finished", now())
         self._set("status", status)
         self._file.flush()

@@ -6,6 +6,7 @@ what may be on the disk when the power is cut after one of the calls.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -19,6 +20,8 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
+from mpifl.errors import ConfigError
+from mpifl.storage import reader
 from tests.faults.harness import mpifl
 from tests.faults.power.disk import Disk, Record, read_record
 from tests.faults.power.run import MISTAKES
@@ -159,6 +162,30 @@ def test_the_record_is_complete(tmp_path: Path, recorded: Recorded) -> None:
         return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     assert files(root) == files(tmp_path / "copy") and cut.promised == 3
+
+
+@pytest.mark.parametrize("cuts", [20, long(150)])
+def test_a_run_is_completed_or_not(
+    tmp_path: Path, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, cuts: int
+) -> None:
+    """A file with the status "completed" has every row, at whichever call near the run's end the power is cut."""
+    draw, root = random.Random(0), tmp_path / "disk"
+    root.mkdir()
+    disk, path = Disk(root), root / "run.h5"
+    records = recorded(root, 0, "run", write(tmp_path, "job", JOBS[0]), f"output={path}")
+    monkeypatch.setattr(reader, "OPEN_ATTEMPTS", 1)  # nobody writes to it
+    monkeypatch.setattr(reader, "METADATA_ATTEMPTS", 1)
+    (last,) = [k for k, record in enumerate(records) if record.operation == "R" and record.other == str(path)][-1:]
+    (status,) = [k for k in range(last) if records[k].operation == "E"][-2:-1]  # of the sync after it was written
+    completed = 0
+    for k in range(cuts):
+        cut, after = Cut(disk, records, status - k % 12), tmp_path / f"after{k}"
+        cut.disk.write(after, draw, draw.choice((0.003, 0.01, 0.03)))
+        with contextlib.suppress(ConfigError), open_run(after / path.name) as run:
+            if run.status == "completed":
+                assert run.count("updates") == 150 and not run.checksums().wrong
+                completed += 1
+    assert completed
 
 
 @pytest.mark.long

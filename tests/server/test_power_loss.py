@@ -29,12 +29,20 @@ def scrambled(path: Path) -> None:
     path.write_bytes(data[:48] + random.Random(1).randbytes(4096) + data[48 + 4096 :])
 
 
+def heap(path: Path) -> None:
+    """Zeros where the texts of its attributes were: HDF5 itself would read these for ever."""
+    data = path.read_bytes()
+    place = data.index(b"GCOL") + 16
+    path.write_bytes(data[:place] + bytes(1024) + data[place + 1024 :])
+
+
 LOST: dict[str, Callable[[Path], None]] = {
     "it is gone": Path.unlink,
     "it is empty": lambda path: os.truncate(path, 0),
     "it is cut off": lambda path: os.truncate(path, 5000),
     "it is all zeros": zeros,
     "it is another HDF5 file": lambda path: h5py.File(path, "w").close(),
+    "the texts of its attributes are lost": heap,
     "its object headers are lost": scrambled,
 }
 
