@@ -86,6 +86,7 @@ def test_an_earlier_damaged_file_is_kept_too(
         assert path.with_name(name).read_text() == text
 
 
+@pytest.mark.damaged
 def test_with_damaged_checkpoints(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     """The checkpoint before is taken; where there is none, one line says what is wrong and nothing is changed."""
     whole, path = interrupted
@@ -107,6 +108,7 @@ def test_with_damaged_checkpoints(interrupted: tuple[Path, Path], capsys: pytest
     refused(copy, capsys, "resume=", "a run file that can be read, or a complete checkpoint in")
 
 
+@pytest.mark.damaged
 def test_a_file_that_someone_writes_to_is_not_taken_away(
     interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
