@@ -212,11 +212,13 @@ def _report(args: argparse.Namespace) -> None:
 
 def _sweep(args: argparse.Namespace) -> None:
     """Under MPI it checks the study alone: `_sweep_on_ranks` runs it."""
+    from mpifl.studies.parts import Part
     from mpifl.studies.study import load_study
     from mpifl.studies.sweep import dry_run, print_progress, sweep
     from mpifl.transport.launcher import communicator
 
     path, overrides = _file_and_overrides("sweep", "STUDY.yaml", args.arguments)
+    part = Part.parse(args.part) if args.part else None
     study = load_study(path, overrides)
     comm = communicator()
     if comm and args.processes:
@@ -224,7 +226,28 @@ def _sweep(args: argparse.Namespace) -> None:
     if args.dry_run:
         _print(dry_run(study, comm.size - 1 if comm else args.processes))
     elif comm is None:
-        _end_of_sweep(sweep(study, args.processes, print_progress()))
+        _end_of_sweep(sweep(study, args.processes, print_progress(), part=part))
+
+
+def _submit(args: argparse.Namespace) -> None:
+    from mpifl.config import read
+    from mpifl.studies.study import load_study
+    from mpifl.submit.script import job_script, study_script, submit
+    from mpifl.submit.site import load_site
+
+    path, overrides = _file_and_overrides("submit", "STUDY.yaml or JOB.yaml", args.arguments)
+    given = {"time": args.time, "partition": args.partition, "account": args.account}
+    site, _ = load_site(args.site, {key: value for key, value in given.items() if value is not None})
+    if "axes" in read.read_yaml(path, "submit"):
+        study = load_study(path, overrides)
+        script, logs = study_script(site, study, path, overrides, args.tasks), study.folder / "logs"
+    else:
+        job = api.load_job(path, *overrides)
+        script, logs = job_script(site, job, path, overrides), Path(job.output).parent
+    if args.dry_run:
+        _print(script, end="")
+    else:
+        _print(submit(site, script, logs))
 
 
 def _end_of_sweep(index: Index) -> None:
@@ -238,16 +261,20 @@ def _end_of_sweep(index: Index) -> None:
 
 def _sweep_on_ranks(comm: MPI.Intracomm, arguments: Sequence[str]) -> int:
     """`mpifl sweep` under MPI, once the study has been checked: whole runs side by side; the exit code on all ranks."""
+    from mpifl.studies.parts import Part
     from mpifl.studies.study import load_study
     from mpifl.studies.sweep import print_progress, sweep_on_ranks
     from mpifl.transport.launcher import broadcast_code, run_or_abort
 
+    args = _Parser("mpifl sweep", COMMANDS["sweep"]).parse_intermixed_args(arguments)
+    part = Part.parse(args.part) if args.part else None
+
     def run() -> int:
         study = None
         if comm.rank == 0:
-            study = load_study(*_file_and_overrides("sweep", "STUDY.yaml", [a for a in arguments if a[:2] != "--"]))
+            study = load_study(*_file_and_overrides("sweep", "STUDY.yaml", args.arguments))
         try:
-            index = sweep_on_ranks(comm, study, print_progress())
+            index = sweep_on_ranks(comm, study, print_progress(), part)
             if index:
                 _end_of_sweep(index)
         except ConfigError as error:
@@ -331,6 +358,20 @@ COMMANDS = {
                 "action": "store_true",
                 "help": "list the runs and estimate their time, without running them",
             },
+            "--part": {"metavar": "K/N", "help": "only each N-th run, from the K-th on: for N tasks of a batch system"},
+        },
+    ),
+    "submit": Command(
+        _submit,
+        "STUDY.yaml|JOB.yaml [key=value ...]",
+        "submit a study or a job to the batch system",
+        {
+            "--dry-run": {"action": "store_true", "help": "print the batch script, and submit nothing"},
+            "--site": {"metavar": "FILE", "type": Path, "help": "settings of the computing centre"},
+            "--tasks": {"metavar": "N", "type": _at_least_one, "help": "tasks that a study's runs are spread over"},
+            "--time": {"metavar": "H:MM:SS", "help": "time limit of a task"},
+            "--partition": {"metavar": "NAME", "help": "partition"},
+            "--account": {"metavar": "NAME", "help": "account that is charged"},
         },
     ),
     "show": Command(

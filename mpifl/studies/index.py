@@ -19,6 +19,7 @@ from mpifl.config import read
 from mpifl.errors import ConfigError
 from mpifl.storage import open_run
 from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.studies.parts import Part, index_lock
 from mpifl.studies.study import Study, StudyRun, identify
 
 INDEX = "index.json"
@@ -48,8 +49,11 @@ class Entry:
 class Index:
     """The entries of a study's runs, by identity, in the order of the study."""
 
-    def __init__(self, study: Study) -> None:
-        """Reads the index file, if there is one, and every run file. Raises ConfigError where the folder is a file."""
+    def __init__(self, study: Study, part: Part | None = None) -> None:
+        """Reads the index file, if there is one, and every run file. Raises ConfigError where the folder is a file.
+
+        part: The runs of this process; other processes may be running the others. None: all.
+        """
         self.folder, self.name = study.folder, study.options.name
         known = _stored(self.folder)
         self.entries: dict[str, Entry] = {}
@@ -58,6 +62,8 @@ class Index:
             entry = Entry(run.identity, run.path.name, run.labels, run.seed, attempts=int(old.get("attempts", 0)),
                           error=str(old.get("error", "")))  # fmt: skip
             self.entries[run.identity] = _inspected(entry, run)
+        mine = {run.identity for run in part.of(study.runs)} if part else set(self.entries)
+        self._others = set(self.entries) - mine
         files = sorted(path.name for path in self.folder.glob("*.h5")) if self.folder.is_dir() else []
         expected = {entry.file for entry in self.entries.values()}
         self.foreign = [name for name in files if name not in expected]
@@ -75,7 +81,14 @@ class Index:
         return Counter(entry.status for entry in self.entries.values())
 
     def write(self) -> None:
-        """Replaces the index file in one step."""
+        """Replaces the index file in one step; what other processes have noted of other runs remains."""
+        with index_lock(self.folder):
+            for identity, stored in _stored(self.folder).items():
+                if identity in self._others:
+                    self.entries[identity] = _updated(self.entries[identity], stored)
+            self._replace()
+
+    def _replace(self) -> None:
         temporary = self.folder / f".{INDEX}.{secrets.token_hex(4)}"
         content = {"study": self.name, "runs": [asdict(entry) for entry in self.entries.values()]}
         with temporary.open("w", encoding="utf-8") as file:
@@ -96,6 +109,14 @@ class Index:
             return sum(like) / len(like) if like else overall
 
         return sum(map(expected, todo)) / max(1, min(processes, len(todo)))
+
+
+def _updated(entry: Entry, stored: dict[str, Any]) -> Entry:
+    """The entry with what another process has noted since: a run that it has completed, or that failed there."""
+    if entry.status == "completed" or stored.get("status") not in ("completed", "failed", "interrupted"):
+        return entry
+    return replace(entry, status=str(stored["status"]), seconds=stored.get("seconds"),
+                   attempts=int(stored.get("attempts", 0)), error=str(stored.get("error", "")))  # fmt: skip
 
 
 def _stored(folder: Path) -> dict[str, dict[str, Any]]:

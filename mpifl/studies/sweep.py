@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import multiprocessing
 import os
@@ -15,7 +14,6 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExe
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from multiprocessing import connection
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpifl import api
@@ -23,6 +21,7 @@ from mpifl.config.job import Job
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.signals import SignalRecorder
 from mpifl.studies.index import Index, can_resume
+from mpifl.studies.parts import Part, locked
 from mpifl.studies.study import Study, StudyRun, describe
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("mpifl")
 LOG_INTERVAL = 60.0  # s between two lines in a log
 MAX_NAMED = 5  # run files or failures that are named in one line
-LOCK = ".lock"
 KILLED = "its process was killed"
 
 _problem: AbstractContextManager[None] | None = None  # the data that this process loaded last
@@ -46,7 +44,7 @@ class Finished(NamedTuple):
 
 def sweep(
     study: Study, processes: int | None = None, progress: Callable[[str], None] | None = None,
-    executor: Executor | None = None,
+    executor: Executor | None = None, part: Part | None = None,
 ) -> Index:  # fmt: skip
     """Runs what the study lacks; returns the index, in which some runs may have failed.
 
@@ -59,14 +57,17 @@ def sweep(
         processes: Runs at a time; None: one for each core.
         progress: Called with a line on the state of the study, whenever a run ends.
         executor: What runs them, `processes` at a time; None: new processes on this machine.
+        part: The runs that are done here; None: all.
     """
     processes = available_cores() if processes is None else processes
-    with _locked(study.folder):
-        index = Index(study)
+    with locked(study.folder, part):
+        index = Index(study, part)
         for line in _foreign_files(index):
             log.warning(line)
         index.write()
-        todo = [run for run in study.runs if _wanted(index, run, study.options.retries)]
+        todo = [
+            run for run in (part.of(study.runs) if part else study.runs) if _wanted(index, run, study.options.retries)
+        ]
         # runs of the same problem one after another: a process keeps the data that it loaded last
         todo.sort(key=lambda run: repr(run.job.problem))
         while todo:
@@ -169,27 +170,9 @@ def _compute(job: Job, resume: bool) -> Finished:
     return Finished("completed")
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Holds the study's folder, which is made if it is missing. Raises ConfigError where another process holds it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o666)
-    except OSError as error:
-        raise ConfigError("output", folder, f"a folder that can be written ({error.strerror})") from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError("output", folder, "a study that is not running; another process runs it now") from None
-        except OSError:  # a file system without locks: the run files are locked, or have a heartbeat
-            log.warning("%s cannot be locked: take care that no other process runs this study", folder)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def sweep_on_ranks(comm: MPI.Intracomm, study: Study | None, progress: Callable[[str], None]) -> Index | None:
+def sweep_on_ranks(
+    comm: MPI.Intracomm, study: Study | None, progress: Callable[[str], None], part: Part | None = None
+) -> Index | None:
     """Runs a study on the ranks of an MPI job, one run at a time on each rank but 0; the index on rank 0.
 
     Every rank calls it; the study is rank 0's.
@@ -200,7 +183,7 @@ def sweep_on_ranks(comm: MPI.Intracomm, study: Study | None, progress: Callable[
         if executor is None or study is None:
             return None
         with SignalRecorder():
-            return sweep(study, comm.size - 1, progress, executor)
+            return sweep(study, comm.size - 1, progress, executor, part)
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,9 @@ import pytest
 import mpifl
 from mpifl.analysis.trials import Group, Trial, load_trial
 from mpifl.cli import main
+from mpifl.errors import ConfigError
 from mpifl.studies.index import INDEX, Index
+from mpifl.studies.parts import Part
 from mpifl.studies.select import describe_selection, select_groups
 from mpifl.studies.study import Select, Study, load_study
 from mpifl.studies.sweep import dry_run, format_duration, sweep
@@ -120,8 +124,6 @@ def test_failed_runs_are_tried_again_and_reported(
 
 
 def test_two_sweeps_at_once(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    import fcntl
-
     path = write("", TWO)
     folder = load_study(path).folder
     folder.mkdir(parents=True)
@@ -130,6 +132,27 @@ def test_two_sweeps_at_once(write: Write, capsys: pytest.CaptureFixture[str]) ->
         assert main(["sweep", str(path)]) == 2
     assert "a study that is not running; another process runs it now" in capsys.readouterr().err
     assert not list(folder.glob("*.h5"))
+
+
+def test_parts_of_a_study_run_side_by_side(swept: Path, tmp_path: Path) -> None:
+    """Each task of a batch job runs a part; the index has the runs of all of them."""
+    study = load_study(swept, [f"output={tmp_path}/parts"])
+    with ThreadPoolExecutor() as tasks:
+        list(tasks.map(lambda k: sweep(study, 1, part=Part(k, 3)), range(3)))
+    assert contents(tmp_path / "parts").keys() == contents(swept.parent / "out").keys()
+    stored = json.loads((tmp_path / "parts" / INDEX).read_text())
+    assert [run["status"] for run in stored["runs"]] == ["completed"] * 4
+    with (tmp_path / "parts" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # another part is running
+        assert sweep(study, 1, part=Part(0, 3)).counts() == {"completed": 4}
+        with pytest.raises(ConfigError, match="a study that is not running"):
+            sweep(study, 1)
+
+
+@pytest.mark.parametrize("text", ["1", "2/2", "-1/2", "0/0", "a/b", "1/2/3"])
+def test_wrong_parts(write: Write, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    assert main(["sweep", str(write()), f"--part={text}"]) == 2
+    assert f"--part={text}: NUMBER/COUNT" in capsys.readouterr().err
 
 
 def test_a_damaged_run_file_is_made_anew(copied: Study) -> None:

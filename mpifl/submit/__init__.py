@@ -1,0 +1,1 @@
+"""Batch jobs: what a site asks for, and the scripts that run jobs and studies there."""

@@ -1,0 +1,90 @@
+"""Writes the batch script of a job or a study, and submits it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.resources import files
+from math import ceil
+from pathlib import Path
+from string import Template
+
+from mpifl.config.job import Job
+from mpifl.errors import ConfigError
+from mpifl.studies.study import Study
+from mpifl.submit.site import Site
+
+COMMANDS = {"slurm": "sbatch"}
+
+
+def study_script(site: Site, study: Study, path: Path, overrides: Sequence[str], tasks: int | None = None) -> str:
+    """The script of an array of tasks that run a study's runs; `tasks`: None, one for each `site.processes` runs."""
+    count = ceil(len(study.runs) / site.processes) if tasks is None else min(tasks, len(study.runs))
+    words = ["sweep", str(path.resolve()), *_without_output(overrides), f"output={study.folder.resolve()}"]
+    sweep = f"{_python(site)} {shlex.join(words)} --processes {site.processes} --part"
+    return _filled(
+        site, f"{site.scheduler}-study", name=study.options.name, tasks=str(count), last=str(count - 1),
+        at_once=str(min(site.at_once, count)), logs=str(study.folder.resolve() / "logs"), command=sweep,
+    )  # fmt: skip
+
+
+def job_script(site: Site, job: Job, path: Path, overrides: Sequence[str]) -> str:
+    """The script of one run of a job on `site.nodes` nodes."""
+    output = Path(job.output).resolve()
+    words = [str(path.resolve()), *_without_output(overrides), f"output={output}"]
+    python, target = _python(site), shlex.quote(str(output))
+    return _filled(
+        site, f"{site.scheduler}-job", name=job.name, logs=str(output.parent), folder=shlex.quote(str(output.parent)),
+        run=f"{python} run {shlex.join(words)}", resume=f"{python} resume {target} --trust", output=target,
+        checkpoints=shlex.quote(str(output.with_suffix(".ckpt"))), launch=_launch(site),
+    )  # fmt: skip
+
+
+def submit(site: Site, script: str, logs: Path) -> str:
+    """Hands a script to the batch system; what that answered. Raises ConfigError where it cannot be submitted."""
+    command = COMMANDS[site.scheduler]
+    if shutil.which(command) is None:
+        raise ConfigError("site.scheduler", site.scheduler, f"a machine with {command}; --dry-run prints the script")
+    try:
+        logs.mkdir(parents=True, exist_ok=True)  # else the batch system cannot open its log, and ends the job unseen
+        done = subprocess.run([command], input=script, text=True, capture_output=True, check=False)
+    except OSError as error:
+        raise ConfigError("output", logs, f"a folder that can be written ({error.strerror})") from None
+    if done.returncode:
+        raise ConfigError("submit", command, " ".join(done.stderr.split()) or f"accepted; exit code {done.returncode}")
+    return done.stdout.strip()
+
+
+def _without_output(overrides: Sequence[str]) -> list[str]:
+    return [override for override in overrides if not override.startswith("output=")]
+
+
+def _python(site: Site) -> str:
+    inside = ["apptainer", "exec", site.container, "python"] if site.container else [sys.executable]
+    return shlex.join([*inside, "-m", "mpifl"])
+
+
+def _launch(site: Site) -> str:
+    if site.launcher == "srun":
+        return shlex.join(["srun", *([f"--mpi={site.mpi}"] if site.mpi else [])])
+    return f"mpirun --map-by ppr:{site.ranks_per_node}:node --bind-to none"
+
+
+def _filled(site: Site, template: str, **values: str) -> str:
+    text = (files("mpifl.submit") / "templates" / f"{template}.sh").read_text(encoding="utf-8")
+    own = {
+        "time": site.time, "nodes": str(site.nodes), "ranks": str(site.ranks_per_node),
+        "processes": str(site.processes), "warning": str(site.warning), "folder_now": str(Path.cwd()),
+        "setup": "\n".join(site.setup) or ":", "options": _options(site),
+    }  # fmt: skip
+    return Template(text).substitute(own | values)
+
+
+def _options(site: Site) -> str:
+    """The lines for partition, account and further options."""
+    own = {"--partition": site.partition, "--account": site.account}
+    lines = [f"#SBATCH {option}={value}" for option, value in own.items() if value]
+    return "\n".join([*lines, *(f"#SBATCH {option}" for option in site.options)]) or "# no further options"

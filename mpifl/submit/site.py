@@ -1,0 +1,75 @@
+"""The settings of a computing centre: a small YAML file of the user's, or of the project."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from mpifl.config import read
+from mpifl.config.schema import Reader
+from mpifl.config.types import Config, PositiveInt
+from mpifl.errors import ConfigError
+
+PROJECT_FILE = "mpifl-site.yaml"
+
+
+@dataclass(frozen=True)
+class Site(Config):
+    """What a batch script needs to know of a computing centre."""
+
+    scheduler: Literal["slurm"] = "slurm"
+    """the batch system"""
+    partition: str | None = None
+    """partition or queue; null: the default one"""
+    account: str | None = None
+    """account or project that is charged; null: the default one"""
+    time: str = "01:00:00"
+    """time limit of a task, [days-]hours:minutes:seconds"""
+    nodes: PositiveInt = 1
+    """nodes of a job's run; a task of a study has one"""
+    ranks_per_node: PositiveInt = 8
+    """MPI ranks on each node, of a job's run"""
+    processes: PositiveInt = 1
+    """runs of a study that a task computes at a time, each on one core"""
+    at_once: PositiveInt = 20
+    """tasks of a study that run at the same time at most"""
+    launcher: Literal["mpirun", "srun"] = "mpirun"
+    """what starts the ranks; srun: where the site's SLURM starts MPI itself"""
+    mpi: str | None = None
+    """of srun: its option --mpi, such as pmix or pmi2"""
+    setup: list[str] = field(default_factory=list)
+    """shell commands that set up the environment, such as module load openmpi/5.0"""
+    options: list[str] = field(default_factory=list)
+    """further options of the batch system, such as --mem-per-cpu=1G"""
+    container: str | None = None
+    """image in which the commands run, by apptainer exec; null: none"""
+    warning: PositiveInt = 120
+    """seconds before the time limit at which a run is told to save a checkpoint"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not re.fullmatch(r"(\d+-)?\d{1,3}:\d{2}:\d{2}", self.time):
+            raise ConfigError("time", self.time, "[days-]hours:minutes:seconds, as in 01:30:00")
+        for key in ("partition", "account", "mpi", "container", "options"):
+            values = getattr(self, key)
+            for value in values if isinstance(values, list) else [values or ""]:
+                if "\n" in value:
+                    raise ConfigError(key, repr(value), "one line")
+
+
+def load_site(path: Path | None = None, overrides: dict[str, Any] | None = None) -> tuple[Site, Path | None]:
+    """The settings, and the file that they are from: `path`, else ./mpifl-site.yaml, else ~/.config/mpifl/site.yaml.
+
+    Without any of them these are the defaults. Raises ConfigError.
+    """
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    found = path or next((p for p in (Path(PROJECT_FILE), home / "mpifl" / "site.yaml") if p.exists()), None)
+    values = read.read_yaml(found, "site") if found else {}
+    try:
+        site: Site = Reader(Site, {**values, **(overrides or {})}, {}).read()
+    except ConfigError as error:
+        raise ConfigError(f"site.{error.key}", error.value, error.expected) from None
+    return site, found
