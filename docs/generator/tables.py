@@ -20,6 +20,7 @@ from mpifl.problems import ProblemConfig
 from mpifl.storage import tables as storage
 from mpifl.storage.checkpoint import SCALARS, ServerSnapshot, UpdateSnapshot
 from mpifl.studies.study import StudyOptions
+from mpifl.submit.site import Site
 
 Row = tuple[str, str, str, str]
 SECTIONS = {"clock": Clock, "stop": Stop, "evaluate": Evaluate, "checkpoint": Checkpoint}
@@ -51,6 +52,11 @@ def study() -> str:
 def _study_rows() -> Iterator[Row]:
     yield "name", "text", "required", meanings(StudyOptions)["name"]
     yield from _rows(StudyOptions)
+
+
+def site() -> str:
+    """The settings of a computing centre."""
+    return _table(_rows(Site))
 
 
 def data_sets() -> str:

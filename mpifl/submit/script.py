@@ -70,7 +70,9 @@ def _python(site: Site) -> str:
 def _launch(site: Site) -> str:
     if site.launcher == "srun":
         return shlex.join(["srun", *([f"--mpi={site.mpi}"] if site.mpi else [])])
-    return f"mpirun --map-by ppr:{site.ranks_per_node}:node --bind-to none"
+    own = Path(sys.executable).with_name("mpirun")  # of the wheel, in this environment
+    mpirun = str(own) if own.exists() and not site.container else "mpirun"
+    return shlex.join([mpirun, "--map-by", f"ppr:{site.ranks_per_node}:node", "--bind-to", "none"])
 
 
 def _filled(site: Site, template: str, **values: str) -> str:

@@ -27,7 +27,7 @@ class Site(Config):
     account: str | None = None
     """account or project that is charged; null: the default one"""
     time: str = "01:00:00"
-    """time limit of a task, [days-]hours:minutes:seconds"""
+    """time limit of a task: [days-]hours:minutes:seconds, or seconds"""
     nodes: PositiveInt = 1
     """nodes of a job's run; a task of a study has one"""
     ranks_per_node: PositiveInt = 8
@@ -67,9 +67,11 @@ def load_site(path: Path | None = None, overrides: dict[str, Any] | None = None)
     """
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     found = path or next((p for p in (Path(PROJECT_FILE), home / "mpifl" / "site.yaml") if p.exists()), None)
-    values = read.read_yaml(found, "site") if found else {}
+    values = {**(read.read_yaml(found, "site") if found else {}), **(overrides or {})}
+    if isinstance(seconds := values.get("time"), int) and not isinstance(seconds, bool):  # YAML reads 2:30:00 as 9000
+        values["time"] = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     try:
-        site: Site = Reader(Site, {**values, **(overrides or {})}, {}).read()
+        site: Site = Reader(Site, values, {}).read()
     except ConfigError as error:
         raise ConfigError(f"site.{error.key}", error.value, error.expected) from None
     return site, found

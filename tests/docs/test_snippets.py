@@ -17,6 +17,7 @@ import yaml
 from mpifl.cli import COMMANDS
 from mpifl.config import read
 from mpifl.studies.study import load_study
+from mpifl.submit.site import load_site
 from tests.docs.pages import PAGES, ROOT, Block, blocks, name
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -176,6 +177,10 @@ BASE: dict[str, Any] = {
 def test_yaml_is_a_job_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
     """A whole job or study is valid as it stands; sections are valid in place of those of a plain job."""
     values = yaml.safe_load(block.text)
+    if block.argument == "mpifl-site.yaml":
+        (tmp_path / block.argument).write_text(block.text)
+        assert load_site(tmp_path / block.argument)[0].account == "physics"
+        return
     if "axes" in values:
         (tmp_path / values["job"]).write_text(yaml.safe_dump(BASE))
         (tmp_path / "study.yaml").write_text(block.text)

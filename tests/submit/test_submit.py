@@ -1,0 +1,154 @@
+"""The batch scripts of studies and jobs: what they contain, and how they are handed to the batch system."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mpifl.cli import main
+from mpifl.errors import ConfigError
+from mpifl.submit.site import Site, load_site
+from tests.studies.conftest import BASE, write
+
+__all__ = ["write"]
+Write = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings of the machine that the tests run on."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+
+def dry(capsys: pytest.CaptureFixture[str], *words: object) -> list[str]:
+    """The lines of the script that --dry-run prints; bash finds no mistake in it."""
+    assert main(["submit", *map(str, words), "--dry-run"]) == 0
+    script = capsys.readouterr().out
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    return script.splitlines()
+
+
+def test_the_script_of_a_study(write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "mpifl-site.yaml").write_text(
+        "{partition: long, time: '02:30:00', at_once: 3, processes: 2, setup: [module load openmpi/5],"
+        " options: [--mem-per-cpu=1G], warning: 300}"
+    )
+    lines = dry(capsys, write(), "--account", "physics", "trials=3")
+    assert lines[0] == "#!/bin/bash"
+    for option in ("--array=0-11%3", "--time=02:30:00", "--partition=long", "--account=physics", "--mem-per-cpu=1G",
+                   "--cpus-per-task=2", "--signal=B:USR1@300", "--requeue",
+                   f"--output={tmp_path}/out/small/logs/%A-%a.log"):  # fmt: skip
+        assert f"#SBATCH {option}" in lines  # 8 combinations, 3 trials: 24 runs, 2 at a time
+    assert "module load openmpi/5" in lines
+    (command,) = (line for line in lines if " -m mpifl sweep " in line)
+    assert f"{tmp_path}/study.yaml trials=3 output={tmp_path}/out/small --processes 2 --part" in command
+    assert command.endswith('"$SLURM_ARRAY_TASK_ID/12" &')
+    assert not (tmp_path / "out").exists()
+    assert "#SBATCH --array=0-4%3" in dry(capsys, tmp_path / "study.yaml", "--tasks", "5")
+    assert "#SBATCH --array=0-15%3" in dry(capsys, tmp_path / "study.yaml", "--tasks", "500")  # as many as runs
+
+
+def test_the_script_of_a_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(BASE)
+    (tmp_path / "site.yaml").write_text("{nodes: 2, ranks_per_node: 4, launcher: srun, mpi: pmix}")
+    lines = dry(capsys, "job.yaml", "seed=3", "--site", "site.yaml", "--time", "0:10:00")
+    for option in ("--nodes=2", "--ntasks-per-node=4", "--time=0:10:00", f"--output={tmp_path}/results/%x-%j.log"):
+        assert f"#SBATCH {option}" in lines
+    text = "\n".join(lines)
+    assert f"-m mpifl run {tmp_path}/job.yaml seed=3 output={tmp_path}/results/base.h5)" in text
+    assert f"-m mpifl resume {tmp_path}/results/base.h5 --trust)" in text
+    assert 'srun --mpi=pmix "${command[@]}" &' in lines
+    (tmp_path / "site.yaml").write_text("{container: /images/mpifl.sif}")
+    text = "\n".join(dry(capsys, "job.yaml", "--site", "site.yaml"))
+    assert "command=(apptainer exec /images/mpifl.sif python -m mpifl run " in text
+
+
+def test_a_script_is_submitted(
+    write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By sbatch, which reads it from its standard input; the folder of the logs is there before."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    sbatch = tools / "sbatch"
+    sbatch.write_text(f"#!/bin/sh\ncat > {tmp_path}/received\nls -d {tmp_path}/out/small/logs\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    script = dry(capsys, write())
+    assert main(["submit", str(tmp_path / "study.yaml")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/out/small/logs\n"
+    assert (tmp_path / "received").read_text().splitlines() == script
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: long' >&2\nexit 1\n")
+    assert main(["submit", str(tmp_path / "study.yaml")]) == 2
+    assert capsys.readouterr().err == "mpifl: submit=sbatch: sbatch: error: invalid partition specified: long\n"
+
+
+@pytest.mark.parametrize(
+    ("site", "says"),
+    [
+        ("partitoin: x", "site.partitoin=x: no such key; the nearest is partition"),
+        ("scheduler: loadleveler", "site.scheduler=loadleveler: slurm"),
+        ("time: [5]", "site.time=[5]: text"),
+        ("time: 90 min", "site.time=90 min: [days-]hours:minutes:seconds"),
+        ("nodes: 0", "site.nodes=0: an integer of at least 1"),
+        ("setup: module load x", "site.setup=module load x: a list"),
+        ('partition: "a\\nb"', "site.partition='a\\nb': one line"),
+        ("[a]", "site="),
+    ],
+)
+def test_wrong_settings(write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path, site: str, says: str) -> None:
+    (tmp_path / "mpifl-site.yaml").write_text(site)
+    assert main(["submit", str(write()), "--dry-run"]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1
+    assert says in err
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "submit='': a STUDY.yaml or JOB.yaml first"),
+        ("none.yaml", "none.yaml: no such file"),
+        ("{study}", "site.scheduler=slurm: a machine with sbatch; --dry-run prints the script"),
+        ("{study} --site none.yaml", "site=none.yaml: no such file"),
+        ("{study} --tasks 0", "argument --tasks: 0: an integer of at least 1"),
+        ("{study} trials=0", "trials=0: a number of trials"),
+        ("base.yaml stop.tiem=1", "stop.tiem=1: no such key"),
+    ],
+)
+def test_wrong_command_lines(
+    write: Write,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    says: str,
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["submit", *line.format(study=write()).split()]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1
+    assert says in err
+    assert not (tmp_path / "out").exists() and not (tmp_path / "results").exists()
+
+
+def test_where_settings_are_found(tmp_path: Path) -> None:
+    """The file that is named, else the project's, else the user's, else the defaults."""
+    assert load_site() == (Site(), None)
+    user = tmp_path / "config" / "mpifl" / "site.yaml"
+    user.parent.mkdir(parents=True)
+    user.write_text("account: user")
+    assert load_site() == (Site(account="user"), user)
+    (tmp_path / "mpifl-site.yaml").write_text("account: project")
+    assert load_site()[0] == Site(account="project")
+    (tmp_path / "other.yaml").write_text("account: other")
+    assert load_site(tmp_path / "other.yaml", {"time": "1:00:00"})[0] == Site(account="other", time="1:00:00")
+    for text in ("2:30:00", "9000", "'2:30:00'"):
+        (tmp_path / "other.yaml").write_text(f"time: {text}")
+        assert load_site(tmp_path / "other.yaml")[0].time == "2:30:00"
+    with pytest.raises(ConfigError, match=r"site\.account"):
+        load_site(None, {"account": 3.5})
