@@ -1,0 +1,88 @@
+"""Studies and jobs that `mpifl submit` hands to a real SLURM."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpifl import open_run
+from mpifl.config.yaml_io import dump
+from mpifl.studies.index import Index
+from mpifl.studies.study import Study, load_study
+from mpifl.studies.sweep import sweep
+from tests.slurm.test_slurm import ROOT, SLOW, ask, facts, finished, pytestmark, slurm, until
+from tests.studies.conftest import BASE, STUDY
+from tests.studies.test_sweep import contents
+
+__all__ = ["pytestmark", "slurm"]
+OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+
+
+def mpifl_submit(slurm: dict[str, str], tmp_path: Path, *words: object) -> str:
+    """Submits in tmp_path; the number of the job."""
+    path = f"{ROOT}:{slurm['PYTHONPATH']}"
+    command = [sys.executable, "-m", "mpifl", "submit", *map(str, words)]
+    env = {**slurm, "PYTHONPATH": path, "SLOW": "0.02", "XDG_CONFIG_HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    (number,) = re.findall(r"Submitted batch job (\d+)", done.stdout)
+    return str(number)
+
+
+def states(slurm: dict[str, str], job: str) -> dict[str, str]:
+    """The state of each task of an array."""
+    text = ask(slurm, "scontrol", "show", "job", job)
+    return dict(re.findall(r"ArrayTaskId=(\d+) .*?JobState=(\S+)", text, re.S))
+
+
+def array_ended(slurm: dict[str, str], job: str, tasks: int) -> bool:
+    found = states(slurm, job)
+    return len(found) == tasks and all(state in OVER for state in found.values())
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    """Eight runs that take a few seconds each on the cluster, and take checkpoints."""
+    (tmp_path / "own_slow.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = STUDY.replace("algorithm: {name: area,", 'algorithm: {name: "own_slow:Slow",').replace(
+        "trials: 2", "trials: 1"
+    )
+    (tmp_path / "base.yaml").write_text(BASE)
+    (tmp_path / "study.yaml").write_text(text + dump({"set": {"stop.time": 2, "checkpoint.updates": 10}}))
+    return load_study(tmp_path / "study.yaml", [f"output={tmp_path}/results/small"])
+
+
+def test_a_study_as_an_array(slurm: dict[str, str], study: Study, tmp_path: Path) -> None:
+    """One task is requeued by the warning ahead of its time limit, one is cancelled; submitted again, the rest runs."""
+    job = mpifl_submit(slurm, tmp_path, "study.yaml", "--tasks", 2, "--time", "0:05:00")
+    until(lambda: Index(study).counts()["completed"] >= 1, "completed run")
+    ask(slurm, "scancel", "--batch", "--signal=USR1", f"{job}_0")
+    until(lambda: "Requeue=1 Restarts=1" in ask(slurm, "scontrol", "show", "job", f"{job}_0"), "requeue of task 0")
+    ask(slurm, "scancel", f"{job}_1")
+    until(lambda: array_ended(slurm, job, 2), "end of the array")
+    assert states(slurm, job)["0"] == "COMPLETED", [path.read_text() for path in study.folder.glob("logs/*")]
+    assert {run.status for run in map(open_run, study.folder.glob("*.h5"))} <= {"completed", "interrupted", "running"}
+    completed = {run.path: run.path.stat().st_mtime_ns for run in study.runs[::2]}
+    assert all(open_run(path).status == "completed" for path in completed)  # those of task 0
+    again = mpifl_submit(slurm, tmp_path, "study.yaml", "--tasks", 2)
+    until(lambda: array_ended(slurm, again, 2), "end of the second array")
+    assert Index(study).counts() == {"completed": 8}
+    assert {path: path.stat().st_mtime_ns for path in completed} == completed
+    alone = load_study(tmp_path / "study.yaml", [f"output={tmp_path}/alone"])
+    sweep(alone, 1)
+    assert contents(study.folder) == contents(tmp_path / "alone")
+
+
+def test_a_job_on_two_nodes(slurm: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(BASE)
+    (tmp_path / "mpifl-site.yaml").write_text("{nodes: 2, ranks_per_node: 3, time: 0:05:00}")
+    job = mpifl_submit(slurm, tmp_path, "base.yaml", "seed=4")
+    assert finished(slurm, job) == ("COMPLETED", "0:0"), [path.read_text() for path in tmp_path.glob("results/*.log")]
+    assert facts(slurm, job)["Restarts"] == "0"
+    with open_run(tmp_path / "results" / "base.h5") as run:
+        assert (run.status, run.attrs["ranks"], run.attrs["seed"]) == ("completed", 6, 4)
