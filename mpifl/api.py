@@ -211,12 +211,14 @@ def replay_task(
 ) -> Task:
     """The task that replays a run file. Raises ConfigError if that is impossible, or a key but the output changes."""
     from mpifl.config import read
+    from mpifl.config.trust import check_sizes
     from mpifl.storage import open_run
 
     recorded = open_run(path)
+    check_sizes(recorded.config, path, len(recorded.clients), recorded.rows("model", "x", 0, None).size)
     facts = json.loads(recorded.attrs.get("compute", "[{}]"))  # of each rank; the last one has clients
     output = path.with_name(f"{path.stem}-replay.h5")
-    threads = facts[-1].get("threads")
+    threads = facts[-1].get("threads") if facts else None
     return Task(read.replayed(recorded.config, output, overrides, keys, threads, path, trust), recorded)
 
 

@@ -17,6 +17,7 @@ from mpifl.errors import ConfigError
 
 log = logging.getLogger("mpifl")
 CODE_KEYS = {"name", "entry", *FAMILIES}  # keys whose value may be "package.module:Class" or ":function"
+SIZES = {"model": (), "data": ("dim",)}  # sections of a problem, and their options that are sizes; (): all but seed
 
 
 def outside_code(config: Mapping[str, Any]) -> dict[str, str]:
@@ -102,3 +103,26 @@ def _find(name: str, path: Any) -> Any:
         if spec is not None:
             return spec
     return None
+
+
+def check_sizes(config: Mapping[str, Any], path: Path, clients: int, parameters: int) -> None:
+    """Raises ConfigError where the problem of a run file is larger than the run that it holds.
+
+    clients, parameters  of the recorded run; a configuration that claims more could take all memory
+    """
+    problem = config.get("problem")
+    if not isinstance(problem, Mapping):
+        return
+    given = problem.get("clients")
+    if isinstance(given, int) and given != clients:
+        raise ConfigError("run file", path, f"one whose problem.clients is that of its run, {clients}; it is {given}")
+    for section, names in SIZES.items():
+        options = problem.get(section)
+        if not isinstance(options, Mapping) or ":" in str(options.get("name")):
+            continue
+        for key, value in options.items():
+            sizes = value if isinstance(value, list) and key == "hidden" else [value]
+            too_large = [size for size in sizes if isinstance(size, int) and size > parameters]
+            if too_large and key != "seed" and (not names or key in names):
+                text = f"one whose problem.{section}.{key} is at most its {parameters} parameters; it is {too_large[0]}"
+                raise ConfigError("run file", path, text)

@@ -14,7 +14,7 @@ from typing import Any
 from mpifl.client.checkpoint import ResumePayload
 from mpifl.config.job import Job
 from mpifl.config.read import job_from_dict, parse_override
-from mpifl.config.trust import check_trusted, split_overrides
+from mpifl.config.trust import check_sizes, check_trusted, split_overrides
 from mpifl.errors import ConfigError
 from mpifl.server.clients import LIVE
 from mpifl.storage import Run, open_run
@@ -81,6 +81,8 @@ def find_resume_point(path: Path, overrides: Sequence[str] = (), trust: bool = F
     for key, value in others:
         raise ConfigError(key, value, "a run is resumed as it was; only the code that it names can be given")
     check_trusted(config, path, "resume", named, trust)
+    sizes = [array.size for array in snapshot.algorithm.values()]
+    check_sizes(config, path, len(snapshot.client_rank), max(sizes, default=0))
     job = replace(job_from_dict(config), output=str(path))
     for clause in passed:
         log.warning("%s: resuming from checkpoint %d", clause, checkpoint.number)

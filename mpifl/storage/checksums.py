@@ -125,9 +125,12 @@ def check(file: h5py.File, count: int, closed: bool) -> Coverage:
     closed: whether the file was closed, so that every row must have a checksum
     """
     blocks: dict[str, list[ChecksumRow]] = {name: [] for name in TABLES}
-    values = []
+    values, seen = [], set[str]()
     for row in _stored(file, count):
         if row.object not in blocks:
+            if row.object in seen:
+                return Coverage(dict.fromkeys(TABLES, 0), blocks, f"checksums: two of {row.object!r}")
+            seen.add(row.object)
             values.append(row)
         elif not set(file[row.object]) - set(TABLES[row.object].columns):  # else it has columns of a newer version
             blocks[row.object].append(row)

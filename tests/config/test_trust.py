@@ -174,3 +174,23 @@ def test_J_where_a_module_lies_is_found_without_importing_it(tmp_path: Path, mon
     assert module_location("hostile_package.missing") == module_location("") == "nowhere"
     assert module_location("hostile_package..inner") == module_location("a b") == "nowhere"
     assert re.search("built-in", module_location("sys"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"clients": 10**9}, "problem.clients is that of its run, 2; it is 1000000000"),
+        ({"model": {"name": "quadratic", "dim": 10**9}}, "problem.model.dim is at most its 2 parameters"),
+        ({"model": {"name": "mlp", "hidden": [3, 10**9]}}, "problem.model.hidden is at most its 2 parameters"),
+        ({"data": {"name": "fedpd-synthetic", "dim": 10**9}}, "problem.data.dim is at most its 2 parameters"),
+    ],
+)
+def test_M_a_configuration_larger_than_its_run(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    path = tmp_path / "run.h5"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            provenance, "to_yaml", lambda job: yaml.safe_dump({**BENIGN, "problem": {**BENIGN["problem"], **change}})
+        )
+        mpifl.run(BENIGN, output=str(path)).close()
+    with pytest.raises(ConfigError, match=says):
+        mpifl.replay(path)
