@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mpifl.algorithms.base import Update
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One step of the server."""
 
     kind: str  # update | refused | aggregate | evaluate | checkpoint | idle, and in a replay: lost
