@@ -125,7 +125,7 @@ WRONG = [
     ("problem.model.init={name: constant, val: 1}", "problem.model.init.val=1", "nearest is problem.model.init.value"),
     ("problem.model.init=constnt", "problem.model.init.name=constnt", "did you mean constant?"),
     ("clock.mode=fast", "clock.mode=fast", "one of real, virtual"),
-    ("clock.delay.rate=0", "clock.delay.rate=0", "above 0"),
+    ("clock.delay.rate=0", "clock.delay.rate=0", "a number from 1e-09 to 1000000000"),
     ("clock.delay={name: fixed, seconds: [1, x]}", "clock.delay.seconds[1]=x", "a number"),
     ("clock.delay=sped", "clock.delay.name=sped", "did you mean speed?"),
     ("clock.delay={name: speed, compute: 0}", "clock.delay.compute=0", "above 0"),
@@ -134,7 +134,7 @@ WRONG = [
     (
         "clock.delay={name: speed, compute: fast}",
         "clock.delay.compute=fast",
-        "a number above 0 or a list of numbers above 0",
+        "a number above 0 and up to 1000000000, or a list of numbers above 0",
     ),
     ("clock.delay={name: speed, compute: .inf}", "clock.delay.compute=inf", "a number"),
     ("clock.delay={name: speed, exchange: -1}", "clock.delay.exchange=-1", "above 0"),

@@ -28,7 +28,7 @@ def write(folder: Path, users: Users, name: str = "all_data_0.json") -> Path:
 
 
 def writer(k: int, rows: int) -> dict[str, list[Any]]:
-    """As data_to_json.py writes one: pixels/255, and labels to 61."""
+    """A writer as data_to_json.py writes one: pixels/255, and labels up to 61."""
     generator = np.random.default_rng(k)
     pixels = generator.integers(0, 256, (rows, 784))
     return {"x": (pixels / 255).tolist(), "y": generator.integers(0, 62, rows).tolist()}
@@ -55,7 +55,7 @@ def test_rows(tmp_path: Path) -> None:
 
 
 def test_chosen_writers(tmp_path: Path) -> None:
-    """Writer k has k training rows and one for testing; test rows of a writer without training rows stay."""
+    """Writer k has k training rows and one test row; test rows of a writer without training rows stay."""
     writers = {f"w{k}": writer(k, k) for k in range(1, 9)}
     write(tmp_path / "train", writers)
     write(tmp_path / "test", {**{w: writer(100 + int(w[1]), 1) for w in writers}, "other": writer(99, 1)})
@@ -122,7 +122,7 @@ def test_shape_of_idx_images(image_root: Callable[..., Path], name: str) -> None
 
 
 def test_shape_of_digits() -> None:
-    """scikit-learn's own images, 8 x 8, are the rows in that shape."""
+    """The rows in that shape are scikit-learn's own 8 x 8 images."""
     from sklearn.datasets import load_digits
 
     rows = DATA["digits"]().read(Path(), False, None)

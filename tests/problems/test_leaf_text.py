@@ -38,7 +38,8 @@ def write(folder: Path, users: Users, name: str = "a.json") -> Path:
 
 
 def tweet(user: str, text: str) -> list[str]:
-    """As data_to_json.py writes it: id, date, query, user, text, and which file of the original it came from."""
+    """A tweet as data_to_json.py writes it: id, date, query, user, text, and the file of the original that it came
+    from."""
     return ["1467810369", "Mon Apr 06 22:19:45 PDT 2009", "NO_QUERY", user, text, "training"]
 
 
@@ -146,7 +147,7 @@ def test_other_characters_are_spaces(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["sent140", "leaf-shakespeare"])
 def test_chosen_users(tmp_path: Path, name: str, cache: Path) -> None:
-    """User k has k training rows and one for testing, `x` none to train on; tokens are made once for all choices."""
+    """User k has k training rows and one test row, `x` no training rows; tokens are made once for all choices."""
     names = [f"u{k}" for k in range(1, 13)]
     train = {}
     for k, user in enumerate(names, 1):

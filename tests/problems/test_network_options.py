@@ -1,4 +1,4 @@
-"""Options of the torch networks, and rows that do not fit: what is refused, and how it is said."""
+"""Options of the torch networks, and rows that do not fit: what is refused, and with which words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The torch networks: scores against NumPy and torchvision, and what norms look at."""
+"""The torch networks: scores against NumPy and torchvision, and what norms average over."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_two_classes_are_one_logit() -> None:
 
 @pytest.mark.parametrize("model", TEXT, ids=shown)
 def test_lstm_under_autocast(model: Any) -> None:
-    """Its dense layers alone are in bfloat16, whose numbers have 8 bits; gradients are float32."""
+    """Only its dense layers are in bfloat16, whose numbers have 8 bits; gradients are float32."""
     module, x = built(model, (6,), 2, 11).float(), words(11, 6)
     with torch.autocast("cpu", torch.bfloat16):
         scores = module(x)

@@ -156,7 +156,7 @@ def test_damaged_file(tmp_path: Path, kind: str) -> None:
 
 
 def test_npz_that_claims_more_than_there_is(tmp_path: Path) -> None:
-    """An array of 24 TiB by its header, and a compression that nobody knows."""
+    """An array of 24 TiB according to its header, and an unknown compression."""
     write(tmp_path / "a.npz", x=np.ones((6, 3)), y=np.arange(6))
     whole = (tmp_path / "a.npz").read_bytes()
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:

@@ -1,4 +1,4 @@
-"""Clients' own test rows: held out of their training rows, or brought by the data; and accuracies on them."""
+"""Clients' own test rows, held out of their training rows or brought by the data, and accuracies on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ UNEVEN = Dirichlet(alpha=0.3, min_samples=3)
 
 
 def folder(path: Path, train: list[int], test: list[int | None]) -> Path:
-    """One file a client with so many rows to train and to test on; None: no test arrays. Every row is different."""
+    """One file for each client with these numbers of training and test rows; None: no test arrays.
+
+    Every row is different.
+    """
     rng = np.random.default_rng(0)
     path.mkdir()
     for i, (s, t) in enumerate(zip(train, test, strict=True)):
@@ -44,7 +47,7 @@ def own(problem: Problem, i: int) -> list[np.ndarray]:
 # -- held out ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fraction", [0.1, 0.25, 0.5, 0.99])
 def test_so_many_are_held_out(fraction: float) -> None:
-    """int(fraction * s_i) of each client's rows; what is left to train on is s_i in all that follows."""
+    """int(fraction * s_i) of each client's rows; from then on s_i counts what is left to train on."""
     whole = load(ProblemConfig(clients=8, partition=UNEVEN))
     split = load(ProblemConfig(clients=8, partition=UNEVEN, test_split=fraction))
     held = [int(fraction * s) for s in whole.samples.tolist()]
@@ -73,7 +76,7 @@ def test_both_dtypes_hold_out_the_same_rows() -> None:
 
 
 def test_rows_are_held_out_at_random() -> None:
-    """Of each class about the same share: rows that lie sorted by class are not cut off at the end."""
+    """About the same share of each class: rows sorted by class are not cut off at the end."""
     problem = load(ProblemConfig(clients=2, test_split=0.5))
     for i in range(2):
         shares = np.bincount(own(problem, i)[1], minlength=10) / len(own(problem, i)[1])
@@ -90,7 +93,7 @@ def test_the_runs_seed_does_not_change_the_split() -> None:
 
 
 def test_clients_with_too_few_rows_have_none(tmp_path: Path) -> None:
-    """int(0.3 * 3) = 0 rows; the others' counts and accuracies are theirs all the same."""
+    """int(0.3 * 3) = 0 rows; the counts and accuracies of the others are unaffected."""
     path = folder(tmp_path / "data", [3, 10, 1, 7], [None] * 4)
     config = ProblemConfig(data=Folder(path=str(path)), test_split=0.3)
     problem = load(config)
@@ -114,7 +117,7 @@ def test_where_nobody_has_enough(tmp_path: Path) -> None:
 
 
 def test_which_rows_the_global_model_is_tested_on() -> None:
-    """The data's own test rows where there are any, as without a split; else all that is held out, together."""
+    """The data's own test rows if there are any, as without a split; else all held-out rows together."""
     plain, split = load(ProblemConfig(clients=4)), load(ProblemConfig(clients=4, test_split=0.2))
     x = plain.initial(1)
     for name in ("test_loss", "test_accuracy"):
@@ -139,7 +142,7 @@ def test_wrong_fractions(value: float) -> None:
 # -- brought by the data -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("data", [Synthetic(alpha=1, beta=1), SyntheticIid()])
 def test_synthetic_devices_bring_a_tenth(data: Any) -> None:
-    """n_k - floor(0.9 n_k) rows each, which follow in the order of the devices."""
+    """n_k - floor(0.9 n_k) rows each, in the order of the devices."""
     problem = load(ProblemConfig(data=data, clients=6, dtype="float64"))
     rows = data.read(None, False, 6)
     counts = [len(own(problem, k)[1]) for k in range(6)]
@@ -152,7 +155,7 @@ def test_synthetic_devices_bring_a_tenth(data: Any) -> None:
 
 
 def test_a_folders_clients(tmp_path: Path) -> None:
-    """Test rows belong to the file that they stand in, whichever files have some."""
+    """Test rows belong to the client of their file, whichever files have some."""
     path = folder(tmp_path / "data", [4, 5, 6, 7], [None, 2, 0, 3])
     problem = load(ProblemConfig(data=Folder(path=str(path)), dtype="float64"))
     assert [len(problem.shard(i)) for i in range(4)] == [2, 4, 2, 4]
@@ -163,7 +166,7 @@ def test_a_folders_clients(tmp_path: Path) -> None:
 
 
 def test_leaf_users_by_name(tmp_path: Path) -> None:
-    """In whatever order the files have them; a user that trains on nothing is tested on by the global model alone."""
+    """Whatever the order in the files; only the global model is tested on a user without training rows."""
     leaf(tmp_path / "train", {u: {"x": [[k, 1]], "y": [0]} for k, u in enumerate("abc")})
     test = {"s": ([7], [0]), "c": ([20, 21], [1, 0]), "t": ([8], [1]), "a": ([10], [1])}
     leaf(tmp_path / "test", {u: {"x": [[k, 1] for k in x], "y": y} for u, (x, y) in test.items()})
@@ -178,7 +181,7 @@ def test_leaf_users_by_name(tmp_path: Path) -> None:
 
 
 def test_rows_dealt_anew_leave_no_test_rows_to_a_client(tmp_path: Path) -> None:
-    """Where another partition than the data's own deals the training rows, the clients are others as well."""
+    """With another partition than the data's own, the clients are not the data's either."""
     path = folder(tmp_path / "data", [4, 5, 6, 7], [2, 2, 2, 2])
     data = Folder(path=str(path))
     for clients in (2, 4, 9):

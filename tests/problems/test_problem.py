@@ -1,4 +1,4 @@
-"""The problem section, and what every problem promises: shards, workers, determinism, evaluation beside other work."""
+"""The problem section, and what holds for every problem: shards, determinism, evaluation beside other work."""
 
 from __future__ import annotations
 

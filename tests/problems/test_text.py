@@ -1,4 +1,4 @@
-"""Shakespeare by role: windows of text, good and damaged files; the real file where it is there."""
+"""Shakespeare by role: windows of text, good and damaged files; the real file where it exists."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read(file: Path, **options: Any) -> Rows:
 
 
 def written(rows: Rows, half: str = "x") -> list[str]:
-    """What each row's window says."""
+    """The text of each row's window."""
     assert rows.tokens is not None
     tokens = np.load(rows.tokens.file, mmap_mode="r")
     assert tokens.dtype == np.uint8 and tokens.ndim == 1
@@ -105,7 +105,8 @@ def test_other_characters_are_spaces_and_lines_of_a_role_one_text(tmp_path: Path
 
 
 def test_drawn_roles(tmp_path: Path) -> None:
-    """So many of those with enough text, in the file's order; another seed draws others; the tokens are all roles'."""
+    """This number of the roles with enough text, in the order of the file; another seed draws others; the tokens are
+    those of all roles."""
     roles = [("p", str(k), LETTERS[30 + k] * (10 if k % 3 else 5)) for k in range(30)]
     file = write(tmp_path / "roles.jsonl", roles)
     options = {"window": 2, "test": 0, "min_characters": 6}

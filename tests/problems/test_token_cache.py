@@ -1,4 +1,4 @@
-"""The cache of tokenised text: where it is, when it is made again, and what happens when several make it."""
+"""The cache of tokenised text: where it is, when it is rebuilt, and what happens when several processes build it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def made() -> list[str]:
-    """Grows by one with each building."""
+    """Grows by one with each build."""
     return []
 
 
 @pytest.fixture
 def make(tmp_path: Path, made: list[str]) -> Make:
-    """The folder of ARRAYS, from a source file that says `content`."""
+    """Returns the folder of ARRAYS, from a source file with the text `content`."""
 
     def build() -> Arrays:
         made.append("once")
@@ -107,7 +107,8 @@ def test_damaged_is_made_again(make: Make, made: list[str], kind: str) -> None:
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_several_at_once(tmp_path: Path, cache: Path, damaged: bool) -> None:
-    """Six that all find nothing whole, build at the same time and then put it there: all end well, with one folder."""
+    """Six processes find nothing complete, build at the same time and store the result: all succeed, with one
+    folder."""
     source, together = tmp_path / "source", threading.Barrier(6)
     source.write_text("x")
 

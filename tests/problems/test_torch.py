@@ -45,7 +45,7 @@ def run(tmp_path: Path, name: str = "run", **options: Any) -> Run:
 def client(
     module: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int | None = 8, **options: Any
 ) -> TorchObjective:
-    """One client on rows x, y."""
+    """One client with rows x, y."""
     l2 = options.pop("l2", 0.0)
     settings = Torch(**options)
     problem = ProblemConfig(model=problems.MODELS["torch-mlp"](), clients=1, batch_size=batch, l2=l2, torch=settings)
@@ -297,7 +297,7 @@ def problem_of(one: TorchObjective) -> ProblemConfig:
 
 
 def test_what_a_module_draws_belongs_to_client_and_round() -> None:
-    """Dropout: the same masks whatever was computed before."""
+    """Dropout has the same masks whatever was computed before."""
     x, y = rows()
     one = client(small(nn.Dropout(0.5)), x, y)
     start = one.shared.flat.values().numpy()
@@ -316,7 +316,7 @@ def test_what_a_module_draws_belongs_to_client_and_round() -> None:
 
 
 def test_full_gradients_draw_by_client_and_round_too() -> None:
-    """Dropout under gradients of all rows: whatever another client of the rank has drawn before."""
+    """Dropout under gradients of all rows, whatever another client of the rank has drawn before."""
     x, y = rows()
     one = client(small(nn.Dropout(0.5)), x, y)
     start = one.shared.flat.values().numpy()
@@ -329,7 +329,7 @@ def test_full_gradients_draw_by_client_and_round_too() -> None:
 
 
 def test_measuring_draws_nothing() -> None:
-    """evaluate.gradient is that of what is measured, without dropout, and leaves the clients' draws alone."""
+    """evaluate.gradient is that of the evaluated loss, without dropout, and does not change the clients' draws."""
     x, y = rows()
     one = client(small(nn.Dropout(0.5)), x, y)
     plain = client(small(), x, y)
