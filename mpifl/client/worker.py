@@ -107,7 +107,7 @@ class Worker:
 
     def _check_update(self, i: int, update: Update) -> tuple[str, float]:
         """Checks an update; returns why it is invalid, or "", and its norm."""
-        if not isinstance(update.vectors, tuple | list):
+        if type(update.vectors) is not tuple and not isinstance(update.vectors, list):
             found = type(update.vectors).__name__
             return f"client {i} sends vectors={found}, not a tuple of vectors: Update((y,), steps)", nan
         try:

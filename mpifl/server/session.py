@@ -86,6 +86,7 @@ class Session:
             job.algorithm, self.server, self.clients, self.transport, self.schedule, self.writer, self.evaluator,
             job.seed, job.faults, self.checkpointer, [self._bar] if self._bar else [],
         )  # fmt: skip
+        self._reports = self.loop.failures.reports
         if self.resumed:
             self._resume(self.resumed.snapshot, self.resumed.passed)
 
@@ -144,7 +145,7 @@ class Session:
 
     def _report(self, what: str, error: RunFailed) -> None:
         """Logs an error at once: the shutdown of the other ranks may take long."""
-        self.loop.failures.reports.flush(now=True)
+        self._reports.flush(now=True)
         self._error = str(error)
         log.error("%s: %s", what, error)
 
@@ -171,7 +172,7 @@ class Session:
             if dropped:
                 self._record("dropped", f"{dropped} updates were under way at the end and not applied")
             complete = self._close(status, x)
-        self.loop.failures.reports.flush(now=True)
+        self._reports.flush(now=True)
         return complete
 
     def _record(self, kind: str, text: str) -> None:
@@ -259,6 +260,6 @@ class Session:
     def _stopped(self) -> bool:
         """Whether a target ends the run now. Raises RunFailed where rows could not be written."""
         self.writer.check()
-        if self.loop.failures.reports.waiting:
-            self.loop.failures.reports.flush()
+        if self._reports.waiting:
+            self._reports.flush()
         return self.evaluator.reached
