@@ -67,7 +67,7 @@ def test_a_client_raises(run: Start, failing: Any, tmp_path: Path, ranks: int, c
         assert lost.client.tolist() == [1]
         (text,) = lost.text
         assert text.startswith(says) and text.endswith("RuntimeError: the rule train broke")
-    again = run(3 if ranks == 4 else 0, "-m", "mpifl", "replay", "f.h5")
+    again = run(3 if ranks == 4 else 0, "-m", "mpifl", "replay", "f.h5", "--trust")
     assert again.code == 0, str(again)
     assert not differing(tmp_path / "f.h5", tmp_path / "f-replay.h5", but=("events",))
 
@@ -115,7 +115,7 @@ def test_an_update_is_refused(
         assert file.events.kind.tolist()[:1] == ["refused"] and file.events.client[0] == 1
         assert file.events.text[0].startswith(says)
         assert np.isfinite(file.model).all() and file.clients.updates[1] > 5
-    again = run(0, "-m", "mpifl", "replay", "f.h5")
+    again = run(0, "-m", "mpifl", "replay", "f.h5", "--trust")
     assert again.code == 0, str(again)
     assert not differing(tmp_path / "f.h5", tmp_path / "f-replay.h5", but=("events",))
 
