@@ -62,7 +62,8 @@ millisecond or less, aggregations by period and at random, up to every third upd
 stopped by SIGSTOP for up to 1.2 s. Clients write down each contact before they send its update. Each run must end with
 exit code 0, within a contact and the pause after its `stop.time`; at most one update may be consumed later; what each
 client has sent must be consumed in order, refused with an event, or be under way at the end and counted as dropped; no
-row may be earlier than one that it reflects; a replay must give all tables and the model, bit for bit.""",
+row may be earlier than one that it reflects; `mpifl verify` must find the file right; a replay must give all tables and
+the model, bit for bit.""",
     "soak": "Real clock, `lost: rehost`; client ranks are killed at a steady rate. Rank 0 is watched from outside.",
     "cost": "With and without, in turn; the median of the ratios of wall times (`benchmarks/faults_cost.py`).",
 }

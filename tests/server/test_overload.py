@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,6 +99,32 @@ def test_B_a_server_that_kept_up_says_nothing(tmp_path: Path, capsys: pytest.Cap
     assert main(["run", str(job(tmp_path, stop={"updates": 20}, evaluate={"every": 0.05}, clock=clock))]) == 0
     assert main(["show", str(tmp_path / "late.h5")]) == 0
     assert "overload" not in capsys.readouterr().out
+
+
+def test_B_times_go_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that a signal ends after 20 events, and that is resumed: its clock goes on from the checkpoint."""
+    receive = Area.receive
+
+    def interrupting(self: Area, server: State, i: int, update: Update, staleness: int) -> None:
+        receive(self, server, i, update, staleness)
+        if server.k >= 20:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    clock = {"mode": "real", "delay": {"name": "fixed", "seconds": 0.01}}
+    with monkeypatch.context() as patch:
+        patch.setattr(Area, "receive", interrupting)
+        assert main(["run", str(job(tmp_path, stop={"time": 0.6}, evaluate={"every": 1e-3}, clock=clock))]) == 143
+    path = tmp_path / "late.h5"
+    with open_run(path) as run:
+        first = run.updates.time.tolist()
+    assert main(["resume", str(path)]) == 0
+    with open_run(path) as run:
+        check_times(run)
+        assert len(run.updates) > len(first) >= 10 and run.updates.time.tolist()[: len(first)] == first
+        assert run.evaluations.time.iloc[-1] >= 0.6 and (run.updates.time > 0.6).sum() <= 1
+    assert main(["verify", str(path)]) == 0
+    assert main(["replay", str(path)]) == 0
+    assert not differing(path, tmp_path / "late-replay.h5", but=("events",))
 
 
 def test_B_a_virtual_run_is_never_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
