@@ -73,8 +73,7 @@ class RunWriter:
         self.path = Path(path)
         with new_file(self.path, overwrite) as file:
             create_datasets(file, attrs, clients, np.asarray(x0), layout)
-        with contextlib.suppress(OSError):  # a set that remains has the id of another run, so is never used
-            remove(folder_of(self.path))
+            remove(folder_of(self.path))  # a resume would take a set that remains if it found no run file
         self._begin(file)
 
     @classmethod

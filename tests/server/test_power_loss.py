@@ -70,6 +70,9 @@ def test_a_run_resumes_from_its_checkpoints_alone(
         assert {name: file.attrs[name] for name in facts} == facts and file.status == "completed"
     aside = path.with_name("whole.h5.damaged")
     assert (aside.read_bytes() if aside.exists() else None) == rest
+    if rest is None:  # a replay repeats the whole run from the rows
+        assert mpifl("replay", path, f"output={path.with_name('again.h5')}") == 0
+        assert not differing(whole, path.with_name("again.h5"), but=("events",))
 
 
 def test_an_earlier_damaged_file_is_kept_too(

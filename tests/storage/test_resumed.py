@@ -194,7 +194,7 @@ def test_the_old_file_stays_where_the_new_one_cannot_be_written(
 
 
 # -- checkpoints beside the file ---------------------------------------------------------------------------------------
-def test_checkpoints_of_another_run_stay_unless_overwritten(tmp_path: Path) -> None:
+def test_checkpoints_of_another_run_stay_unless_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, folder = tmp_path / "run.h5", tmp_path / "run.ckpt"
     save(folder, 3, size=10)
     with pytest.raises(ConfigError, match=r"^output=.*run\.ckpt holds checkpoints of another run \(overwrite=true"):
@@ -202,6 +202,11 @@ def test_checkpoints_of_another_run_stay_unless_overwritten(tmp_path: Path) -> N
     with pytest.raises(TypeError):
         writer(path, overwrite=True, attrs={"name": object()})
     assert os.listdir(tmp_path) == ["run.ckpt"] and len(os.listdir(folder)) == 3, "a run that did not begin"
+    with monkeypatch.context() as patch:
+        patch.setattr(writer_module, "remove", no_room)
+        with pytest.raises(ConfigError, match=r"^output=.*No space left"):
+            writer(path, overwrite=True)
+    assert os.listdir(tmp_path) == ["run.ckpt"]
     w = writer(path, overwrite=True)
     assert os.listdir(tmp_path) == ["run.h5"]
     save(folder, 1, size=10)
