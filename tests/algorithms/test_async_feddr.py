@@ -205,7 +205,7 @@ def test_why_other_replies_are_refused() -> None:
 
 
 def test_trigger_is_no_option() -> None:
-    with pytest.raises(ConfigError, match="no such key"):
+    with pytest.raises(ConfigError, match="async-feddr has no trigger"):
         job_from_dict({**JOB, "algorithm": {"name": "async-feddr", "trigger": {"every": 2}}})
 
 

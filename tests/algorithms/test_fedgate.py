@@ -155,7 +155,7 @@ def test_wrong_values(key: str, value: object) -> None:
 @pytest.mark.parametrize(("key", "value"), [("step_weights", "relative"), ("local_epochs", 2)])
 def test_unequal_steps_are_no_option(key: str, value: object) -> None:
     """Clients' own steps or numbers of steps would take sum delta_i away from 0."""
-    with pytest.raises(ConfigError, match=f"^algorithm.{key}={value}: no such key; "):
+    with pytest.raises(ConfigError, match=f"^algorithm.{key}={value}: no such key"):
         job_from_dict({**JOB, "algorithm": {"name": "fedgate", key: value}})
     with pytest.raises(TypeError):
         FedGate(**{key: value})  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from tests.mpi.cases import AREA, SMALL, job
 from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, write
 from tests.tiers import long
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.mpi, pytest.mark.damaged, pytest.mark.timeout(120)]
 IDX = "problem.data=mnist problem.model={name: logistic} problem.root="
 
 # the command, and what its line holds; {job} is a good job, {run} its results
@@ -32,8 +32,8 @@ WRONG = [
     ("run {job} stop.time=-1", "stop.time=-1.0"),
     ("run {job} evaluate={}", "either every (seconds) or updates (a count)"),
     ("run {job} checkpoint.every=0", "checkpoint.every=0.0"),
-    ("resume {job}", "run file="),
-    ("run {job} clock.delay.rate=-10", "clock.delay.rate=-10.0: a number above 0"),
+    ("resume {job}", "resume=good.yaml: a run file that can be read"),
+    ("run {job} clock.delay.rate=-10", "clock.delay.rate=-10.0: a number from 1e-09"),
     ("run {job} clock.delay.spread=-1", "clock.delay.spread=-1.0"),
     ("run {job} clock.delay={name: fixed, seconds: [1, 2]}", "clock.delay.seconds=2 values"),
     ("run {job} clock.delay={name: trace, path: none.csv}", "clock.delay.path=none.csv"),

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from math import inf, isnan, nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -179,7 +180,7 @@ def test_the_loop_by_itself() -> None:
     plan = LiveSchedule(VirtualClock(Fixed().contact_times(N, 0)), None, 0, stop_updates=9)
     people = Clients(np.ones(N, int))
     loop = ServerLoop(
-        algorithm, State.load(snapshot.algorithm), people, None, plan, Rows(), lambda *_: False, 0  # type: ignore[arg-type]
+        algorithm, State.load(snapshot.algorithm), people, SimpleNamespace(), plan, Rows(), lambda *_: False, 0  # type: ignore[arg-type]
     )  # fmt: skip
     saved = snapshot.loop
     states = ["live", "lost", "aside", "live", "live"]
