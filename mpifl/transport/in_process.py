@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from math import inf
 from typing import Any, Protocol
 
@@ -69,8 +70,12 @@ class InProcessTransport:
 
     def _next_batch(self, first: int | None = None) -> list[int]:
         """Clients that compute together: `first`, if given, and those with the oldest messages."""
-        order = [i for i in self._messages if i != first]
-        return ([] if first is None else [first]) + order[: self._trainer.batch_size - (first is not None)]
+        batch = [] if first is None else [first]
+        others = (i for i in self._messages if i != first)
+        return [
+            *batch,
+            *islice(others, self._trainer.batch_size - len(batch)),
+        ]  # no pass over all: there may be millions
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         if i in self._messages:
