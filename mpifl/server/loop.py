@@ -261,6 +261,7 @@ class ServerLoop:
         if len(self.clients.inactive) == self.clients.n:
             raise RunFailed(f"all clients are lost; the last, client {i}: {reason}")
         self.schedule.cancel(i)
+        self.transport.cancel(i)
         if self.cohort and in_flight:
             self.schedule.round_size -= 1
             if self.schedule.round_size:

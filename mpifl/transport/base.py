@@ -52,6 +52,9 @@ class ServerTransport(UpdateSource, Protocol):
     def has_arrived(self, i: int) -> bool:
         """Whether client i's update or error has arrived; never waits."""
 
+    def cancel(self, i: int) -> None:
+        """Takes back client i's message, if it is lost before it computed."""
+
     def abandon_client(self, i: int) -> None:
         """Stops waiting for client i; an update that still arrives is dropped."""
 

@@ -148,6 +148,12 @@ class InProcessTransport:
         failures, self._failures = self._failures, []
         return failures
 
+    def cancel(self, i: int) -> None:
+        self._messages.pop(i, None)
+        if self._ready.pop(i, None):
+            self._due = [entry for entry in self._due if entry[1] != i]
+            heapq.heapify(self._due)
+
     def abandon_client(self, i: int) -> None:
         """Nothing to do: a client of this process always answers."""
 

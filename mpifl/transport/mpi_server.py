@@ -293,6 +293,9 @@ class MPIServerTransport:
         self.poll()
         return i in self._ready or i in self._errors or (i, self.rank_of[i]) in self._announced
 
+    def cancel(self, i: int) -> None:
+        """Nothing to do: the message has left; what answers it is dropped at the end."""
+
     def abandon_client(self, i: int) -> None:
         rank, self.rank_of[i] = self.rank_of[i], 0  # of no rank: what it still sends is dropped
         self.unresponsive_ranks.add(rank)

@@ -99,6 +99,7 @@ def test_staged_vectors_arrive_whole(run: Start, tmp_path: Path) -> None:
             assert [fact["transfers"] for fact in facts] == ["host", kind, kind]
 
 
+@pytest.mark.long
 def test_staged_vectors_in_real_time(run: Start, tmp_path: Path) -> None:
     """Updates are held back by their delays, and messages arrive while other clients compute: the replay on host memory
     in one process has the same bits."""

@@ -9,7 +9,6 @@ import pytest
 
 from tests.mpi.conftest import MPIFL, Start, in_one_job, write
 from tests.mpi.files import differing
-from tests.tiers import parameters
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
@@ -119,7 +118,8 @@ def test_an_error_of_the_users_own_code_is_shown_with_its_place(run: Start, fold
     assert not list(folder.rglob("*.h5"))
 
 
-@pytest.mark.parametrize("case", parameters(["exits", "one exits"], ["one exits"]))
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["exits", "one exits"])
 def test_a_function_that_ends_the_program_ends_all_ranks(run: Start, folder: Path, case: str) -> None:
     done = run(3, *MPIFL, "run", "good.yaml", f"problem.options.case={case}")
     assert done.code == 3 and "SystemExit" in done.err and "mine.py" in done.err, str(done)

@@ -47,7 +47,7 @@ def running(path: Path, updates: int) -> bool:
         pytest.param("launcher", signal.SIGTERM, 4, REAL, marks=pytest.mark.smoke),
         ("launcher", signal.SIGTERM, 3, SLOW),
         long("launcher", signal.SIGINT, 3, REAL),
-        ("rank 0", signal.SIGTERM, 3, VIRTUAL),
+        long("rank 0", signal.SIGTERM, 3, VIRTUAL),
         long("rank 0", signal.SIGINT, 4, REAL),
         long("rank 0", signal.SIGTERM, 0, REAL),
         ("rank 0", signal.SIGINT, 0, REAL),

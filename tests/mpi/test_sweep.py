@@ -43,6 +43,7 @@ def test_whole_runs_side_by_side(run: Start, study: Path, tmp_path: Path) -> Non
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.long
 def test_wrong_input_and_failed_runs(run: Start, study: Path, tmp_path: Path) -> None:
     wrong = run(3, *MPIFL, "sweep", "study.yaml", "trials=0")
     assert wrong.code == 2

@@ -223,12 +223,12 @@ def test_resumed_with_a_lost_client(tmp_path: Path, kept: list[Path], policy: st
         (at,) = file.events.updates[file.events.kind == "lost"]
     assert 4 < at < 60
     for k in (0, at // 4 - 1, at // 4, len(kept) - 1):  # the middle two just before and after it
-        assert mpifl("resume", kept[k]) == 0
+        assert mpifl("resume", kept[k], "--trust") == 0
         assert not differing(whole, kept[k], but=("events",))
         with open_run(kept[k]) as file:
             assert file.clients.state.tolist() == ["live", "lost", *["live"] * 5]
             assert file.events.kind.tolist().count("lost") == 1
-    assert mpifl("replay", kept[0]) == 0
+    assert mpifl("replay", kept[0], "--trust") == 0
     assert not differing(whole, kept[0].with_name("whole-replay.h5"), but=("events",))
 
 
@@ -251,7 +251,7 @@ def test_a_run_that_failed_is_resumed(
             assert done.status == "failed" and "failed" in set(done.events.kind)
             count = len(done.updates)
         capsys.readouterr()
-        assert mpifl("resume", path) == 3
+        assert mpifl("resume", path, "--trust") == 3
         assert "client 1 was lost: raised on rank 0" in capsys.readouterr().err
     with open_run(path) as done:
         assert len(done.updates) == count and done.events.kind.tolist().count("resumed") == 1
@@ -270,5 +270,5 @@ def test_every_model_is_measured_again(tmp_path: Path) -> None:
         assert file.clients.state.tolist() == ["live", "lost", "live"]
         assert file.evaluations.updates.tolist() == list(range(31))
         assert file.evaluations.version.tolist() == [u // 3 if u < 10 else 3 + (u - 10) // 2 for u in range(31)]
-    assert mpifl("replay", path) == 0
+    assert mpifl("replay", path, "--trust") == 0
     assert not differing(path, path.with_name("few-replay.h5"))

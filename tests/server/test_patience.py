@@ -51,6 +51,8 @@ class SilentTransport(InProcessTransport):
     def has_arrived(self, i: int) -> bool:
         return i in self.when
 
+    def cancel(self, i: int) -> None: ...
+
     def abandon_client(self, i: int) -> None:
         assert i not in self.when
         self.abandoned.append(i)

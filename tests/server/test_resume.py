@@ -130,6 +130,7 @@ def test_every_kind_of_run(name: str, tmp_path: Path, kept: list[Path]) -> None:
             assert file.clients.updates.sum() == len(file.updates)
 
 
+@pytest.mark.long
 def test_every_checkpoint_of_a_run(tmp_path: Path, kept: list[Path]) -> None:
     case = {**CASES["area-deferred"], "checkpoint": {"updates": 1}, "stop": {"updates": 12}}
     whole = run(tmp_path, "whole", case)

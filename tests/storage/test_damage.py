@@ -299,6 +299,7 @@ def test_what_is_no_hdf5(folder: Path) -> None:
     assert read(folder).rows == {"updates": 20}
 
 
+@pytest.mark.long
 @settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_mutated_parts_with_right_checksums(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

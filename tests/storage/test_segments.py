@@ -143,6 +143,7 @@ def test_rows_of_every_checkpoint_come_back(tmp_path: Path) -> None:
     run.writer.close("completed")
 
 
+@pytest.mark.long
 def test_segments_stay_few_and_each_row_is_written_a_few_times(tmp_path: Path) -> None:
     """300 checkpoints of equal length: at most 3 segments of each power of 4, and a row is written once for each."""
     run = Run(tmp_path, each=500)
