@@ -222,7 +222,9 @@ def _sweep(args: argparse.Namespace) -> None:
     study = load_study(path, overrides)
     comm = communicator()
     if comm and args.processes:
-        raise ConfigError("--processes", args.processes, "nothing under mpirun: each rank but 0 runs one run at a time")
+        raise ConfigError(
+            "--processes", args.processes, "nothing under mpirun, where each rank but 0 computes one run at a time"
+        )
     if args.dry_run:
         _print(dry_run(study, comm.size - 1 if comm else args.processes))
     elif comm is None:
@@ -298,7 +300,7 @@ def _list(args: argparse.Namespace) -> None:
         return
     kind, *names = args.arguments
     if kind not in KINDS or len(names) > 1:
-        raise ConfigError("list", " ".join(args.arguments), f"one of {', '.join(KINDS)}, and perhaps one name")
+        raise ConfigError("list", " ".join(args.arguments), f"one of {', '.join(KINDS)}, and at most one name after it")
     _print(KINDS[kind].show(names[0] if names else None))
 
 
@@ -358,7 +360,10 @@ COMMANDS = {
                 "action": "store_true",
                 "help": "list the runs and estimate their time, without running them",
             },
-            "--part": {"metavar": "K/N", "help": "only each N-th run, from the K-th on: for N tasks of a batch system"},
+            "--part": {
+                "metavar": "K/N",
+                "help": "compute every N-th run from run K (0, 1, ...) on, as one of N batch tasks",
+            },
         },
     ),
     "submit": Command(
@@ -368,9 +373,9 @@ COMMANDS = {
         {
             "--dry-run": {"action": "store_true", "help": "print the batch script, and submit nothing"},
             "--site": {"metavar": "FILE", "type": Path, "help": "settings of the computing centre"},
-            "--tasks": {"metavar": "N", "type": _at_least_one, "help": "tasks that a study's runs are spread over"},
+            "--tasks": {"metavar": "N", "type": _at_least_one, "help": "number of tasks that share a study's runs"},
             "--time": {"metavar": "H:MM:SS", "help": "time limit of a task"},
-            "--partition": {"metavar": "NAME", "help": "partition"},
+            "--partition": {"metavar": "NAME", "help": "partition of the batch system"},
             "--account": {"metavar": "NAME", "help": "account that is charged"},
         },
     ),

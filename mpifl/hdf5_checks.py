@@ -1,7 +1,7 @@
 """Checks the structure of an HDF5 file from elsewhere before any of it is read.
 
-HDF5 follows links to other files, reads data that lie in other files, and loads filters as plugins: what it reads in
-place of the file's own content, only the file decides. Its sizes are claims as well.
+HDF5 follows links to other files, reads data that are stored in other files, and loads filters as plugins, wherever the
+file says so. The sizes that a file states may be false as well.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ BUILT_IN = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.F
 
 
 class Refused(ValueError):
-    """A file whose structure is not accepted, damaged or not."""
+    """The structure of a file is not accepted, whether by damage or by intent."""
 
 
 def check_heaps(file: BinaryIO) -> None:
-    """Raises Refused if a global heap, which has texts of attributes, is damaged: HDF5 reads some of these for ever.
+    """Raises Refused if a global heap, which holds strings of attributes, is damaged: HDF5 may read it for ever.
 
-    Looked for in the first and the last `HEAPS_WITHIN` bytes: mpifl writes them before all rows, or after them.
+    Searches the first and the last `HEAPS_WITHIN` bytes: mpifl writes heaps before all rows or after them.
     """
     size, left = file.seek(0, os.SEEK_END), MAX_TEXTS
     for start in {0, max(0, size - HEAPS_WITHIN) // 8 * 8}:
@@ -53,7 +53,7 @@ def _follow_heap(data: bytes, place: int, most: int) -> int:
         size = int.from_bytes(data[place + 8 : place + 16], "little")
         objects += 1
         if objects > most or not (index or size):
-            raise Refused("a heap of texts is damaged")
+            raise Refused("a global heap, which holds strings, is damaged")
         place += 16 + -(-size // 8) * 8 if index else size
     return objects
 
@@ -92,7 +92,7 @@ def _links(
     for name in sorted(group, key=lambda name: first.index(name) if name in first else len(first)):
         left[0] -= 1
         if left[0] < 0 or not depth:
-            raise Refused(f"it has more than {MAX_LINKS} links, or groups within groups more than {MAX_DEPTH} deep")
+            raise Refused(f"it has more than {MAX_LINKS} links, or groups nested more than {MAX_DEPTH} deep")
         place = f"{path}/{name}"
         try:
             link = group.get(name, getlink=True)
@@ -104,7 +104,7 @@ def _links(
 
 
 def check_dataset(dataset: h5py.Dataset, filters: Collection[int] = ()) -> None:
-    """Raises Refused unless the dataset's data lie in its own file, pass no filter but these, and have a fixed size."""
+    """Raises Refused unless the data are in the dataset's own file, pass no filter but these, and have a fixed size."""
     made = dataset.id.get_create_plist()
     if made.get_layout() == h5d.VIRTUAL or made.get_external_count():
         raise Refused(f"{dataset.name} has its data in another file")
@@ -130,7 +130,7 @@ def read_attribute(owner: h5py.HLObject, name: str) -> Any:
     held = owner.attrs.get_id(name)
     kind, size = held.dtype, prod(held.shape) if held.shape is not None else 0
     if (kind.hasobject and h5py.check_string_dtype(kind) is None) or kind.kind not in "biufSO":
-        raise Refused(f"attribute {name} is neither a number nor a text")
+        raise Refused(f"attribute {name} is neither a number nor a string")
     each = kind.itemsize
     if kind.hasobject and size > 1:  # each may be the one long text of the file
         each = os.fstat(owner.file.id.get_vfd_handle()).st_size

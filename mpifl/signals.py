@@ -1,4 +1,4 @@
-"""The signals that end a run: at the first the run saves what it can, a later one has its previous action, at once."""
+"""The signals that end a run: at the first one it saves what it can; a later one takes its previous action at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def exit_code(number: int) -> int:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal has ended the run, or what was done before it; `code` is the exit code, 130 or 143."""
+    """A signal has ended the run, or the work that precedes it; `code` is the exit code, 130 or 143."""
 
     def __init__(self, code: int, text: str = "") -> None:
         super().__init__(*([text] if text else []))
@@ -40,7 +40,7 @@ class SignalRecorder:
     """
 
     def __init__(self, process_ends: bool = False) -> None:
-        """process_ends: soon after the block; signals that belong to the first are then ignored until it has ended."""
+        """process_ends: whether the process ends after the block; until then signals close to the first are ignored."""
         self.numbers: list[int] = []  # the first signal, and that of another rank
         self.asked = inf  # time.monotonic of the first signal, of whichever rank
         self._process_ends = process_ends
@@ -67,7 +67,7 @@ class SignalRecorder:
             self.restore_handlers()
 
     def _ignore_until_the_end(self) -> None:
-        """Python's handlers end before the process does: in that time the system ignores the signals."""
+        """Ignores the signals by the system: Python removes its handlers before the process has ended."""
         if time.monotonic() <= self._first + SAME:
             for s in SIGNALS:
                 signal.signal(s, signal.SIG_IGN)

@@ -1,6 +1,6 @@
-"""What comes from a file or a peer: text is escaped before it is printed, sizes are checked before they are believed.
+"""Input from files and other ranks: escapes text before it is printed, checks sizes before memory is allocated.
 
-Raises ValueError, which says what is wrong; callers know which file it is.
+Functions raise ValueError with what is wrong; their callers add which file it is.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def check_size(size: int, stored: int, what: str) -> None:
 def check_memory(size: int, what: str) -> None:
     """Raises ValueError where `size` bytes are more than the memory that is available."""
     if size > SMALL and size > (free := available_memory()):
-        raise ValueError(f"{what} of {size} bytes, and {free} bytes of memory are available")
+        raise ValueError(f"{what} of {size} bytes, but only {free} bytes of memory are available")
 
 
 def regular_size(path: Path) -> int:
     """The size of a regular file. Raises OSError for anything else: a device has no end, a pipe blocks."""
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(None, "it is no regular file")
+        raise OSError(None, "it is not a regular file")
     return found.st_size
 
 
@@ -117,7 +117,7 @@ def parse_json(text: str | bytes) -> Any:
 def parse_yaml(text: str, loader: Any) -> Any:
     """The value of a YAML text, by a PyYAML loader class. Raises yaml.YAMLError and ValueError.
 
-    An alias makes a value stand in several places: each counts, as whoever reads the value meets it there.
+    A value with aliases counts once for every place where it appears.
     """
     if len(text) > MAX_TEXT:
         raise ValueError(f"it has {len(text)} characters, more than {MAX_TEXT}")
@@ -168,4 +168,4 @@ def _count(node: Any, known: dict[int, int], above: set[int]) -> int:
 def check_count(values: int) -> None:
     """Raises ValueError for more values than a configuration may have."""
     if values > MAX_VALUES:
-        raise ValueError(f"it has more than {MAX_VALUES} values, each alias and reference counted where it stands")
+        raise ValueError(f"it has more than {MAX_VALUES} values after its aliases and references are expanded")

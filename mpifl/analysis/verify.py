@@ -1,4 +1,4 @@
-"""`mpifl verify`: whether a run file is what its run wrote, and its rows are a history that the job allows."""
+"""`mpifl verify`: checks that a run file is undamaged, and that its rows are a history that its job allows."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from mpifl.transport.frames import HEADER_BYTES
 
 
 def check_file(path: str | Path) -> str:
-    """Checks a run file; what was checked, in one line.
+    """Checks a run file; returns a line that says what was checked.
 
-    Raises ConfigError for what is no run file, Contradiction with the first thing that is wrong.
+    Raises ConfigError if it is not a run file, Contradiction with the first thing that is wrong.
     """
     try:
         with open_run(path) as run:
@@ -154,7 +154,7 @@ def compare(path: Path, replay: Path) -> None:
 
 
 def _difference(one: Run, other: Run) -> str:
-    """The first value of a run file that its replay does not have; "" if there is none."""
+    """The first difference between a run file and its replay; "" if there is none."""
     for table in ("updates", "aggregations", "evaluations"):
         if one.count(table) != other.count(table):
             return f"{table}: {one.count(table)} rows, the replay has {other.count(table)}"

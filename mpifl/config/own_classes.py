@@ -22,12 +22,12 @@ def check_class(cls: type, base: type) -> None:
             text = f"@dataclass(frozen=True) above {_place(c)}: without it its options {', '.join(lost)} are lost"
             raise _wrong(cls, text)
     if own and (missing := _missing(cls, base)):
-        text = f"a class with the method {missing}: {_place(cls)} does not have it, nor has a class that it extends"
+        text = f"a class with the method {missing}: {_place(cls)} does not have it, and neither does a base class"
         raise _wrong(cls, text)
     for c in own:
         for method, line, name in _assignments(c):
-            text = f"an object that methods do not change: {_place(c, line)}, method {method} sets self.{name}"
-            hint = "; what a rule keeps belongs in the State of init_server or init_client"
+            text = f"methods that set no attribute of self: {_place(c, line)}, method {method} sets self.{name}"
+            hint = "; keep such values in the State of init_server or init_client"
             raise _wrong(cls, text + (hint if hasattr(base, "init_server") else ""))
 
 
@@ -50,7 +50,7 @@ def _options(cls: type) -> list[str]:
 
 
 def _missing(cls: type, base: type) -> str:
-    """The first abstract method that a class has not, as `train(self, client, message, objective)`; "" where none."""
+    """The first abstract method that a class lacks, as `train(self, client, message, objective)`; "" if none."""
     for name, method in vars(base).items():
         needed = getattr(method, "__isabstractmethod__", False)
         if (needed or (name == "personal_model" and getattr(cls, "personal_models", False))) and getattr(

@@ -1,6 +1,6 @@
 """Code that a run file names: found without importing it, and imported only where the user trusts the file.
 
-A job is code by declaration: whoever runs it has named its modules. A run file is data, often somebody else's; its
+A job counts as code, since the user who runs it chose its modules. A run file is data, often from somebody else: its
 configuration may name any function of any module that can be imported, with any arguments.
 """
 
@@ -79,7 +79,7 @@ def check_trusted(config: Mapping[str, Any], path: Path, command: str, named: Co
 
 
 def module_location(module: str) -> str:
-    """The file that `import module` would run, "built-in" or "nowhere"; nothing is imported, its packages neither."""
+    """The file that `import module` would run, "built-in" or "nowhere". Imports nothing, not even its packages."""
     path, name = None, ""
     spec = None
     for part in module.split("."):
@@ -115,7 +115,7 @@ def check_sizes(config: Mapping[str, Any], path: Path, clients: int, parameters:
         return
     given = problem.get("clients")
     if isinstance(given, int) and given != clients:
-        raise ConfigError("run file", path, f"one whose problem.clients is that of its run, {clients}; it is {given}")
+        raise ConfigError("run file", path, f"one whose problem.clients is that of its run, {clients}, not {given}")
     for section, names in SIZES.items():
         options = problem.get(section)
         if not isinstance(options, Mapping) or ":" in str(options.get("name")):

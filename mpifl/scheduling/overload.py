@@ -6,7 +6,7 @@ TOLERANCE = 1.0  # s by which evaluations may be late without being reported
 
 
 def describe_overload(age: float, every: float | None, one_process: bool) -> str:
-    """A clause that says how late evaluations were and what to change; "" where that is no more than their interval.
+    """A clause that says how late evaluations were and what to change; "" for at most 1 s or their interval.
 
     age: the largest of `/evaluations/age` (s). every: the job's `evaluate.every` (s), None where updates count.
     one_process: whether clients compute in the server's process.

@@ -15,9 +15,9 @@ INTERVAL = 1.0  # s between two lines
 
 
 class FailureReports:
-    """Logs the first failure at once; what follows within a second is one line, which counts all but its first item.
+    """Logs the first failure at once; those of the next second are one line that names the first and counts the rest.
 
-    Ranks that died are always named. `flush` is to be called while there is something `waiting`.
+    Ranks that died are always named. The caller calls `flush` while `waiting` is true.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class FailureReports:
             self._add(f"update refused: {text}")
 
     def client_lost(self, i: int, state: str, reason: str) -> None:
-        """Client i is not live any more; one whose rank died is reported with that."""
+        """Client i is no longer live. A client whose rank died is reported with the rank."""
         if not re.fullmatch(r"rank \d+ died", reason):
             self._add(f"client {i} is {'set aside' if state == ASIDE else state}: {reason}")
 

@@ -221,7 +221,7 @@ def _read_group(group: h5py.Group, depth: int, room: list[int]) -> dict[str, Any
     for name in group.attrs:
         kind, shape = group.attrs.get_id(name).dtype, group.attrs.get_id(name).shape
         if kind.kind not in KINDS or shape or kind.itemsize > room[0]:
-            raise ValueError(f"attribute {name} is neither a number nor a text")
+            raise ValueError(f"attribute {name} is neither a number nor a string")
         value = group.attrs[name]
         tree[name] = bytes(value).decode() if kind.kind == "S" else value.item()
     for link in group:

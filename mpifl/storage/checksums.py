@@ -129,7 +129,7 @@ def check(file: h5py.File, count: int, closed: bool) -> Coverage:
     for row in _stored(file, count):
         if row.object not in blocks:
             if row.object in seen:
-                return Coverage(dict.fromkeys(TABLES, 0), blocks, f"checksums: two of {row.object!r}")
+                return Coverage(dict.fromkeys(TABLES, 0), blocks, f"checksums: two rows for {row.object!r}")
             seen.add(row.object)
             values.append(row)
         elif not set(file[row.object]) - set(TABLES[row.object].columns):  # else it has columns of a newer version
@@ -155,7 +155,7 @@ def _wrong_blocks(file: h5py.File, table: str, blocks: Sequence[ChecksumRow], cl
     start, arrays = 0, [np.empty(0)]  # the rows that are in memory
     for _, first, rows, expected in blocks:
         if first != stop or rows <= 0 or first + rows > length:
-            yield f"checksums: a block of {table} has rows {first} to {first + rows - 1}, expected some from {stop} on"
+            yield f"checksums: a block of {table} has rows {first} to {first + rows - 1}, expected the first at {stop}"
             return
         stop = first + rows
         if stop > start + len(arrays[0]):
@@ -166,7 +166,7 @@ def _wrong_blocks(file: h5py.File, table: str, blocks: Sequence[ChecksumRow], cl
             yield f"{table}: the checksum of rows {first} to {stop - 1} is {found:08x}, expected {expected:08x}"
             return
     if closed and blocks and stop < length:
-        yield f"checksums: none of rows {stop} to {length - 1} of {table}"
+        yield f"checksums: rows {stop} to {length - 1} of {table} have none"
 
 
 def _wrong_value(file: h5py.File, row: ChecksumRow) -> str:
@@ -174,13 +174,11 @@ def _wrong_value(file: h5py.File, row: ChecksumRow) -> str:
     path, at, name = row.object.partition("@")
     item = None if "\0" in row.object else file.get(path or "/")  # HDF5 would stop reading the name there
     if item is None or (at and name not in item.attrs) or not (at or isinstance(item, h5py.Dataset)):
-        return f"checksums: one of {row.object!r}, which the file does not have"
+        return f"checksums: a row for {row.object!r}, which the file does not have"
     if row.object == "model/x" and item.attrs["version"] < 0:  # it was being replaced
         return ""
     found = _of_attribute(file, name, path) if at else _of_dataset(file, path)
     shown = f"attribute {name}" + (f" of {path}" if path else "") if at else path
     if found[:3] != row[:3]:
-        return (
-            f"checksums: that of {shown} covers {row.rows} items from {row.first} on, expected {found.rows} from 0 on"
-        )
+        return f"checksums: the row for {shown} covers {row.rows} items from {row.first}, expected {found.rows} from 0"
     return "" if found == row else f"{shown}: its checksum is {found.crc:08x}, expected {row.crc & 0xFFFFFFFF:08x}"

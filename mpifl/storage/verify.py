@@ -1,4 +1,4 @@
-"""Checks that the tables of a run file do not contradict each other, as a history of the server's events.
+"""Checks that the tables of a run file are a consistent history of the server's events.
 
 Nothing here reads a file or runs a job: tables are dicts of arrays, and what the job says about the order of events is
 a `Rules`. Every check raises `Contradiction` at the first row that is wrong.
@@ -133,10 +133,10 @@ def _attributes(h: History, rules: Rules) -> None:
     hosts, ranks = attrs.get("hosts"), attrs.get("ranks")
     hosts = json.loads(hosts) if isinstance(hosts, str) and hosts else hosts
     if hosts and ranks is not None and len(hosts) != ranks:
-        raise Contradiction(f"attribute hosts has {len(hosts)} names, expected {ranks}, one a rank")
+        raise Contradiction(f"attribute hosts has {len(hosts)} names, expected {ranks}, one for each rank")
     size = sum(int(np.prod(shape, dtype=float)) for _, shape in h.layout)
     if h.layout and size != h.model_size:
-        raise Contradiction(f"model/x has {h.model_size} values, expected {size} as in its layout")
+        raise Contradiction(f"model/x has {h.model_size} values, expected {size}, by its layout")
     for name in ("started", "finished"):
         if attrs.get(name):
             try:
@@ -182,14 +182,24 @@ def _values(h: History, rules: Rules) -> None:
         lambda k: "0 s" if rules.virtual else "0 s or more",
     )
     kind, client = h.events["kind"], h.events["client"]
-    expect(~np.isin(kind, FAILURES) | (client >= 0), "events", "client", client, lambda k: f"a client, of {kind[k]!r}")
-    expect(~np.isin(kind, RUN_EVENTS) | (client == -1), "events", "client", client, lambda k: f"-1, of {kind[k]!r}")
+    expect(
+        ~np.isin(kind, FAILURES) | (client >= 0),
+        "events",
+        "client",
+        client,
+        lambda k: f"a client, since kind is {kind[k]!r}",
+    )
+    expect(
+        ~np.isin(kind, RUN_EVENTS) | (client == -1),
+        "events",
+        "client",
+        client,
+        lambda k: f"-1, since kind is {kind[k]!r}",
+    )
     _bytes(h, rules)
     for name in ("test_accuracy", "client_accuracy_mean", *(f"personal_accuracy_{k}" for k in PERSONAL)):
         values = e[name]
-        expect(
-            is_missing(values) | ((values >= 0) & (values <= 1)), "evaluations", name, values, lambda k: "a fraction"
-        )
+        expect(is_missing(values) | ((values >= 0) & (values <= 1)), "evaluations", name, values, lambda k: "0 to 1")
     for lower, upper in (("q25", "median"), ("median", "q75")):
         values, least = e[f"personal_accuracy_{upper}"], e[f"personal_accuracy_{lower}"]
         expect(
@@ -210,7 +220,7 @@ def _values(h: History, rules: Rules) -> None:
     expect(h.clients["rank"] == home, "clients", "rank", h.clients["rank"], lambda k: home[k])
     if (rates := rules.rates) is not None:
         rate = h.clients["rate"]
-        expect(rate == rates, "clients", "rate", rate, lambda k: f"{rates[k]} by the delay model")
+        expect(rate == rates, "clients", "rate", rate, lambda k: f"{rates[k]}, by the delay model")
     expect(h.clients["samples"] >= 0, "clients", "samples", h.clients["samples"], lambda k: "0 or more")
 
 
@@ -239,7 +249,7 @@ def _bytes(h: History, rules: Rules) -> None:
 
 # -- versions ----------------------------------------------------------------------------------------------------------
 def _versions(h: History, rules: Rules) -> None:
-    """Staleness is the version of the model at the consumption minus the update's; counts fit."""
+    """Staleness is the model's version when an update is consumed minus the update's version; counts agree."""
     u, made = h.updates, h.aggregations["updates"]
     total = len(u["time"])
     expect((made >= 0) & (made <= total), "aggregations", "updates", made, lambda k: f"0 to {total}")
@@ -257,12 +267,12 @@ def _versions(h: History, rules: Rules) -> None:
     last[order[1:][same]] = before[order[:-1][same]]
     expect(
         version >= last, "updates", "version", version,
-        lambda k: f"at least {last[k]}: client {u['client'][k]} got its message after its update before was consumed",
+        lambda k: f"at least {last[k]}: client {u['client'][k]} got its message after its previous update",
     )  # fmt: skip
 
 
 def _instants(h: History, table: str, rows: Columns, low: np.ndarray) -> None:
-    """A row's `updates` and `version` name an instant between two updates; in order. -1: not known."""
+    """`updates` and `version` of a row name a point between two updates, and never decrease. -1: not known."""
     updates, version = rows["updates"], rows["version"]
     known = (updates >= 0) & (version >= 0)
     total = len(h.updates["time"])
@@ -297,9 +307,9 @@ class ServerModel:
 
     def __init__(self, h: History, rules: Rules) -> None:
         self.h, self.rules, self.n = h, rules, len(h.clients["samples"])
-        self.honest = (
+        self.times_are_exact = (
             rules.virtual or not is_missing(h.evaluations["age"]).any()
-        )  # else of an older version's real clock
+        )  # else some are when an event was due: the real clock of an older version
         self.version = self.pending = self.round_size = self.timed = 0
         self.message: list[int | None] = [None] * self.n  # version of the message in flight
         self.due = [nan] * self.n  # s: when its answer is due under the virtual clock
@@ -366,11 +376,11 @@ class ServerModel:
         if sent is None:
             raise wrong("updates", k, "client", i, "a client with a message to answer; this one had none")
         if version != sent:
-            raise wrong("updates", k, "version", version, f"{sent}, of the message that client {i} had")
+            raise wrong("updates", k, "version", version, f"{sent}, of the last message to client {i}")
         if rules.virtual:
             due = self.due[i] if rules.contact_times else self.due[i] + (compute + exchange)
             if not isnan(due) and time != due:
-                raise wrong("updates", k, "time", time, f"{due} by the delay model")
+                raise wrong("updates", k, "time", time, f"{due}, by the delay model")
             if time > self.next_time:
                 raise wrong("updates", k, "time", time, f"at most {self.next_time}, when an aggregation is due")
         self._drop(i)
@@ -403,7 +413,9 @@ class ServerModel:
 
     def _own_aggregation(self, k: int, time: float) -> None:
         if self._times[self.version] != time:
-            raise wrong("aggregations", self.version, "time", self._times[self.version], f"{time}, of its last update")
+            raise wrong(
+                "aggregations", self.version, "time", self._times[self.version], f"{time}, the time of its last update"
+            )
         self.own[k + 1] = 1
         self._aggregate(time)
 
@@ -435,13 +447,13 @@ class ServerModel:
         """An aggregation that no update triggered: the clock did, or no other update is to come."""
         rules, time = self.rules, self._times[self.version]
         if rules.trigger and rules.trigger.timed:
-            if self.honest and (time != self.next_time if rules.virtual else time < self.next_time):
-                raise wrong("aggregations", self.version, "time", time, f"{self.next_time} by the trigger")
+            if self.times_are_exact and (time != self.next_time if rules.virtual else time < self.next_time):
+                raise wrong("aggregations", self.version, "time", time, f"{self.next_time}, by the trigger")
             self.timed += 1
             after = rules.trigger.next_time(time, self.timed, rules.seed)
             self.next_time = max(after, nextafter(time, inf))
         elif not self.pending or self.in_flight:
-            text = f"{self.pending} updates since the aggregation before, expected as many as the trigger asks for"
+            text = f"{self.pending} after the previous aggregation, expected as many as the trigger requires"
             raise Contradiction(f"aggregations row {self.version}: updates is {updates}, {text}")
         self._aggregate(time)
 
@@ -478,7 +490,7 @@ class ServerModel:
 
 
 def _order(h: History, rules: Rules) -> None:
-    """One message in flight a client, of the version that it was sent; aggregations when they are due."""
+    """Each client has one message in flight and answers its version; aggregations are made when they are due."""
     low = np.concatenate([[0], h.before[:-1]])  # before the update itself triggered an aggregation
     if rules.reply:
         model = ServerModel(h, rules)
@@ -492,11 +504,11 @@ def _order(h: History, rules: Rules) -> None:
 def _evaluations(h: History, rules: Rules) -> None:
     """No row is earlier than an update that it reflects, nor later than the next one."""
     e, times = h.evaluations, h.updates["time"]
-    honest = np.full(len(e["time"]), True) if rules.virtual else ~is_missing(e["age"])
-    _beside("evaluations", e, h, honest)
-    if honest.all():
+    exact = np.full(len(e["time"]), True) if rules.virtual else ~is_missing(e["age"])
+    _beside("evaluations", e, h, exact)
+    if exact.all():
         _increasing("evaluations", "time", e["time"])
-        if len(honest):  # files of older versions have events with the time at which they were due
+        if len(exact):  # files of older versions have events with the time at which they were due
             _beside("events", h.events, h, (h.events["updates"] >= 0) & (h.events["version"] >= 0))
     every, last = rules.evaluate_every, float(e["time"].max(initial=0.0))
     if not h.closed or h.attrs.get("clock") == "replay" or (h.events["kind"] == "evaluation-skipped").any():
@@ -509,8 +521,8 @@ def _evaluations(h: History, rules: Rules) -> None:
                     f"evaluations: none after {count} updates, expected one every {rules.evaluate_updates}"
                 )
     if every and rules.virtual:
-        if last / every > len(honest) + 1:
-            raise Contradiction(f"evaluations: {len(honest)} rows up to {last} s, expected one every {every} s")
+        if last / every > len(exact) + 1:
+            raise Contradiction(f"evaluations: {len(exact)} rows up to {last} s, expected one every {every} s")
         made = set(e["time"].tolist())
         for k in range(int(last / every)):
             if k * every not in made:
@@ -518,7 +530,7 @@ def _evaluations(h: History, rules: Rules) -> None:
 
 
 def _beside(table: str, rows: Columns, h: History, which: np.ndarray) -> None:
-    """Rows have times from the last update and aggregation before them to the next ones; which: that are checked."""
+    """Each row's time is between those of the updates and aggregations around it. which: the rows to check."""
     time = rows["time"]
     for column, what, times in (
         ("updates", "update", h.updates["time"]), ("version", "aggregation", h.aggregations["time"])
@@ -526,8 +538,20 @@ def _beside(table: str, rows: Columns, h: History, which: np.ndarray) -> None:
         count = np.clip(rows[column], 0, len(times))
         padded = np.concatenate([[0.0], times, [inf]])
         after, before = padded[count], padded[count + 1]
-        expect(~which | (time >= after), table, "time", time, lambda k: f"at least {after[k]}, of the {what} before it")  # noqa: B023
-        expect(~which | (time <= before), table, "time", time, lambda k: f"at most {before[k]}, of the next {what}")  # noqa: B023
+        expect(
+            ~which | (time >= after),
+            table,
+            "time",
+            time,
+            lambda k: f"at least {after[k]}, the time of the {what} before",  # noqa: B023
+        )
+        expect(
+            ~which | (time <= before),
+            table,
+            "time",
+            time,
+            lambda k: f"at most {before[k]}, the time of the next {what}",  # noqa: B023
+        )
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
@@ -536,13 +560,23 @@ def _clients(h: History, rules: Rules) -> None:
         return
     count = np.bincount(h.updates["client"], minlength=len(h.clients["updates"]))
     expect(
-        h.clients["updates"] == count, "clients", "updates", h.clients["updates"], lambda k: f"{count[k]} as in updates"
+        h.clients["updates"] == count,
+        "clients",
+        "updates",
+        h.clients["updates"],
+        lambda k: f"{count[k]}, by the table updates",
     )
     state = np.full(len(count), "live", object)
     for kind, i in zip(h.events["kind"].tolist(), h.events["client"].tolist(), strict=True):
         if kind in ("lost", "aside"):
             state[i] = kind
-    expect(h.clients["state"] == state, "clients", "state", h.clients["state"], lambda k: f"{state[k]!r} as in events")
+    expect(
+        h.clients["state"] == state,
+        "clients",
+        "state",
+        h.clients["state"],
+        lambda k: f"{state[k]!r}, by the table events",
+    )
 
 
 def _end(h: History, rules: Rules) -> None:
@@ -560,10 +594,10 @@ def _end(h: History, rules: Rules) -> None:
     if not h.closed:
         return
     if not attrs.get("finished"):
-        raise Contradiction(f"attribute finished is empty, expected a time: the run is {status}")
+        raise Contradiction(f"attribute finished is empty, expected a time, since status is {status!r}")
     kinds = set(h.events["kind"].tolist())
     if status == "completed" and (ended := kinds & {"failed", "interrupted"}):
-        raise Contradiction(f"attribute status is 'completed', expected {ended.pop()!r} as in events")
+        raise Contradiction(f"attribute status is 'completed', expected {ended.pop()!r}, by the table events")
     if status == "interrupted" and "interrupted" not in kinds:
         raise Contradiction("attribute status is 'interrupted', expected an event that says so")
     made = len(h.aggregations["time"])
@@ -571,13 +605,13 @@ def _end(h: History, rules: Rules) -> None:
         raise Contradiction(f"model/x has version {h.model_version}, expected {made}, the number of aggregations")
     resumed = [k for k in range(len(h.events["kind"])) if h.events["kind"][k] == "resumed"]
     if "resumed_from" in attrs and bool(resumed) != bool(attrs["resumed_from"]):
-        raise Contradiction(f"attribute resumed_from is {attrs['resumed_from']}, with {len(resumed)} such events")
+        raise Contradiction(f"attribute resumed_from is {attrs['resumed_from']}, with {len(resumed)} events 'resumed'")
     if status == "completed" and attrs.get("clock") != "replay" and not any(_reached(h, rules)):
-        raise Contradiction(f"attribute status is 'completed' after {count} updates, before any of the job's `stop`")
+        raise Contradiction("attribute status is 'completed', but the run met no condition of its `stop`")
 
 
 def _reached(h: History, rules: Rules) -> Iterator[bool]:
-    """Whether each way to stop the run was reached; those that the job does not give count as unknown."""
+    """Whether each `stop` condition that the job gives was met; True if it gives none."""
     e = h.evaluations
     if rules.stop_time is rules.stop_updates is rules.stop_accuracy is None:
         yield True

@@ -1,1 +1,1 @@
-"""Studies: many runs of one job with varied keys, described by one file, and what becomes of them."""
+"""Studies: runs of one job with varied keys, described by one file; their index, selection and report."""

@@ -29,7 +29,7 @@ class Point:
     """One choice on an axis, or one combination of choices on all of them."""
 
     labels: dict[str, Any]
-    """by axis; of keys that vary inside a named axis, also by key"""
+    """by axis; for keys that vary inside a named axis also by key"""
     settings: dict[str, Any]
     """values by dotted key of the job, in the order in which they are set"""
 
@@ -42,7 +42,7 @@ def combinations(axes: Mapping[str, Any], seed: int = 0) -> list[Point]:
 
     Args:
         axes: The section `axes` of a study.
-        seed: Of the ranges that are drawn at random.
+        seed: Seed of the ranges that are drawn at random.
     """
     choices = [axis_points(name, spec, seed) for name, spec in axes.items()]
     return [sum(combination, Point({}, {})) for combination in itertools.product(*choices)]
@@ -56,13 +56,15 @@ def axis_points(name: str, spec: Any, seed: int = 0) -> list[Point]:
     if isinstance(spec, list) or _is_range(spec):
         return [Point({name: label}, {name: value}) for label, value in _labelled(_values(key, name, spec, seed))]
     if not isinstance(spec, Mapping):
-        raise ConfigError(key, spec, "a list of values, a range, or labels with what each of them sets")
+        raise ConfigError(key, spec, "a list of values, a range, or labels with the keys that each of them sets")
     if not spec:
         raise ConfigError(key, "{}", "at least one value")
     points: list[Point] = []
     for label, settings in spec.items():
         if not isinstance(settings, Mapping | None):
-            raise ConfigError(f"{key}.{label}", settings, "what it sets: {algorithm.step_size: 0.1}")
+            raise ConfigError(
+                f"{key}.{label}", settings, "the keys that this label sets, as in {algorithm.step_size: 0.1}"
+            )
         points += _named(f"{key}.{label}", Point({name: str(label)}, {}), settings or {}, seed)
     return points
 
@@ -122,7 +124,7 @@ def _values(key: str, name: str, spec: Any, seed: int) -> list[Any]:
 
 
 def _labelled(values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Values with their labels: of a section its name where that tells it from the others, else all of it."""
+    """Values with their labels: of a section its name if no other value has the same one, else all of it as JSON."""
     names = [value.get("name") if isinstance(value, Mapping) else None for value in values]
     for value, name in zip(values, names, strict=True):
         if isinstance(value, Mapping | list):
@@ -142,10 +144,11 @@ def excluded(points: Sequence[Point], exclude: Sequence[Mapping[str, Any]]) -> l
         for axis in item:
             if axis not in known:
                 near = difflib.get_close_matches(str(axis), known, 1)
-                hint = f"; the nearest is {near[0]}" if near else f"; there are {', '.join(known)}"
+                hint = f"; the nearest is {near[0]}" if near else f"; the axes are {', '.join(known)}"
                 raise ConfigError(f"{key}.{axis}", item[axis], f"no such axis{hint}")
         if not any(_matches(point, item) for point in points):
-            raise ConfigError(key, json.dumps(item, default=str), "labels that a combination of the axes has; none has")
+            text = "labels of at least one combination of the axes; no combination has these"
+            raise ConfigError(key, json.dumps(item, default=str), text)
         left = [point for point in left if not _matches(point, item)]
     return left
 

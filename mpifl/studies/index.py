@@ -1,6 +1,6 @@
-"""What has become of a study's runs: read from their files, and kept in one index file beside them.
+"""The status of each run of a study, from its run file and from one index file beside the run files.
 
-The run files are what counts; `index.json` adds attempts and error messages, and is made anew where it is lost.
+The run files are authoritative. `index.json` adds failed attempts and error messages; it is written again if lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mpifl.studies.study import Study, StudyRun, identify
 
 INDEX = "index.json"
 STATUSES = ("completed", "waiting", "running", "interrupted", "failed", "damaged")
-HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is taken for dead; a live one writes twice a second
+HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is considered dead; a live one writes twice a second
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Entry:
     seconds: float | None = None
     """wall time of the run, s"""
     attempts: int = 0
-    """failed ones"""
+    """number of failed attempts"""
     error: str = ""
-    """of the last failed attempt"""
+    """message of the last failed attempt"""
 
 
 class Index:
@@ -69,7 +69,7 @@ class Index:
         self.foreign = [name for name in files if name not in expected]
 
     def finish(self, identity: str, status: str, error: str = "") -> None:
-        """Notes how an attempt at a run ended, and writes the index file."""
+        """Records how an attempt at a run ended, and writes the index file."""
         entry = self.entries[identity]
         _, seconds = _file_status(self.folder / entry.file)
         attempts = entry.attempts + (status == "failed")
@@ -81,7 +81,7 @@ class Index:
         return Counter(entry.status for entry in self.entries.values())
 
     def write(self) -> None:
-        """Replaces the index file in one step; what other processes have noted of other runs remains."""
+        """Replaces the index file in one step; keeps what other processes have recorded about their runs."""
         with index_lock(self.folder):
             for identity, stored in _stored(self.folder).items():
                 if identity in self._others:
@@ -98,7 +98,7 @@ class Index:
         os.replace(temporary, self.folder / INDEX)
 
     def estimate(self, todo: Sequence[StudyRun], processes: int) -> float | None:
-        """Wall time (s) that the runs of `todo` take, from those completed; None where nothing is known yet."""
+        """Estimated wall time (s) of the runs of `todo`, from the completed runs; None if there are none."""
         done = [entry for entry in self.entries.values() if entry.status == "completed" and entry.seconds is not None]
         if not done:
             return None
@@ -112,7 +112,7 @@ class Index:
 
 
 def _updated(entry: Entry, stored: dict[str, Any]) -> Entry:
-    """The entry with what another process has noted since: a run that it has completed, or that failed there."""
+    """The entry, updated if another process has recorded the end of the run since."""
     if entry.status == "completed" or stored.get("status") not in ("completed", "failed", "interrupted"):
         return entry
     return replace(entry, status=str(stored["status"]), seconds=stored.get("seconds"),
@@ -131,7 +131,7 @@ def _stored(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _inspected(entry: Entry, run: StudyRun) -> Entry:
-    """The entry with the status that its run file shows; a damaged file, or one of another job, is made anew."""
+    """The entry with the status that its run file shows. A damaged file, or one of another job, is computed again."""
     status, seconds = _file_status(run.path)
     if status == "waiting":
         return replace(entry, status="failed" if entry.error else "waiting")
@@ -150,7 +150,7 @@ def _is_of(run: StudyRun) -> bool:
 
 
 def show_folder(folder: Path) -> str:
-    """The runs of a study's folder, a line each, with their status and labels, and how many there are of each status.
+    """The runs of a study's folder, a line each, with its status and labels, and the number of runs of each status.
 
     Works with the run files alone; the index adds labels, runs that have not begun and error messages. Raises
     ConfigError where there is neither.

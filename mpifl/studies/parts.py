@@ -28,7 +28,7 @@ class Part:
 
     @classmethod
     def parse(cls, text: str) -> Part:
-        """The part that `3/20` names: 0/20 is the first of 20. Raises ConfigError."""
+        """The part named by a text such as `3/20`; 0/20 is the first of 20. Raises ConfigError."""
         number, _, count = text.partition("/")
         if number.isdecimal() and count.isdecimal() and int(number) < int(count):
             return cls(int(number), int(count))
@@ -44,9 +44,9 @@ class Part:
 
 @contextmanager
 def locked(folder: Path, part: Part | None) -> Iterator[None]:
-    """Holds the folder, which is made if it is missing, or the part of its runs.
+    """Locks a study's folder, or one part of its runs; creates the folder if it is missing.
 
-    Raises ConfigError where the folder cannot be written, or another process holds it, or the same part.
+    Raises ConfigError if the folder cannot be written, or if another process has locked it or the same part.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,10 +71,10 @@ def _lock(path: Path, kind: int, what: str) -> Iterator[None]:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                "output", path.parent, f"{what} that is not running; another process runs it now"
+                "output", path.parent, f"{what} that is not running; another process is running it now"
             ) from None
         except OSError:  # a file system without locks: run files have a heartbeat
-            log.warning("%s cannot be locked: take care that no other process runs %s", path, what)
+            log.warning("%s cannot be locked: make sure that no other process runs %s", path, what)
         yield
     finally:
         os.close(descriptor)
@@ -82,7 +82,7 @@ def _lock(path: Path, kind: int, what: str) -> Iterator[None]:
 
 @contextmanager
 def index_lock(folder: Path) -> Iterator[None]:
-    """Holds the folder's index file while it is read and replaced; waits for others that hold it, for milliseconds."""
+    """Locks the folder's index file while it is read and replaced; others hold this lock for milliseconds."""
     descriptor = os.open(folder / ".index.lock", os.O_CREAT | os.O_RDWR, 0o666)
     try:
         try:

@@ -20,7 +20,7 @@ HIGHER_IS_BETTER = ("test_accuracy",)
 
 
 def study_groups(study: Study, index: Index) -> list[Group]:
-    """The completed trials of the study, by what they share on the axes; labels have short names."""
+    """The completed trials of the study, grouped by their labels on the axes, which get short names."""
     found: dict[str, tuple[StudyRun, list[Trial]]] = {}
     for run in study.runs:
         if index.entries[run.identity].status == "completed":
@@ -33,10 +33,10 @@ def study_groups(study: Study, index: Index) -> list[Group]:
 
 
 def select_groups(groups: Sequence[Group], select: Select) -> list[Group]:
-    """The groups that the rule selects, for each combination of the other axes; their reported trials alone.
+    """The groups that the rule selects, for each combination of the other axes, each with its reported trials only.
 
-    What decides is the metric's mean over the deciding trials; a group in which it is not finite is never selected,
-    nor is one in which the trials that are reported are missing.
+    Groups are compared by the metric's mean over the deciding trials. A group is not selected if that mean is not
+    finite, or if the group has no trial to report.
     """
     (over,) = short_names([*dict.fromkeys([select.over])]).values()
     over = next((label for group in groups for label in group.labels if label in (select.over, over)), over)
@@ -78,11 +78,12 @@ def describe_selection(select: Select) -> str:
     values = "value" if select.count == 1 else f"{select.count} values"
     at = "the last evaluation" if select.at == "last" else "the best evaluation of each trial"
     if select.rule == "largest-finite":
-        rule = f"the largest {values} with a finite mean {select.by} at {at}"
+        rule = f"the largest {values} of {select.over} with a finite mean {select.by} at {at}"
     else:
-        rule = f"the {values} with the {'smallest' if select.rule == 'min' else 'largest'} mean {select.by} at {at}"
+        extreme = "smallest" if select.rule == "min" else "largest"
+        rule = f"the {values} of {select.over} with the {extreme} mean {select.by} at {at}"
     seeds = "all trials" if select.seeds is None else f"seeds {_listed(select.seeds)}; the other seeds are reported"
-    return f"Selected for each row: of {select.over} {rule} (over {seeds})."
+    return f"Selected for each row: {rule} (over {seeds})."
 
 
 def report_study(study: Study, out: str | Path | None = None) -> str:
@@ -94,7 +95,9 @@ def report_study(study: Study, out: str | Path | None = None) -> str:
         groups = select_groups(groups, study.options.select)
         notes.append(describe_selection(study.options.select))
     if not groups:
-        raise ConfigError("study", study.options.name, f"runs that are completed in {study.folder}: mpifl sweep")
+        raise ConfigError(
+            "study", study.options.name, f"at least one completed run in {study.folder}; mpifl sweep computes the runs"
+        )
     if missing := len(study.runs) - index.counts()["completed"]:
         notes.append(f"{missing} of the study's {len(study.runs)} runs are missing here: {_statuses(index)}.")
     return report_groups(groups, out, notes=notes)

@@ -1,4 +1,4 @@
-"""A study file: a base job, the axes that vary its keys, and the trials; and the runs that they make."""
+"""Reads a study file, which has a base job, axes that vary its keys, and trials, and builds its runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Select(Config):
     """Which values of an axis a report shows: those that are best by a rule, for each combination of the other axes."""
 
     over: str
-    """the axis, or the key inside a named axis, whose values are selected from"""
+    """the axis, or the key inside a named axis, whose values are selected"""
     by: Literal["train_loss", "test_loss", "test_accuracy", "gradient_norm"] = "train_loss"
     """the metric"""
     at: Literal["last", "best"] = "last"
@@ -55,7 +55,7 @@ class StudyOptions(Config):
     """The keys of a study file besides `set`, `axes` and `exclude`."""
 
     name: str
-    """of the study"""
+    """name of the study"""
     job: str
     """the base job: a file beside the study file"""
     trials: Trials
@@ -65,9 +65,9 @@ class StudyOptions(Config):
     output: str = "results/${name}"
     """the folder of the run files"""
     budget: PositiveInt | None = None
-    """so many of the combinations, drawn at random; null: all"""
+    """number of combinations to run, drawn at random; null: all"""
     seed: NonNegativeInt = 0
-    """of what is drawn at random: combinations of a budget, values of a range"""
+    """seed of the random draws: combinations of a budget, values of a range"""
     retries: NonNegativeInt = 1
     """how often a run that failed is tried again"""
 
@@ -135,7 +135,7 @@ def _options(values: dict[str, Any]) -> StudyOptions:
     options: StudyOptions = Reader(StudyOptions, values, {}).read()
     output = options.output.replace("${name}", options.name)
     if "${" in output:
-        raise ConfigError("output", options.output, "a folder; of ${...} it knows ${name} alone")
+        raise ConfigError("output", options.output, "a folder; ${name} is the only reference that it may have")
     return replace(options, output=output)
 
 
@@ -151,7 +151,7 @@ def _points(options: StudyOptions, axes: Mapping[str, Any], exclude: Sequence[Ma
 
 
 def _override(values: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a key of the study; below `set` and `axes` the rest of it is a key of the job, or an axis."""
+    """Sets a key of the study; what follows `set.` or `axes.` is one key of the job, or one axis."""
     first, _, rest = key.partition(".")
     if first in ("set", "axes") and rest:
         if not isinstance(values.get(first) or {}, dict):

@@ -1,4 +1,4 @@
-"""`mpifl sweep`: runs what a study still lacks, several runs at a time, and continues after any interruption."""
+"""`mpifl sweep`: runs the missing runs of a study, several at a time, and continues after any interruption."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sweep(
     study: Study, processes: int | None = None, progress: Callable[[str], None] | None = None,
     executor: Executor | None = None, part: Part | None = None,
 ) -> Index:  # fmt: skip
-    """Runs what the study lacks; returns the index, in which some runs may have failed.
+    """Runs the missing runs of a study; returns the index, in which some of them may have failed.
 
     Completed runs are kept, interrupted ones continue from their checkpoints where they have any, and failed ones are
     tried again as often as `retries` says. Raises ConfigError where the folder cannot be written, or another process
@@ -57,7 +57,7 @@ def sweep(
         processes: Runs at a time; None: one for each core.
         progress: Called with a line on the state of the study, whenever a run ends.
         executor: What runs them, `processes` at a time; None: new processes on this machine.
-        part: The runs that are done here; None: all.
+        part: The runs that are computed here; None: all.
     """
     processes = available_cores() if processes is None else processes
     with locked(study.folder, part):
@@ -220,7 +220,7 @@ def final_line(index: Index) -> str:
 
 
 def dry_run(study: Study, processes: int | None = None) -> str:
-    """The runs of a study with what has become of them, and how long the rest takes."""
+    """The runs of a study with their status, and an estimate of the time that the missing ones take."""
     from tabulate import tabulate
 
     index = Index(study)
@@ -231,14 +231,14 @@ def dry_run(study: Study, processes: int | None = None) -> str:
     ]
     count = available_cores() if processes is None else processes
     seconds = index.estimate(todo, count)
-    time_ = "time unknown before a run has completed" if seconds is None else f"about {format_duration(seconds)}"
+    time_ = "time unknown until a run has completed" if seconds is None else f"about {format_duration(seconds)}"
     plural = "es" if count > 1 else ""
     last = f"{len(todo)} of {len(rows)} runs to do on {count} process{plural}, {time_}"
     return "\n".join([tabulate(rows, headers="keys", disable_numparse=True), "", *_foreign_files(index), last])
 
 
 def print_progress() -> Callable[[str], None]:
-    """Prints lines of progress: on a terminal over one another, in a log at most one a minute."""
+    """A function that prints lines of progress: on a terminal over one another, in a log at most one a minute."""
     last = 0.0
 
     def write(line: str) -> None:

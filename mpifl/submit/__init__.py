@@ -1,1 +1,1 @@
-"""Batch jobs: what a site asks for, and the scripts that run jobs and studies there."""
+"""Batch jobs: the settings of a computing centre, and the scripts that run jobs and studies there."""

@@ -21,7 +21,7 @@ COMMANDS = {"slurm": "sbatch"}
 
 
 def study_script(site: Site, study: Study, path: Path, overrides: Sequence[str], tasks: int | None = None) -> str:
-    """The script of an array of tasks that run a study's runs; `tasks`: None, one for each `site.processes` runs."""
+    """The script of an array of tasks that run a study; tasks: their number, None: one for `site.processes` runs."""
     count = ceil(len(study.runs) / site.processes) if tasks is None else min(tasks, len(study.runs))
     words = ["sweep", str(path.resolve()), *_without_output(overrides), f"output={study.folder.resolve()}"]
     sweep = f"{_python(site)} {shlex.join(words)} --processes {site.processes} --part"
@@ -44,17 +44,18 @@ def job_script(site: Site, job: Job, path: Path, overrides: Sequence[str]) -> st
 
 
 def submit(site: Site, script: str, logs: Path) -> str:
-    """Hands a script to the batch system; what that answered. Raises ConfigError where it cannot be submitted."""
+    """Submits a script; returns what the batch system printed. Raises ConfigError if it cannot be submitted."""
     command = COMMANDS[site.scheduler]
     if shutil.which(command) is None:
         raise ConfigError("site.scheduler", site.scheduler, f"a machine with {command}; --dry-run prints the script")
     try:
-        logs.mkdir(parents=True, exist_ok=True)  # else the batch system cannot open its log, and ends the job unseen
+        logs.mkdir(parents=True, exist_ok=True)  # without it the batch system ends the job without a log
         done = subprocess.run([command], input=script, text=True, capture_output=True, check=False)
     except OSError as error:
         raise ConfigError("output", logs, f"a folder that can be written ({error.strerror})") from None
     if done.returncode:
-        raise ConfigError("submit", command, " ".join(done.stderr.split()) or f"accepted; exit code {done.returncode}")
+        text = f"a script that {command} accepts; it ended with exit code {done.returncode}"
+        raise ConfigError("submit", command, " ".join(done.stderr.split()) or text)
     return done.stdout.strip()
 
 

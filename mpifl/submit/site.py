@@ -1,4 +1,4 @@
-"""The settings of a computing centre: a small YAML file of the user's, or of the project."""
+"""The settings of a computing centre: a small YAML file of the user or of the project."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Site(Config):
     nodes: PositiveInt = 1
     """nodes of a job's run; a task of a study has one"""
     ranks_per_node: PositiveInt = 8
-    """MPI ranks on each node, of a job's run"""
+    """MPI ranks on each node of a job's run"""
     processes: PositiveInt = 1
     """runs of a study that a task computes at a time, each on one core"""
     at_once: PositiveInt = 20
-    """tasks of a study that run at the same time at most"""
+    """largest number of tasks of a study that run at the same time"""
     launcher: Literal["mpirun", "srun"] = "mpirun"
     """what starts the ranks; srun: where the site's SLURM starts MPI itself"""
     mpi: str | None = None
-    """of srun: its option --mpi, such as pmix or pmi2"""
+    """option --mpi of srun, such as pmix or pmi2"""
     setup: list[str] = field(default_factory=list)
     """shell commands that set up the environment, such as module load openmpi/5.0"""
     options: list[str] = field(default_factory=list)
@@ -61,9 +61,9 @@ class Site(Config):
 
 
 def load_site(path: Path | None = None, overrides: dict[str, Any] | None = None) -> tuple[Site, Path | None]:
-    """The settings, and the file that they are from: `path`, else ./mpifl-site.yaml, else ~/.config/mpifl/site.yaml.
+    """The settings, and the file that they come from: `path`, else ./mpifl-site.yaml, else ~/.config/mpifl/site.yaml.
 
-    Without any of them these are the defaults. Raises ConfigError.
+    Without any of these files the defaults apply. Raises ConfigError.
     """
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     found = path or next((p for p in (Path(PROJECT_FILE), home / "mpifl" / "site.yaml") if p.exists()), None)

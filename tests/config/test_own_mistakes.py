@@ -55,13 +55,13 @@ WRONG = {
     "self.m": (
         f"{DATACLASS}class Own(Area):\n"
         "    def aggregate(self, server):\n        super().aggregate(server)\n        self.m = server.x\n",
-        "an object that methods do not change: own_case.py:14, class Own, method aggregate sets self.m; "
-        "what a rule keeps belongs in the State of init_server or init_client",
+        "methods that set no attribute of self: own_case.py:14, class Own, method aggregate sets self.m; "
+        "keep such values in the State of init_server or init_client",
     ),
     "self.m without dataclass": (
         "class Own(Area):\n    def train(self, client, message, objective):\n"
         "        for self.k in range(3): pass\n        return super().train(client, message, objective)\n",
-        "an object that methods do not change: own_case.py:12, class Own, method train sets self.k",
+        "methods that set no attribute of self: own_case.py:12, class Own, method train sets self.k",
     ),
     "list on the server": (
         f"{DATACLASS}class Own(Area):\n    def init_server(self, x0, clients):\n"

@@ -179,7 +179,7 @@ def test_J_where_a_module_lies_is_found_without_importing_it(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"clients": 10**9}, "problem.clients is that of its run, 2; it is 1000000000"),
+        ({"clients": 10**9}, "problem.clients is that of its run, 2, not 1000000000"),
         ({"model": {"name": "quadratic", "dim": 10**9}}, "problem.model.dim is at most its 2 parameters"),
         ({"model": {"name": "mlp", "hidden": [3, 10**9]}}, "problem.model.hidden is at most its 2 parameters"),
         ({"data": {"name": "fedpd-synthetic", "dim": 10**9}}, "problem.data.dim is at most its 2 parameters"),

@@ -211,9 +211,9 @@ def test_M_a_label_that_makes_the_model_vast(tmp_path: Path) -> None:
 
 def test_M_what_is_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.h5")
-    refused(tmp_path, "no regular file")
+    refused(tmp_path, "not a regular file")
     for path in ("/dev/zero", str(tmp_path / "a.h5")):
-        with bounded(), pytest.raises(ConfigError, match="no regular file"):
+        with bounded(), pytest.raises(ConfigError, match="not a regular file"):
             Trace(path=path).contact_times(2, 0)
     (tmp_path / "a.csv").write_text(f'client,seconds\n0,"{"1" * 200_000}"\n')
     with pytest.raises(ConfigError, match="field larger than field limit"):

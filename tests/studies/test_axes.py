@@ -77,7 +77,7 @@ def test_random_ranges_are_of_their_law_and_repeat() -> None:
         ([], "axes.k=[]: at least one value"),
         ({}, "axes.k={}: at least one value"),
         (3, "axes.k=3: a list of values, a range"),
-        ({"A": 3}, "axes.k.A=3: what it sets"),
+        ({"A": 3}, "axes.k.A=3: the keys that this label sets"),
         ({"A": {"x": []}}, "axes.k.A.x=[]: at least one value"),
         ({"from": 1, "to": 2}, "a range: "),
         ({"from": 1, "to": 2, "log": 3, "linear": 3}, "a range: "),

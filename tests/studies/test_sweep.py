@@ -130,7 +130,7 @@ def test_two_sweeps_at_once(write: Write, capsys: pytest.CaptureFixture[str]) ->
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main(["sweep", str(path)]) == 2
-    assert "a study that is not running; another process runs it now" in capsys.readouterr().err
+    assert "a study that is not running; another process is running it now" in capsys.readouterr().err
     assert not list(folder.glob("*.h5"))
 
 
@@ -251,7 +251,7 @@ def test_selection(rule: dict[str, object], steps: list[float]) -> None:
 def test_the_rule_is_told() -> None:
     told = describe_selection(Select(over="algorithm.step_size", rule="largest-finite", count=2, seeds=[0, 1]))
     assert told == (
-        "Selected for each row: of algorithm.step_size the largest 2 values with a finite mean train_loss at the last "
+        "Selected for each row: the largest 2 values of algorithm.step_size with a finite mean train_loss at the last "
         "evaluation (over seeds 0, 1; the other seeds are reported)."
     )
 
