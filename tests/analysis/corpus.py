@@ -21,7 +21,7 @@ from tests.mpi.cases import CASES
 
 
 def made(folder: Path, name: str, job: dict[str, Any], **more: Any) -> Path:
-    """The file of a run, however that ended."""
+    """The file of a run, whether it completed or failed."""
     path = folder / f"{name}.h5"
     with contextlib.suppress(RunFailed):
         mpifl.run({**job, "name": name, "output": str(path), **more}).close()
@@ -33,7 +33,7 @@ def virtual(folder: Path, case: str) -> Path:
 
 
 def real(folder: Path, case: str) -> Path:
-    """Under the real clock; evaluated so often that the server is late."""
+    """A run under the real clock with so many evaluations that the server is late."""
     stop = {"updates": CASES[case]["stop"].get("updates", 60)}
     clock = {"mode": "real", "delay": {"name": "exponential", "rate": 1000}}
     return made(folder, f"real-{case}", CASES[case], stop=stop, clock=clock, evaluate={"every": 0.001})
@@ -46,7 +46,7 @@ def replayed(folder: Path, path: Path) -> Path:
 
 
 def hurt(folder: Path, case: str, draw: random.Random) -> Path:
-    """Clients that raise and are lost, and refused updates, until some clients are set aside."""
+    """A run with clients that raise and are lost, and with refused updates, until some clients are set aside."""
     solve = LocalTraining.solve
 
     def failing(self: Any, objective: Objective, *args: Any, **options: Any) -> Any:

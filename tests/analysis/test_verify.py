@@ -69,13 +69,13 @@ def test_runs_of_each_kind(case: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_no_false_alarm_on_two_hundred_files(tmp_path: Path) -> None:
-    """Every method, trigger and reply policy; virtual, real and replayed; hurt, killed, failed and resumed."""
+    """Every method, trigger and reply policy; virtual, real and replayed; with failures, killed, failed and resumed."""
     found = [check_file(path) for path in corpus.corpus(tmp_path, list(CASES))]
     assert len(found) >= 200
 
 
 def test_a_live_file(tmp_path: Path) -> None:
-    """What is there is verified, and the line says so."""
+    """The rows written so far are verified, and the line says so."""
     seen = []
     append = RunWriter.append
 

@@ -1,4 +1,4 @@
-"""Hostile files: what somebody makes who wants a reader to run code, read another file, or take all memory and time."""
+"""Hostile files: made so that whoever reads them runs code, reads another file, or uses up memory or time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ VAST: tuple[Any, ...] = (10**9, 2**31, 2**63 - 1, 10**30, [1] * 20_000, "x" * 10
 
 
 def surroundings(folder: Path) -> None:
-    """Beside the files: code that leaves a trace, and what no command may read, as text and as HDF5."""
+    """Beside the files: code that leaves a trace if it runs, and files that no command may read (text and HDF5)."""
     (folder / "canary.py").write_text(CANARY)
     (folder / "secret.txt").write_bytes(SECRET * 1000)
     with h5py.File(folder / "secret.h5", "w") as file:
@@ -64,7 +64,7 @@ def prepared(prepare: Callable[[Path], None]) -> Callable[[Path], None]:
 
 
 def damaged(damage: Damage) -> Damage:
-    """With a pipe beside the files, which blocks whoever opens it."""
+    """A damaged file, beside a pipe that blocks a process which opens it."""
 
     def both(folder: Path, random: Random) -> list[str]:
         os.mkfifo(folder / "pipe")
@@ -75,7 +75,7 @@ def damaged(damage: Damage) -> Damage:
 
 # -- run files ---------------------------------------------------------------------------------------------------------
 def run_file(folder: Path, random: Random) -> list[str]:
-    """A run file that is whole HDF5, with one or two traps."""
+    """A run file that is valid HDF5 and has one or two traps."""
     with h5py.File(folder / "run.h5", "r+", libver="latest") as file:
         for _ in range(random.choice((1, 1, 2))):
             try:
@@ -226,7 +226,7 @@ def killed_naming_code(folder: Path) -> None:
 
 
 def links_to_parts(folder: Path, random: Random) -> list[str]:
-    """Parts and manifests that lead elsewhere or claim what they do not have."""
+    """Parts and manifests that are links to other files, or state sizes that they do not have."""
     place = folder / "run.ckpt"
     for file in random.sample(sorted(place.iterdir()), random.choice((1, 2, 4))):
         chance = random.random()

@@ -1,4 +1,4 @@
-"""Runs in real time under stress, what their clients write down, and a check of the run file against both.
+"""Runs in real time under stress, and a check of their run files against what the clients recorded.
 
 A job is drawn by a seed: slow contacts, slow evaluations, an evaluation every millisecond, timed triggers, updates that
 are refused, client ranks that are killed, a server that is stopped for a while (SIGSTOP). Its methods write down each
@@ -116,13 +116,13 @@ class Case:
 
     @property
     def place(self) -> str:
-        """Its processes, and what is done to them."""
+        """The processes of a run, and what is done to them."""
         acts = [name for name, done in (("ranks killed", self.kills), ("server stopped", self.stalls)) if done]
         return ", ".join([f"{self.ranks} ranks" if self.ranks else "one process", *acts])
 
     @property
     def kinds(self) -> list[str]:
-        """What a run has to bear, in words."""
+        """The faults of a run, in words."""
         algorithm, every = self.job["algorithm"], self.job["evaluate"].get("every", 1.0)
         trigger = algorithm.get("trigger", {})
         return [

@@ -1,4 +1,4 @@
-"""A run in real time ends at its stop time and loses nothing, whatever is done to it; its replay has the same bits."""
+"""A run in real time ends at its stop time and loses no update under any fault; its replay has the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The power is cut at a random instant: a run resumes from what the disk may hold then, to the bits of one never cut.
+"""After a power cut at a random instant a run resumes from what is on the disk, with the bits of an uninterrupted run.
 
 A library that is preloaded records all that the ranks write, rename and sync; `power.disk` computes from the record
 what may be on the disk when the power is cut after one of the calls.
@@ -57,7 +57,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """The run files of the jobs when nothing happens to them, made in one process when they are asked for."""
+    """The run files of uninterrupted runs of the jobs, made in one process when they are first needed."""
     folder = tmp_path_factory.mktemp("whole")
 
     def made(k: int) -> Path:
@@ -101,7 +101,7 @@ class Cut:
 
 
 def resumed(path: Path, promised: int, whole: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Resumes what a power cut left; how that went. It has to lose no checkpoint that was reported as complete."""
+    """Resumes a run after a power cut; returns the outcome. No checkpoint that was reported as complete may be lost."""
     if path.exists():
         os.utime(path, (1e9, 1e9))  # nobody writes to it
     capsys.readouterr()
@@ -153,7 +153,7 @@ def test_the_power_is_cut(
 
 
 def test_the_record_is_complete(tmp_path: Path, recorded: Recorded) -> None:
-    """Without a cut it gives the folder as it is."""
+    """Applied as a whole, the record gives the folder as it is."""
     root = tmp_path / "disk"
     root.mkdir()
     disk, file = Disk(root), write(tmp_path, "job", JOBS[0])

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    """Four runs of a second of virtual time each."""
+    """A study of four runs, each of one second of virtual time."""
     (tmp_path / "base.yaml").write_text(BASE)
     text = STUDY.replace("  clock.delay.spread: [0, 5]\n", "").replace("trials: 2", "trials: 1")
     (tmp_path / "study.yaml").write_text(text + "output: out\n")

@@ -34,7 +34,7 @@ X, Y = np.zeros((4, 3)), np.arange(4)
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Less than 300 MiB and 10 s."""
+    """The block takes less than 300 MiB and 10 s."""
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
     yield
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
@@ -63,7 +63,7 @@ def zipped(file: Path, members: dict[str, bytes], zeros: int = 0, method: int = 
 
 # -- npz ---------------------------------------------------------------------------------------------------------------
 def test_M_an_npz_that_inflates(tmp_path: Path) -> None:
-    """A member of 256 KiB that stands for 256 MiB of zeros, as its header says."""
+    """A member of 256 KiB that decompresses to 256 MiB of zeros, as its header says."""
     zipped(tmp_path / "a.npz", {"x": header((GIB // 64, 2))}, GIB // 4)
     assert (tmp_path / "a.npz").stat().st_size < 300 << 10
     refused(tmp_path, f"arrays up to x of {GIB // 4} bytes, more than 100 times")

@@ -123,7 +123,7 @@ def test_B_no_event_is_earlier_than_one_before_it(case: str, wall: Callable[...,
 
 
 def test_B_a_stalled_server_evaluates_once_and_keeps_the_grid(wall: Callable[..., Wall]) -> None:
-    """36 s without a look at the clock: one evaluation, 35.9 s late; the next is due at the next multiple of 0.25 s."""
+    """The server is stalled for 36 s: one evaluation, 35.9 s late; the next is due at the next multiple of 0.25 s."""
     source = wall()
     plan = LiveSchedule(real(), Trigger(every=1), 0, stop_time=60.0, stop_updates=3, evaluate_every=0.25)
     found = []

@@ -1,4 +1,4 @@
-"""Run files that a power cut left unreadable, or took away: the checkpoints alone hold all that a resume needs."""
+"""Run files that are unreadable or missing after a power cut: the checkpoints have all that a resume needs."""
 # ruff: noqa: F401, F811 - fixtures
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def zeros(path: Path) -> None:
 
 
 def scrambled(path: Path) -> None:
-    """Keeps the superblock, so that HDF5 takes it for one of its files."""
+    """Keeps the superblock, so that HDF5 still recognises the file."""
     data = path.read_bytes()
     path.write_bytes(data[:48] + random.Random(1).randbytes(4096) + data[48 + 4096 :])
 
 
 def heap(path: Path) -> None:
-    """Zeros where the texts of its attributes were: HDF5 itself would read these for ever."""
+    """Overwrites the strings of its attributes with zeros, which HDF5 would read for ever."""
     data = path.read_bytes()
     place = data.index(b"GCOL") + 16
     path.write_bytes(data[:place] + bytes(1024) + data[place + 1024 :])
@@ -51,7 +51,7 @@ LOST: dict[str, Callable[[Path], None]] = {
 def test_a_run_resumes_from_its_checkpoints_alone(
     interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
-    """One line says so, the event too; what cannot be read is kept; the run is the one that nobody stopped."""
+    """A line and an event say so; the unreadable file is kept; the run has the bits of an uninterrupted one."""
     whole, path = interrupted
     with open_run(path) as file:
         facts = {name: file.attrs[name] for name in ("id", "started", "began")}

@@ -1,4 +1,4 @@
-"""What is said of failures while a run goes on, and what becomes of a run that consumed nothing."""
+"""Reports of failures while a run continues, and the end of a run that consumed no update."""
 
 from __future__ import annotations
 

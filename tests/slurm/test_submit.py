@@ -46,7 +46,7 @@ def array_ended(slurm: dict[str, str], job: str, tasks: int) -> bool:
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    """Eight runs that take a few seconds each on the cluster, and take checkpoints."""
+    """A study of eight runs that take a few seconds each on the cluster and save checkpoints."""
     (tmp_path / "own_slow.py").write_text(SLOW)
     monkeypatch.syspath_prepend(tmp_path)
     text = STUDY.replace("algorithm: {name: area,", 'algorithm: {name: "own_slow:Slow",').replace(

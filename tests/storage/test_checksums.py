@@ -1,4 +1,4 @@
-"""Checksums of the run file: every flipped bit of a value is found, and what was never damaged is never reported."""
+"""Checksums of the run file: every flipped bit of a value is found, and no undamaged file is reported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def flipped(path: Path, to: Path, offset: int, bit: int) -> Path:
 
 
 def damage(path: Path) -> str:
-    """What opening and checking a file tells; "" if nothing."""
+    """What is wrong with a file when it is opened and checked; "" if nothing is."""
     try:
         with open_run(path) as run:
             return run.checksums().wrong

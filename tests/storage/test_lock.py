@@ -86,7 +86,7 @@ def overwrite(folder: Path, environment: dict[str, str] | None = None) -> tuple[
 
 
 def test_E_a_live_file_is_not_replaced(begin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor that of a stopped process, which is not heard of for a while; that of a killed one is, at once."""
+    """Nor is that of a stopped process, which writes nothing for a while. That of a killed process is, at once."""
     process, path = begin(checkpoint={"every": 0.2}), tmp_path / "a.h5"
     file = write(tmp_path, "b", job(AREA, SMALL, stop={"updates": 20}))
     end = time.monotonic() + 30

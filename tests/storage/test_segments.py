@@ -117,7 +117,7 @@ class Run:
         return extend_segments(self.folder, self.number, self.segments, self.writer.counts(), self.writer.read)
 
     def save(self) -> None:
-        """The next checkpoint, complete."""
+        """Writes the next checkpoint, complete."""
         before, self.segments = {s.name for s in self.segments}, self.extend()
         self.written += sum(segment.bytes for segment in self.segments if segment.name not in before)
         save(self.folder, self.number, ranks=1, size=3, segments=self.segments)

@@ -25,7 +25,7 @@ Change = Callable[[h5py.File, Path], None]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A run file, and beside it a file that is nobody else's business, as text and as HDF5."""
+    """A run file, and beside it a private file, as text and as HDF5."""
     (tmp_path / "secret.txt").write_bytes(SECRET)
     with h5py.File(tmp_path / "secret.h5", "w") as file:
         file["x"] = np.arange(5.0)

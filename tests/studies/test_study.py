@@ -31,7 +31,7 @@ def test_the_runs_of_a_study(write: Write, tmp_path: Path) -> None:
 
 
 def test_an_identity_is_that_of_the_resolved_job(write: Write) -> None:
-    """A larger study, other names of it or of its labels, and defaults that are spelled out leave it as it is."""
+    """A larger study, another name or other labels, and defaults that are given explicitly do not change it."""
     before = {run.identity for run in load_study(write()).runs}
     spelled = ("{name: area, trigger: {every: 2}}", "{name: area, trigger: {every: 2}, reply: before}")
     larger = load_study(write("", ("name: small", "name: larger"), ("trials: 2", "trials: 3"), spelled,

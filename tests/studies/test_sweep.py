@@ -1,4 +1,4 @@
-"""A sweep runs what is missing, whatever interrupted it before; show and report tell what there is."""
+"""A sweep runs the missing runs, whatever interrupted it before; show and report list those that are there."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def copied(swept: Path, tmp_path: Path) -> Study:
 
 
 def test_a_study_runs_and_grows(write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Same numbers as single runs; what is there is not run again; what does not belong is named."""
+    """The numbers are those of single runs; completed runs are not repeated; files of no run of the study are named."""
     study = load_study(write("", TWO))
     assert "4 of 4 runs to do on 2 processes, time unknown" in dry_run(study, 2)
     assert not study.folder.exists()
@@ -174,7 +174,7 @@ LONGER = ("trials: 2", "trials: 10")
 
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.long)])
 def test_a_sweep_that_is_killed_continues(write: Write, tmp_path: Path, kills: int) -> None:
-    """The whole process group is killed at random instants; the numbers are those of a sweep that never was."""
+    """The whole process group is killed at random instants; the numbers are those of a sweep that was never killed."""
     rng = random.Random(kills)
     path = write("", LONGER) if kills > 2 else write("", TWO)
     study = load_study(path)
