@@ -37,7 +37,7 @@ def table_notes(groups: Sequence[Group]) -> list[str]:
 
 
 def format_conventions(unlike: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
-    """Formats the unlike conventions of the compared methods in one line; "" for none."""
+    """Formats the different conventions of the compared methods in one line; "" for none."""
     texts = []
     for option, methods in unlike.items():
         texts.append(f"{option} is " + ", ".join(f"{value} for {' and '.join(of)}" for value, of in methods.items()))
