@@ -88,7 +88,7 @@ def run(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys: Any)
         KeyboardInterrupt: Ctrl-C or another signal ended the run. Its file is closed with the status "interrupted", and
             `resume` continues it if a checkpoint could be saved. A second Ctrl-C does not wait for that.
     """
-    return _opened(execute(lambda: Task(load_job(job, *overrides, **keys))))
+    return finished_run(execute(lambda: Task(load_job(job, *overrides, **keys))))
 
 
 def resume(path: str | Path, trust: bool = False) -> Run:
@@ -104,7 +104,7 @@ def resume(path: str | Path, trust: bool = False) -> Run:
     Raises:
         ConfigError: The run is completed, still running, or has no checkpoint.
     """
-    return _opened(execute(lambda: resume_task(Path(path), trust=trust)))
+    return finished_run(execute(lambda: resume_task(Path(path), trust=trust)))
 
 
 def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) -> Run:
@@ -118,7 +118,7 @@ def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) 
         trust: As for `resume`.
         keys: `output` and `overwrite` as plain values.
     """
-    return _opened(execute(lambda: replay_task(Path(path), overrides, keys, trust)))
+    return finished_run(execute(lambda: replay_task(Path(path), overrides, keys, trust)))
 
 
 def open_run(path: str | Path) -> Run:
@@ -198,8 +198,11 @@ class Task(NamedTuple):
     resumed: ResumePoint | None = None  # the checkpoint to resume from
 
 
-def resume_task(path: Path, overrides: Sequence[str] = (), trust: bool = False) -> Task:
-    """The task that resumes a run file. Raises ConfigError for a run that cannot be resumed, or code not trusted."""
+def resume_task(path: Path, overrides: Sequence[str] = (), trust: bool | Mapping[str, str] = False) -> Task:
+    """The task that resumes a run file. Raises ConfigError for a run that cannot be resumed, or code not trusted.
+
+    trust: Whether all code that the file names is trusted, or the names that are, by key.
+    """
     from mpifl.server.resume import find_resume_point
 
     point = find_resume_point(path, overrides, trust)
@@ -352,7 +355,7 @@ def _restored_torch(job: Job) -> AbstractContextManager[object]:
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
-def _opened(outcome: Outcome) -> Run:
+def finished_run(outcome: Outcome) -> Run:
     """The run file of a run. Raises RunFailed, or Interrupted, where it is not completed."""
     if outcome.status == "failed":
         raise RunFailed(outcome.error)

@@ -272,11 +272,11 @@ def _sweep_on_ranks(comm: MPI.Intracomm, arguments: Sequence[str]) -> int:
     part = Part.parse(args.part) if args.part else None
 
     def run() -> int:
-        study = None
-        if comm.rank == 0:
-            study = load_study(*_file_and_overrides("sweep", "STUDY.yaml", args.arguments))
         try:
-            index = sweep_on_ranks(comm, study, print_progress(), part)
+            index = sweep_on_ranks(
+                comm, lambda: load_study(*_file_and_overrides("sweep", "STUDY.yaml", args.arguments)),
+                print_progress(), part,
+            )  # fmt: skip
             if index:
                 _end_of_sweep(index)
         except ConfigError as error:

@@ -128,6 +128,7 @@ class SignalRecorder:
             raise Interrupted(exit_code(number))
         if self._watcher:  # the system has told it when the signal came, which may have been long ago
             self._watcher.read()
+            self._watcher.wake()  # it goes on waiting where this thread has read its pipe first
         if not self._watcher or self._first == inf:
             self.arrived(number)
         if self._later:
@@ -180,13 +181,14 @@ class _Watcher:
                     self._signals.arrived(number)
 
     def _run(self) -> None:
-        signals = self._signals
+        signals, poll = self._signals, select.poll()  # `select` takes no descriptor above 1023
+        poll.register(self._out, select.POLLIN)
         while not self._closed:
             left = signals.left(self._grace)
             if left == 0 and not self._closed:
                 self._expired(signals.number)
                 return
-            select.select([self._out], [], [], None if left == inf else left)
+            poll.poll(None if left == inf else 1000 * min(left, 3600.0))
             self.read()
             if number := signals.ends_process():
                 time.sleep(0.5)  # the main thread may be about to do so

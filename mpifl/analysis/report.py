@@ -17,12 +17,22 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, formats: 
     """The table for the terminal; with `out`, also report.md, report.csv, accuracy.* and loss.* in that folder.
 
     `paths` are run files, patterns and folders. Trials are grouped by what differs in their configurations, seeds and
-    names aside. Runs that are running, were killed or failed are included as they are, and marked. Raises ConfigError
-    for a file that cannot be read or written.
+    names aside. Runs that are running, were killed or failed are included as they are, and marked. A file of a folder
+    or a pattern that cannot be read is named below the table. Raises ConfigError for one that is named itself, where
+    no file can be read, or for a file that cannot be written.
     """
     if not paths:
         raise ConfigError("run files", "none", "at least one")
-    return report_groups(group_trials(load_trial(path) for path in find_runs(paths)), out, formats)
+    named, trials = {Path(path) for path in paths}, []
+    notes: list[str] = []
+    for path in (found := find_runs(paths)):
+        try:
+            trials.append(load_trial(path))
+        except ConfigError as error:
+            if path in named or len(notes) == len(found) - 1:
+                raise
+            notes.append(f"Left out: {error}.")
+    return report_groups(group_trials(trials), out, formats, notes)
 
 
 def report_groups(

@@ -58,20 +58,21 @@ def split_overrides(
     return named, others
 
 
-def check_trusted(config: Mapping[str, Any], path: Path, command: str, named: Container[str], trust: bool) -> None:
+def check_trusted(
+    config: Mapping[str, Any], path: Path, command: str, named: Container[str], trust: bool | Mapping[str, str]
+) -> None:
     """Raises ConfigError if the configuration of the run file `path` names code that the user does not trust.
 
     named  keys whose code the command line names too
-    trust  whether all code is trusted
+    trust  whether all code is trusted, or the names that are, by key
 
     Logs what will be imported, and from where.
     """
-    places = {
-        key: f"{name} ({key}, from {module_location(name.partition(':')[0])})"
-        for key, name in outside_code(config).items()
-    }
-    unknown = [place for key, place in places.items() if key not in named]
-    if unknown and not trust:
+    code = outside_code(config)
+    places = {key: f"{name} ({key}, from {module_location(name.partition(':')[0])})" for key, name in code.items()}
+    known = code if trust is True else trust or {}
+    unknown = [place for key, place in places.items() if key not in named and known.get(key) != code[key]]
+    if unknown:
         text = f"--trust (in Python trust=True) to import and run the code that this file names: {', '.join(unknown)}"
         raise ConfigError(command, path, text)
     if places:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -46,11 +46,13 @@ class ResumePoint:
         return ResumePayload(folder, self.snapshot.number, live, loop.clients.in_flight)
 
 
-def find_resume_point(path: Path, overrides: Sequence[str] = (), trust: bool = False) -> ResumePoint:
+def find_resume_point(
+    path: Path, overrides: Sequence[str] = (), trust: bool | Mapping[str, str] = False
+) -> ResumePoint:
     """The newest usable checkpoint of a run file. Raises ConfigError where the run cannot be resumed.
 
     overrides  `key=package.module:Class` for code outside mpifl that the file names and that is trusted
-    trust      trust all such code
+    trust      trust all such code, or what has these names, by key
     """
     if path.is_symlink():  # the file itself is replaced, not the link to it
         path = Path(os.path.realpath(path))

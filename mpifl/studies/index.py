@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifl.config import read
+from mpifl.config.trust import outside_code
 from mpifl.errors import ConfigError
 from mpifl.storage import open_run
 from mpifl.storage.checkpoint_set import folder_of, sets
@@ -123,11 +124,17 @@ def _stored(folder: Path) -> dict[str, dict[str, Any]]:
     """The entries of the index file by identity; none where it is lost or damaged."""
     try:
         content = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        return {entry["identity"]: entry for entry in content["runs"]}
+        return {entry["identity"]: entry for entry in content["runs"] if _is_entry(entry)}
     except NotADirectoryError:
         raise ConfigError("output", folder, "a folder; this is a file") from None
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether an item of the index file is what `asdict` makes of an entry."""
+    types = {"identity": str, "file": str, "labels": dict, "attempts": int, "error": str}
+    return isinstance(entry, dict) and all(isinstance(entry.get(key), kind) for key, kind in types.items())
 
 
 def _inspected(entry: Entry, run: StudyRun) -> Entry:
@@ -143,8 +150,11 @@ def _inspected(entry: Entry, run: StudyRun) -> Entry:
 def _is_of(run: StudyRun) -> bool:
     """Whether the run file has the run's job."""
     with open_run(run.path) as file:
+        config = dict(file.config)
+        if outside_code(config) != outside_code(read.job_to_dict(run.job)):  # else code of the file would be imported
+            return False
         try:
-            return identify(read.job_from_dict(dict(file.config))) == run.identity
+            return identify(read.job_from_dict(config)) == run.identity
         except ConfigError:
             return False
 

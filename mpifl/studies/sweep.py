@@ -9,20 +9,24 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from multiprocessing import connection
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpifl import api
 from mpifl.config.job import Job
+from mpifl.config.read import job_to_dict
+from mpifl.config.trust import outside_code
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.signals import SignalRecorder
 from mpifl.studies.index import Index, can_resume
 from mpifl.studies.parts import Part, locked
-from mpifl.studies.study import Study, StudyRun, describe
+from mpifl.studies.study import Study, StudyRun, describe, identify
 
 if TYPE_CHECKING:
     from mpifl.transport.mpi import MPI
@@ -160,30 +164,50 @@ def _compute(job: Job, resume: bool) -> Finished:
     try:
         if resume:
             with suppress(ConfigError):  # without a checkpoint that can be used it begins anew
-                api.resume(job.output, trust=True).close()  # its job is the study's: the identities are equal
+                api.finished_run(api.execute(lambda: _resume_task(job))).close()
                 return Finished("completed")
         api.run(job, overwrite=True).close()
     except (RunFailed, ConfigError, OSError) as error:
         return Finished("failed", " ".join(str(error).split()))
     except KeyboardInterrupt:
         return Finished("interrupted")
+    except (Exception, SystemExit) as error:  # of the user's code: the study's other runs go on
+        return Finished("failed", _described(error))
     return Finished("completed")
 
 
+def _resume_task(job: Job) -> api.Task:
+    """The task that resumes the run of a job. Raises ConfigError for a checkpoint of another job.
+
+    What that job's code would be is never imported: only the code that the study names is trusted.
+    """
+    task = api.resume_task(Path(job.output), trust=outside_code(job_to_dict(job)))
+    if identify(task.job) != identify(job):
+        raise ConfigError("resume", job.output, "a checkpoint of the study's job; this one is of another job")
+    return task
+
+
+def _described(error: BaseException) -> str:
+    """An unexpected error with the place at which it was raised, in one line."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{text} ({Path(place.filename).name}:{place.lineno}, in {place.name})"
+
+
 def sweep_on_ranks(
-    comm: MPI.Intracomm, study: Study | None, progress: Callable[[str], None], part: Part | None = None
+    comm: MPI.Intracomm, load: Callable[[], Study], progress: Callable[[str], None], part: Part | None = None
 ) -> Index | None:
     """Runs a study on the ranks of an MPI job, one run at a time on each rank but 0; the index on rank 0.
 
-    Every rank calls it; the study is rank 0's.
+    Every rank calls it; rank 0 alone loads the study, and releases the others where that raises.
     """
     from mpifl.transport.launcher import worker_ranks
 
     with worker_ranks(comm) as executor:
-        if executor is None or study is None:
+        if executor is None:
             return None
         with SignalRecorder():
-            return sweep(study, comm.size - 1, progress, executor, part)
+            return sweep(load(), comm.size - 1, progress, executor, part)
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------------

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.resources import files
 from math import ceil
 from pathlib import Path
 from string import Template
 
 from mpifl.config.job import Job
+from mpifl.config.read import parse_override
 from mpifl.errors import ConfigError
+from mpifl.storage.checkpoint_set import folder_of
 from mpifl.studies.study import Study
 from mpifl.submit.site import Site
 
@@ -23,23 +28,24 @@ COMMANDS = {"slurm": "sbatch"}
 def study_script(site: Site, study: Study, path: Path, overrides: Sequence[str], tasks: int | None = None) -> str:
     """The script of an array of tasks that run a study; tasks: their number, None: one for `site.processes` runs."""
     count = ceil(len(study.runs) / site.processes) if tasks is None else min(tasks, len(study.runs))
-    words = ["sweep", str(path.resolve()), *_without_output(overrides), f"output={study.folder.resolve()}"]
+    words = ["sweep", str(path.absolute()), *_without_output(overrides), _output(study.folder)]
     sweep = f"{_python(site)} {shlex.join(words)} --processes {site.processes} --part"
     return _filled(
         site, f"{site.scheduler}-study", name=study.options.name, tasks=str(count), last=str(count - 1),
-        at_once=str(min(site.at_once, count)), logs=str(study.folder.resolve() / "logs"), command=sweep,
+        at_once=str(min(site.at_once, count)), command=sweep,
+        log=_option_value(study.folder.resolve() / "logs", "%A-%a.log"),
     )  # fmt: skip
 
 
 def job_script(site: Site, job: Job, path: Path, overrides: Sequence[str]) -> str:
     """The script of one run of a job on `site.nodes` nodes."""
     output = Path(job.output).resolve()
-    words = [str(path.resolve()), *_without_output(overrides), f"output={output}"]
+    words = [str(path.absolute()), *_without_output(overrides), _output(output)]
     python, target = _python(site), shlex.quote(str(output))
     return _filled(
-        site, f"{site.scheduler}-job", name=job.name, logs=str(output.parent), folder=shlex.quote(str(output.parent)),
-        run=f"{python} run {shlex.join(words)}", resume=f"{python} resume {target} --trust", output=target,
-        checkpoints=shlex.quote(str(output.with_suffix(".ckpt"))), launch=_launch(site),
+        site, f"{site.scheduler}-job", name=job.name, log=_option_value(output.parent, "%x-%j.log"),
+        run=f"{python} run {shlex.join(words)}", resume=f"{python} resume {target} --trust",
+        checkpoints=shlex.quote(str(folder_of(output))), launch=_launch(site),
     )  # fmt: skip
 
 
@@ -63,6 +69,26 @@ def _without_output(overrides: Sequence[str]) -> list[str]:
     return [override for override in overrides if not override.startswith("output=")]
 
 
+def _output(path: Path) -> str:
+    """The override that writes to a path, which may hold what YAML reads as something else."""
+    text = f"output={path.resolve()}"
+    with suppress(ConfigError):
+        if parse_override(text) == ("output", str(path.resolve())):
+            return text
+    return f"output={json.dumps(str(path.resolve()), ensure_ascii=False)}"
+
+
+def _option_value(folder: Path, pattern: str = "") -> str:
+    """A path as the value of an option in an `#SBATCH` line: quoted where SLURM would end it at a blank or a `#`.
+
+    pattern: Name of a log in the folder, with `%` fields; in the folder's own name a `%` is one.
+    """
+    text = f"{str(folder).replace('%', '%%')}/{pattern}" if pattern else str(folder)
+    if not re.search(r"[\s#'\"\\]", text):
+        return text
+    return '"' + re.sub(r'(["\\\\])', r"\\\1", text) + '"'
+
+
 def _python(site: Site) -> str:
     inside = ["apptainer", "exec", site.container, "python"] if site.container else [sys.executable]
     return shlex.join([*inside, "-m", "mpifl"])
@@ -80,7 +106,7 @@ def _filled(site: Site, template: str, **values: str) -> str:
     text = (files("mpifl.submit") / "templates" / f"{template}.sh").read_text(encoding="utf-8")
     own = {
         "time": site.time, "nodes": str(site.nodes), "ranks": str(site.ranks_per_node),
-        "processes": str(site.processes), "warning": str(site.warning), "folder_now": str(Path.cwd()),
+        "processes": str(site.processes), "warning": str(site.warning), "folder_now": _option_value(Path.cwd()),
         "setup": "\n".join(site.setup) or ":", "options": _options(site),
     }  # fmt: skip
     return Template(text).substitute(own | values)

@@ -276,6 +276,21 @@ def test_a_report_of_a_folder_or_a_pattern(tmp_path: Path) -> None:
     assert "50.00 (25.00-75.00)" in text and text == report([tmp_path / "0.h5", tmp_path / "1.h5", tmp_path])
 
 
+def test_a_report_of_a_folder_with_a_damaged_file(tmp_path: Path) -> None:
+    """It is named below the table of the others; given by its own name it is an error."""
+    path, bad = run_file(tmp_path / "0.h5", [0.5, 0.25]), tmp_path / "1.h5"
+    bad.write_bytes(path.read_bytes()[:1000])
+    for where in (tmp_path, tmp_path / "*.h5"):
+        text = report([where])
+        assert "25.00" in text
+        assert next(line for line in text.splitlines() if str(bad) in line).startswith("Left out: ")
+    with pytest.raises(ConfigError, match=r"1\.h5"):
+        report([path, bad])
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"1\.h5"):
+        report([tmp_path])
+
+
 def page(path: Path, **options: Any) -> str:
     lines: list[str] = []
     show(path, write=lines.append, **options)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -164,6 +165,75 @@ def test_a_damaged_run_file_is_made_anew(copied: Study) -> None:
     assert contents(copied.folder) == whole
 
 
+CODE = """
+from dataclasses import dataclass
+from pathlib import Path
+from mpifl.algorithms.fedavg import FedAvg
+
+Path(__file__).with_suffix(".imported").touch()
+
+@dataclass(frozen=True)
+class Mean(FedAvg):
+    def init_server(self, x0, clients):
+        {line}
+        return super().init_server(x0, clients)
+"""
+
+
+def test_code_that_only_a_run_file_names_is_not_imported(
+    copied: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file with the name of a study's run, and its checkpoint, may be of another job, and from anybody."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "other_code.py").write_text(CODE.format(line="pass"))
+    job = mpifl.load_job(tmp_path_base(copied), "algorithm={name: 'other_code:Mean', cohort: 3, step_size: 0.1}",
+                         "checkpoint.every=0.25", f"output={tmp_path}/other.h5")  # fmt: skip
+    mpifl.run(job).close()
+    marker, run = tmp_path / "other_code.imported", copied.runs[0]
+    marker.unlink()
+    del sys.modules["other_code"]
+    shutil.move(tmp_path / "other.ckpt", run.path.with_suffix(".ckpt"))
+    shutil.move(tmp_path / "other.h5", run.path)
+    assert Index(copied).entries[run.identity].status == "interrupted"
+    assert not marker.exists()
+    run.path.write_bytes(run.path.read_bytes()[:3000])  # damaged: resume would take the job from the checkpoint
+    with ThreadPoolExecutor(1) as executor:  # in this process, where an import shows
+        assert sweep(copied, 1, executor=executor).counts() == {"completed": 4}
+    assert not marker.exists()
+    assert Index(copied).counts() == {"completed": 4}
+
+
+def tmp_path_base(study: Study) -> dict[str, object]:
+    """The job of a study's first run."""
+    with mpifl.open_run(study.runs[0].path) as run:
+        return dict(run.config)
+
+
+@pytest.mark.parametrize(
+    ("line", "error"), [("raise KeyError('x')", "KeyError: 'x'"), ("raise SystemExit(4)", "SystemExit: 4")]
+)
+def test_an_error_in_a_users_code_fails_its_run_alone(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, error: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "users_code.py").write_text(CODE.format(line=line))
+    named = ("{algorithm: {name: area, trigger: {every: 2}}", "{algorithm: {name: 'users_code:Mean', cohort: 3}")
+    path = write(
+        "retries: 0\n",
+        named,
+        ("[10, 100]", "[0.1]"),
+        ("[0.1, 1]", "[0.1]"),
+        ("[0, 5]", "[0]"),
+        ("trials: 2", "trials: 1"),
+    )
+    index = sweep(load_study(path), 1)
+    assert index.counts() == {"failed": 1, "completed": 1}
+    (failed,) = (entry for entry in index.entries.values() if entry.status == "failed")
+    assert failed.error == f"{error} (users_code.py:11, in init_server)"
+    sys.modules.pop("users_code", None)
+
+
 def _sweep(path: Path) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-m", "mpifl", "sweep", str(path), "--processes", "2"]
     return subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
@@ -248,6 +318,65 @@ def test_selection(rule: dict[str, object], steps: list[float]) -> None:
     assert {trial.seed for each in found for trial in each.trials} == expected
 
 
+def test_a_best_evaluation_is_one_that_was_made() -> None:
+    """A metric that is missing from some evaluations is compared at the others, wherever these are."""
+    groups = [group(1, [[np.nan, 0.2, np.nan]]), group(2, [[0.5, 0.6]]), group(3, [[]]), group(4, [[np.nan, np.nan]])]
+    for rule, step in (("min", 1), ("max", 2)):
+        (found,) = select_groups(groups, Select(over="step_size", at="best", rule=rule))  # type: ignore[arg-type]
+        assert found.labels["step_size"] == step
+
+
+def test_methods_without_the_key_are_reported_as_they_are() -> None:
+    one = [
+        group(1, [[1.0]]),
+        group(2, [[1.0]]),
+        Group({"method": "FedDR", "step_size": None}, group(1, [[2.0]]).trials),
+    ]
+    found = select_groups(one, Select(over="step_size", rule="largest-finite"))
+    assert [each.labels["step_size"] for each in found] == [2, None]
+
+
+@pytest.mark.parametrize("rule", ["min", "largest-finite"])
+def test_a_key_whose_last_part_other_keys_have_too(rule: Literal["min", "largest-finite"]) -> None:
+    """Its label is longer then: trigger.every, beside evaluate.every."""
+    groups = [
+        Group({"trigger.every": every, "evaluate.every": 1}, group(1, [[1.0 / every]]).trials) for every in (2, 4, 3)
+    ]
+    (found,) = select_groups(groups, Select(over="algorithm.trigger.every", rule=rule))
+    assert found.labels["trigger.every"] == 4
+
+
+def test_a_value_without_reported_trials_takes_no_place() -> None:
+    groups = [group(1, [[1.0]]), group(2, [[2.0], [2.0]])]  # of step size 1 only seed 0 is completed
+    (found,) = select_groups(groups, Select(over="step_size", seeds=[0]))
+    assert found.labels["step_size"] == 2
+
+
+@pytest.mark.parametrize(("more", "step"), [("", 10.0), ("  seeds: [0]\n", 100.0)])
+def test_a_value_at_which_a_trial_that_decides_failed_is_not_selected(
+    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, step: float
+) -> None:
+    """Neither for the trials that did not fail: most may have diverged."""
+    text = swept.read_text().replace("trials: 1", "trials: 2").replace("[10, 100]", "[10.0, 100.0]")
+    text = text.partition("select:")[0] + "select:\n  over: algorithm.step_size\n  rule: largest-finite\n" + more
+    (tmp_path / "base.yaml").write_text(BASE)
+    (tmp_path / "study.yaml").write_text(text)
+    overrides = [f"output={tmp_path}/out"]
+    study = load_study(tmp_path / "study.yaml", overrides)
+    assert sweep(study, 1).counts() == {"completed": 8}
+    (failed,) = (r for r in study.runs if r.labels["algorithm.step_size"] == 100 and r.seed == 1)
+    failed.path.unlink()
+    Index(study).finish(failed.identity, "failed", "it diverged")
+    assert main(["report", str(tmp_path / "study.yaml"), *overrides]) == 0
+    out = capsys.readouterr().out
+    (row,) = (line.split() for line in out.splitlines() if line.startswith("AREA "))
+    told = "a deciding trial failed: method AREA, algorithm.step_size 100.0, seed 1."
+    if more:  # its only reported trial is missing, too
+        assert float(row[1]) == 10 and told not in out
+    else:
+        assert float(row[1]) == step and told in out
+
+
 def test_the_rule_is_told() -> None:
     told = describe_selection(Select(over="algorithm.step_size", rule="largest-finite", count=2, seeds=[0, 1]))
     assert told == (
@@ -282,6 +411,17 @@ def test_show_a_folder(swept: Path, capsys: pytest.CaptureFixture[str], tmp_path
     assert "a RUN.h5, or a folder with run files" in capsys.readouterr().err
     assert main(["report", str(swept.parent / "out")]) == 0
     assert capsys.readouterr().out.count("fedavg") >= 2
+
+
+@pytest.mark.parametrize(
+    "item", ['{"identity": "a"}', '{"identity": "a", "file": 3, "labels": {}, "attempts": 0, "error": ""}',
+             '{"identity": "a", "file": "a.h5", "labels": [1], "attempts": 0, "error": ""}', "3"]
+)  # fmt: skip
+def test_show_a_folder_with_a_damaged_index(item: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / INDEX).write_text(f'{{"study": "s", "runs": [{item}]}}')
+    (tmp_path / "bad.h5").write_bytes(b"no run")
+    assert main(["show", str(tmp_path)]) == 0
+    assert "1 runs: 1 damaged" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpifl.cli import main
+from mpifl.config.read import parse_override
 from mpifl.errors import ConfigError
 from mpifl.submit.site import Site, load_site
 from tests.studies.conftest import BASE, write
@@ -51,6 +53,30 @@ def test_the_script_of_a_study(write: Write, capsys: pytest.CaptureFixture[str],
     assert not (tmp_path / "out").exists()
     assert "#SBATCH --array=0-4%3" in dry(capsys, tmp_path / "study.yaml", "--tasks", "5")
     assert "#SBATCH --array=0-15%3" in dry(capsys, tmp_path / "study.yaml", "--tasks", "500")  # as many as runs
+
+
+@pytest.mark.parametrize("name", ["a b", "a #1", "k: v", 'a"b', "it's", "50%j", "$HOME"])
+def test_folders_with_any_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """SLURM reads its options, bash the command, and the command its overrides, as they were meant."""
+    (folder := tmp_path / name).mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "job.yaml").write_text(BASE)
+    (folder / "study.yaml").write_text("{name: s, job: job.yaml, axes: {algorithm.step_size: [1, 2]}, trials: 1}")
+    for file, output, log in (
+        ("job.yaml", folder / "results/base.h5", "results/%x-%j.log"),
+        ("study.yaml", folder / "results/s", "results/s/logs/%A-%a.log"),
+    ):
+        lines = dry(capsys, file)
+        options = [shlex.split(line.removeprefix("#SBATCH "), comments=True) for line in lines if "#SBATCH" in line]
+        assert [f"--chdir={folder}"] in options
+        assert [f"--output={tmp_path}/{name.replace('%', '%%')}/{log}"] in options
+        (command,) = (line for line in lines if "mpifl run" in line or "mpifl sweep" in line)
+        words = shlex.split(command.removeprefix("command=(").removesuffix("&").removesuffix(")"))
+        assert str(folder / file) in words
+        (override,) = (word for word in words if word.startswith("output="))
+        assert parse_override(override) == ("output", str(output))
 
 
 def test_the_script_of_a_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@
 #SBATCH --signal=B:USR1@${warning}
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output=${logs}/%A-%a.log
+#SBATCH --output=${log}
 #SBATCH --chdir=${folder_now}
 ${options}
 set -euo pipefail
