@@ -106,6 +106,9 @@ def _find(name: str, path: Any) -> Any:
     return None
 
 
+HARMLESS = 10_000  # an option of up to this size takes little memory, and may be one that the job does not use
+
+
 def check_sizes(config: Mapping[str, Any], path: Path, clients: int, parameters: int) -> None:
     """Raises ConfigError where the problem of a run file is larger than the run that it holds.
 
@@ -123,7 +126,7 @@ def check_sizes(config: Mapping[str, Any], path: Path, clients: int, parameters:
             continue
         for key, value in options.items():
             sizes = value if isinstance(value, list) and key == "hidden" else [value]
-            too_large = [size for size in sizes if isinstance(size, int) and size > parameters]
+            too_large = [size for size in sizes if isinstance(size, int) and size > max(parameters, HARMLESS)]
             if too_large and key != "seed" and (not names or key in names):
                 text = f"one whose problem.{section}.{key} is at most its {parameters} parameters; it is {too_large[0]}"
                 raise ConfigError("run file", path, text)

@@ -194,3 +194,11 @@ def test_M_a_configuration_larger_than_its_run(tmp_path: Path, change: dict[str,
         mpifl.run(BENIGN, output=str(path)).close()
     with pytest.raises(ConfigError, match=says):
         mpifl.replay(path)
+
+
+def test_an_option_that_the_job_does_not_use_is_no_size(tmp_path: Path) -> None:
+    """Optima are given, in 2 dimensions: `dim`, 10 by default, says nothing."""
+    model = {"name": "quadratic", "optima": [[0.0, 1.0], [1.0, 0.0]], "curvatures": [1.0, 2.0]}
+    job = {**BENIGN, "problem": {**BENIGN["problem"], "model": model, "clients": 2}}
+    with mpifl.run(job, output=str(tmp_path / "run.h5")) as run, mpifl.replay(tmp_path / "run.h5") as again:
+        assert run.model.tolist() == again.model.tolist()

@@ -205,5 +205,5 @@ def test_G_a_program_gets_its_interrupt_back(hanging: Any, start: Start, tmp_pat
     command = start(0, "program.py")
     until((tmp_path / "hangs").exists, command, "a client that hangs")
     os.kill(command.process.pid, signal.SIGINT)
-    done = command.end(10)
+    done = command.end()
     assert done.code == 0 and done.out == "Interrupted 130\ninterrupted\n", str(done)
