@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import Tally, amount, intolerant, job, kill_all, mpifl, saved, tally
+from tests.faults.harness import Tally, amount, intolerant, job, kill_all, mpifl, needs_tolerance, saved, tally
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, DIGITS, EXPONENTIAL, SPEED
 from tests.mpi.cases import job as of
@@ -156,6 +156,7 @@ def test_real_clock(seed: int, tmp_path: Path, counted: Tally) -> None:
 
 
 def test_a_completed_run_is_not_resumed(tmp_path: Path) -> None:
+    needs_tolerance()
     file = write(tmp_path, "c", of(AREA, NOISY, stop={"updates": 50}, output="c.h5", checkpoint={"updates": 20}))
     with job(tmp_path, 0, "run", file) as command:
         assert command.end().code == 0, str(command)
