@@ -15,7 +15,7 @@ import signal
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from math import isnan, nan, sqrt
+from math import isfinite, nan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +234,7 @@ def check_history(case: Case, folder: Path) -> dict[str, int]:
             rounds = [round for round, *_ in heard[i]]
             assert rounds == [*range(len(rounds))], f"client {i} was asked for rounds {rounds}"
             norms = [norm for *_, norm in heard[i]]
-            good = [norm for norm in norms if not isnan(norm)]
+            good = [norm for norm in norms if isfinite(norm)]  # those that are not are refused
             consumed = updates.norm[updates.client == i].tolist()
             assert consumed == good[: len(consumed)], f"client {i} sent other updates than the server consumed"
             refused = int(((events.kind == "refused") & (events.client == i)).sum())
