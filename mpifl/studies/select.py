@@ -27,7 +27,7 @@ def study_groups(study: Study, index: Index, without: Collection[str] = ()) -> l
     found: dict[str, tuple[StudyRun, list[Trial]]] = {}
     for run in study.runs:
         if index.entries[run.identity].status == "completed" and (key := _key(run)) not in without:
-            found.setdefault(key, (run, []))[1].append(replace(load_trial(run.path), seed=run.seed))
+            found.setdefault(key, (run, []))[1].append(load_trial(run.path))
     names = short_names(list(dict.fromkeys(label for run, _ in found.values() for label in run.labels)))
     return [
         Group({name: run.labels.get(label) for label, name in names.items()}, trials) for run, trials in found.values()

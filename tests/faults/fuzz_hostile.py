@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -76,7 +77,9 @@ def damaged(damage: Damage) -> Damage:
 # -- run files ---------------------------------------------------------------------------------------------------------
 def run_file(folder: Path, random: Random) -> list[str]:
     """A run file that is valid HDF5 and has one or two traps."""
-    with h5py.File(folder / "run.h5", "r+", libver="latest") as file:
+    scratch = folder.resolve() / "scratch"  # later changes may write through an external dataset with a relative name
+    scratch.mkdir(exist_ok=True)
+    with contextlib.chdir(scratch), h5py.File(scratch.parent / "run.h5", "r+", libver="latest") as file:
         for _ in range(random.choice((1, 1, 2))):
             try:
                 random.choice(TRAPS)(file, random)
@@ -97,7 +100,7 @@ def _taken(file: h5py.File, random: Random) -> tuple[h5py.Group, str, h5py.Datas
 def other_file(file: h5py.File, random: Random) -> None:
     group, name, old = _taken(file, random)
     source = random.choice(("secret.h5", str(Path("secret.h5").absolute()), "pipe", "/dev/zero", "../secret.h5"))
-    text = random.choice(("secret.txt", "pipe", "/dev/zero", "/etc/hostname"))
+    text = random.choice(("secret.txt", "pipe", "/dev/zero", "/dev/null"))  # never a file of this machine
     size = max(1, old.size) * old.dtype.itemsize
     kind = random.randrange(4)
     if kind == 0:
