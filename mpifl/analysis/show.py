@@ -18,7 +18,6 @@ from mpifl.untrusted import parse_json, printable
 
 MAX_EVALUATIONS = 12  # evaluations printed at most
 MAX_EVENTS = 8  # events printed at most, the last ones
-HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is taken for dead; a live one writes twice a second
 POLL_INTERVAL = 1.0  # s between two reads of a live run
 QUARTILES = ["personal_accuracy_q25", "personal_accuracy_median", "personal_accuracy_q75"]
 HIDDEN = [*QUARTILES, "age"]  # columns of the evaluations that are summarised instead
@@ -40,7 +39,7 @@ def show(
         shown = len(run.evaluations)
         try:
             while run.status == "running":
-                if not is_alive(run):
+                if not run.is_alive:
                     write(printable(describe_status(run)))
                     return
                 time.sleep(period)
@@ -53,18 +52,13 @@ def show(
             write("")
 
 
-def is_alive(run: Run) -> bool:
-    """Whether the run seems to be running: its file is open in a writer, and was written to a moment ago."""
-    return run.status == "running" and run.open_ended and run.age < HEARTBEAT_TIMEOUT
-
-
 def describe_status(run: Run) -> str:
     """The status as text; that of a killed run is inferred, since its file still has "running"."""
     if run.status != "running":
         return run.status
     if not run.open_ended:
         return "ended without a final status (its process left before the run was closed)"
-    if is_alive(run):
+    if run.is_alive:
         return f"running (last heartbeat {run.age:.1f} s ago)"
     return f"killed or cut off: no heartbeat for {format_duration(run.age)} (a live run writes one twice a second)"
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MAGIC = b"\x89HDF\r\n\x1a\n"
 OPEN_ATTEMPTS = 20  # a file may be opened between two writes that belong together
 OPEN_INTERVAL = 0.05  # s between two attempts
+HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is taken for dead; a live one writes twice a second
 FEW_ATTEMPTS, PATIENCE = 4, 1.5  # attempts after which no other is made when they have taken so long (s)
 METADATA_ATTEMPTS = 25  # 2**25 ns in all
 # Errors of h5py on a damaged file.
@@ -237,6 +238,11 @@ class Run(RunTables):
     def age(self) -> float:
         """Seconds since the last write: at most a few while the run is alive."""
         return max(0.0, time.time() - self.path.stat().st_mtime)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the run seems to be running: its file is open in a writer, and was written to a moment ago."""
+        return self.status == "running" and self.open_ended and self.age < HEARTBEAT_TIMEOUT
 
     @property
     def _open_file(self) -> h5py.File:

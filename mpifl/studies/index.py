@@ -25,7 +25,6 @@ from mpifl.studies.study import Study, StudyRun, identify
 
 INDEX = "index.json"
 STATUSES = ("completed", "waiting", "running", "interrupted", "failed", "damaged")
-HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is considered dead; a live one writes twice a second
 
 
 @dataclass(frozen=True)
@@ -193,9 +192,7 @@ def _file_status(path: Path) -> tuple[str, float | None]:
     try:
         with open_run(path) as file:
             seconds = float(file.attrs.get("wall_seconds", math.nan))
-            status = file.status
-            if status == "running" and not (file.open_ended and file.age < HEARTBEAT_TIMEOUT):
-                status = "interrupted"
+            status = "interrupted" if file.status == "running" and not file.is_alive else file.status
             return status, None if math.isnan(seconds) else seconds
     except ConfigError:
         return "damaged", None
