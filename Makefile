@@ -8,7 +8,7 @@
 # make faults      the whole fault injection, its table in docs/results/faults.md: hours;  make faults SOAK=10 (minutes)
 # make clean       what these made, results excepted
 #
-# Needs Python 3.11 or later, and nothing else: the two MPIs come with pip, into .venv and .venv-mpich.
+# Needs Python 3.11 or later, and nothing else: the MPIs come with pip, into .venv, .venv-mpich and .venv-impi.
 
 PYTHON ?= python3
 RANKS ?= 129
@@ -45,7 +45,7 @@ test: check
 	MPIFL_MPIEXEC=$(MPIRUN) $(PYTEST)
 	$(MAKE) test-mpich MARK="mpi and smoke and not long"
 
-test-all: check
+test-all: check .venv-impi/.done
 	MPIFL_MPIEXEC=$(MPIRUN) $(if $(shell command -v slurmctld),MPIFL_TEST_SLURM=1) $(PYTEST) -m "" --hypothesis-profile=full
 	$(MAKE) test-mpich
 
@@ -104,5 +104,10 @@ faults: .venv/.dev
 	.venv-mpich/bin/python $(PIP) mpich
 	touch $@
 
+.venv-impi/.done: constraints.txt
+	$(PYTHON) -m venv .venv-impi
+	.venv-impi/bin/python $(PIP) impi-rt
+	touch $@
+
 clean:
-	rm -rf .venv .venv-mpich build site *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-mpich .venv-impi build site *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from mpifl import __version__, api
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.signals import Interrupted
+from mpifl.transport.detection import LaunchError
 from mpifl.untrusted import printable
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from mpifl.server.outcome import Outcome
     from mpifl.studies.index import Index
     from mpifl.transport.mpi import MPI
+
+REPORT_TIME = 10.0  # s that the other processes of a launch leave the first one to report its error
 
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")  # a rank is one core; it counts when NumPy is imported: below, in functions
@@ -54,6 +58,12 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
                 if comm := communicator():
                     return _sweep_on_ranks(comm, arguments[1:])
             return code
+        except LaunchError as error:
+            if error.is_first:
+                _print_end(error)
+            else:  # mpirun ends all processes when one exits with an error: first the line above must be out
+                time.sleep(REPORT_TIME)
+            return 2
         except ConfigError:  # `_print_end` has printed it
             return 2
         except (Exception, SystemExit, GeneratorExit):  # in one process: under MPI all ranks have been ended

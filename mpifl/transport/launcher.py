@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.signals import SIGNALS, Interrupted
+from mpifl.transport.detection import LaunchError, mpi_wanted
 from mpifl.untrusted import printable
 
 if TYPE_CHECKING:
@@ -23,23 +25,41 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MPI_START_TIMEOUT = 600  # s that MPI may take to start
-RANK_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS")  # set by mpirun, mpiexec, srun
-
 
 _in_worker = False  # this rank runs tasks of `worker_ranks`, each as if there were one process
 
 
 def communicator() -> MPI.Intracomm | None:
-    """The job's communicator, or None where there is one process. Without a launcher MPI is not even imported."""
-    if _in_worker or not any(name in os.environ for name in RANK_VARIABLES):
-        return None
-    # Where mpirun keeps a job alive when ranks die, a rank that dies while MPI starts leaves the others waiting inside
-    # MPI: the default action of this signal ends them.
-    signal.alarm(MPI_START_TIMEOUT)
-    from mpifl.transport.mpi import MPI
+    """The job's communicator, or None where there is one process. Without a launcher MPI is not even imported.
 
-    signal.alarm(0)
+    Raises LaunchError where MPI cannot be loaded, or does not belong to the launcher.
+    """
+    if _in_worker or not mpi_wanted():
+        return None
+    with _deadline_of_mpi_start():
+        try:
+            from mpifl.transport.mpi import MPI
+        except (ImportError, RuntimeError) as error:
+            text = "mpi4py, and the MPI library that it was built for, or one named by MPI4PY_LIBMPI"
+            raise LaunchError("MPI", error, text) from error
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
+
+
+@contextmanager
+def _deadline_of_mpi_start() -> Iterator[None]:
+    """Ends this process with a traceback if MPI does not start within MPI_START_TIMEOUT.
+
+    Where mpirun keeps a job alive when ranks die, a rank that dies while MPI starts leaves the others waiting inside
+    MPI, where Python runs no handler of a signal; faulthandler's thread does not need it.
+    """
+    if "mpifl.transport.mpi" in sys.modules:  # MPI has started
+        yield
+        return
+    faulthandler.dump_traceback_later(MPI_START_TIMEOUT, exit=True, file=sys.__stderr__ or 2)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @contextmanager

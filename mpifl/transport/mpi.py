@@ -5,6 +5,7 @@ Buffer calls only, every receive names its source, waits sleep.
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable
 
@@ -13,9 +14,20 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 from mpifl.transport.backoff import Backoff
+from mpifl.transport.detection import check_library, check_size
 
-mpi4py.rc.thread_level = "serialized"  # one thread calls MPI at a time: the main one, or that of `worker_ranks`
-from mpi4py import MPI  # noqa: E402
+mpi4py.rc.initialize = False  # MPI starts below, once the library has been checked
+mpi4py.rc.finalize = True
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # what `check_library` says in one line
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        check_library(MPI.Get_library_version())
+        MPI.Init_thread(
+            MPI.THREAD_SERIALIZED
+        )  # one thread calls MPI at a time: the main one, or that of `worker_ranks`
+check_size(MPI.COMM_WORLD.size, MPI.Get_library_version())
 
 STUCK_TIMEOUT = 5.0  # s that ranks with abandoned clients have to end by themselves
 FRAME, TEXT, SETUP, END, DATA = 1, 2, 3, 4, 16  # tags; large vectors of client i travel under DATA + i

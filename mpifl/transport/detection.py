@@ -1,0 +1,150 @@
+"""Which launcher started this process, and whether the MPI library in use belongs to it.
+
+A launcher of another MPI than the library's starts N processes of which each believes that it is alone: N runs of one
+job. The number of processes that the launcher's environment variables give is therefore compared with MPI's size.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mpifl.errors import ConfigError
+
+OVERRIDE = "MPIFL_MPI"  # 1: always use MPI, without comparing; 0: never
+MPIRUN = "mpirun of Open MPI"
+OPEN_MPI = "Open MPI|Spectrum MPI"  # and what is built on it
+
+
+class Launch(NamedTuple):
+    """What the environment says about the launcher of this process; None: it does not say."""
+
+    launcher: str
+    size: int | None
+    rank: int | None
+
+
+class LaunchError(ConfigError):
+    """MPI cannot be used as this process was started. Every process raises it; the first of them reports it."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process has rank 0 in the launcher's count."""
+        launch = find_launch()
+        return launch is None or not launch.rank
+
+
+# Name, variable with the number of processes, variable with the rank. An inner launcher comes before those that it can
+# run inside of: mpirun in a SLURM step, SLURM's own step last.
+LAUNCHERS = (
+    (MPIRUN, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("mpirun_rsh of MVAPICH", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    ("mpirun_rsh of MVAPICH", "MVP_COMM_WORLD_SIZE", "MVP_COMM_WORLD_RANK"),
+    ("jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
+    ("flux run", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
+    ("mpiexec of PALS", "PMI_SIZE", "PALS_RANKID"),
+    ("mpiexec (PMI)", "PMI_SIZE", "PMI_RANK"),
+    ("mpiexec of Hydra", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+    ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+)
+
+
+def find_launch(environ: Mapping[str, str] = os.environ) -> Launch | None:
+    """The innermost launcher that started this process; None where the environment names none."""
+    step = environ.get("SLURM_STEP_NUM_TASKS")
+    if "PMIX_RANK" in environ and "OMPI_COMM_WORLD_SIZE" not in environ:
+        by_slurm = environ.get("PMIX_NAMESPACE", "").startswith("slurm")
+        return Launch("srun" if by_slurm else "a PMIx launcher", _number(step), _number(environ["PMIX_RANK"]))
+    for name, size, rank in LAUNCHERS:
+        if rank in environ and (size in environ or size == "PMI_SIZE"):
+            by_slurm = rank == "PMI_RANK" and "SLURM_STEP_ID" in environ and environ.get("PMI_SIZE") == step
+            return Launch("srun" if by_slurm else name, _number(environ.get(size)), _number(environ[rank]))
+    return None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def mpi_wanted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is one of several ranks, as far as the environment says. Raises LaunchError for OVERRIDE."""
+    override = environ.get(OVERRIDE, "")
+    if override not in ("", "0", "1"):
+        raise LaunchError(OVERRIDE, override, "0 (never use MPI), 1 (always), or unset (as the launcher says)")
+    if override:
+        return override == "1"
+    launch = find_launch(environ)
+    return launch is not None and launch.size != 1
+
+
+def check_library(library: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Checks before MPI starts that this library can start under the launcher: one that cannot may end the process.
+
+    Args:
+        library: What MPI_Get_library_version returns.
+
+    Raises:
+        LaunchError: It cannot.
+    """
+    launch = find_launch(environ)
+    if launch is None or launch.size == 1 or environ.get(OVERRIDE) == "1":
+        return
+    open_mpi, by_pmix = re.search(OPEN_MPI, library), "PMIX_RANK" in environ
+    if launch.launcher == MPIRUN and not open_mpi:
+        raise _mismatch(launch, library, "they cannot connect to one another")
+    if by_pmix and library.startswith("MPICH") and "pmix" not in library:
+        raise _mismatch(launch, library, "this MPI was built without PMIx")
+    if re.match(r"Open MPI v([5-9]|\d\d)", library) and not by_pmix:
+        raise _mismatch(launch, library, "this MPI needs PMIx, which the launcher does not offer")
+
+
+def check_size(size: int, library: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Compares MPI's number of ranks with the number of processes that the launcher started.
+
+    Raises:
+        LaunchError: They differ.
+    """
+    launch = find_launch(environ)
+    if launch is None or environ.get(OVERRIDE) == "1":
+        return
+    if launch.launcher == "mpiexec of Hydra":  # of its processes on this host alone is the number known
+        alone = size == 1 and (launch.size or 1) > 1
+    elif launch.size is None:
+        alone = size == 1 and (launch.rank or 0) > 0
+    else:
+        alone = launch.size != size
+    if alone:
+        raise _mismatch(launch, library, f"MPI sees {size} of them")
+
+
+def _mismatch(launch: Launch, library: str, found: str) -> LaunchError:
+    size = "several" if launch.size is None else launch.size
+    expected = (
+        f"one that {name_of(library)} works with: {size} processes were started, and {found}. "
+        f"Use {advice(launch, library)}. {OVERRIDE}=0 lets each process run alone"
+    )
+    return LaunchError("launcher", launch.launcher, expected)
+
+
+def name_of(library: str) -> str:
+    """The name and version of an MPI library, from the text of MPI_Get_library_version."""
+    text = " ".join(library.split())
+    found = re.match(r"(Open MPI) v([\w.]+)|(MPICH) Version: *([\w.]+)|(Intel\(R\) MPI Library) ([\w.]+)", text)
+    if found:
+        return " ".join(part for part in found.groups() if part)
+    return text.split(",")[0][:60] or "this MPI"
+
+
+def advice(launch: Launch, library: str) -> str:
+    """The commands that start several ranks of this MPI library."""
+    count = f"-n {launch.size}" if launch.size else "-n RANKS"
+    if re.search(OPEN_MPI, library):
+        kind, own = "pmix", "mpirun"
+    elif "CRAY" in library.upper():
+        kind, own = "cray_shasta", "mpiexec of PALS"
+    else:
+        kind, own = "pmi2", "mpiexec"
+    of_this = f"the {own} of {name_of(library)}, with {count}"
+    return f"srun --mpi={kind} {count}, or {of_this}" if launch.launcher == "srun" else of_this

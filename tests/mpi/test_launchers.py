@@ -1,0 +1,65 @@
+"""Every launcher that installs with pip, with every MPI library that does: one run of all ranks, or exit code 2."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpifl import open_run
+from tests.mpi.conftest import ROOT, environment
+
+OPEN_MPI, MPICH, INTEL = "Open MPI", "MPICH", "Intel MPI"
+LAUNCHERS = {
+    OPEN_MPI: ROOT / ".venv" / "bin" / "mpirun",
+    MPICH: ROOT / ".venv-mpich" / "bin" / "mpiexec",
+    INTEL: ROOT / ".venv-impi" / "bin" / "mpiexec",
+}
+LIBRARIES = {
+    OPEN_MPI: None,  # the one that mpi4py finds beside this Python
+    MPICH: ROOT / ".venv-mpich" / "lib" / "libmpi.so.12",
+    INTEL: ROOT / ".venv-impi" / "lib" / "libmpi.so.12",
+}
+PAIRS = list(itertools.product(LAUNCHERS, LIBRARIES))
+WORKS = {(OPEN_MPI, OPEN_MPI), *itertools.product((MPICH, INTEL), repeat=2)}  # the latter two share Hydra and PMI
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("launcher", "library"), PAIRS, ids=lambda name: name.replace(" ", ""))
+def test_one_run_of_all_ranks_or_exit_code_2(launcher: str, library: str, tmp_path: Path) -> None:
+    program, file = LAUNCHERS[launcher], LIBRARIES[library]
+    for path in (program, file):
+        if path is not None and not path.exists():
+            pytest.skip(f"{path.relative_to(ROOT)} is not there: make {path.relative_to(ROOT).parts[0]}/.done")
+    env = environment("launchers")
+    env.pop("MPI4PY_LIBMPI", None)
+    if file is not None:
+        env |= {"MPI4PY_LIBMPI": str(file), "LD_LIBRARY_PATH": str(file.parent)}
+    words = [program, "-n", "3", sys.executable, "-m", "mpifl", "run", ROOT / "jobs" / "quickstart.yaml"]
+    job = ["problem.clients=4", "stop.time=0.2", "clock.mode=virtual", f"output={tmp_path / 'run.h5'}"]
+    run = subprocess.run([*map(str, words), *job], env=env, cwd=tmp_path, text=True, capture_output=True, timeout=60)
+    ours = [line for line in run.stderr.splitlines() if line.startswith("mpifl: ")]
+    if (launcher, library) in WORKS:
+        assert (run.returncode, ours) == (0, []), run.stderr
+        with open_run(tmp_path / "run.h5") as file_:
+            assert (file_.status, file_.attrs["ranks"]) == ("completed", 3)
+        return
+    assert run.returncode == 2, run.stderr
+    assert len(ours) == 1 and "3 processes were started" in ours[0], run.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.smoke
+@pytest.mark.skipif(not os.environ.get("MPIFL_MPIEXEC"), reason="MPIFL_MPIEXEC names no launcher")
+def test_every_process_runs_alone_where_mpi_is_switched_off(tmp_path: Path) -> None:
+    words = [os.environ["MPIFL_MPIEXEC"], "-n", "2", sys.executable, "-m", "mpifl", "--version"]
+    env = environment("launchers") | {"MPIFL_MPI": "0"}
+    run = subprocess.run(words, env=env, cwd=tmp_path, text=True, capture_output=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("mpifl ") == 2
