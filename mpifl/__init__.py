@@ -14,7 +14,7 @@ if os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true"):  # noqa: SIM112 - 
 
 if TYPE_CHECKING:
     from mpifl.analysis.run import Run, Runs
-    from mpifl.api import keep_problem, load_job, load_problem, open_run, open_runs, replay, resume, run
+    from mpifl.api import export_run, keep_problem, load_job, load_problem, open_run, open_runs, replay, resume, run
     from mpifl.config.job import Job
     from mpifl.errors import ConfigError, RunFailed
 
@@ -25,6 +25,7 @@ __all__ = [
     "RunFailed",
     "Runs",
     "__version__",
+    "export_run",
     "keep_problem",
     "load_job",
     "load_problem",

@@ -149,6 +149,24 @@ def open_runs(paths: str | Path | Sequence[str | Path]) -> Runs:
     return Runs(find_runs(paths))
 
 
+def export_run(path: str | Path, to: str, out: str | Path | None = None, overwrite: bool = False) -> list[Path]:
+    """Writes a run file in the format of another tool; returns the files that it wrote.
+
+    Args:
+        path: The run file.
+        to: "csv", "parquet", "tensorboard", "safetensors" or "torch".
+        out: The file, or for the first three formats the folder; None: beside the run file.
+        overwrite: Replace files of an earlier export.
+
+    Raises:
+        ConfigError: The run file cannot be read or lacks what the format holds, a file exists, or the package that
+            writes the format is not installed.
+    """
+    from mpifl.export import files
+
+    return files.export_run(path, to, out, overwrite)
+
+
 @contextmanager
 def keep_problem() -> Iterator[None]:
     """Keeps the loaded data between the runs of a `with` block.

@@ -220,6 +220,20 @@ def _report(args: argparse.Namespace) -> None:
     _print(report(args.arguments, args.out))
 
 
+def _export(args: argparse.Namespace) -> None:
+    from mpifl.config import read
+
+    path, overrides = _file_and_overrides("export", "RUN.h5", args.arguments)
+    if args.to is None:
+        raise ConfigError("--to", "''", "csv, parquet, tensorboard, safetensors or torch")
+    overwrite = False
+    for key, value in map(read.parse_override, overrides):
+        if key != "overwrite" or not isinstance(value, bool):
+            raise ConfigError(key, value, "only overwrite=true can be given to mpifl export")
+        overwrite = value
+    _print("\n".join(f"wrote {file}" for file in api.export_run(path, args.to, args.out, overwrite)))
+
+
 def _sweep(args: argparse.Namespace) -> None:
     """Under MPI it checks the study alone: `_sweep_on_ranks` runs it."""
     from mpifl.studies.parts import Part
@@ -405,6 +419,15 @@ COMMANDS = {
         "RUN.h5|FOLDER ...|STUDY.yaml",
         "make a table and figures from runs",
         {"--out": {"metavar": "DIR", "type": Path, "help": "write them into this folder"}},
+    ),
+    "export": Command(
+        _export,
+        "RUN.h5 --to FORMAT [overwrite=true]",
+        "write a run file as CSV, Parquet, TensorBoard events, safetensors or a state_dict of PyTorch",
+        {
+            "--to": {"metavar": "FORMAT", "help": "csv, parquet, tensorboard, safetensors or torch"},
+            "--out": {"metavar": "PATH", "type": Path, "help": "where to write; default: beside the run file"},
+        },
     ),
 }
 

@@ -59,7 +59,7 @@ def packages() -> str:
         [("studies", "many runs of one job: axes, sweep, selection")],
         [("api", "the Python API")],
         [("server", "loop, clients, failures, checkpointer, session"), ("analysis", "tables, figures")],
-        [("client", "the worker, what a client rank runs")],
+        [("client", "the worker, what a client rank runs"), ("export", "formats of other tools")],
         [("transport", "frames, MPI, in process"), ("config", "the job: read, check, describe")],
         [("scheduling", "clocks, delays, schedule of events")],
         [("algorithms", "one file a method"), ("problems", "data, partitions, models, torch")],

@@ -1,0 +1,1 @@
+"""Run files in the formats of other tools: CSV, Parquet, TensorBoard, safetensors, PyTorch."""

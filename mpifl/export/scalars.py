@@ -1,0 +1,150 @@
+"""The course of a run as TensorBoard's scalars, one point for each evaluation.
+
+The points are a function of the run file's rows alone: a live export and an export of the finished file are the same.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from math import isfinite, isnan
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from mpifl.errors import ConfigError
+from mpifl.storage import Run
+from mpifl.storage.tables import TABLES
+
+SUFFIX = "-tensorboard"  # of the folder beside the run file
+EVENT_FILES = "events.out.tfevents.*"  # names that TensorBoard and W&B look for
+METRICS = tuple(name for name in TABLES["evaluations"].columns if name not in ("time", "updates"))
+LOST_KINDS = ("lost", "aside")  # events after which the run goes on without a client
+MAX_STEP = 2**63 - 1
+
+
+class Point(NamedTuple):
+    """The scalars of one evaluation."""
+
+    step: int  # updates consumed
+    time: float  # s of the run's clock
+    values: dict[str, float]  # by tag
+
+
+class Scalars:
+    """Turns rows, added in their order, into points.
+
+    Of several evaluations after the same number of updates the first one is a point: a tag has one value a step.
+    """
+
+    def __init__(self) -> None:
+        self._staleness: deque[np.ndarray] = deque()  # of updates after the last point
+        self._rows = 0  # updates added
+        self._lost: list[float] = []  # times at which clients were lost
+        self._last = (-1, 0.0)  # step and time of the last point
+        self._known: set[str] = set()  # metrics that have had a value
+
+    def add_updates(self, staleness: np.ndarray) -> None:
+        """Adds rows of /updates."""
+        self._rows += len(staleness)
+        self._staleness.append(staleness)
+
+    def add_events(self, times: np.ndarray, kinds: np.ndarray) -> None:
+        """Adds rows of /events; kinds are text or bytes."""
+        for when, kind in zip(times.tolist(), kinds.tolist(), strict=True):
+            if (kind.decode("utf-8", "replace") if isinstance(kind, bytes) else str(kind)) in LOST_KINDS:
+                insort(self._lost, when)
+
+    def evaluation(self, row: Mapping[str, float]) -> Point | None:
+        """The point of an evaluation, whose updates and earlier events have been added; None if it is none."""
+        step, when = int(row["updates"]), float(row["time"])
+        before, since = self._last
+        if not before < step <= min(self._rows, MAX_STEP):
+            return None
+        self._last = step, when
+        values = {}
+        for name in METRICS:
+            value = float(row[name])
+            if not isnan(value):
+                self._known.add(name)
+            if name in self._known:  # a loss that has become NaN is shown, a metric that is never measured is not
+                values[f"evaluations/{name}"] = value
+        count = step - max(0, before)
+        if count and when > since:
+            values["updates/per_second"] = count / (when - since)
+        if count:
+            values["updates/staleness_mean"] = self._take(count) / count
+        values["clients/lost"] = float(bisect_right(self._lost, when))
+        return Point(step, when, values)
+
+    def _take(self, count: int) -> int:
+        """Removes the staleness of the next updates; their sum."""
+        total = 0
+        while count:
+            block = self._staleness.popleft()
+            if len(block) > count:
+                self._staleness.appendleft(block[count:])
+                block = block[:count]
+            total += int(block.sum(dtype=np.int64))
+            count -= len(block)
+        return total
+
+
+class EventWriter:
+    """Writes points to an event file, a record each. Raises OSError where the file cannot be written."""
+
+    def __init__(self, file: BinaryIO, began: float) -> None:
+        """began: Unix time (s) at which the run's clock started; a point's wall time is that plus the run's time."""
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._file, self._records, self._began = file, RecordWriter(file), began if isfinite(began) else 0.0
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._write(self._event(wall_time=self._began, file_version="brain.Event:2"))
+        # A TensorBoard that has shown an earlier file of the run forgets what that had from this step on.
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._write(self._event(wall_time=self._began, step=0, session_log=start))
+
+    def add(self, point: Point) -> None:
+        with np.errstate(over="ignore"):
+            values = [self._summary.Value(tag=tag, simple_value=float(np.float32(value)))
+                      for tag, value in point.values.items()]  # fmt: skip
+        wall = self._began + point.time
+        self._write(self._event(wall_time=wall, step=point.step, summary=self._summary(value=values)))
+
+    def _write(self, event: object) -> None:
+        self._records.write(event.SerializeToString())  # type: ignore[attr-defined]
+
+
+def event_file_name() -> str:
+    """A new name in the form that TensorBoard and W&B expect: with the time and the host."""
+    return f"{EVENT_FILES[:-1]}{int(time.time()):010d}.{socket.gethostname()}.{secrets.token_hex(4)}"
+
+
+def event_files(run: Run) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
+    """One event file with all points of a run file."""
+    yield event_file_name(), partial(_write_points, run)
+
+
+def _write_points(run: Run, file: BinaryIO) -> None:
+    began = run.attrs.get("began", float("nan"))
+    writer = EventWriter(file, float(began))
+    try:
+        for point in points(run, Scalars()):
+            writer.add(point)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ConfigError("run file", run.path, f"rows that an event file can hold ({error})") from error
+
+
+def points(run: Run, scalars: Scalars) -> Iterator[Point]:
+    """The points of a run file."""
+    scalars.add_updates(run.updates.staleness.to_numpy())
+    scalars.add_events(run.events.time.to_numpy(), run.events.kind.to_numpy())
+    for row in run.evaluations.to_dict("records"):
+        if point := scalars.evaluation({str(name): value for name, value in row.items()}):
+            yield point

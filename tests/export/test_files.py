@@ -1,0 +1,347 @@
+"""Each format is read back with its own reader and compared with the run file bit for bit."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+import mpifl
+from mpifl import cli
+from mpifl.export.scalars import Scalars
+from mpifl.storage import RunWriter
+from mpifl.storage.tables import EventRow, UpdateRow
+from tests.api.jobs import JOB
+
+TABLES = ("updates", "aggregations", "evaluations", "events", "clients")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> mpifl.Run:
+    return mpifl.run(JOB, output=tmp_path / "a.h5")
+
+
+def frame(run: mpifl.Run, table: str) -> pd.DataFrame:
+    found: pd.DataFrame = getattr(run, table)
+    return found.rename_axis("client").reset_index() if table == "clients" else found
+
+
+def assert_same_bits(found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    assert list(found) == list(expected) and len(found) == len(expected)
+    for name in expected:
+        a, b = found[name].to_numpy(), expected[name].to_numpy()
+        if b.dtype.kind == "f":
+            assert (np.isnan(a.astype(float)) == np.isnan(b)).all(), name
+            a, b = a[~np.isnan(b)].astype(b.dtype).view(np.int64), b[~np.isnan(b)].view(np.int64)
+        assert (a == b).all(), name
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+def test_csv(run: mpifl.Run) -> None:
+    files = mpifl.export_run(run.path, "csv")
+    assert sorted(file.name for file in files) == sorted(f"{name}.csv" for name in (*TABLES, "attributes"))
+    for table in TABLES:
+        found = pd.read_csv(run.path.with_name("a-csv") / f"{table}.csv")
+        assert len(found), table
+        assert_same_bits(found, frame(run, table))
+    attributes = pd.read_csv(run.path.with_name("a-csv") / "attributes.csv", keep_default_na=False, dtype=str)
+    values = dict(zip(attributes.name, attributes.value, strict=True))
+    assert values["id"] == run.id and json.loads(values["began"]) == run.attrs["began"]
+    assert yaml.safe_load(values["config"]) == run.config
+
+
+def test_parquet(run: mpifl.Run, tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    mpifl.export_run(run.path, "parquet", tmp_path / "there")
+    for table in TABLES:
+        expected = frame(run, table)
+        file = tmp_path / "there" / f"{table}.parquet"
+        assert_same_bits(pd.read_parquet(file), expected)
+        types = {field.name: str(field.type) for field in parquet.read_schema(file)}
+        plain = {"i": "int", "f": "double"}
+        for name in expected.select_dtypes("number"):
+            dtype = expected[name].dtype
+            assert types[str(name)] == (plain[dtype.kind] + (str(8 * dtype.itemsize) if dtype.kind == "i" else ""))
+
+
+def test_text_of_a_file_is_escaped_in_csv(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.h5", events=[EventRow(0.5, "lost", 0, 'a "quoted", \x1b[31mred\nline')])
+    mpifl.export_run(path, "csv")
+    mpifl.export_run(path, "parquet")
+    (text,) = pd.read_csv(tmp_path / "a-csv/events.csv").text
+    assert text == 'a "quoted", \\x1b[31mred\nline'
+    (raw,) = pd.read_parquet(tmp_path / "a-parquet/events.parquet").text
+    assert raw == 'a "quoted", \x1b[31mred\nline'
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+def test_safetensors_and_torch_of_a_numpy_model(tmp_path: Path) -> None:
+    import torch
+    from safetensors import safe_open
+    from safetensors.numpy import load_file
+
+    problem = {"data": "digits", "clients": 4, "model": {"name": "logistic", "bias": True}, "dtype": "float64"}
+    run = mpifl.run(JOB, problem=problem, output=tmp_path / "a.h5")
+    (file,) = mpifl.export_run(run.path, "safetensors")
+    (state,) = mpifl.export_run(run.path, "torch")
+    loaded, tensors = load_file(file), torch.load(state, weights_only=True)
+    assert (file.name, state.name) == ("a.safetensors", "a.pt")
+    shapes = dict(run.layout)
+    assert set(loaded) == set(tensors) == {"x", *shapes} and len(shapes) == 2
+    first = 0
+    for name, shape in shapes.items():
+        part = run.model[first : first + int(np.prod(shape))].reshape(shape)
+        first += part.size
+        for array in (loaded[name], tensors[name].numpy()):
+            assert array.shape == shape and array.dtype == np.float64 and array.tobytes() == part.tobytes()
+    assert loaded["x"].tobytes() == tensors["x"].numpy().tobytes() == run.model.tobytes()
+    with safe_open(file, "np") as opened:
+        facts = json.loads(opened.metadata()["mpifl"])
+    assert facts["layout"] == [[name, list(shape)] for name, shape in run.layout]
+    assert facts["id"] == run.id and facts["version"] == len(run.aggregations)
+
+
+def test_a_vector_without_parts_is_x(run: mpifl.Run) -> None:
+    from safetensors.numpy import load_file
+
+    (file,) = mpifl.export_run(run.path, "safetensors")
+    loaded = load_file(file)
+    assert list(loaded) == ["x"] and loaded["x"].tobytes() == run.model.tobytes()
+
+
+def test_a_torch_model_loads_into_its_module(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    problem = {"data": "digits", "clients": 4, "model": {"name": "torch-mlp", "hidden": [5]}}
+    run = mpifl.run(JOB, problem=problem, stop={"updates": 6}, evaluate={"updates": 6}, output=tmp_path / "a.h5")
+    (file,) = mpifl.export_run(run.path, "safetensors")
+    (state,) = mpifl.export_run(run.path, "torch")
+    for values in (load_file(file), torch.load(state, weights_only=True)):
+        module = mpifl.load_job(run.config).problem.model.build((64,), 10, 0)
+        module.load_state_dict(values)
+        flat = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+        assert flat.numpy().tobytes() == run.model.tobytes()
+
+
+def test_averaged_statistics_of_a_norm_load_strictly(tmp_path: Path) -> None:
+    import torch
+
+    from mpifl.problems.torch.flat import Flat
+
+    def module() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+
+    flat = Flat(module(), torch.device("cpu"), torch.float32, averaged=True)
+    x = np.arange(flat.d, dtype=np.float32)
+    path = written(tmp_path / "a.h5", x=x, layout=flat.layout, config={"problem": {"torch": {}}})
+    (state,) = mpifl.export_run(path, "torch")
+    loaded = module()
+    loaded.load_state_dict(torch.load(state, weights_only=True))
+    assert loaded.state_dict()["1.running_var"].tolist() == [28, 29, 30, 31]  # after 24 parameters and 4 means
+
+
+HOSTILE: list[list[Any]] = [
+    [["w", [-2, -3]]],
+    [["w", [2**40, 2**40]]],
+    [["w", [5]]],
+    [["w", [3]], ["w", [3]]],
+    [["w", [7]], ["v", [-1]]],
+    [["__metadata__", [6]]],
+    [["x", [2]], ["y", [4]]],
+]
+
+
+@pytest.mark.damaged
+@pytest.mark.parametrize("layout", HOSTILE, ids=str)
+@pytest.mark.parametrize("to", ["safetensors", "torch"])
+def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path, layout: Any, to: str) -> None:
+    path = written(tmp_path / "a.h5", x=np.zeros(6), layout=layout)
+    with pytest.raises(mpifl.ConfigError, match=r"a\.h5: a layout"):
+        mpifl.export_run(path, to)
+    assert os.listdir(tmp_path) == ["a.h5"]
+
+
+def test_a_run_without_a_final_model_has_tables_only(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.h5", status="failed")
+    for to in ("safetensors", "torch"):
+        with pytest.raises(mpifl.ConfigError, match="this one has the status failed, and no final model"):
+            mpifl.export_run(path, to)
+    assert len(mpifl.export_run(path, "csv")) == 6
+
+
+# -- TensorBoard -------------------------------------------------------------------------------------------------------
+def scalars(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
+    """(step, wall time, value) by tag, read by TensorBoard itself."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    found.Reload()
+    return {tag: [(e.step, e.wall_time, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+def test_tensorboard(run: mpifl.Run) -> None:
+    mpifl.export_run(run.path, "tensorboard")
+    found = scalars(run.path.with_name("a-tensorboard"))
+    evaluations, updates = run.evaluations, run.updates
+    assert evaluations.updates.tolist() == [0, 20, 40, 60] and updates.staleness.sum() > 0
+    for name in ("version", "train_loss", "age"):
+        expected = [
+            (step, run.attrs["began"] + when, float(np.float32(value)))
+            for step, when, value in zip(evaluations.updates, evaluations.time, evaluations[name], strict=True)
+        ]
+        assert found[f"evaluations/{name}"] == expected
+    assert "evaluations/gradient_norm" not in found, "never measured"
+    parts = [updates.staleness[first : first + 20] for first in (0, 20, 40)]
+    assert [value for *_, value in found["updates/staleness_mean"]] == [np.float32(p.sum() / 20) for p in parts]
+    rates = 20 / np.diff(evaluations.time)
+    assert [value for *_, value in found["updates/per_second"]] == [np.float32(rate) for rate in rates]
+    assert [value for *_, value in found["clients/lost"]] == [0, 0, 0, 0]
+
+
+def test_points_of_rows_in_blocks() -> None:
+    """Worked out by hand; blocks may end anywhere, and a second evaluation of a step is no point."""
+    course = Scalars()
+    course.add_events(np.array([1.5, 2.0, 9.0]), np.array([b"lost", b"checkpoint", b"aside"]))
+    course.add_updates(np.array([1, 2], np.int32))
+    course.add_updates(np.array([3, 4, 5], np.int32))
+    row = dict.fromkeys(pd.Index(mpifl_columns()), np.nan)
+    first = course.evaluation({**row, "time": 2.0, "updates": 3, "train_loss": np.nan, "test_loss": 0.5})
+    assert first and (first.step, first.time) == (3, 2.0)
+    assert first.values == {"evaluations/test_loss": 0.5, "updates/per_second": 1.5, "updates/staleness_mean": 2.0,
+                            "clients/lost": 1.0}  # fmt: skip
+    assert course.evaluation({**row, "time": 3.0, "updates": 3}) is None, "the same step"
+    assert course.evaluation({**row, "time": 3.0, "updates": 6}) is None, "an update that is not there"
+    second = course.evaluation({**row, "time": 10.0, "updates": 5, "train_loss": np.inf})
+    assert second and second.values["evaluations/train_loss"] == np.inf and second.values["clients/lost"] == 2
+    assert np.isnan(second.values["evaluations/test_loss"]), "it has had a value"
+    assert second.values["updates/staleness_mean"] == 4.5 and second.values["updates/per_second"] == 0.25
+
+
+def mpifl_columns() -> list[str]:
+    from mpifl.storage.tables import TABLES as SCHEMA
+
+    return list(SCHEMA["evaluations"].columns)
+
+
+# -- outputs -----------------------------------------------------------------------------------------------------------
+def test_nothing_is_overwritten_unless_asked(run: mpifl.Run, tmp_path: Path) -> None:
+    for to in ("csv", "tensorboard", "safetensors"):
+        files = mpifl.export_run(run.path, to)
+        before = [file.read_bytes() for file in files]
+        files[0].write_bytes(b"mine")
+        with pytest.raises(mpifl.ConfigError, match="this one exists"):
+            mpifl.export_run(run.path, to)
+        assert files[0].read_bytes() == b"mine"
+        again = mpifl.export_run(run.path, to, overwrite=True)
+        assert [file.read_bytes() for file in again] == before
+        if to == "tensorboard":
+            assert not files[0].exists(), "one event file a run: else each step would be there twice"
+    other = tmp_path / "a-csv" / "mine.txt"
+    other.touch()
+    mpifl.export_run(run.path, "csv", overwrite=True)
+    assert other.exists()
+
+
+def test_outputs_of_the_wrong_kind(run: mpifl.Run, tmp_path: Path) -> None:
+    before = run.path.read_bytes()
+    (tmp_path / "file").touch()
+    (tmp_path / "folder/updates.csv").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(run.path)
+    for to, out, text in (
+        ("torch", run.path, "another file than the run file"),
+        ("torch", tmp_path / "link", "another file than the run file"),
+        ("csv", run.path, "another file than the run file"),
+        ("csv", tmp_path / "file", "a folder; this is a file"),
+        ("torch", tmp_path / "folder", "a file name; this is a directory"),
+        ("csv", tmp_path / "folder", "a file name; this is a directory"),
+        ("csv", tmp_path / "file" / "below", "a place that can be written"),
+        ("xls", None, "one of csv, parquet"),
+    ):
+        with pytest.raises(mpifl.ConfigError, match=text):
+            mpifl.export_run(run.path, to, out, overwrite=True)
+    assert run.path.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["a.h5", "file", "folder", "link"]
+
+
+def test_a_full_disk_leaves_what_was_there(run: mpifl.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = mpifl.export_run(run.path, "csv")
+    before, syncs = [file.read_bytes() for file in files], []
+
+    def full(descriptor: int) -> None:
+        syncs.append(descriptor)
+        if len(syncs) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("mpifl.export.tables.ROWS_AT_ONCE", 5)
+    monkeypatch.setattr(pd.DataFrame, "to_csv", lambda *a, **k: full(0) or "x")
+    with pytest.raises(mpifl.ConfigError, match="No space left on device"):
+        mpifl.export_run(run.path, "csv", overwrite=True)
+    assert [file.read_bytes() for file in files] == before
+    assert len(os.listdir(files[0].parent)) == len(files)
+
+
+@pytest.mark.parametrize(
+    ("to", "package"),
+    [("parquet", "pyarrow"), ("tensorboard", "tensorboard"), ("safetensors", "safetensors"), ("torch", "torch")],
+)
+def test_a_missing_package(
+    run: mpifl.Run, to: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == package else find(name, *a))
+    assert cli.main(["export", str(run.path), "--to", to]) == 2
+    line = f"mpifl: to={to}: the package {package}, which is not installed: pip install {package}\n"
+    assert capsys.readouterr() == ("", line)
+    assert os.listdir(run.path.parent) == ["a.h5"]
+
+
+def test_the_command(run: mpifl.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = str(run.path), str(tmp_path / "m.pt")
+    assert cli.main(["export", path, "--to", "torch", "--out", out]) == 0
+    assert capsys.readouterr().out == f"wrote {out}\n"
+    for arguments, text in (
+        ([path], "--to='': csv, parquet, tensorboard, safetensors or torch"),
+        ([path, "--to", "torch", "--out", out], f"out={out}: a new file; this one exists (overwrite=true replaces it)"),
+        ([path, "--to", "torch", "seed=3"], "seed=3: only overwrite=true can be given to mpifl export"),
+        ([path, "--to", "torch", "overwrite=3"], "overwrite=3: only overwrite=true can be given to mpifl export"),
+        (["--to", "torch"], "export='': a RUN.h5 first, then key=value"),
+        ([str(tmp_path / "no.h5"), "--to", "csv"], f"run file={tmp_path}/no.h5: a file that can be read"),
+    ):
+        assert cli.main(["export", *arguments]) == 2
+        out_, err = capsys.readouterr()
+        assert out_ == "" and err.startswith(f"mpifl: {text}") and err.count("\n") == 1
+    assert cli.main(["export", path, "--to", "torch", "--out", out, "overwrite=true"]) == 0
+
+
+# -- run files by hand -------------------------------------------------------------------------------------------------
+def written(
+    path: Path,
+    x: np.ndarray | None = None,
+    layout: Any = (("w", (2,)),),
+    config: Any = None,
+    events: Any = (),
+    status: str = "completed",
+) -> Path:
+    x = np.ones(2) if x is None else x
+    writer = RunWriter(
+        path,
+        attrs={"name": "a", "algorithm": "area", "config": yaml.safe_dump(config or {}), "clock": "virtual"},
+        clients={"samples": [3, 4], "rank": [1, 1], "rate": None},
+        x0=x,
+        layout=layout,
+    )
+    writer.append(UpdateRow(0.5, 0, 0, 0, 1, 16, 0.0))
+    for event in events:
+        writer.append(event)
+    writer.close(status, None if status == "failed" else x)
+    return path
