@@ -3,13 +3,16 @@
     from mpifl.algorithms import Clients, LocalTraining, Message, Objective, State, Trigger, Update, Vector
 
 `Algorithm` is the interface; `LocalTraining` adds a local solver with its options. The algorithm `async-fedavg` is the
-one Algorithm that async_fedavg.py defines; a job names a class of your own as "package.module:Class".
+one Algorithm that async_fedavg.py defines; a job names a class of your own as "package.module:Class". `ALIASES` are
+names of methods that are another one with some options set.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import LocalTraining
@@ -17,7 +20,9 @@ from mpifl.algorithms.participation import CohortSampler, Reply, Trigger
 from mpifl.objective import Objective, Vector, clone
 
 __all__ = [
+    "ALIASES",
     "Algorithm",
+    "Alias",
     "Clients",
     "CohortSampler",
     "LocalTraining",
@@ -34,6 +39,28 @@ __all__ = [
 ]
 
 SHARED = {"base", "participation", "common"}  # modules of this package that are no algorithms
+
+
+class Alias(NamedTuple):
+    """A name under which a method is known that is another one with some options set."""
+
+    name: str  # of the algorithm
+    options: Mapping[str, Any]  # as in a job
+    summary: str
+
+    def __str__(self) -> str:
+        """The job's keys that it stands for: "name: fedavg, optimizer: adam"."""
+        values = {k: v["name"] if isinstance(v, Mapping) else v for k, v in self.options.items()}
+        return ", ".join(f"{key}: {value}" for key, value in {"name": self.name, **values}.items())
+
+
+ALIASES = {
+    "fadas": Alias("fedbuff", {"optimizer": {"name": "amsgrad"}}, "FedBuff with the server optimiser AMSGrad"),
+    "fedadagrad": Alias("fedavg", {"optimizer": {"name": "adagrad"}}, "FedAvg with the server optimiser Adagrad"),
+    "fedadam": Alias("fedavg", {"optimizer": {"name": "adam"}}, "FedAvg with the server optimiser Adam"),
+    "fedavgm": Alias("fedavg", {"optimizer": {"name": "momentum"}}, "FedAvg with momentum on the server"),
+    "fedyogi": Alias("fedavg", {"optimizer": {"name": "yogi"}}, "FedAvg with the server optimiser Yogi"),
+}
 
 
 def names() -> list[str]:

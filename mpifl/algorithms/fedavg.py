@@ -3,6 +3,7 @@
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017,
 arXiv 1602.05629, Algorithm 1. S-FedAvg of the AREA paper (arXiv 2405.10123): `cohort: 4`, `step_weights: samples`.
 With `sampling: samples` a client that is drawn twice trains once and has twice the weight.
+With `optimizer` it is FedAvgM, FedAdagrad, FedAdam or FedYogi: see `common/server_optimizers.py`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpifl.algorithms.base import Message, State, Update
-from mpifl.algorithms.common.rounds import ModelAveraging
+from mpifl.algorithms.common.rounds import OptimizedAveraging
 from mpifl.objective import Objective
 
 
 @dataclass(frozen=True)
-class FedAvg(ModelAveraging):
-    """x <- sum over the round's members of a_i x_i"""
+class FedAvg(OptimizedAveraging):
+    """x <- sum over the round's members of a_i x_i; or a step of the server optimiser along the change of that mean"""
 
     def message(self, server: State, i: int) -> Message:
         return Message((server.x,))

@@ -3,6 +3,8 @@
 Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022, arXiv 2106.06639, Algorithm 1.
 The AREA paper (arXiv 2405.10123) uses one alpha for both steps: `server_step: null` and `step_weights: samples`.
 With a timed trigger the mean is over the updates in the buffer, whatever their number.
+With `optimizer: amsgrad` it is FADAS (arXiv 2407.18365), `delay_threshold` its delay-adaptive step: printed as
+min(eta, 1/tau_max), which changes nothing below eta = 1/tau_max; the released code has eta/tau_max (`delay_rule`).
 """
 
 from __future__ import annotations
@@ -13,14 +15,15 @@ from typing import Literal
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import LocalTraining
 from mpifl.algorithms.common.robust import Aggregation, Mean, aggregate_vectors
+from mpifl.algorithms.common.server_optimizers import Momentum, Optimizer, Plain
 from mpifl.algorithms.participation import Reply, Trigger
-from mpifl.config.types import PositiveFloat
+from mpifl.config.types import NonNegativeInt, PositiveFloat
 from mpifl.objective import Objective, Vector
 
 
 @dataclass(frozen=True)
 class FedBuff(LocalTraining):
-    """x <- x - eta_g (1/K) sum_buffer s(tau) (base_i - y_i)"""
+    """x <- x - eta_g (1/K) sum_buffer s(tau) (base_i - y_i); or a step of the server optimiser along that mean"""
 
     server_step: PositiveFloat | None = 1.0
     """server step eta_g; null: the same number as step_size"""
@@ -32,6 +35,12 @@ class FedBuff(LocalTraining):
     """reply to a sender before or after the aggregation that it triggers, or deferred to the next one"""
     aggregation: Aggregation = Mean()
     """how the buffered updates are combined: mean; robust: median, trimmed-mean, clip, krum (needs trigger.every)"""
+    optimizer: Optimizer | None = None
+    """server optimiser: plain, momentum, adagrad, adam, yogi, amsgrad (FADAS); null: plain"""
+    delay_threshold: NonNegativeInt | None = None
+    """the step is smaller if the largest staleness in the buffer, tau_max, exceeds this (tau_c); null: never"""
+    delay_rule: Literal["cap", "scale"] = "cap"
+    """the smaller step: cap min(eta_g, 1/tau_max), scale eta_g/tau_max"""
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
@@ -40,10 +49,21 @@ class FedBuff(LocalTraining):
     def update_weights(self, clients: Clients) -> float | None:
         if self.trigger.every is None or self.aggregation.needs_all_vectors:
             return None
-        return (self.step_size if self.server_step is None else self.server_step) / self.trigger.every
+        plain = type(self.optimizer) in (type(None), Plain, Momentum)  # at the first step; momentum adds to later ones
+        return self.eta_g(0) / self.trigger.every if plain else None
+
+    def eta_g(self, tau_max: int) -> float:
+        """The server step for a buffer whose largest staleness is tau_max."""
+        eta = self.step_size if self.server_step is None else self.server_step
+        if self.delay_threshold is None or tau_max <= self.delay_threshold:
+            return eta
+        return min(eta, 1 / tau_max) if self.delay_rule == "cap" else eta / tau_max
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        return State(x=x0.copy(), buffer=0 * x0, count=0, received={})
+        server = State(x=x0.copy(), buffer=0 * x0, count=0, received={}, tau_max=0)
+        if self.optimizer:
+            self.optimizer.init(server)
+        return server
 
     def message(self, server: State, i: int) -> Message:
         return Message((server.x,))
@@ -56,16 +76,23 @@ class FedBuff(LocalTraining):
         else:
             server.buffer += weighted
         server.count += 1
+        server.tau_max = max(server.tau_max, staleness)
 
     def aggregate(self, server: State) -> None:
-        eta_g = self.step_size if self.server_step is None else self.server_step
-        if server.count and self.aggregation.needs_all_vectors:
-            equal = dict.fromkeys(server.received, 1 / server.count)
-            server.x = server.x - eta_g * aggregate_vectors(self.aggregation, server.received, equal, 0 * server.x)
+        eta_g = self.eta_g(server.tau_max)
+        if server.count and (self.optimizer or self.aggregation.needs_all_vectors):
+            server.x = (self.optimizer or Plain()).step(server, -self.mean(server), eta_g)
         elif server.count:
             server.x = server.x - (eta_g / server.count) * server.buffer
         server.buffer[:] = 0
-        server.count, server.received = 0, {}
+        server.count, server.received, server.tau_max = 0, {}, 0
+
+    def mean(self, server: State) -> Vector:
+        """(d,) the buffered updates, reduced to one."""
+        if not self.aggregation.needs_all_vectors:
+            return server.buffer / server.count
+        equal = dict.fromkeys(server.received, 1 / server.count)
+        return aggregate_vectors(self.aggregation, server.received, equal, 0 * server.x)
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         (base,) = message.vectors

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mpifl.algorithms.base import Clients, Message, State, Update
-from mpifl.algorithms.common.rounds import ModelAveraging
+from mpifl.algorithms.common.rounds import OptimizedAveraging
 from mpifl.config.types import Fraction, NonNegativeFloat
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
@@ -21,7 +21,7 @@ from mpifl.rng import stream
 
 
 @dataclass(frozen=True)
-class FedProx(ModelAveraging):
+class FedProx(OptimizedAveraging):
     """x <- sum over the round's members of a_i x_i, x_i near argmin_w f_i(w) + mu/2 ||w - x||^2"""
 
     mu: NonNegativeFloat = 0.1

@@ -37,9 +37,13 @@ def algorithms(name: str | None = None) -> str:
     """All algorithms with a line each, or one with its options."""
     family = FAMILIES["algorithm"]
     if name is None:
-        return _table([(each, _summary(inspect.getmodule(family.find(each)))) for each in family.names()])
-    cls = family.find(name)
-    return f"{name}: {_summary(inspect.getmodule(cls))}\n{_summary(cls)}\n\n{_options(cls)}"
+        own = {each: _summary(inspect.getmodule(family.find(each))) for each in family.names()}
+        others = {each: f"{alias.summary} ({alias})" for each, alias in family.aliases.items()}
+        return _table(sorted((own | others).items()))
+    cls, about = family.find(name), ""
+    if alias := family.aliases.get(name):
+        about, name = f"{name}: {alias.summary} ({alias})\n", alias.name
+    return f"{about}{name}: {_summary(inspect.getmodule(cls))}\n{_summary(cls)}\n\n{_options(cls)}"
 
 
 def data(name: str | None = None) -> str:

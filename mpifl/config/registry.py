@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -26,23 +26,51 @@ class Family:
     load: Callable[[str], type]  # the built-in class of a name
     builtin_name: Callable[[type], str | None]  # its inverse; None for a user's own class
     default: type | None = None  # where a section has no name
+    aliases: Mapping[str, algorithms.Alias] = field(default_factory=dict)
 
     def find(self, name: str) -> type:
-        """The class of a name. Raises ConfigError("name", ...)."""
+        """The class of a name, or of an alias. Raises ConfigError("name", ...)."""
         if ":" in name and self.base:
             return import_class(name, self.base)
         names = self.names()
+        if name in self.aliases:
+            return self.load(self.aliases[name].name)
         if name in names:
             return self.load(name)
-        near = difflib.get_close_matches(name, names, 1)
+        near = difflib.get_close_matches(name, [*names, *self.aliases], 1)
         known = f"one of {', '.join(names)}" if names else "a class of your own, as package.module:Class"
         raise ConfigError("name", name, f"did you mean {near[0]}?" if near else known)
+
+    def expand(self, section: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The section with the class' own name and the options of an alias. Raises ConfigError where it contradicts."""
+        name = section.get("name")
+        if not isinstance(name, str) or name not in self.aliases:
+            return section
+        alias = self.aliases[name]
+        return {**_merge(section, alias.options, f"{name} stands for {alias}"), "name": alias.name}
 
     def name_of(self, cls: type) -> str | None:
         """The name that `find` takes for a class; None for the default class, which needs none."""
         if cls is self.default:
             return None
         return self.builtin_name(cls) or f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _merge(given: Mapping[str, Any], fixed: Mapping[str, Any], why: str, path: str = "") -> dict[str, Any]:
+    """The section `given` with the options `fixed`. Raises ConfigError where it gives one of them another value."""
+    merged = dict(given)
+    for key, value in fixed.items():
+        own, key_path = given.get(key, value), f"{path}{key}"
+        if isinstance(value, Mapping):
+            section = {"name": own} if isinstance(own, str) else own
+            if not isinstance(section, Mapping):
+                raise ConfigError(key_path, own, f"{value['name']}, since {why}")
+            merged[key] = _merge(section, value, why, f"{key_path}.")
+        elif own != value:
+            raise ConfigError(key_path, own, f"{value}, since {why}")
+        else:
+            merged[key] = value
+    return merged
 
 
 def import_class(name: str, base: type) -> type:
@@ -66,7 +94,7 @@ def table(base: type | None, classes: Mapping[str, type], default: type | None =
 
 
 FAMILIES: dict[str, Family] = {  # by the key of the section
-    "algorithm": Family(Algorithm, algorithms.names, algorithms.find, algorithms.name_of),
+    "algorithm": Family(Algorithm, algorithms.names, algorithms.find, algorithms.name_of, aliases=algorithms.ALIASES),
     "trigger": table(Trigger, {}, default=Trigger),
     "data": table(problems.Data, problems.DATA),
     "partition": table(problems.Partition, problems.PARTITIONS),

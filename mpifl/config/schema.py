@@ -67,6 +67,9 @@ class Reader:
             one = self._one(field, kinds)
             section = {"name": value} if isinstance(value, str) and not one and str not in kinds else value
             if isinstance(section, Mapping):
+                if field in self.families:
+                    with inside(key):
+                        section = self.families[field].expand(section)
                 cls = self._class(key, kinds, section)
                 if one and "name" in section and "name" not in fields_of(cls):
                     raise self._unknown(key, "name", section["name"])

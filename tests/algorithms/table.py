@@ -204,6 +204,17 @@ on(
     1e-11,
 )
 
+# Server optimisers, by the names that they are known under: they rest where FedAvg does.
+for name, server_step, more in (
+    ("fedavgm", 1.0, {}),
+    ("fedadagrad", 0.1, {}),
+    ("fedadam", 0.05, {}),
+    ("fedyogi", 0.05, {}),
+    ("fadas", 0.1, {"delay_threshold": 1, **EVERY2}),
+):
+    section = {"name": name, "step_size": 0.05, "local_steps": 10, "server_step": server_step, **more}
+    on("T1", section, [-0.4268843393694543], 1400, 1e-9)
+
 # Robust means: those that leave nobody out have the limit of the mean. Of the gradients a_i (x - c_i) half are not
 # below 0, and half not above, where x is the median of the c_i.
 MIDDLE = {"T5": list(np.median(C["T5"], axis=0)), "T6": list(np.median(C["T6"], axis=0))}

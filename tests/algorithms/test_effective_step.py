@@ -62,6 +62,9 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # a method, and its steps by hand
     ({"name": "fedavg"}, eta / n),
     ({"name": "fedavg", "weights": "samples", "step_weights": "uniform"}, eta * SHARES / n),
     ({"name": "fedavg", "cohort": 2}, eta / 2),
+    ({"name": "fedavg", "server_step": 3.0}, eta * 3 / n),
+    ({"name": "fedavgm", "server_step": 3.0, "cohort": 2}, eta * 3 / 2),  # of the first step
+    ({"name": "fedbuff", "trigger": {"every": 2}, "server_step": 3.0, "optimizer": "plain"}, eta * 3 / 2),
     ({"name": "fedprox"}, eta / n),
     ({"name": "apfl", "weights": "samples"}, eta * SHARES),
     ({"name": "scaffold", "server_step": 3.0}, eta * 3 / n),
@@ -77,6 +80,8 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # a method, and its steps by hand
 UNDEFINED: list[dict[str, Any]] = [  # not a fixed multiple of the gradient
     {"name": "area", "step_schedule": {"name": "strongly-convex", "mu": 1.0, "L": 2.0}},
     {"name": "async-fedavg", "trigger": {"period": 1.0}},
+    {"name": "fedadam"},
+    {"name": "fadas"},
     {"name": "fedbuff", "trigger": {"poisson": 1.0}},
     {"name": "fedbuff", "aggregation": "median"},
     {"name": "fedavg", "aggregation": "median"},
@@ -117,4 +122,9 @@ def test_no_number_where_there_is_none(values: dict[str, Any]) -> None:
 
 
 def test_every_method_has_a_case() -> None:
-    assert {case["name"] for case in [*UNDEFINED, *(values for values, _ in CASES)]} == {*algorithms.names()}
+    assert {case["name"] for case in [*UNDEFINED, *(values for values, _ in CASES)]} == {
+        *algorithms.names(),
+        "fadas",
+        "fedadam",
+        "fedavgm",
+    }

@@ -15,6 +15,7 @@ from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.algorithms.common.indicators import Equal
 from mpifl.algorithms.common.local_solver import Gd, Sarah, Sgd, Svrg
 from mpifl.algorithms.common.robust import Clip, Krum, Median, TrimmedMean
+from mpifl.algorithms.common.server_optimizers import Adagrad, AmsGrad, Momentum, Yogi
 from mpifl.client.worker import Worker
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models.quadratic import Quadratic
@@ -39,13 +40,26 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "asypfl": [{"mode": "synchronous", "indicators": Equal()}, {"local_epochs": 2}],
     "f-svrg": [{"cohort": 2}],
     "fedamp": [{"attention": "cosine"}],
-    "fedavg": [{"cohort": 2, "sampling": "samples", "weights": "samples"}, {"cohort": 3, "aggregation": Median()}],
-    "fedbuff": [{"staleness": "inverse-sqrt", "server_step": None}, {"aggregation": Krum(keep=2)}],
+    "fedavg": [
+        {"cohort": 2, "sampling": "samples", "weights": "samples"},
+        {"cohort": 3, "aggregation": Median()},
+        {"optimizer": Momentum()},
+        {"optimizer": Yogi(), "cohort": 3},
+    ],
+    "fedbuff": [
+        {"staleness": "inverse-sqrt", "server_step": None},
+        {"aggregation": Krum(keep=2)},
+        {"optimizer": AmsGrad(), "delay_threshold": 0, "delay_rule": "scale"},
+    ],
     "feddane": [{"variant": "pipelined"}, {"cohort": 2, "decay": 0.9}],
     "feddr": [{"cohort": 2}],
     "fedgate": [{"levels": 3, "server_step": 0.5}],
     "fedpd": [{"skip": 0.5}, {"skip": 0.5, "refresh": 2, "solver": Sarah()}],
-    "fedprox": [{"drop_percent": 0.5, "local_epochs": 3, "cohort": 3}, {"aggregation": Clip(norm=0.01)}],
+    "fedprox": [
+        {"drop_percent": 0.5, "local_epochs": 3, "cohort": 3},
+        {"aggregation": Clip(norm=0.01)},
+        {"optimizer": Adagrad()},
+    ],
     "mime": [{"momentum": 0.9}, {"momentum": 0.9, "lite": True, "cohort": 2}],
     "scaffold": [{"option": "I"}, {"cohort": 2, "weights": "samples"}],
     "vrl-sgd": [{"warm_up": True}],

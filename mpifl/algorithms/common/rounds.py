@@ -11,8 +11,9 @@ import numpy as np
 from mpifl.algorithms.base import Clients, State, Update
 from mpifl.algorithms.common.local_solver import LocalTraining, StepWeights
 from mpifl.algorithms.common.robust import Aggregation, Mean, aggregate_vectors
+from mpifl.algorithms.common.server_optimizers import Momentum, Optimizer, Plain
 from mpifl.algorithms.participation import CohortSampler
-from mpifl.config.types import PositiveInt
+from mpifl.config.types import PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.objective import Vector
 
@@ -114,6 +115,34 @@ class ModelAveraging(SampledRounds):
             server.received = {}
         else:
             server.x, server.sum = server.sum, 0 * server.sum
+
+
+@dataclass(frozen=True)
+class OptimizedAveraging(ModelAveraging):
+    """Base of algorithms that take the change of the mean for a gradient step, which a server optimiser replaces."""
+
+    server_step: PositiveFloat = 1.0
+    """server step eta_g, along the change of the mean"""
+    optimizer: Optimizer | None = None
+    """server optimiser: plain, momentum (FedAvgM), adagrad, adam, yogi, amsgrad; null: plain, the mean itself at 1"""
+
+    def update_weights(self, clients: Clients) -> np.ndarray | float | None:
+        weights = super().update_weights(clients)
+        fixed = type(self.optimizer) in (type(None), Plain, Momentum)  # at the first step; momentum adds to later ones
+        return self.server_step * weights if fixed and weights is not None else None
+
+    def init_server(self, x0: Vector, clients: Clients) -> State:
+        server = super().init_server(x0, clients)
+        if self.optimizer:
+            self.optimizer.init(server)
+        return server
+
+    def aggregate(self, server: State) -> None:
+        x = server.x
+        super().aggregate(server)
+        if self.optimizer or self.server_step != 1:
+            mean, server.x = server.x, x
+            server.x = (self.optimizer or Plain()).step(server, mean - x, self.server_step)
 
 
 @dataclass(frozen=True)
