@@ -50,6 +50,17 @@ __all__ = [
 
 def load(config: ProblemConfig) -> Problem:
     """Reads the data and partitions it over the clients; on rank 0 or in one process. Raises ConfigError."""
+    problem = _load(config)
+    if config.validation_split is not None and not problem.validation_rows:
+        most = int(problem.samples.max())
+        text = f"null, or a fraction that is at least one row of some client: the largest has {most:,} rows"
+        if config.validation_split * most >= 1:
+            text = f"null: a {type(problem).__qualname__} holds no rows out"
+        raise ConfigError("problem.validation_split", config.validation_split, text)
+    return problem
+
+
+def _load(config: ProblemConfig) -> Problem:
     if config.torch is not None:
         try:
             import mpifl.problems.torch  # noqa: F401 - before torch: it sets what torch reads when it starts

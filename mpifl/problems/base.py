@@ -107,6 +107,7 @@ class Problem:
     samples: np.ndarray  # (n,) int64 s_i
     layout: Layout
     meta: dict[str, Any]  # JSON-able: what `objective` needs besides the configuration and a shard
+    validation_rows: int = 0  # rows held out by `problem.validation_split`
 
     def prepare(self, resources: ComputeResources) -> Mapping[str, Any]:
         """Called once, before the first evaluation, with rank 0's resources; facts for the run file, JSON-able."""
@@ -121,7 +122,8 @@ class Problem:
         raise NotImplementedError
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
-        """train_loss, test_loss, test_accuracy, client_accuracy_mean of the model x (d,); nan where there is none.
+        """train_loss, test_loss, test_accuracy, client_accuracy_mean of the model x (d,); nan where there is none. With
+        validation rows also validation_loss and validation_accuracy.
 
         May run in a thread while gradients are computed.
         """

@@ -31,6 +31,8 @@ class ProblemConfig(Config):
     """How training rows are assigned to clients; null: natural where the data come by client, else iid."""
     test_split: Annotated[float, Bounds(above=0, below=1)] | None = None
     """Fraction of each client's rows to hold out as its own test rows; null: those that the data bring, if any."""
+    validation_split: Annotated[float, Bounds(above=0, below=1)] | None = None
+    """Fraction of each client's training rows, after `test_split`, to hold out as validation rows; null: none."""
     model: Model = Logistic()
     """Model and its options."""
     entry: str | None = None
@@ -45,8 +47,8 @@ class ProblemConfig(Config):
     batch_size: PositiveInt | None = None
     """Rows b in one local step's batch; null, or b >= s_i: all of the client's rows."""
     evaluation_rows: PositiveInt | None = None
-    """Most training rows, most test rows, and most of the clients' own test rows together, that losses and accuracies
-    are evaluated on, drawn once; null: all."""
+    """Most training rows, most test rows, most validation rows, and most of the clients' own test rows together, that
+    losses and accuracies are evaluated on, drawn once; null: all."""
     dtype: Literal["float32", "float64"] = "float32"
     """float32 or float64: of the model, of the rows, and of what crosses the wire."""
 

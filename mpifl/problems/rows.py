@@ -21,6 +21,7 @@ from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
 
 CHUNK = 1024  # rows evaluated at once: their scores stay in cache
+VALIDATION = ("validation_loss", "validation_accuracy")
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,10 @@ class RowProblem(Problem):
         if not len(rows.y) or labels.min() < 0 or labels.max() >= rows.classes:
             raise ConfigError("problem.data", _name(data), f"rows with labels 0 to {rows.classes - 1}")
         owner, self.clients = _owners(partition, settings, rows)
-        held = _held_out(settings.test_split, owner, self.clients)
-        self.samples = np.bincount(owner[~held], minlength=self.clients).astype(np.int64)
+        held = held_out(settings.test_split, owner, np.ones(len(owner), bool), "test split")
+        validation = held_out(settings.validation_split, owner, ~held, "validation split")
+        train_rows = ~held & ~validation
+        self.samples = np.bincount(owner[train_rows], minlength=self.clients).astype(np.int64)
         if not self.samples.all():
             none = int(self.samples.argmin())
             raise ConfigError("problem.clients", self.clients, f"rows for every client: client {none} would have none")
@@ -76,7 +79,7 @@ class RowProblem(Problem):
         self._settings = settings
         self.layout = self._layout(rows)
         order = np.argsort(owner, kind="stable")
-        kept, held_out = order[~held[order]], order[held[order]]
+        kept, own, validation_order = (order[rows[order]] for rows in (train_rows, held, validation))
         targets = model.targets(labels, rows.classes)
         train, test = targets[: len(owner)], targets[len(owner) :]
         dtype = rows.x.dtype if rows.tokens else self.dtype  # where text begins is no number to scale
@@ -86,8 +89,8 @@ class RowProblem(Problem):
         order = np.argsort(whose, kind="stable")  # those of no client come first
         self._x_test, self._y_test = _scaled(rows.x_test, rows.divisor, dtype, order), test[order]
         if settings.test_split:  # a client's own test rows: held out, else those that the data bring for it
-            self._x_own, self._y_own = _scaled(rows.x, rows.divisor, dtype, held_out), train[held_out]
-            whose = owner[held_out]
+            self._x_own, self._y_own = _scaled(rows.x, rows.divisor, dtype, own), train[own]
+            whose = owner[own]
             if not len(test):
                 self._x_test, self._y_test = self._x_own, self._y_own
         else:
@@ -98,7 +101,10 @@ class RowProblem(Problem):
         self._own = np.bincount(whose[few], minlength=self.clients)
         self._ends, self._own_ends = np.cumsum(self.samples), np.cumsum(self._own)
         self._whole: Objective | None = None  # one objective on all rows, where its gradient is asked for
-        parts = (self._x, self._y), (self._x_test, self._y_test)
+        parts = [(self._x, self._y), (self._x_test, self._y_test)]
+        self.validation_rows = len(validation_order)
+        if self.validation_rows:
+            parts.append((_scaled(rows.x, rows.divisor, dtype, validation_order), train[validation_order]))
         self._evaluated = [(x[few], y[few]) for x, y in parts for few in [subsample(settings.evaluation_rows, len(y))]]
         self.d = sum(int(np.prod(shape)) for _, shape in self.layout)
         self.meta = {
@@ -150,6 +156,7 @@ class RowProblem(Problem):
         with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged; the setting belongs to a thread
             train, _ = self._mean(x, *self._evaluated[0])
             test, accuracy = self._mean(x, *self._evaluated[1])
+            validation = [self._mean(x, *part) for part in self._evaluated[2:]]
             train += self.model.regulariser(x, self.l2, self.layout)
         own = self.client_accuracies(x) if self._own.any() else np.full(1, np.nan)
         return {
@@ -157,6 +164,7 @@ class RowProblem(Problem):
             "test_loss": test,
             "test_accuracy": accuracy,
             "client_accuracy_mean": float(np.mean(own[~np.isnan(own)])) if self._own.any() else nan,
+            **{key: value for part in validation for key, value in zip(VALIDATION, part)},
         }
 
     def _mean(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -194,13 +202,20 @@ def _owners(partition: Partition, settings: ProblemSettings, rows: Rows) -> tupl
     return partition.owners(rows.y, rows.classes, settings.clients, batch), settings.clients
 
 
-def _held_out(fraction: float | None, owner: np.ndarray, clients: int) -> np.ndarray:
-    """(S,) bool: rows that are held out of training, the fraction of each client's, rounded down. One draw for all
-    runs: a split does not change with the run's seed."""
+def held_out(fraction: float | None, owner: np.ndarray, rows: np.ndarray, purpose: str) -> np.ndarray:
+    """(S,) bool: the fraction of each client's `rows` (S,) bool that is held out of training, rounded down.
+
+    One draw for all runs, uniform among a client's rows: it does not change with the run's seed. owner: (S,) the client
+    of each row. purpose: of the random stream.
+    """
     held = np.zeros(len(owner), bool)
-    for i in range(clients if fraction else 0):
-        mine = np.flatnonzero(owner == i)
-        held[stream(0, "test split", i).permutation(mine)[: int((fraction or 0) * len(mine))]] = True
+    if fraction is None:
+        return held
+    order = np.flatnonzero(rows)
+    order = order[np.argsort(owner[order], kind="stable")]
+    clients, first = np.unique(owner[order], return_index=True)
+    for i, mine in zip(clients.tolist(), np.split(order, first[1:]), strict=True):
+        held[stream(0, purpose, i).permutation(mine)[: int(fraction * len(mine))]] = True
     return held
 
 

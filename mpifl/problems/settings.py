@@ -55,6 +55,7 @@ class ProblemSettings:
     l2: float = 0.0
     dtype: str = "float32"
     test_split: float | None = None
+    validation_split: float | None = None
     evaluation_rows: int | None = None
     root: str | None = None
     download: bool = False

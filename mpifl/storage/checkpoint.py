@@ -24,7 +24,8 @@ import numpy as np
 
 from mpifl.storage.durable import error_text
 
-FORMAT = 3  # 1: a binary format of the project's own; 2: the rows were in the run file alone
+# 1: a binary format of the project's own; 2: the rows were in the run file alone; 3: other columns in /evaluations
+FORMAT = 4
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SMALL = 1 << 16  # bytes up to which rows are copied together, or read at once
 T = TypeVar("T")

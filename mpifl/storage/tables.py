@@ -78,6 +78,17 @@ class EvaluationRow(NamedTuple):
         float, Column("f8", "mean over the test rows, without the regulariser; NaN where there are none")
     ] = nan
     test_accuracy: Annotated[float, Column("f8", "of the test rows", "fraction")] = nan
+    validation_loss: Annotated[
+        float,
+        Column(
+            "f8",
+            "mean over the validation rows, without the regulariser; NaN without `problem.validation_split`",
+            missing=nan,
+        ),
+    ] = nan
+    validation_accuracy: Annotated[
+        float, Column("f8", "of the validation rows; NaN without any", "fraction", missing=nan)
+    ] = nan
     personal_accuracy_mean: Annotated[
         float,
         Column(

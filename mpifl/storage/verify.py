@@ -197,7 +197,8 @@ def _values(h: History, rules: Rules) -> None:
         lambda k: f"-1, since kind is {kind[k]!r}",
     )
     _bytes(h, rules)
-    for name in ("test_accuracy", "client_accuracy_mean", *(f"personal_accuracy_{k}" for k in PERSONAL)):
+    personal = [f"personal_accuracy_{k}" for k in PERSONAL]
+    for name in ("test_accuracy", "validation_accuracy", "client_accuracy_mean", *personal):
         values = e[name]
         expect(is_missing(values) | ((values >= 0) & (values <= 1)), "evaluations", name, values, lambda k: "0 to 1")
     for lower, upper in (("q25", "median"), ("median", "q75")):

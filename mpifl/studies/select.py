@@ -16,7 +16,7 @@ from mpifl.errors import ConfigError
 from mpifl.studies.index import Index
 from mpifl.studies.study import Select, Study, StudyRun, describe
 
-HIGHER_IS_BETTER = ("test_accuracy",)
+HIGHER_IS_BETTER = ("validation_accuracy",)
 
 
 def study_groups(study: Study, index: Index, without: Collection[str] = ()) -> list[Group]:

@@ -20,6 +20,9 @@ from mpifl.studies.axes import Point, combinations, excluded
 
 FREE = ("set", "axes", "exclude")  # sections whose keys are those of a job, or labels
 NOT_IDENTITY = ("name", "output", "overwrite")  # keys of a job that do not change what a run computes
+# Keys that came after the first study files, left out of the identity at their defaults: runs of before keep theirs.
+ADDED = {"problem.validation_split": None}
+TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy")  # how metrics of test rows begin
 
 
 @dataclass(frozen=True)
@@ -38,16 +41,22 @@ class Select(Config):
 
     over: str
     """the axis, or the key inside a named axis, whose values are selected"""
-    by: Literal["train_loss", "test_loss", "test_accuracy", "gradient_norm"] = "train_loss"
-    """the metric"""
+    by: Literal["train_loss", "validation_loss", "validation_accuracy", "gradient_norm"] = "train_loss"
+    """the metric: of the training rows, or of those that `problem.validation_split` holds out; none of the test rows"""
     at: Literal["last", "best"] = "last"
     """last: at a trial's last evaluation; best: at its best one"""
-    rule: Literal["min", "max", "largest-finite"] = "min"
-    """min or max of the metric's mean over the trials; largest-finite: the largest values at which it is finite"""
+    rule: Literal["min", "max", "largest-finite"] | None = None
+    """min or max of the metric's mean over the trials; largest-finite: the largest values at which it is finite; null:
+    max for validation_accuracy, min for the others"""
     count: PositiveInt = 1
     """how many values are shown"""
     seeds: list[NonNegativeInt] | None = None
     """seeds of the trials that decide; the others are reported. null: all decide and are reported"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rule is None:
+            object.__setattr__(self, "rule", "max" if self.by == "validation_accuracy" else "min")
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
         read.set_key(base, str(key), value)
     runs = [_run(options, base, point, seed) for point in points for seed in options.trials.seeds]
     _check_identities(runs)
+    _check_metric(options.select, runs)
     return Study(options, tuple(runs))
 
 
@@ -132,6 +142,11 @@ def _options(values: dict[str, Any]) -> StudyOptions:
         if not isinstance(section.get("seeds"), list):
             raise ConfigError("trials", trials, "a number of trials of at least 1, or a list of seeds")
         values = {**values, "trials": section}
+    select = values.get("select")
+    by = select.get("by") if isinstance(select, Mapping) else None
+    if isinstance(by, str) and by.startswith(TEST_METRICS):
+        text = "train_loss, or validation_accuracy with problem.validation_split: a selection by test rows looks at"
+        raise ConfigError("select.by", by, f"{text} what the report then shows")
     options: StudyOptions = Reader(StudyOptions, values, {}).read()
     output = options.output.replace("${name}", options.name)
     if "${" in output:
@@ -186,6 +201,20 @@ def _check_select(select: Select, trials: Trials, points: Sequence[Point]) -> No
         raise ConfigError("select.seeds", select.seeds, f"some, not all, of the trials' seeds {trials.seeds}")
 
 
+def _check_metric(select: Select | None, runs: Sequence[StudyRun]) -> None:
+    """Raises ConfigError where a run will not have the metric that selects."""
+    if select is None:
+        return
+    for run in runs:
+        if select.by.startswith("validation_") and run.job.problem.validation_split is None:
+            key, text = select.by, "runs with validation rows: set problem.validation_split, such as 0.1;"
+        elif select.by == "gradient_norm" and not run.job.evaluate.gradient:
+            key, text = select.by, "runs with that norm: set evaluate.gradient: true;"
+        else:
+            continue
+        raise ConfigError("select.by", key, f"{text} {describe(run)} has none")
+
+
 def _run(options: StudyOptions, base: Mapping[str, Any], point: Point, seed: int) -> StudyRun:
     values = json.loads(json.dumps(base))
     for key, value in point.settings.items():
@@ -210,8 +239,18 @@ def _path(options: StudyOptions, name: str, identity: str) -> Path:
 
 
 def identify(job: Job) -> str:
-    """The identity of what a job computes: a hash of the resolved job without its name and output."""
+    """The identity of what a job computes: a hash of the resolved job without its name and output.
+
+    Keys of `ADDED` are left out at their defaults.
+    """
     values = {key: value for key, value in read.job_to_dict(job).items() if key not in NOT_IDENTITY}
+    for key, default in ADDED.items():
+        *path, last = key.split(".")
+        section = values
+        for part in path:
+            section = section[part]
+        if section[last] == default:
+            del section[last]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 

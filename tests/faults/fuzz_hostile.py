@@ -237,7 +237,7 @@ def links_to_parts(folder: Path, random: Random) -> list[str]:
             file.unlink()
             file.symlink_to(random.choice(("../secret.txt", "../secret.h5", "../pipe", "/dev/zero", file.name)))
         elif chance < 0.7 and file.suffix == ".json":
-            file.write_text(random.choice(("[" * 200_000, '{"format": 3, "files": {}}', "9" * 10_000, EVIL)))
+            file.write_text(random.choice(("[" * 200_000, '{"format": 4, "files": {}}', "9" * 10_000, EVIL)))
         else:
             file.write_bytes(
                 random.choice((b"", b"\x89HDF\r\n\x1a\n" + bytes(1000), (folder / "secret.h5").read_bytes()))

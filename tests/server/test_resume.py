@@ -42,7 +42,7 @@ MORE = {
     "refused": job({**AREA, "trigger": {"every": 2}}, faults={"norm": 0.9, "refusals": 3}),
     "torch-personal": job(
         {"name": "apfl", "local_steps": 2},
-        {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}, "test_split": 0.2, "dtype": "float64"},
+        {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}, "test_split": 0.2, "validation_split": 0.2},
     ),
 }  # fmt: skip
 ALL: dict[str, dict[str, Any]] = {

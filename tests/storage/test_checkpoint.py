@@ -21,6 +21,7 @@ from hypothesis.extra import numpy as npst
 
 from mpifl.errors import ConfigError
 from mpifl.storage.checkpoint import (
+    FORMAT,
     ClientSnapshot,
     PartContent,
     UpdateSnapshot,
@@ -263,7 +264,7 @@ def test_the_manifest_is_json(tmp_path: Path) -> None:
     save(tmp_path, 12, size=10)
     found = json.loads((tmp_path / "000012.json").read_text())
     rest = {name: value for name, value in found.items() if name != "crc32"}
-    assert found["format"] == 3 and found["number"] == 12 and found["run"] == "run" and found["session"] == "session"
+    assert (found["format"], found["number"], found["run"], found["session"]) == (FORMAT, 12, "run", "session")
     assert found["crc32"] == zlib.crc32(json.dumps(rest, separators=(",", ":")).encode())
     part = (tmp_path / "000012.rank1").read_bytes()
     assert {*found["files"]} == {"0", "1"}

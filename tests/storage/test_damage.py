@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifl.errors import ConfigError
-from mpifl.storage.checkpoint import SIGNATURE, Unusable, read_clients, write_part
+from mpifl.storage.checkpoint import FORMAT, SIGNATURE, Unusable, read_clients, write_part
 from mpifl.storage.checkpoint_part import PartWriter
 from mpifl.storage.checkpoint_set import Checkpoint, newest, open_set
 from tests.storage.sets import check, content, finished, make_valid, save, server
@@ -134,18 +134,18 @@ def test_parts_of_another_set_under_its_name(folder: Path) -> None:
 
 def test_a_newer_version(folder: Path) -> None:
     manifest = (folder / "000002.json").read_text()
-    (folder / "000002.json").write_text(manifest.replace('"format":3', '"format":4'))
-    said = "is of a newer format: {} has format 4, this mpifl reads 3"
+    (folder / "000002.json").write_text(manifest.replace(f'"format":{FORMAT}', f'"format":{FORMAT + 1}'))
+    said = f"is of a newer format: {{}} has format {FORMAT + 1}, this mpifl reads {FORMAT}"
     assert fallen_back(folder, "000002.json") == "checkpoint 2 " + said.format("000002.json")
     with pytest.raises(ConfigError, match="is of a newer format"):
         open_set(folder, 2)
-    forge(folder, h5(format=4))
+    forge(folder, h5(format=FORMAT + 1))
     assert fallen_back(folder, "000002.rank0") == "checkpoint 2 " + said.format("000002.rank0")
 
 
 def test_an_older_version(folder: Path) -> None:
     """The project's own binary format and its manifest."""
-    said = "is of an older format: {} has format 1, this mpifl reads 3"
+    said = f"is of an older format: {{}} has format 1, this mpifl reads {FORMAT}"
     old = {"crc": 1, "format": 1, "number": 2, "facts": {"run": "run"}, "parts": {"0": [10, 10]}}
     (folder / "000002.json").write_text(json.dumps(old))
     assert fallen_back(folder, "000002.json") == "checkpoint 2 " + said.format("000002.json")

@@ -23,7 +23,7 @@ NEW = {
     "events": ["updates", "version"],
     "evaluations": [
         "personal_accuracy_q25", "personal_accuracy_median", "personal_accuracy_q75", "personal_accuracy_best",
-        "client_accuracy_mean", "gradient_norm", "age",
+        "client_accuracy_mean", "gradient_norm", "age", "validation_loss", "validation_accuracy",
     ],
 }  # fmt: skip
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from mpifl.cli import main
+from mpifl.config.read import load
 from mpifl.errors import ConfigError
-from mpifl.studies.study import describe, load_study
+from mpifl.studies.study import describe, identify, load_study
 
 Write = Callable[..., Path]
 
@@ -39,6 +40,25 @@ def test_an_identity_is_that_of_the_resolved_job(write: Write) -> None:
     assert before < {run.identity for run in larger.runs}
     other = load_study(write("set: {stop.time: 2}\n"))
     assert not before & {run.identity for run in other.runs}
+
+
+def test_keys_that_came_later_do_not_change_an_identity() -> None:
+    """The identity that this job had before there were such keys; a value besides the default changes it."""
+    values = {
+        "name": "a", "seed": 3, "problem": {"clients": 6, "test_split": 0.2}, "stop": {"time": 2},
+        "algorithm": {"name": "area", "step_size": 10}, "clock": {"mode": "virtual", "delay": "exponential"},
+    }  # fmt: skip
+    assert identify(load(values)) == "5819cd0ad266"
+    found = {identify(load(values, [change])) for change in ("problem.validation_split=0.2", "problem.test_split=0.3")}
+    assert len(found | {"5819cd0ad266"}) == 3
+
+
+@pytest.mark.parametrize(("by", "rule"), [("train_loss", "min"), ("validation_loss", "min"), ("gradient_norm", "min"),
+                                          ("validation_accuracy", "max")])  # fmt: skip
+def test_the_rule_that_fits_the_metric(write: Write, by: str, rule: str) -> None:
+    keys = "set: {problem.validation_split: 0.2, evaluate.gradient: true}\n"
+    select = load_study(write(f"{keys}select: {{over: method, by: {by}}}\n")).options.select
+    assert select and select.rule == rule
 
 
 def test_overrides(write: Write, tmp_path: Path) -> None:
@@ -99,6 +119,18 @@ WRONG = [
     ("trials: 2\nset: {stop.tiem: 3}", "trials: 2", "stop.tiem=3: no such key; the nearest is stop.time"),
     ("trials: 2\nselect: {over: step_sise}", "trials: 2", "select.over=step_sise: one of method, algorithm.step_size"),
     ("trials: 2\nselect: {over: method, by: loss}", "trials: 2", "select.by=loss: one of train_loss"),
+    (
+        "trials: 2\nselect: {over: method, by: test_accuracy}",
+        "trials: 2",
+        "select.by=test_accuracy: train_loss, or validation_accuracy with problem.validation_split: a selection by",
+    ),
+    ("trials: 2\nselect: {over: method, by: client_accuracy_mean}", "trials: 2", "accuracy_mean: train_loss, or"),
+    (
+        "trials: 2\nselect: {over: method, by: validation_loss}",
+        "trials: 2",
+        "select.by=validation_loss: runs with validation rows: set problem.validation_split, such as 0.1; method AREA",
+    ),
+    ("trials: 2\nselect: {over: method, by: gradient_norm}", "trials: 2", "set evaluate.gradient: true; method AREA"),
     ("trials: 2\nselect: {over: method, rule: largest-finite}", "trials: 2", "numbers to select from; method has AREA"),
     ("trials: 2\nselect: {over: method, seeds: [0, 1]}", "trials: 2", "some, not all, of the trials' seeds"),
     ("trials: 2\nselect: {over: method, seeds: [5]}", "trials: 2", "some, not all, of the trials' seeds"),

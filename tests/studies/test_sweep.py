@@ -53,7 +53,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("swept")
     (folder / "base.yaml").write_text(BASE)
     study = STUDY.replace("  clock.delay.spread: [0, 5]\n", "").replace("trials: 2", "trials: 1")
-    select = "select: {over: algorithm.step_size, by: test_accuracy, rule: max}\n"
+    select = "set: {problem.validation_split: 0.2}\nselect: {over: algorithm.step_size, by: validation_accuracy}\n"
     (folder / "study.yaml").write_text(f"{study}output: {folder}/out\n{select}")
     assert sweep(load_study(folder / "study.yaml"), 2).counts() == {"completed": 4}
     return folder / "study.yaml"
@@ -358,7 +358,7 @@ def test_a_value_at_which_a_trial_that_decides_failed_is_not_selected(
 ) -> None:
     """Neither for the trials that did not fail: most may have diverged."""
     text = swept.read_text().replace("trials: 1", "trials: 2").replace("[10, 100]", "[10.0, 100.0]")
-    text = text.partition("select:")[0] + "select:\n  over: algorithm.step_size\n  rule: largest-finite\n" + more
+    text = text.partition("set:")[0] + "select:\n  over: algorithm.step_size\n  rule: largest-finite\n" + more
     (tmp_path / "base.yaml").write_text(BASE)
     (tmp_path / "study.yaml").write_text(text)
     overrides = [f"output={tmp_path}/out"]
@@ -386,20 +386,21 @@ def test_the_rule_is_told() -> None:
 
 
 def test_a_report_shows_what_is_selected(swept: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    last: dict[str, dict[float, float]] = {"AREA": {}, "FedAvg": {}}
+    last: dict[str, dict[float, tuple[float, float]]] = {"AREA": {}, "FedAvg": {}}
     for run in load_study(swept).runs:
-        accuracy = load_trial(run.path).last("test_accuracy")
-        last[run.labels["method"]][run.labels["algorithm.step_size"]] = accuracy
+        trial = load_trial(run.path)
+        both = trial.last("validation_accuracy"), trial.last("test_accuracy")
+        last[run.labels["method"]][run.labels["algorithm.step_size"]] = both
     assert main(["report", str(swept), "--out", str(tmp_path / "report")]) == 0
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if line.startswith(("AREA ", "FedAvg "))]
     assert [row[0] for row in rows] == ["AREA", "FedAvg"]
     for row in rows:
         step = max(last[row[0]], key=lambda step: last[row[0]][step])
-        assert (float(row[1]), row[2], row[3]) == (step, "1", f"{100 * last[row[0]][step]:.2f}")
-    assert "with the largest mean test_accuracy at the last evaluation (over all trials)" in out
+        assert (float(row[1]), row[2], row[3]) == (step, "1", f"{100 * last[row[0]][step][1]:.2f}")
+    assert "with the largest mean validation_accuracy at the last evaluation (over all trials)" in out
     assert (tmp_path / "report" / "accuracy.pdf").stat().st_size > 1000
-    assert "with the largest mean test_accuracy" in (tmp_path / "report" / "report.md").read_text()
+    assert "with the largest mean validation_accuracy" in (tmp_path / "report" / "report.md").read_text()
 
 
 def test_show_a_folder(swept: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -57,8 +57,9 @@ class Quadratic(Model):
                 raise ConfigError("clients", settings.clients, f"{len(given)}, the number of clients of model.{field}")
         if not isinstance(data, NoData):
             raise ConfigError("data", getattr(data, "name", ""), "none or null: the model quadratic has no data")
-        if settings.test_split:
-            raise ConfigError("test_split", settings.test_split, "null: the model quadratic has no data")
+        for key in ("test_split", "validation_split"):
+            if fraction := getattr(settings, key):
+                raise ConfigError(key, fraction, "null: the model quadratic has no data")
         if settings.l2:
             raise ConfigError("l2", settings.l2, "0: the model quadratic has no regulariser")
 

@@ -18,7 +18,7 @@ from torch import nn
 from mpifl.errors import ConfigError
 from mpifl.objective import to_numpy
 from mpifl.problems.base import ComputeResources, HostedClients, Problem
-from mpifl.problems.rows import subsample
+from mpifl.problems.rows import VALIDATION, held_out, subsample
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation
@@ -42,11 +42,15 @@ class EntryProblem(Problem):
         if settings.clients not in (None, self.clients):
             text = f"{self.clients}, the number of data sets that {settings.entry} returns, or null"
             raise ConfigError("problem.clients", settings.clients, text)
-        self.rows = [examples(settings, made.datasets[i], f"client {i}") for i in range(self.clients)]
+        whole = [examples(settings, made.datasets[i], f"client {i}") for i in range(self.clients)]
+        split = [_split(settings, rows, i) for i, rows in enumerate(whole)]
+        self.rows = [train for train, _ in split]
+        validation = [held for _, held in split if held]
+        self.validation_rows = sum(map(len, validation))
         test = [] if made.test is None else [examples(settings, made.test, "the test set")]
         self._shared = _shared(settings, made, CPU)
-        check_module_and_loss(settings, made, [*enumerate(self.rows), *(("the test set", rows) for rows in test)])
-        self._evaluated = _subsample(settings.evaluation_rows, self.rows), _subsample(settings.evaluation_rows, test)
+        check_module_and_loss(settings, made, [*enumerate(whole), *(("the test set", rows) for rows in test)])
+        self._evaluated = [_subsample(settings.evaluation_rows, rows) for rows in (self.rows, test, validation)]
         self.layout, self.d = self._shared.flat.layout, self._shared.flat.d
         self.samples = np.array([len(rows) for rows in self.rows], np.int64)
         self.meta = {
@@ -76,12 +80,13 @@ class EntryProblem(Problem):
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         self._shared.load_for_evaluation(x)
-        (train, _), (test, accuracy) = map(self._mean, self._evaluated)
+        (train, _), (test, accuracy), validation = map(self._mean, self._evaluated)
         return {
             "train_loss": train + self._shared.regulariser(),
             "test_loss": test,
             "test_accuracy": accuracy,
             "client_accuracy_mean": nan,  # no client has test rows of its own
+            **(dict(zip(VALIDATION, validation, strict=True)) if self.validation_rows else {}),
         }
 
     def _mean(self, parts: list[Examples]) -> tuple[float, float]:
@@ -125,7 +130,7 @@ def _load_rows(settings: ProblemSettings, meta: dict[str, Any], clients: list[in
     datasets, n = call_entry(settings, DATA_SEED).datasets, meta["clients"]
     if len(datasets) != n:
         raise entry_error(settings, f"the same data on every rank: rank 0 has {n} clients, here are {len(datasets)}")
-    rows = {i: examples(settings, datasets[i], f"client {i}") for i in clients}
+    rows = {i: _split(settings, examples(settings, datasets[i], f"client {i}"), i)[0] for i in clients}
     for i, each in rows.items():
         # not to the last bit: the same sum may be rounded differently on another processor
         if len(each) != meta["samples"][i] or not _same_fingerprint(_fingerprint(each), meta["fingerprints"][i]):
@@ -133,6 +138,16 @@ def _load_rows(settings: ProblemSettings, meta: dict[str, Any], clients: list[in
                 settings, f"the same data on every rank: client {i} has other rows on rank 0; seed what is drawn"
             )
     return rows
+
+
+def _split(settings: ProblemSettings, rows: Examples, i: int) -> tuple[Examples, Examples | None]:
+    """Client i's training rows, and its validation rows; None where it has none."""
+    every = np.ones(len(rows), bool)
+    held = held_out(settings.validation_split, np.full(len(rows), i), every, "validation split")
+    if not held.any():
+        return rows, None
+    train, validation = (Examples(*rows.take(np.flatnonzero(part))) for part in (~held, held))
+    return train, validation
 
 
 def _fingerprint(rows: Examples) -> list[float]:
