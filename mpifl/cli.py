@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from mpifl import __version__, api
-from mpifl.errors import ConfigError, RunFailed
+from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.signals import Interrupted
 from mpifl.transport.detection import LaunchError
 from mpifl.untrusted import printable
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
     from mpifl.studies.index import Index
     from mpifl.transport.mpi import MPI
 
+VERBOSE, QUIET = frozenset({"-v", "--verbose"}), frozenset({"-q", "--quiet"})
+LOG_LEVEL = "MPIFL_LOG_LEVEL"  # environment variable: what -v and -q do not say
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 REPORT_TIME = 10.0  # s that the other processes of a launch leave the first one to report its error
 
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
         sys.path.append(os.getcwd())
     if isinstance(sys.stdout, io.TextIOWrapper):  # names may have letters that its encoding does not
         sys.stdout.reconfigure(errors="backslashreplace")
-    with _log_to_stderr(), _second_interrupt_kills():
+    with _log_to_stderr(arguments), _second_interrupt_kills():
         try:
             code = api.execute(lambda: _command(arguments, default_job), _print_end, process_ends=True).code
             if code == 0 and arguments[:1] == ["sweep"] and not {"--dry-run", "--help", "-h"} & set(arguments):
@@ -67,16 +69,18 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
         except ConfigError:  # `_print_end` has printed it
             return 2
         except (Exception, SystemExit, GeneratorExit):  # in one process: under MPI all ranks have been ended
-            text = printable(f"rank 0 on {socket.gethostname()}:\n{traceback.format_exc()}", lines=True)
+            text = printable(f"rank 0 on {host_name()}:\n{traceback.format_exc()}", lines=True)
             print(text, end="", file=sys.stderr, flush=True)
             return 3
 
 
-class _Printable(logging.Formatter):
-    """Escapes what a terminal would act on: messages quote files and other ranks."""
+class _LogFormatter(logging.Formatter):
+    """Warnings and errors after "mpifl: ", the rest after the time; escapes what a terminal would act on."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record), lines=True)
+        start = "mpifl: " if record.levelno >= logging.WARNING else f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')} "
+        text = start + super().format(record)  # which quotes files and other ranks
+        return printable(text.replace("\n", "\n    " if record.levelno < logging.WARNING else "\n"), lines=True)
 
 
 def _print(text: str, end: str = "\n") -> None:
@@ -85,15 +89,29 @@ def _print(text: str, end: str = "\n") -> None:
 
 
 @contextmanager
-def _log_to_stderr() -> Iterator[None]:
+def _log_to_stderr(arguments: Sequence[str]) -> Iterator[None]:
     """Prints what the package logs."""
     log, handler = logging.getLogger("mpifl"), logging.StreamHandler()
-    handler.setFormatter(_Printable("mpifl: %(message)s"))
+    handler.setFormatter(_LogFormatter())
+    before = log.level
     log.addHandler(handler)
+    log.setLevel(_log_level(arguments))
     try:
         yield
     finally:
+        log.setLevel(before)
         log.removeHandler(handler)
+
+
+def _log_level(arguments: Sequence[str]) -> int:
+    """What is logged: warnings on a terminal, which shows a progress bar, and also the state of the run elsewhere."""
+    if not VERBOSE.isdisjoint(arguments):
+        return logging.DEBUG
+    if not QUIET.isdisjoint(arguments):
+        return logging.WARNING
+    if level := os.environ.get(LOG_LEVEL):
+        return LEVELS.get(level.lower(), logging.INFO)
+    return logging.WARNING if sys.stderr.isatty() else logging.INFO
 
 
 @contextmanager
@@ -136,6 +154,8 @@ def _command(arguments: list[str], default_job: Path | None) -> api.Task | None:
 
 
 def _dispatch(arguments: list[str], default_job: Path | None) -> api.Task | None:
+    if (level := (os.environ.get(LOG_LEVEL) or "info").lower()) not in LEVELS:
+        raise ConfigError(LOG_LEVEL, level, f"one of {', '.join(LEVELS)}")
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if name in ("-h", "--help"):
         print(_overview())
@@ -341,9 +361,13 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
+LOGGING: dict[str, dict[str, Any]] = {
+    "-v, --verbose": {"action": "store_true", "help": "log evaluations and checkpoints too"},
+    "-q, --quiet": {"action": "store_true", "help": "log warnings and errors only"},
+}
 TRUST = {"--trust": {"action": "store_true", "help": "import and run the code outside mpifl that the file names"}}
 COMMANDS = {
-    "run": Command(_run, "JOB.yaml [key=value ...]", "run a job, under mpirun or in one process"),
+    "run": Command(_run, "JOB.yaml [key=value ...]", "run a job, under mpirun or in one process", LOGGING),
     "check": Command(
         _check,
         "JOB.yaml [key=value ...]",
@@ -356,10 +380,16 @@ COMMANDS = {
         },
     ),
     "resume": Command(
-        _resume, "RUN.h5", "continue a run from its last complete checkpoint, on any number of ranks", TRUST
+        _resume,
+        "RUN.h5",
+        "continue a run from its last complete checkpoint, on any number of ranks",
+        {**TRUST, **LOGGING},
     ),
     "replay": Command(
-        _replay, "RUN.h5 [output=FILE.h5]", "repeat a run in its recorded order of arrivals, bit for bit", TRUST
+        _replay,
+        "RUN.h5 [output=FILE.h5]",
+        "repeat a run in its recorded order of arrivals, bit for bit",
+        {**TRUST, **LOGGING},
     ),
     "verify": Command(
         _verify,
@@ -440,7 +470,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(prog, f"{prog} {command.usage}", command.help, allow_abbrev=False)
         self.add_argument("arguments", nargs="*", metavar=command.usage, help=argparse.SUPPRESS)
         for option, settings in command.options.items():
-            self.add_argument(option, **settings)
+            self.add_argument(*option.split(", "), **settings)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError("command line", self.prog, message)

@@ -54,7 +54,7 @@ class Contradiction(Exception):
 
 def format_client_error(rank: int, error: BaseException) -> str:
     """The traceback of a client's error with its rank, host and process: several lines."""
-    where = f"raised on rank {rank} on {socket.gethostname()} (process {os.getpid()}):\n"
+    where = f"raised on rank {rank} on {host_name()} (process {os.getpid()}):\n"
     return where + "".join(traceback.format_exception(error)).rstrip()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before NumPy is imported
     os.environ.setdefault(name, "1")
+os.environ["MPIFL_LOG_LEVEL"] = "warning"  # else each command logs how its run begins
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402

@@ -66,7 +66,7 @@ def packages() -> str:
         [("storage, memory, signals", "run file and checkpoints; where vectors live")],
         [
             (
-                "objective, rng, errors, version, config.types, untrusted, hdf5_checks",
+                "objective, rng, errors, version, config.types, untrusted, hdf5_checks, durations",
                 "plain types, helpers, checks of files",
             )
         ],

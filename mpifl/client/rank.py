@@ -27,7 +27,7 @@ from mpifl.transport.launcher import is_fault_tolerant
 from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
 from mpifl.transport.mpi_client import MPIClientTransport
 
-log = logging.getLogger("mpifl")
+log = logging.getLogger(__package__)
 
 
 class RankEnd(NamedTuple):

@@ -116,6 +116,8 @@ class Job(Config):
     """the policy for clients that fail"""
     overwrite: bool = False
     """replace the output where it exists"""
+    log_interval: PositiveFloat | None = 60.0
+    """seconds of wall time between two lines of the log, where stderr is no terminal; null: none"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,7 +15,7 @@ from typing import Any
 from mpifl.config.registry import FAMILIES
 from mpifl.errors import ConfigError
 
-log = logging.getLogger("mpifl")
+log = logging.getLogger(__package__)
 CODE_KEYS = {"name", "entry", *FAMILIES}  # keys whose value may be "package.module:Class" or ":function"
 SIZES = {"model": (), "data": ("dim",)}  # sections of a problem, and their options that are sizes; (): all but seed
 

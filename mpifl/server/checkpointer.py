@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mpifl.server.loop import ServerLoop
     from mpifl.storage import RunWriter
 
-log = logging.getLogger("mpifl")
+log = logging.getLogger(__package__)
 
 
 class Checkpointer:
@@ -131,6 +131,7 @@ class Checkpointer:
             size, seconds = sum(n for n, _ in self._parts.values()), time.perf_counter() - self._began
             text = f"{self._number}: {len(self._parts)} parts, {size / 1e6:.3g} MB, {seconds:.3g} s"
             self._record(time_, "checkpoint", text, loop)
+            log.debug("checkpoint %s", text)
 
     def _needed(self, loop: ServerLoop) -> set[int]:
         """The ranks that host live clients."""

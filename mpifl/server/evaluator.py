@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,8 @@ from mpifl.storage.tables import EvaluationRow, EventRow
 
 if TYPE_CHECKING:
     from mpifl.storage import RunWriter
+
+log = logging.getLogger(__package__)
 
 QUEUE_LIMIT = 4  # models that may wait to be evaluated
 
@@ -112,6 +115,8 @@ class Evaluator:
         if accuracies is not None:
             metrics |= self._personal_accuracies(np.where(np.isnan(accuracies), self._first, accuracies))
         self.latest = metrics
+        known = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items() if not isnan(value))
+        log.debug("evaluation at %.4g s, %s updates: %s", time, f"{updates:,}", known)
         self._writer.append(EvaluationRow(time, updates, version, age=age, **metrics))
         if self._accuracy is not None and metrics.get("test_accuracy", 0.0) >= self._accuracy:
             self.reached = True

@@ -15,7 +15,7 @@ from mpifl.server.clients import ASIDE, LOST, ClientTable
 from mpifl.server.reports import FailureReports
 from mpifl.transport.base import ServerTransport
 
-log = logging.getLogger("mpifl")
+log = logging.getLogger(__package__)
 
 POLL_INTERVAL = 0.5  # s between two polls for silent clients
 

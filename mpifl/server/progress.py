@@ -33,6 +33,9 @@ class ProgressBar:
         self._redirected = logging_redirect_tqdm([log for log in LOGGERS if _on_terminal(log)])
         self._redirected.__enter__()  # what is logged gets lines of its own, above the bar
 
+    def start(self, loop: object) -> None:
+        """The bar is there already."""
+
     def on_update(self, row: UpdateRow) -> None:
         self._count += 1
         self._staleness += row.staleness

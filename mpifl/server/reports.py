@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from mpifl.server.clients import ASIDE
 
-log = logging.getLogger("mpifl")
+log = logging.getLogger(__package__)
 
 INTERVAL = 1.0  # s between two lines
 

@@ -24,7 +24,7 @@ from mpifl.storage.live import check_not_written
 from mpifl.storage.reader import UnreadableRun
 from mpifl.untrusted import parse_yaml
 
-log = logging.getLogger("mpifl")
+log = logging.getLogger(__package__)
 
 
 @dataclass(frozen=True)

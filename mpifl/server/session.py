@@ -25,7 +25,8 @@ from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.server.loop import ServerLoop
 from mpifl.server.outcome import Outcome
-from mpifl.server.progress import progress_bar, summary
+from mpifl.server.progress import ProgressBar, progress_bar, summary
+from mpifl.server.run_log import RunLog
 from mpifl.signals import SignalRecorder, exit_code
 from mpifl.storage import open_run
 from mpifl.storage.tables import EventRow
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from mpifl.storage.checkpoint import ServerSnapshot
 
 
-log = logging.getLogger("mpifl")
+log = logging.getLogger(__package__)
 
 CLOSE_TIMEOUT = 5.0  # s in which the run file is closed when the run is out of time
 
@@ -74,7 +75,12 @@ class Session:
             first=self.problem.client_accuracies(self.problem.initial(job.seed)),
             best=snapshot.evaluator.best if snapshot else np.nan,
         )  # fmt: skip
-        self._bar = progress_bar(job.stop, self.evaluator, snapshot.loop.updates if snapshot else 0)
+        updates = snapshot.loop.updates if snapshot else 0
+        self._progress: list[ProgressBar | RunLog] = []
+        if bar := progress_bar(job.stop, self.evaluator, updates):
+            self._progress = [bar]
+        elif job.log_interval and log.isEnabledFor(logging.INFO):
+            self._progress = [RunLog(job, self.evaluator, job.log_interval, updates)]
         self.checkpointer = None
         if live:
             self.checkpointer = Checkpointer(
@@ -84,7 +90,7 @@ class Session:
             )  # fmt: skip
         self.loop = ServerLoop(
             job.algorithm, self.server, self.clients, self.transport, self.schedule, self.writer, self.evaluator,
-            job.seed, job.faults, self.checkpointer, [self._bar] if self._bar else [],
+            job.seed, job.faults, self.checkpointer, self._progress,
         )  # fmt: skip
         self._reports = self.loop.failures.reports
         if self.resumed:
@@ -120,6 +126,8 @@ class Session:
         if not self._earlier:
             self.writer.set_attr("began", time.time())
         try:
+            for each in self._progress:
+                each.start(self.loop)
             if isinstance(self.schedule, LiveSchedule):
                 self.schedule.clock.start()
             with np.errstate(over="ignore", invalid="ignore"):
@@ -156,8 +164,8 @@ class Session:
         writer.set_attr("wall_seconds", self._earlier + wall)
         writer.set_attr("server_cpu_share", cpu / wall)
         writer.set_attr("peak_rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-        if self._bar:
-            self._bar.close()
+        for each in self._progress:
+            each.close()
         unexpected, complete = sys.exc_info()[0] is not None, True  # the caller ends all ranks on an unexpected error
         if status == "interrupted":  # a launcher may kill this process within half a second: the file first
             name = signal.Signals(self.signals.numbers[0]).name

@@ -41,6 +41,7 @@ def run_server(
     from mpifl.config.read import job_to_dict
     from mpifl.problems import ComputeResources, load
     from mpifl.server.provenance import attributes
+    from mpifl.server.run_log import log_start
     from mpifl.server.session import Session
     from mpifl.storage.create import refuse_existing, refuse_live
 
@@ -92,6 +93,8 @@ def run_server(
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     writer = _open_run_file(job, problem, x0, clients, server, attrs, resumed)
+    origin = f"resumed from checkpoint {resumed.snapshot.number}" if resumed else ""
+    log_start(job, problem, attrs, f"replay of {replay.path}" if replay else origin)
     signals = signals or SignalRecorder()
     signals.record()  # before the ranks start
     handshake.start_ranks()

@@ -20,7 +20,7 @@ from typing import TypeVar
 from mpifl.errors import ConfigError, host_name
 
 T = TypeVar("T")
-log = logging.getLogger("mpifl")
+log = logging.getLogger(__package__)
 
 ATTEMPTS, PAUSE = 10, 0.02  # another process may be trying to lock the file at the same instant; s
 WATCH_TIME = 3.0  # s in which a live run modifies its file several times

@@ -14,7 +14,7 @@ from typing import TypeVar
 from mpifl.errors import ConfigError
 
 T = TypeVar("T")
-log = logging.getLogger("mpifl")
+log = logging.getLogger(__package__)
 
 LOCK = ".lock"
 

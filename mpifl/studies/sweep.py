@@ -31,7 +31,7 @@ from mpifl.studies.study import Study, StudyRun, describe, identify
 if TYPE_CHECKING:
     from mpifl.transport.mpi import MPI
 
-log = logging.getLogger("mpifl")
+log = logging.getLogger(__package__)
 LOG_INTERVAL = 60.0  # s between two lines in a log
 MAX_NAMED = 5  # run files or failures that are named in one line
 KILLED = "its process was killed"

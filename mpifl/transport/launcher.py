@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
-from mpifl.errors import ConfigError, RunFailed
+from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.signals import SIGNALS, Interrupted
 from mpifl.transport.detection import LaunchError, mpi_wanted
 from mpifl.untrusted import printable
@@ -109,7 +108,7 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
     except (ConfigError, RunFailed, Interrupted):
         raise
     except BaseException as error:  # sys.exit in a user's code and a second Ctrl-C too: the others must not wait
-        text = f"rank {comm.rank} on {socket.gethostname()}:\n{traceback.format_exc()}"
+        text = f"rank {comm.rank} on {host_name()}:\n{traceback.format_exc()}"
         if isinstance(error, MemoryError):
             text = f"mpifl: the run failed: out of memory ({error})\n"
         elif dead := _dead_ranks(comm, error):

@@ -39,7 +39,7 @@ from mpifl.transport.mpi import (
     wait,
 )
 
-log = logging.getLogger("mpifl")
+log = logging.getLogger(__package__)
 
 UNTESTED_SENDS = 64  # sends of small frames, which are copies, before the first test whether they are complete
 POOL_BYTES = 256 << 20  # most memory in the buffers that receive large vectors

@@ -29,7 +29,7 @@ WRONG = [
     ("run seed=3", "run=seed=3: a JOB.yaml first"),
     ("run no.yaml", "job=no.yaml: no such file"),
     ("run {job} other.yaml", "run=other.yaml: key=value after the JOB.yaml"),
-    ("run {job} --verbose", "option=--verbose: mpifl run takes --help"),
+    ("run {job} --loud", "option=--loud: mpifl run takes --help, -v, --verbose, -q, --quiet"),
     ("run {job} seed=x", "seed=x: an integer"),
     ("check {job} seed=1 stpo=3", "stpo=3: no such key; the nearest is stop"),
     ("check", "check='': a JOB.yaml first"),
@@ -221,7 +221,7 @@ def test_I_a_name_that_stdout_cannot_encode(tmp_path: Path, encoding: dict[str, 
         .replace("mode: real", "mode: virtual")
     )
     job.write_text(lines.replace("{time: 10}", "{updates: 20}"), encoding="utf-8")
-    environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], **encoding}
+    environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "MPIFL_LOG_LEVEL": "warning", **encoding}
     words = [["run", "job.yaml"], ["show", "results/d\u00fcsseldorf.h5"], ["check", "job.yaml"]]
     code = f"import sys; from mpifl.cli import main; sys.exit(max(main(each) for each in {words!a}))"
     command = [sys.executable, "-c", code]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 import warnings
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, host_name
 from mpifl.memory import HOST, Arrival, Departure, Memory, Staged, cuda_aware
 from mpifl.problems.base import ComputeResources
 from mpifl.problems.settings import Torch
@@ -71,9 +70,9 @@ def choose_device(name: str, local: int) -> torch.device:
         return torch.device("cpu")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
-        raise ConfigError("problem.torch.device", name, f"cpu: torch finds no GPU on {socket.gethostname()}")
+        raise ConfigError("problem.torch.device", name, f"cpu: torch finds no GPU on {host_name()}")
     if number and int(number) >= count:
-        raise ConfigError("problem.torch.device", name, f"cuda:0 to cuda:{count - 1} on {socket.gethostname()}")
+        raise ConfigError("problem.torch.device", name, f"cuda:0 to cuda:{count - 1} on {host_name()}")
     return torch.device("cuda", int(number) if number else local % count)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, host_name
 from mpifl.objective import to_numpy
 from mpifl.problems.base import ComputeResources, HostedClients, Layout, Rows, Shard
 from mpifl.problems.rows import RowProblem
@@ -94,7 +93,7 @@ def mapped(file: Path | str) -> np.ndarray:
     try:
         tokens: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        text = f"a folder that all hosts see: {socket.gethostname()} cannot read {file}"
+        text = f"a folder that all hosts see: {host_name()} cannot read {file}"
         raise ConfigError("MPIFL_CACHE", os.environ.get("MPIFL_CACHE", "null"), text) from error
     return tokens
 

@@ -1,0 +1,181 @@
+"""The log of a run: what runs where at the start, then a line on its state at regular intervals."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from math import isnan, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpifl.durations import format_duration
+from mpifl.server.evaluator import Evaluator
+from mpifl.storage.tables import UpdateRow
+
+if TYPE_CHECKING:
+    from mpifl.config.job import Job
+    from mpifl.problems import Problem
+    from mpifl.server.loop import ServerLoop
+
+log = logging.getLogger(__package__)
+
+MAX_HOSTS = 8  # hosts that are named
+
+
+def log_start(job: Job, problem: Problem, attrs: Mapping[str, Any], origin: str) -> None:
+    """Logs what the run computes, and where.
+
+    Args:
+        job: The job.
+        problem: Its problem, loaded.
+        attrs: The run file's root attributes.
+        origin: "" for a new run, else what it resumes or replays.
+    """
+    if log.isEnabledFor(logging.INFO):
+        log.info("%s", "\n".join(_start_lines(job, problem, attrs, origin)))
+
+
+def _start_lines(job: Job, problem: Problem, attrs: Mapping[str, Any], origin: str) -> list[str]:
+    from mpifl.config.read import job_to_dict
+
+    config = job_to_dict(job)
+    commit = f", commit {attrs['git_commit'].replace(attrs['git_commit'][12:40], '')}" if attrs["git_commit"] else ""
+    size = f"{problem.clients:,} clients, {problem.d:,} parameters"
+    mpi = "no MPI" if attrs["mpi"] == "none" else attrs["mpi"].split(", package")[0]
+    lines = [
+        f"mpifl {attrs['mpifl_version']}{commit}; {mpi}; Python {platform.python_version()}",
+        f"job: {job.name}, {attrs['algorithm']}, {size}, seed {job.seed}",
+        f"ranks: {_ranks(attrs)}",
+        f"clock: {_clock(attrs['clock'], config['clock']['delay'])}",
+        f"stop: {_targets(job)}; evaluation: {_cadence(job.evaluate.every, job.evaluate.updates)}",
+        f"output: {Path(job.output).absolute()}; checkpoints: {_cadence(job.checkpoint.every, job.checkpoint.updates)}",
+    ]
+    return [lines[0], *([origin] if origin else []), *lines[1:]]
+
+
+def _ranks(attrs: Mapping[str, Any]) -> str:
+    """Ranks by host, threads of a rank and devices."""
+    hosts = Counter(json.loads(attrs["hosts"]) or [platform.node()])
+    named = ", ".join(f"{count} on {host}" for host, count in list(hosts.items())[:MAX_HOSTS])
+    more = (
+        f", {sum(list(hosts.values())[MAX_HOSTS:])} on {len(hosts) - MAX_HOSTS} more" if len(hosts) > MAX_HOSTS else ""
+    )
+    facts = json.loads(attrs.get("compute", "[]"))
+    devices = Counter(fact.get("gpu") or fact["device"] for fact in facts if "device" in fact)
+    compute = "; ".join(f"{count} computing on {device}" for device, count in devices.items())
+    threads = {fact["threads"] for fact in facts if "threads" in fact} or {int(os.environ.get("OMP_NUM_THREADS", "1"))}
+    counts = " or ".join(map(str, sorted(threads)))
+    return f"{attrs['ranks']} ({named}{more}); {counts} thread{'s' if counts != '1' else ''} each" + (
+        f"; {compute}" if compute else ""
+    )
+
+
+def _clock(mode: str, delay: Mapping[str, Any]) -> str:
+    options = _settings({key: value for key, value in delay.items() if key != "name"})
+    model = f"{delay['name']}{f' ({options})' if options else ''}"
+    if mode == "real":
+        return f"real; a contact takes the longer of its computation and the emulated delay, {model}"
+    if mode == "virtual":
+        return f"virtual; times are those of the delay model, {model}, whatever the computation takes"
+    return "recorded; the events of the run that is repeated, in their order"
+
+
+def _settings(section: Mapping[str, Any]) -> str:
+    """The options of a section that are not null or false, as text."""
+    known = {key: value for key, value in section.items() if value not in (None, False)}
+    return ", ".join(f"{key} {f'{value:g}' if isinstance(value, float) else value}" for key, value in known.items())
+
+
+def _targets(job: Job) -> str:
+    stop = job.stop
+    targets = [f"{stop.time:g} s"] if stop.time else []
+    targets += [f"{stop.updates:,} updates"] if stop.updates else []
+    targets += [f"test accuracy {stop.accuracy:g}"] if stop.accuracy else []
+    return " or ".join(targets)
+
+
+def _cadence(seconds: float | None, updates: int | None) -> str:
+    """How often something is done, which may also be done when a signal ends the run."""
+    times = [f"{seconds:g} s"] if seconds else []
+    times += [f"{updates:,} updates"] if updates else []
+    return f"every {' and every '.join(times)}" if times else "only when a signal ends the run"
+
+
+class RunLog:
+    """Logs the state of a run every `interval` seconds of wall time, from a thread. An observer of the server loop."""
+
+    def __init__(self, job: Job, evaluator: Evaluator, interval: float, updates: int = 0) -> None:
+        """updates: those consumed before the run was resumed."""
+        self._stop, self._evaluator, self._interval = job.stop, evaluator, interval
+        self._count, self._staleness = updates, 0
+        self._begin = time.perf_counter()
+        self._last = (self._begin, updates, 0)  # perf_counter, updates and sum of staleness at the last line
+        self._first_share: float | None = None
+        self._time = 0.0  # s of the run's clock
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="log")
+
+    def start(self, loop: ServerLoop) -> None:
+        """Starts the thread; `loop` has its clients table."""
+        self._loop = loop
+        self._first_share = self._share()
+        self._thread.start()
+
+    def on_update(self, row: UpdateRow) -> None:
+        self._count += 1
+        self._staleness += row.staleness
+        self._time = row.time
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval):
+            log.info("%s", self.line())
+
+    def _share(self) -> float | None:
+        """The share of the run that is done, by the stop that is nearer; None where only an accuracy stops it."""
+        shares = [self._time / self._stop.time] if self._stop.time else []
+        shares += [self._count / self._stop.updates] if self._stop.updates else []
+        return min(max(shares), 1.0) if shares else None
+
+    def line(self) -> str:
+        """The state of the run; rate and staleness are those since the last line."""
+        now, (before, updates, staleness) = time.perf_counter(), self._last
+        self._last = (now, self._count, self._staleness)
+        count, share = self._count - updates, self._share()
+        done = "" if share is None else f" ({share:.0%})"
+        limit = f" of {self._stop.time:g}" if self._stop.time else ""
+        parts = [
+            f"{self._time:.4g}{limit} s{done}",
+            f"{self._count:,} updates ({count / (now - before):,.0f} a second)",
+        ]
+        if count:
+            parts.append(f"staleness {(self._staleness - staleness) / count:.1f}")
+        latest = self._evaluator.latest
+        for key, text in (("train_loss", "train loss {:.4f}"), ("test_accuracy", "test accuracy {:.2%}")):
+            if not isnan(latest.get(key, nan)):
+                parts.append(text.format(latest[key]))
+        clients = self._loop.clients
+        lost = len(clients.inactive)
+        parts.append(f"{clients.n - lost:,} clients live" + (f", {lost:,} lost or set aside" if lost else ""))
+        parts.append(f"{_resident_bytes() / 1e9:.2f} GB")
+        if share is not None and self._first_share is not None and share > self._first_share:
+            left = (now - self._begin) * (1 - share) / (share - self._first_share)
+            parts.append(f"about {format_duration(left)} left")
+        return ", ".join(parts)
+
+
+def _resident_bytes() -> int:
+    """The memory that this process occupies now."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
