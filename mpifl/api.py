@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from mpifl.errors import ConfigError, Contradiction, RunFailed
+from mpifl.errors import ConfigError, Contradiction, RunFailed, describe_unexpected
 from mpifl.server.outcome import Outcome
 from mpifl.signals import Interrupted, SignalRecorder
 
@@ -74,12 +74,16 @@ def load_problem(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **k
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-def run(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys: Any) -> Run:
+def run(
+    job: Job | Mapping[str, Any] | str | Path, *overrides: str, comm: MPI.Intracomm | None = None, **keys: Any
+) -> Run:
     """Runs a job to its end and returns the open run file.
 
     Args:
         job: As for `load_job`.
         overrides: As for `load_job`.
+        comm: An mpi4py communicator whose ranks run the job, and all call this; one with a single rank runs it in this
+            process. None: all ranks of the MPI job.
         keys: As for `load_job`.
 
     Raises:
@@ -88,7 +92,7 @@ def run(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **keys: Any)
         KeyboardInterrupt: Ctrl-C or another signal ended the run. Its file is closed with the status "interrupted", and
             `resume` continues it if a checkpoint could be saved. A second Ctrl-C does not wait for that.
     """
-    return finished_run(execute(lambda: Task(load_job(job, *overrides, **keys))))
+    return finished_run(execute(lambda: Task(load_job(job, *overrides, **keys)), comm=comm))
 
 
 def resume(path: str | Path, trust: bool = False) -> Run:
@@ -274,7 +278,7 @@ def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
 
 def execute(
     prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None] = lambda end: None,
-    process_ends: bool = False,
+    process_ends: bool = False, comm: MPI.Intracomm | None = None,
 ) -> Outcome:  # fmt: skip
     """Runs on all ranks the task that rank 0 prepares; returns on every rank how it ended.
 
@@ -282,28 +286,32 @@ def execute(
         prepare: Called on rank 0 alone. None: there is nothing to run.
         report: Called on rank 0 alone, before the other ranks are released.
         process_ends: Whether this process ends with the command (`SignalRecorder`).
+        comm: Of these ranks; None: of all ranks of the MPI job.
 
     Raises:
-        ConfigError: On all ranks. An unexpected error passes in one process, and ends all ranks under MPI.
+        ConfigError: On all ranks. An unexpected error passes in one process, and ends all ranks under MPI; but on a
+            communicator that is given it fails the run alone, where MPI has not failed.
     """
     from mpifl.transport.launcher import communicator, run_or_abort
 
-    comm = communicator()
+    contained = comm is not None
+    comm = communicator() if comm is None else comm if comm.size > 1 else None
     if comm is not None and comm.rank > 0:
         return run_or_abort(comm, lambda: _serve(comm, process_ends))
     from mpifl.transport.handshake import Handshake
 
     if comm is None:
         return _lead(prepare, report, Handshake(), process_ends)
-    return run_or_abort(comm, lambda: _lead(prepare, report, Handshake(comm), process_ends))
+    return run_or_abort(comm, lambda: _lead(prepare, report, Handshake(comm), process_ends, contained))
 
 
 def _lead(
     prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None], handshake: Handshake,
-    process_ends: bool,
+    process_ends: bool, contained: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Rank 0's part: however it ends, the other ranks are released."""
+    """Rank 0's part: however it ends, the other ranks are released. contained: also by an unexpected error."""
     from mpifl.server.start import run_server
+    from mpifl.transport.launcher import is_mpi_error
 
     outcome = Outcome("", "completed", 0, "")
     error: ConfigError | RunFailed | None = None
@@ -313,7 +321,7 @@ def _lead(
                 stack.enter_context(_restored_torch(task.job))
                 outcome = run_server(
                     task.job, handshake, replay=task.replay, resumed=task.resumed, problem=_load_problem(task.job),
-                    signals=signals,
+                    signals=signals, contained=contained,
                 )  # fmt: skip
         except ConfigError as wrong:
             error = wrong
@@ -329,6 +337,11 @@ def _lead(
             outcome = Outcome("", "failed", 3, "", str(failure))
         except Interrupted as interrupted:
             outcome = Outcome("", "interrupted", interrupted.code, "")
+        except (Exception, SystemExit) as unexpected:
+            if not contained or is_mpi_error(unexpected):
+                raise
+            outcome = Outcome("", "failed", 3, "", describe_unexpected(unexpected))
+            log.error("the run failed: %s", outcome.error)
         signals.record()  # a signal does not interrupt what follows
         if outcome.error:
             error = RunFailed(outcome.error)

@@ -258,19 +258,19 @@ def _sweep(args: argparse.Namespace) -> None:
     """Under MPI it checks the study alone: `_sweep_on_ranks` runs it."""
     from mpifl.studies.parts import Part
     from mpifl.studies.study import load_study
-    from mpifl.studies.sweep import dry_run, print_progress, sweep
+    from mpifl.studies.sweep import dry_run, groups, print_progress, sweep
     from mpifl.transport.launcher import communicator
 
     path, overrides = _file_and_overrides("sweep", "STUDY.yaml", args.arguments)
     part = Part.parse(args.part) if args.part else None
     study = load_study(path, overrides)
     comm = communicator()
+    count = groups(comm.size, study.options.ranks) if comm else args.processes
     if comm and args.processes:
-        raise ConfigError(
-            "--processes", args.processes, "nothing under mpirun, where each rank but 0 computes one run at a time"
-        )
+        text = "nothing under mpirun, where each rank but 0, or each group of `ranks`, computes one run at a time"
+        raise ConfigError("--processes", args.processes, text)
     if args.dry_run:
-        _print(dry_run(study, comm.size - 1 if comm else args.processes))
+        _print(dry_run(study, count))
     elif comm is None:
         _end_of_sweep(sweep(study, args.processes, print_progress(), part=part))
 
@@ -310,7 +310,7 @@ def _sweep_on_ranks(comm: MPI.Intracomm, arguments: Sequence[str]) -> int:
     from mpifl.studies.parts import Part
     from mpifl.studies.study import load_study
     from mpifl.studies.sweep import print_progress, sweep_on_ranks
-    from mpifl.transport.launcher import broadcast_code, run_or_abort
+    from mpifl.transport.launcher import broadcast_number, run_or_abort
 
     args = _Parser("mpifl sweep", COMMANDS["sweep"]).parse_intermixed_args(arguments)
     part = Part.parse(args.part) if args.part else None
@@ -333,7 +333,7 @@ def _sweep_on_ranks(comm: MPI.Intracomm, arguments: Sequence[str]) -> int:
             return error.code
         return 0
 
-    return run_or_abort(comm, lambda: broadcast_code(comm, run()))
+    return run_or_abort(comm, lambda: broadcast_number(comm, run()))
 
 
 def _list(args: argparse.Namespace) -> None:

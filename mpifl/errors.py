@@ -58,6 +58,13 @@ def format_client_error(rank: int, error: BaseException) -> str:
     return where + "".join(traceback.format_exception(error)).rstrip()
 
 
+def describe_unexpected(error: BaseException) -> str:
+    """An unexpected error with the place at which it was raised, in one line."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{text} ({os.path.basename(place.filename)}:{place.lineno}, in {place.name})"
+
+
 def host_name() -> str:
     """This host's name: SLURM's name of the node if it is set."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

@@ -9,6 +9,7 @@ names of methods that are another one with some options set.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping
@@ -63,9 +64,14 @@ ALIASES = {
 }
 
 
+@functools.cache
+def _modules() -> tuple[str, ...]:
+    return tuple(module.name for module in pkgutil.iter_modules(__path__))
+
+
 def names() -> list[str]:
     """The names of all algorithms of the package, sorted."""
-    return sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(__path__) if m.name not in SHARED)
+    return sorted(name.replace("_", "-") for name in _modules() if name not in SHARED)
 
 
 def find(name: str) -> type[Algorithm]:

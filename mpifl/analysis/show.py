@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from tabulate import tabulate
 
+from mpifl.durations import format_duration
 from mpifl.scheduling.overload import describe_overload
 from mpifl.storage import Run, open_run
 from mpifl.untrusted import parse_json, printable
@@ -164,11 +165,3 @@ def format_value(name: Hashable, value: float) -> str:
     if name in ("updates", "version"):
         return str(int(value))
     return f"{value:.4f}" if "accuracy" in str(name) else f"{value:.5g}"
-
-
-def format_duration(seconds: float) -> str:
-    """Formats a duration in days, hours, minutes or seconds."""
-    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"

@@ -30,9 +30,9 @@ def job_from_dict(values: Mapping[str, Any]) -> Job:
     return Reader(Job, values, FAMILIES).read()
 
 
-def job_to_dict(job: Job) -> dict[str, Any]:
-    """The job as dicts, lists, text and numbers."""
-    return dump(job, FAMILIES)
+def job_to_dict(job: Job, defaults: bool = True) -> dict[str, Any]:
+    """The job as dicts, lists, text and numbers; defaults: whether keys that have their default value are included."""
+    return dump(job, FAMILIES, defaults=defaults)
 
 
 def replayed(

@@ -156,16 +156,31 @@ class Reader:
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
-def dump(value: Any, families: Mapping[str, Family], field: str = "") -> Any:
-    """A dataclass as a plain dict of dicts, lists and scalars that `Reader` reads back to an equal one."""
+def dump(value: Any, families: Mapping[str, Family], field: str = "", defaults: bool = True) -> Any:
+    """A dataclass as a plain dict of dicts, lists and scalars that `Reader` reads back to an equal one.
+
+    defaults: Whether fields that have their default value are included.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        inside = {name: dump(getattr(value, name), families, name) for name in fields_of(type(value))}
+        fields = fields_of(type(value))
+        inside = {
+            name: dump(getattr(value, name), families, name, defaults)
+            for name in fields
+            if defaults or name == "name" or getattr(value, name) != _default(fields[name])
+        }
         name = families[field].name_of(type(value)) if field in families else inside.get("name")
         inside.pop("name", None)
         return {"name": name, **inside} if name else inside
     if isinstance(value, (list, tuple)):
-        return [dump(item, families) for item in value]
+        return [dump(item, families, defaults=defaults) for item in value]
     return value
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """A field's default value; MISSING where it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 # -- fields and docstrings ---------------------------------------------------------------------------------------------

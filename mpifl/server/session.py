@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifl.algorithms.base import Clients, State
-from mpifl.errors import RunFailed
+from mpifl.errors import RunFailed, describe_unexpected
 from mpifl.scheduling.live import LiveSchedule
 from mpifl.scheduling.overload import describe_overload
 from mpifl.scheduling.replay import ReplaySchedule
@@ -32,6 +32,7 @@ from mpifl.storage import open_run
 from mpifl.storage.tables import EventRow
 from mpifl.transport.base import ServerTransport
 from mpifl.transport.in_process import InProcessTransport
+from mpifl.transport.launcher import is_mpi_error
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -60,6 +61,7 @@ class Session:
     signals: SignalRecorder
     resumed: ResumePoint | None = None
     end_process: Callable[[int], None] = os._exit  # at once, with this exit code
+    contained: bool = False  # an unexpected error fails the run, and the other ranks are told to end theirs
 
     def __post_init__(self) -> None:
         job, snapshot = self.job, self.resumed.snapshot if self.resumed else None
@@ -140,9 +142,12 @@ class Session:
             self._report("the run failed", error)
             lines = str(error).splitlines()  # of a traceback: the rank, and the error
             self._record("failed", " ".join(dict.fromkeys([lines[0], lines[-1]])))
-        except Exception as error:
-            self._record("failed", f"{type(error).__name__}: {error}")
-            raise
+        except (Exception, SystemExit) as error:
+            text = describe_unexpected(error)
+            self._record("failed", text)
+            if not self.contained or is_mpi_error(error):
+                raise
+            self._report("the run failed", RunFailed(text))
         finally:
             complete = self._end(status, code, x, cpu)
         if not complete:

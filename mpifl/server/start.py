@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 def run_server(
     job: Job, handshake: Handshake | None = None, *, replay: Run | None = None, resumed: ResumePoint | None = None,
-    problem: Problem | None = None, signals: SignalRecorder | None = None,
+    problem: Problem | None = None, signals: SignalRecorder | None = None, contained: bool = False,
 ) -> Outcome:  # fmt: skip
     """Runs a job, repeats a recorded run, or resumes an interrupted one.
 
     Raises ConfigError before the run starts. In any case the caller releases the other ranks, and ends those that are
     stuck. `problem`: already loaded, where several jobs share it. `signals`: end the run.
+    `contained`: an unexpected error of the server is a failure of the run, after which all ranks go on.
     """
     from mpifl.config.own_classes import check_class
     from mpifl.config.read import job_to_dict
@@ -100,7 +101,8 @@ def run_server(
     handshake.start_ranks()
     transport: ServerTransport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
     session = Session(
-        job, problem, clients, server, schedule, transport, writer, signals, resumed, handshake.end_process
+        job, problem, clients, server, schedule, transport, writer, signals, resumed, handshake.end_process,
+        contained,
     )  # fmt: skip
     return session.run()
 

@@ -1,6 +1,7 @@
 """The status of each run of a study, from its run file and from one index file beside the run files.
 
-The run files are authoritative. `index.json` adds failed attempts and error messages; it is written again if lost.
+The run files are authoritative. `index.json` adds failed attempts and error messages; it is written again if lost. It
+also has the size and the time of change of each completed run file, so that unchanged ones need not be opened again.
 """
 
 from __future__ import annotations
@@ -9,21 +10,25 @@ import json
 import math
 import os
 import secrets
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mpifl.config import read
 from mpifl.config.trust import outside_code
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, RunFailed
 from mpifl.storage import open_run
 from mpifl.storage.checkpoint_set import folder_of, sets
 from mpifl.studies.parts import Part, index_lock
 from mpifl.studies.study import Study, StudyRun, identify
 
 INDEX = "index.json"
+WRITE_INTERVAL = 1.0  # s between two writes of the index file during a sweep
+STALE_AGE = 60.0  # s after which a temporary index file belongs to a process that was killed
 STATUSES = ("completed", "waiting", "running", "interrupted", "failed", "damaged")
 
 
@@ -44,6 +49,8 @@ class Entry:
     """number of failed attempts"""
     error: str = ""
     """message of the last failed attempt"""
+    stamp: list[int] | None = None
+    """size (bytes) and time of change (ns) of the completed run file"""
 
 
 class Index:
@@ -55,46 +62,66 @@ class Index:
         part: The runs of this process; other processes may be running the others. None: all.
         """
         self.folder, self.name = study.folder, study.options.name
-        known = _stored(self.folder)
+        known, files = _stored(self.folder), _run_files(self.folder)
         self.entries: dict[str, Entry] = {}
         for run in study.runs:
-            old = known.get(run.identity, {})
-            entry = Entry(run.identity, run.path.name, run.labels, run.seed, attempts=int(old.get("attempts", 0)),
+            old, name = known.get(run.identity, {}), run.path.name
+            entry = Entry(run.identity, name, run.labels, run.seed, attempts=int(old.get("attempts", 0)),
                           error=str(old.get("error", "")))  # fmt: skip
-            self.entries[run.identity] = _inspected(entry, run)
+            if name in files and _is_unchanged(old, name, files[name]):
+                entry = replace(entry, status="completed", seconds=old["seconds"], stamp=files[name], error="")
+            else:
+                entry = _inspected(entry, run, files.get(name))
+            self.entries[run.identity] = entry
         mine = {run.identity for run in part.of(study.runs)} if part else set(self.entries)
         self._others = set(self.entries) - mine
-        files = sorted(path.name for path in self.folder.glob("*.h5")) if self.folder.is_dir() else []
         expected = {entry.file for entry in self.entries.values()}
-        self.foreign = [name for name in files if name not in expected]
+        self.foreign = sorted(files.keys() - expected)
+        self._written = -math.inf  # time.monotonic of the last write
 
     def finish(self, identity: str, status: str, error: str = "") -> None:
-        """Records how an attempt at a run ended, and writes the index file."""
+        """Records how an attempt at a run ended; writes the index file at most once every WRITE_INTERVAL."""
         entry = self.entries[identity]
-        _, seconds = _file_status(self.folder / entry.file)
+        path = self.folder / entry.file
+        _, seconds = _file_status(path)
+        stamp = _stamp(path.stat()) if status == "completed" else None
         attempts = entry.attempts + (status == "failed")
-        self.entries[identity] = replace(entry, status=status, seconds=seconds, attempts=attempts, error=error)
-        self.write()
+        self.entries[identity] = replace(entry, status=status, seconds=seconds, attempts=attempts, error=error,
+                                         stamp=stamp)  # fmt: skip
+        if time.monotonic() >= self._written + WRITE_INTERVAL:
+            self.write()
 
     def counts(self) -> Counter[str]:
         """The number of runs of each status."""
         return Counter(entry.status for entry in self.entries.values())
 
     def write(self) -> None:
-        """Replaces the index file in one step; keeps what other processes have recorded about their runs."""
-        with index_lock(self.folder):
-            for identity, stored in _stored(self.folder).items():
-                if identity in self._others:
-                    self.entries[identity] = _updated(self.entries[identity], stored)
-            self._replace()
+        """Replaces the index file in one step; keeps what other processes have recorded about their runs.
+
+        Raises RunFailed where it cannot be written.
+        """
+        self._written = time.monotonic()
+        try:
+            with index_lock(self.folder):
+                for identity, stored in _stored(self.folder).items():
+                    if identity in self._others:
+                        self.entries[identity] = _updated(self.entries[identity], stored)
+                self._replace()
+        except OSError as error:
+            raise RunFailed(f"{self.folder / INDEX} cannot be written: {error.strerror}") from error
+
+    def remove_temporaries(self) -> None:
+        """Removes what processes left that were killed while they wrote the index file."""
+        for path in self.folder.glob(f".{INDEX}.*"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > STALE_AGE:
+                    path.unlink()
 
     def _replace(self) -> None:
         temporary = self.folder / f".{INDEX}.{secrets.token_hex(4)}"
         content = {"study": self.name, "runs": [asdict(entry) for entry in self.entries.values()]}
         with temporary.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, allow_nan=False)
-            file.flush()
-            os.fsync(file.fileno())
+            json.dump(content, file, indent=1, allow_nan=False)  # not synced: after a power loss it is made anew
         os.replace(temporary, self.folder / INDEX)
 
     def estimate(self, todo: Sequence[StudyRun], processes: int) -> float | None:
@@ -115,8 +142,31 @@ def _updated(entry: Entry, stored: dict[str, Any]) -> Entry:
     """The entry, updated if another process has recorded the end of the run since."""
     if entry.status == "completed" or stored.get("status") not in ("completed", "failed", "interrupted"):
         return entry
-    return replace(entry, status=str(stored["status"]), seconds=stored.get("seconds"),
+    return replace(entry, status=str(stored["status"]), seconds=stored.get("seconds"), stamp=stored.get("stamp"),
                    attempts=int(stored.get("attempts", 0)), error=str(stored.get("error", "")))  # fmt: skip
+
+
+def _run_files(folder: Path) -> dict[str, list[int]]:
+    """The stamps of a folder's run files, by their names; none where there is no folder."""
+    try:
+        with os.scandir(folder) as found:
+            return {file.name: _stamp(file.stat()) for file in found if file.name.endswith(".h5")}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError("output", folder, f"a folder that can be read ({error.strerror})") from None
+
+
+def _stamp(stat: os.stat_result) -> list[int]:
+    """What changes when a file is written: its size (bytes) and time of change (ns)."""
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def _is_unchanged(stored: Mapping[str, Any], name: str, stamp: list[int]) -> bool:
+    """Whether a run file is as it was when the index recorded that its run was completed."""
+    seconds = stored.get("seconds")
+    recorded = stored.get("status"), stored.get("file"), stored.get("stamp")
+    return recorded == ("completed", name, stamp) and isinstance(seconds, float | None)
 
 
 def _stored(folder: Path) -> dict[str, dict[str, Any]]:
@@ -136,14 +186,17 @@ def _is_entry(entry: Any) -> bool:
     return isinstance(entry, dict) and all(isinstance(entry.get(key), kind) for key, kind in types.items())
 
 
-def _inspected(entry: Entry, run: StudyRun) -> Entry:
+def _inspected(entry: Entry, run: StudyRun, stamp: list[int] | None) -> Entry:
     """The entry with the status that its run file shows. A damaged file, or one of another job, is computed again."""
+    if stamp is None:
+        return replace(entry, status="failed" if entry.error else "waiting")
     status, seconds = _file_status(run.path)
     if status == "waiting":
         return replace(entry, status="failed" if entry.error else "waiting")
     if status == "damaged" or not _is_of(run):
         return replace(entry, status="interrupted")
-    return replace(entry, status=status, seconds=seconds, error=entry.error if status == "failed" else "")
+    error = entry.error if status == "failed" else ""
+    return replace(entry, status=status, seconds=seconds, error=error, stamp=stamp if status == "completed" else None)
 
 
 def _is_of(run: StudyRun) -> bool:
@@ -153,7 +206,7 @@ def _is_of(run: StudyRun) -> bool:
         if outside_code(config) != outside_code(read.job_to_dict(run.job)):  # else code of the file would be imported
             return False
         try:
-            return identify(read.job_from_dict(config)) == run.identity
+            return identify(read.job_from_dict(config), run.ranks) == run.identity
         except ConfigError:
             return False
 
@@ -167,13 +220,16 @@ def show_folder(folder: Path) -> str:
     from tabulate import tabulate
 
     known = {entry["file"]: entry for entry in _stored(folder).values()}
-    files = sorted({path.name for path in folder.glob("*.h5")} | set(known))
-    if not files:
+    files = _run_files(folder)
+    if not (names := sorted({*files, *known})):
         raise ConfigError("show", folder, "a RUN.h5, or a folder with run files")
     rows, counts = [], Counter[str]()
-    for name in files:
+    for name in names:
         entry = known.get(name, {})
-        status, seconds = _file_status(folder / name)
+        if name in files and _is_unchanged(entry, name, files[name]):
+            status, seconds = "completed", entry["seconds"]
+        else:
+            status, seconds = _file_status(folder / name)
         if status == "waiting" and entry.get("error"):
             status = "failed"
         counts[status] += 1
@@ -182,7 +238,7 @@ def show_folder(folder: Path) -> str:
         rows.append({**row, "error": entry["error"]} if entry.get("error") and status == "failed" else row)
     total = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
     table = tabulate(rows, headers="keys", disable_numparse=True)
-    return f"{table}\n\n{folder}: {len(files)} runs: {total}"
+    return f"{table}\n\n{folder}: {len(names)} runs: {total}"
 
 
 def _file_status(path: Path) -> tuple[str, float | None]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mpifl.errors import ConfigError
+from mpifl.storage.live import is_locked
 
 T = TypeVar("T")
 log = logging.getLogger(__package__)
@@ -57,7 +58,18 @@ def locked(folder: Path, part: Part | None) -> Iterator[None]:
             name = f"{LOCK}-{part.number}-{part.count}"
             stack.enter_context(_lock(folder / name, fcntl.LOCK_EX, f"part {part} of a study"))
         stack.enter_context(_lock(folder / LOCK, fcntl.LOCK_SH if part else fcntl.LOCK_EX, "a study"))
+        if part:
+            _refuse_other_counts(folder, part)
         yield
+
+
+def _refuse_other_counts(folder: Path, part: Part) -> None:
+    """Raises ConfigError while a part of another division of the study is running: the two may have runs in common."""
+    for path in sorted(folder.glob(f"{LOCK}-*-*")):
+        number, _, count = path.name.removeprefix(f"{LOCK}-").partition("-")
+        if count.isdecimal() and int(count) != part.count and is_locked(path):
+            text = f"a part of {count}, as part {number}/{count}, which another process is running now"
+            raise ConfigError("--part", part, text)
 
 
 @contextmanager

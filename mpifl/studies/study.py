@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,10 +20,10 @@ from mpifl.rng import stream
 from mpifl.studies.axes import Point, combinations, excluded
 
 FREE = ("set", "axes", "exclude")  # sections whose keys are those of a job, or labels
-NOT_IDENTITY = ("name", "output", "overwrite")  # keys of a job that do not change what a run computes
-# Keys that came after the first study files, left out of the identity at their defaults: runs of before keep theirs.
-ADDED = {"problem.validation_split": None}
+NOT_IDENTITY = ("name", "output", "overwrite", "checkpoint")  # keys of a job that do not change what a run computes
 TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy")  # how metrics of test rows begin
+MAX_NAME = 120  # bytes of a run file's name before its identity
+RUN_FILE = re.compile(r".*-([0-9a-f]{12})\.h5")
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class StudyOptions(Config):
     """seed of the random draws: combinations of a budget, values of a range"""
     retries: NonNegativeInt = 1
     """how often a run that failed is tried again"""
+    ranks: PositiveInt = 1
+    """MPI ranks of each run, its server among them; 1: each run in one process"""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class StudyRun:
     """with its output in the study's folder"""
     identity: str
     """of the resolved job: 12 hexadecimal digits"""
+    ranks: int = 1
+    """MPI ranks that compute it"""
 
     @property
     def path(self) -> Path:
@@ -124,7 +129,8 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     base = read.read_yaml(source.parent / options.job, "job")
     for key, value in (free["set"] or {}).items():
         read.set_key(base, str(key), value)
-    runs = [_run(options, base, point, seed) for point in points for seed in options.trials.seeds]
+    existing = _existing(Path(options.output))
+    runs = [run for point in points for run in _trials(options, base, point, existing)]
     _check_identities(runs)
     _check_metric(options.select, runs)
     return Study(options, tuple(runs))
@@ -215,42 +221,49 @@ def _check_metric(select: Select | None, runs: Sequence[StudyRun]) -> None:
         raise ConfigError("select.by", key, f"{text} {describe(run)} has none")
 
 
-def _run(options: StudyOptions, base: Mapping[str, Any], point: Point, seed: int) -> StudyRun:
+def _trials(
+    options: StudyOptions, base: Mapping[str, Any], point: Point, existing: Mapping[str, Path]
+) -> Iterator[StudyRun]:
+    """The runs of one combination. Raises ConfigError."""
     values = json.loads(json.dumps(base))
     for key, value in point.settings.items():
         read.set_key(values, key, json.loads(json.dumps(value)))
-    for key in ("seed", *options.trials.vary):
-        read.set_key(values, key, seed)
-    name = "-".join([options.name, *(re.sub(r"[^\w.]+", "_", f"{v:g}" if isinstance(v, float) else str(v)).strip("_")
-                                      for v in point.labels.values()), str(seed)])[:120]  # fmt: skip
-    values |= {"name": name, "output": "", "overwrite": False}
-    values["output"] = str(Path(options.output) / "-.h5")
-    job = read.load(values)
-    identity = identify(job)
-    return StudyRun(
-        point.labels, seed, read.load(values, keys={"output": str(_path(options, name, identity))}), identity
-    )
+    values |= {"name": options.name, "output": "-.h5", "overwrite": False}
+    seed_alone = not options.trials.vary and "${" not in json.dumps(values)
+    job = None
+    for seed in options.trials.seeds:
+        for key in ("seed", *options.trials.vary):
+            read.set_key(values, key, seed)
+        job = replace(job, seed=seed) if job and seed_alone else read.load(values)
+        identity, name = identify(job, options.ranks), _name([options.name, *point.labels.values(), seed])
+        path = existing.get(identity, Path(options.output) / f"{name}-{identity}.h5")
+        yield StudyRun(point.labels, seed, replace(job, name=name, output=str(path)), identity, options.ranks)
 
 
-def _path(options: StudyOptions, name: str, identity: str) -> Path:
-    """The run file: an existing one of the same identity, whatever its name, else a new one."""
-    folder = Path(options.output)
-    return next(iter(sorted(folder.glob(f"*-{identity}.h5"))), folder / f"{name}-{identity}.h5")
+def _name(parts: Sequence[Any]) -> str:
+    """A file name's text of a run's labels, at most MAX_NAME bytes."""
+    texts = (re.sub(r"[^\w.]+", "_", f"{v:g}" if isinstance(v, float) else str(v)).strip("_") for v in parts[1:])
+    return "-".join([parts[0], *texts]).encode()[:MAX_NAME].decode(errors="ignore")
 
 
-def identify(job: Job) -> str:
-    """The identity of what a job computes: a hash of the resolved job without its name and output.
+def _existing(folder: Path) -> dict[str, Path]:
+    """The run files of a folder by the identities at the end of their names; of one identity the first by name."""
+    try:
+        names = sorted((name for name in os.listdir(folder) if RUN_FILE.fullmatch(name)), reverse=True)
+    except OSError:  # no such folder, or no folder: the index says so
+        return {}
+    return {name[-15:-3]: folder / name for name in names}
 
-    Keys of `ADDED` are left out at their defaults.
+
+def identify(job: Job, ranks: int = 1) -> str:
+    """The identity of what a job computes: a hash of its keys that differ from their defaults.
+
+    Its name, its output and its checkpoints do not belong to it. A version that adds a key with a default changes no
+    identity. The number of ranks belongs to it under the real clock, where the order of arrivals depends on them.
     """
-    values = {key: value for key, value in read.job_to_dict(job).items() if key not in NOT_IDENTITY}
-    for key, default in ADDED.items():
-        *path, last = key.split(".")
-        section = values
-        for part in path:
-            section = section[part]
-        if section[last] == default:
-            del section[last]
+    values = {key: value for key, value in read.job_to_dict(job, defaults=False).items() if key not in NOT_IDENTITY}
+    if ranks > 1 and job.clock.mode == "real":
+        values["ranks"] = ranks
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
-import signal
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from multiprocessing import connection
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
-from mpifl import api
-from mpifl.config.job import Job
-from mpifl.config.read import job_to_dict
-from mpifl.config.trust import outside_code
-from mpifl.errors import ConfigError, RunFailed
+from mpifl.durations import format_duration
+from mpifl.errors import ConfigError
 from mpifl.signals import SignalRecorder
+from mpifl.studies.compute import Finished, compute, end_group, find_launcher, serve_group
 from mpifl.studies.index import Index, can_resume
 from mpifl.studies.parts import Part, locked
-from mpifl.studies.study import Study, StudyRun, describe, identify
+from mpifl.studies.processes import processes as new_processes
+from mpifl.studies.study import Study, StudyRun, describe
 
 if TYPE_CHECKING:
     from mpifl.transport.mpi import MPI
@@ -35,15 +28,6 @@ log = logging.getLogger(__package__)
 LOG_INTERVAL = 60.0  # s between two lines in a log
 MAX_NAMED = 5  # run files or failures that are named in one line
 KILLED = "its process was killed"
-
-_problem: AbstractContextManager[None] | None = None  # the data that this process loaded last
-
-
-class Finished(NamedTuple):
-    """How a run ended in its process."""
-
-    status: str
-    error: str = ""
 
 
 def sweep(
@@ -58,32 +42,47 @@ def sweep(
 
     Args:
         study: The study.
-        processes: Runs at a time; None: one for each core.
+        processes: Runs at a time; None: as many as there are cores for their ranks.
         progress: Called with a line on the state of the study, whenever a run ends.
         executor: What runs them, `processes` at a time; None: new processes on this machine.
         part: The runs that are computed here; None: all.
     """
-    processes = available_cores() if processes is None else processes
+    processes = default_processes(study) if processes is None else processes
+    if not executor and study.options.ranks > 1:
+        find_launcher()
     with locked(study.folder, part):
         index = Index(study, part)
         for line in _foreign_files(index):
             log.warning(line)
+        index.remove_temporaries()
         index.write()
         todo = [
             run for run in (part.of(study.runs) if part else study.runs) if _wanted(index, run, study.options.retries)
         ]
         # runs of the same problem one after another: a process keeps the data that it loaded last
         todo.sort(key=lambda run: repr(run.job.problem))
-        while todo:
-            count = min(processes, len(todo))
-            with nullcontext(executor) if executor else _processes(count) as pool:
-                todo = _pass(study, index, todo, pool, count, progress)
+        killed: list[StudyRun] = []
+        try:
+            while todo or killed:
+                # A run whose process was killed, perhaps for want of memory, is tried again alone, after the others.
+                batch, killed = (todo, killed) if todo else (killed, [])
+                count = min(processes, len(batch)) if todo else 1
+                with nullcontext(executor) if executor else new_processes(count) as pool:
+                    todo, more = _pass(study, index, batch, pool, count, progress)
+                killed += more
+        finally:
+            index.write()
     return index
 
 
 def available_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def default_processes(study: Study) -> int:
+    """Runs at a time on this machine, where nothing else is said."""
+    return max(1, available_cores() // study.options.ranks)
 
 
 def _wanted(index: Index, run: StudyRun, retries: int) -> bool:
@@ -96,16 +95,17 @@ def _wanted(index: Index, run: StudyRun, retries: int) -> bool:
 def _pass(
     study: Study, index: Index, todo: Sequence[StudyRun], executor: Executor, processes: int,
     progress: Callable[[str], None] | None,
-) -> list[StudyRun]:  # fmt: skip
-    """Runs each of `todo` once; returns those to be tried again, or not yet run when a process was killed."""
+) -> tuple[list[StudyRun], list[StudyRun]]:  # fmt: skip
+    """Runs each of `todo` once; returns those to be tried again, and of these the ones whose process was killed."""
     again: list[StudyRun] = []
+    killed: list[StudyRun] = []
     begin, done = time.monotonic(), 0
     waiting = list(reversed(todo))
     running: dict[Future[Finished], StudyRun] = {}
     while waiting or running:
-        while waiting and len(running) < processes:  # so that a process that dies takes few runs with it
+        while waiting and len(running) < processes:
             run = waiting.pop()
-            running[executor.submit(_compute, run.job, can_resume(run))] = run
+            running[executor.submit(compute, run.job, can_resume(run), run.ranks)] = run
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             run = running.pop(future)
             try:
@@ -117,97 +117,45 @@ def _pass(
             if end.status == "failed":
                 log.warning("%s failed: %s", describe(run), end.error)
                 if _wanted(index, run, study.options.retries):
-                    again.append(run)
+                    (killed if end.error == KILLED else again).append(run)
             if progress:
                 seconds = (time.monotonic() - begin) / done * (len(todo) - done)
-                progress(status_line(index, len(waiting) + len(running) + len(again), seconds))
-            if end.error == KILLED:  # the others were ended with it, through no fault of theirs
-                return [*again, *running.values(), *reversed(waiting)]
-    return again
-
-
-@contextmanager
-def _processes(count: int) -> Iterator[Executor]:
-    """New processes; when an error leaves the block, such as a signal, their runs save checkpoints and end."""
-    executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _start_process)
-    try:
-        yield executor
-    except BaseException:
-        for process in multiprocessing.active_children():
-            with suppress(ProcessLookupError):
-                os.kill(process.pid or 0, signal.SIGTERM)
-        raise
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _start_process() -> None:
-    """Prepares a process of the pool: Ctrl-C reaches its runs alone, and it ends with the process that started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.getLogger("mpifl").propagate = False
-    parent = multiprocessing.parent_process()
-    assert parent
-
-    def end_with_parent() -> None:
-        connection.wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def _compute(job: Job, resume: bool) -> Finished:
-    """Runs or resumes one run in a process of the pool."""
-    global _problem
-    if _problem is None:
-        _problem = api.keep_problem()  # for the life of the process
-        _problem.__enter__()
-    try:
-        if resume:
-            with suppress(ConfigError):  # without a checkpoint that can be used it begins anew
-                api.finished_run(api.execute(lambda: _resume_task(job))).close()
-                return Finished("completed")
-        api.run(job, overwrite=True).close()
-    except (RunFailed, ConfigError, OSError) as error:
-        return Finished("failed", " ".join(str(error).split()))
-    except KeyboardInterrupt:
-        return Finished("interrupted")
-    except (Exception, SystemExit) as error:  # of the user's code: the study's other runs go on
-        return Finished("failed", _described(error))
-    return Finished("completed")
-
-
-def _resume_task(job: Job) -> api.Task:
-    """The task that resumes the run of a job. Raises ConfigError for a checkpoint of another job.
-
-    What that job's code would be is never imported: only the code that the study names is trusted.
-    """
-    task = api.resume_task(Path(job.output), trust=outside_code(job_to_dict(job)))
-    if identify(task.job) != identify(job):
-        raise ConfigError("resume", job.output, "a checkpoint of the study's job; this one is of another job")
-    return task
-
-
-def _described(error: BaseException) -> str:
-    """An unexpected error with the place at which it was raised, in one line."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{text} ({Path(place.filename).name}:{place.lineno}, in {place.name})"
+                progress(status_line(index, len(waiting) + len(running) + len(again) + len(killed), seconds))
+    return again, killed
 
 
 def sweep_on_ranks(
     comm: MPI.Intracomm, load: Callable[[], Study], progress: Callable[[str], None], part: Part | None = None
 ) -> Index | None:
-    """Runs a study on the ranks of an MPI job, one run at a time on each rank but 0; the index on rank 0.
+    """Runs a study on the ranks of an MPI job, a run at a time on each group of them; the index on rank 0.
 
-    Every rank calls it; rank 0 alone loads the study, and releases the others where that raises.
+    Every rank calls it; rank 0 alone loads the study, and releases the others where that raises. It starts runs, and
+    belongs to no group.
     """
-    from mpifl.transport.launcher import worker_ranks
+    from mpifl.transport.launcher import broadcast_number, worker_groups
 
-    with worker_ranks(comm) as executor:
-        if executor is None:
+    study, ranks = None, 0
+    try:
+        if comm.rank == 0:
+            study = load()
+            ranks = study.options.ranks
+    finally:
+        ranks = broadcast_number(comm, ranks)
+    if not ranks:  # nothing to run: the study is wrong
+        return None
+    with worker_groups(comm, ranks, serve_group, end_group) as executor:
+        if executor is None or study is None:
             return None
         with SignalRecorder():
-            return sweep(load(), comm.size - 1, progress, executor, part)
+            return sweep(study, groups(comm.size, ranks), progress, executor, part)
+
+
+def groups(size: int, ranks: int) -> int:
+    """The number of groups of `ranks` ranks on an MPI job of `size`. Raises ConfigError if there is none."""
+    if size - 1 < ranks:
+        text = f"at most {size - 1} of the {size} ranks of this MPI job, whose rank 0 starts the runs"
+        raise ConfigError("ranks", ranks, text)
+    return (size - 1) // ranks
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------------
@@ -219,14 +167,6 @@ def status_line(index: Index, left: int, seconds: float | None) -> str:
     if left and seconds is not None:
         parts.append(f"about {format_duration(seconds)} left")
     return f"{index.name}: {', '.join(parts)}"
-
-
-def format_duration(seconds: float) -> str:
-    """A duration in its two largest units: 45 s, 3 min 20 s, 2 h 5 min."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _foreign_files(index: Index) -> Iterator[str]:
@@ -253,7 +193,7 @@ def dry_run(study: Study, processes: int | None = None) -> str:
         {**run.labels, "seed": run.seed, "status": index.entries[run.identity].status, "file": run.path.name}
         for run in study.runs
     ]
-    count = available_cores() if processes is None else processes
+    count = default_processes(study) if processes is None else processes
     seconds = index.estimate(todo, count)
     time_ = "time unknown until a run has completed" if seconds is None else f"about {format_duration(seconds)}"
     plural = "es" if count > 1 else ""

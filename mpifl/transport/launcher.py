@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MPI_START_TIMEOUT = 600  # s that MPI may take to start
 
-_in_worker = False  # this rank runs tasks of `worker_ranks`, each as if there were one process
+_group: MPI.Intracomm | None = None  # of this rank, while it runs tasks of `worker_groups`
 
 
 def communicator() -> MPI.Intracomm | None:
@@ -33,7 +33,7 @@ def communicator() -> MPI.Intracomm | None:
 
     Raises LaunchError where MPI cannot be loaded, or does not belong to the launcher.
     """
-    if _in_worker or not mpi_wanted():
+    if not mpi_wanted():
         return None
     with _deadline_of_mpi_start():
         try:
@@ -62,35 +62,72 @@ def _deadline_of_mpi_start() -> Iterator[None]:
 
 
 @contextmanager
-def worker_ranks(comm: MPI.Intracomm) -> Iterator[Executor | None]:
-    """On rank 0 an executor whose tasks the other ranks run; None on these, which have then run them all.
+def worker_groups(
+    comm: MPI.Intracomm, ranks: int, serve: Callable[[MPI.Intracomm], None], end: Callable[[MPI.Intracomm], None]
+) -> Iterator[Executor | None]:
+    """On rank 0 an executor whose tasks run on groups of `ranks` other ranks; None on these, which have then run them.
 
-    A task has its rank for itself: `communicator` is None there. Signals that no run handles are ignored on worker
-    ranks, since rank 0 decides what follows.
+    A task runs on its group's first rank, where `task_communicator` is the group's. Ranks left over have nothing to
+    do. Signals that no run handles are ignored on all ranks but 0, since rank 0 decides what follows.
+
+    Args:
+        comm: The MPI job's communicator.
+        ranks: Ranks of a group, at most `comm.size - 1`.
+        serve: What a group's other ranks do with its communicator, until `end`.
+        end: Called on a group's first rank when no task is left.
     """
-    global _in_worker
+    global _group
     from mpi4py.futures import MPICommExecutor
 
-    import mpifl.transport.mpi  # noqa: F401 - sets how MPI is started
+    from mpifl.transport.mpi import MPI  # sets how MPI is started
 
-    _in_worker = comm.rank > 0
-    before = {s: signal.signal(s, signal.SIG_IGN) for s in SIGNALS} if _in_worker else {}
+    number, place = divmod(comm.rank - 1, ranks)  # of the group; of this rank in it
+    idle = comm.rank > 0 and number >= (comm.size - 1) // ranks
+    group = cast("MPI.Intracomm", comm.Split(MPI.UNDEFINED if idle or comm.rank == 0 else number, comm.rank))
+    first = comm.rank == 0 or (place == 0 and not idle)
+    firsts = cast("MPI.Intracomm", comm.Split(0 if first else MPI.UNDEFINED, comm.rank))
+    before = {s: signal.signal(s, signal.SIG_IGN) for s in SIGNALS} if comm.rank else {}
     try:
-        with MPICommExecutor(comm, root=0) as executor:
-            yield cast(Executor | None, executor)
+        if not first:
+            if not idle:
+                serve(group)
+            yield None
+        elif comm.rank == 0:
+            with MPICommExecutor(firsts, root=0) as executor:
+                yield cast(Executor, executor)
+        else:
+            _group = group
+            with MPICommExecutor(firsts, root=0):
+                pass
+            end(group)
+            yield None
     finally:
-        _in_worker = False
+        _group = None
         for s, handler in before.items():
             signal.signal(s, handler)
+        for each in (group, firsts):
+            if each != MPI.COMM_NULL:
+                each.Free()
 
 
-def broadcast_code(comm: MPI.Comm, code: int) -> int:
-    """Rank 0's exit code, on all ranks."""
+def task_communicator() -> MPI.Intracomm | None:
+    """The communicator of the group of ranks that runs this task of `worker_groups`; None outside such a task."""
+    return _group
+
+
+def broadcast_number(comm: MPI.Comm, number: int) -> int:
+    """Rank 0's number, on all ranks."""
     from mpifl.transport.mpi import wait
 
-    buffer = np.array([code], np.int64)
+    buffer = np.array([number], np.int64)
     wait(comm.Ibcast(buffer, 0))
     return int(buffer[0])
+
+
+def is_mpi_error(error: BaseException) -> bool:
+    """Whether an MPI call raised this error."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and isinstance(error, mpi.Exception)
 
 
 def is_fault_tolerant() -> bool:

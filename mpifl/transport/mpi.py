@@ -26,7 +26,7 @@ with warnings.catch_warnings():
         check_library(MPI.Get_library_version())
         MPI.Init_thread(
             MPI.THREAD_SERIALIZED
-        )  # one thread calls MPI at a time: the main one, or that of `worker_ranks`
+        )  # one thread calls MPI at a time: the main one, or that of `worker_groups`
 check_size(MPI.COMM_WORLD.size, MPI.Get_library_version())
 
 STUCK_TIMEOUT = 5.0  # s that ranks with abandoned clients have to end by themselves

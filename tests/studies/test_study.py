@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,15 +44,34 @@ def test_an_identity_is_that_of_the_resolved_job(write: Write) -> None:
     assert not before & {run.identity for run in other.runs}
 
 
-def test_keys_that_came_later_do_not_change_an_identity() -> None:
-    """The identity that this job had before there were such keys; a value besides the default changes it."""
+def test_an_identity_has_the_keys_that_differ_from_their_defaults() -> None:
+    """So a key that a later version adds does not change it; name, output and checkpoints do not belong to it."""
     values = {
-        "name": "a", "seed": 3, "problem": {"clients": 6, "test_split": 0.2}, "stop": {"time": 2},
-        "algorithm": {"name": "area", "step_size": 10}, "clock": {"mode": "virtual", "delay": "exponential"},
+        "name": "a", "seed": 3, "problem": {"data": "digits", "clients": 6, "partition": "iid", "l2": 0.5},
+        "stop": {"time": 2}, "algorithm": {"name": "area", "step_size": 10, "reply": "before"},
+        "clock": {"mode": "virtual", "delay": "exponential"}, "checkpoint": {"every": 1}, "evaluate": {"every": 1},
     }  # fmt: skip
-    assert identify(load(values)) == "5819cd0ad266"
-    found = {identify(load(values, [change])) for change in ("problem.validation_split=0.2", "problem.test_split=0.3")}
-    assert len(found | {"5819cd0ad266"}) == 3
+    differ = {
+        "seed": 3, "problem": {"data": {"name": "digits"}, "clients": 6, "partition": {"name": "iid"}, "l2": 0.5},
+        "stop": {"time": 2.0}, "algorithm": {"name": "area", "step_size": 10.0},
+        "clock": {"mode": "virtual", "delay": {"name": "exponential"}},
+    }  # fmt: skip
+    expected = hashlib.sha256(json.dumps(differ, sort_keys=True).encode()).hexdigest()[:12]
+    assert identify(load(values)) == expected
+    assert identify(load(values, ["name=b", "output=c.h5", "overwrite=true", "checkpoint={}"]), 3) == expected
+    changes = ("problem.validation_split=0.2", "problem.l2=0", "evaluate.every=2", "seed=4", "clock.mode=real")
+    assert len({expected, *(identify(load(values, [change])) for change in changes)}) == 6
+    real = load(values, ["clock.mode=real"])
+    assert identify(real) != identify(real, 3)  # the order of arrivals depends on the ranks
+
+
+@pytest.mark.parametrize("label", ["x" * 300, "ä" * 100, "数" * 90])
+def test_names_of_run_files_are_cut(write: Write, label: str) -> None:
+    """At 120 bytes, between two letters; a file system's limit is 255, and a checkpoint folder's name is longer."""
+    (run, *_) = load_study(write("", ("AREA: ", f"{label}: "))).runs
+    name = run.path.name.removesuffix(f"-{run.identity}.h5")
+    assert 117 <= len(name.encode()) <= 120
+    assert name == f"small-{label}"[: len(name)]
 
 
 @pytest.mark.parametrize(("by", "rule"), [("train_loss", "min"), ("validation_loss", "min"), ("gradient_norm", "min"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -22,12 +23,12 @@ import pytest
 import mpifl
 from mpifl.analysis.trials import Group, Trial, load_trial
 from mpifl.cli import main
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, RunFailed
 from mpifl.studies.index import INDEX, Index
 from mpifl.studies.parts import Part
 from mpifl.studies.select import describe_selection, select_groups
 from mpifl.studies.study import Select, Study, load_study
-from mpifl.studies.sweep import dry_run, format_duration, sweep
+from mpifl.studies.sweep import dry_run, sweep
 from tests.studies.conftest import BASE, STUDY
 
 Write = Callable[..., Path]
@@ -148,6 +149,95 @@ def test_parts_of_a_study_run_side_by_side(swept: Path, tmp_path: Path) -> None:
         assert sweep(study, 1, part=Part(0, 3)).counts() == {"completed": 4}
         with pytest.raises(ConfigError, match="a study that is not running"):
             sweep(study, 1)
+
+
+def test_parts_of_another_number_are_refused_meanwhile(copied: Study) -> None:
+    """Part 1/2 and part 1/3 have runs in common; afterwards the study may be divided anew."""
+    with (copied.folder / ".lock-1-2").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # part 1/2 is running
+        with pytest.raises(ConfigError, match="--part=1/3: a part of 2, as part 1/2, which another process is running"):
+            sweep(copied, 1, part=Part(1, 3))
+        assert sweep(copied, 1, part=Part(0, 2)).counts() == {"completed": 4}
+    assert sweep(copied, 1, part=Part(1, 3)).counts() == {"completed": 4}
+
+
+def test_unchanged_run_files_are_not_opened(copied: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index has the size and the time of change of each; one that has changed is looked at."""
+    before = Index(copied).entries
+    monkeypatch.setattr("mpifl.studies.index.open_run", lambda path: pytest.fail(f"{path} was opened"))
+    assert Index(copied).entries == before
+    monkeypatch.undo()
+    with copied.runs[2].path.open("r+b") as file:
+        file.truncate(3000)
+    assert Index(copied).counts() == {"completed": 3, "interrupted": 1}
+
+
+def test_what_a_killed_sweep_left_of_its_index_is_removed(copied: Study) -> None:
+    old, new = copied.folder / f".{INDEX}.1234", copied.folder / f".{INDEX}.5678"
+    for path in (old, new):
+        path.write_text("{")
+    os.utime(old, (time.time() - 120,) * 2)
+    sweep(copied, 1)
+    assert not old.exists() and new.exists()  # another process may be writing the new one
+
+
+def test_an_index_that_cannot_be_written(copied: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **keys: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("mpifl.studies.index.json.dump", full)
+    with pytest.raises(RunFailed, match=r"index\.json cannot be written: No space left on device"):
+        sweep(copied, 1)
+
+
+KILLED = """
+import os, signal
+from dataclasses import dataclass
+from pathlib import Path
+from mpifl.algorithms.fedavg import FedAvg
+
+@dataclass(frozen=True)
+class Killed(FedAvg):
+    def init_server(self, x0, clients):
+        with Path(__file__).with_name("begun").open("a") as file:
+            file.write("x")
+        if Path(__file__).with_name("begun").stat().st_size <= 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().init_server(x0, clients)
+"""
+
+
+def test_a_process_that_is_killed_takes_no_other_run_with_it(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its run is tried again, after the others; these have been computed once."""
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_killed.py").write_text(KILLED)
+    named = ("{algorithm: {name: area, trigger: {every: 2}}", "{algorithm: {name: 'own_killed:Killed', cohort: 3}")
+    path = write("", named, ("[10, 100]", "[0.1]"), ("[0, 5]", "[0]"), ("trials: 2", "trials: 1"))
+    index = sweep(load_study(path), 2)
+    assert {entry.labels["method"]: (entry.status, entry.attempts) for entry in index.entries.values()} == {
+        "AREA": ("completed", 1), "FedAvg": ("completed", 0),
+    }  # fmt: skip
+    assert len(index.entries) == 3
+    assert caplog.text.count("failed: its process was killed") == 1
+    sys.modules.pop("own_killed", None)
+
+
+SCRIPT = """
+from mpifl.studies.study import load_study
+from mpifl.studies.sweep import sweep
+print(dict(sweep(load_study("study.yaml"), 1).counts()))
+"""
+
+
+def test_a_script_without_a_main_guard(write: Write, tmp_path: Path) -> None:
+    """The processes of a sweep do not run the program's main module again."""
+    write("", ("[10, 100]", "[10]"), ("[0.1, 1]", "[1]"), ("[0, 5]", "[0]"), ("trials: 2", "trials: 1"))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "{'completed': 2}\n", done.stderr
 
 
 @pytest.mark.parametrize("text", ["1", "2/2", "-1/2", "0/0", "a/b", "1/2/3"])
@@ -423,10 +513,3 @@ def test_show_a_folder_with_a_damaged_index(item: str, capsys: pytest.CaptureFix
     (tmp_path / "bad.h5").write_bytes(b"no run")
     assert main(["show", str(tmp_path)]) == 0
     assert "1 runs: 1 damaged" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (200.2, "3 min 20 s"), (7500, "2 h 5 min"), (3600, "1 h 0 min")]
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text

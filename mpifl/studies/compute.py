@@ -1,0 +1,164 @@
+"""Computes one run of a study: in this process, on a group of MPI ranks, or under a launcher that is started for it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from mpifl import api
+from mpifl.config.job import Job
+from mpifl.config.read import job_to_dict, to_yaml
+from mpifl.config.trust import outside_code
+from mpifl.errors import ConfigError, RunFailed, describe_unexpected
+from mpifl.signals import Interrupted, SignalRecorder
+from mpifl.studies.study import identify
+
+if TYPE_CHECKING:
+    from mpifl.transport.mpi import MPI
+
+_problem: AbstractContextManager[None] | None = None  # the data that this process loaded last
+OVERSUBSCRIBE = {  # runs share this machine's cores with one another: Open MPI 5 and 4; other MPIs need nothing
+    "PRTE_MCA_rmaps_default_mapping_policy": ":OVERSUBSCRIBE",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+}
+PR_SET_PDEATHSIG = 1
+
+
+class Finished(NamedTuple):
+    """How a run ended in its process."""
+
+    status: str
+    error: str = ""
+
+
+def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
+    """Runs or resumes one run; with ranks, on this process's group of them, or under a launcher."""
+    from mpifl.transport.launcher import task_communicator
+
+    comm = task_communicator()
+    if ranks > 1 and comm is None:
+        return _launched(job, resume, ranks)
+    _keep_problem()
+    try:
+        if resume:
+            with suppress(ConfigError):  # without a checkpoint that can be used it begins anew
+                api.finished_run(api.execute(lambda: _resume_task(job), comm=comm)).close()
+                return Finished("completed")
+        api.run(job, overwrite=True, comm=comm).close()
+    except (RunFailed, ConfigError, OSError) as error:
+        return Finished("failed", " ".join(str(error).split()))
+    except KeyboardInterrupt:
+        return Finished("interrupted")
+    except (Exception, SystemExit) as error:  # of the user's code: the study's other runs go on
+        return Finished("failed", describe_unexpected(error))
+    return Finished("completed")
+
+
+def _keep_problem() -> None:
+    """Keeps the data that were loaded last, for the life of the process."""
+    global _problem
+    if _problem is None:
+        _problem = api.keep_problem()
+        _problem.__enter__()
+
+
+def _resume_task(job: Job) -> api.Task:
+    """The task that resumes the run of a job. Raises ConfigError for a checkpoint of another job.
+
+    What that job's code would be is never imported: only the code that the study names is trusted.
+    """
+    task = api.resume_task(Path(job.output), trust=outside_code(job_to_dict(job)))
+    if identify(task.job) != identify(job):
+        raise ConfigError("resume", job.output, "a checkpoint of the study's job; this one is of another job")
+    return task
+
+
+# -- a group of the ranks of an MPI job --------------------------------------------------------------------------------
+def serve_group(group: MPI.Intracomm) -> None:
+    """Hosts clients of the runs of this rank's group, one run after the other, until `end_group`."""
+    while True:
+        with suppress(ConfigError):  # the group's rank 0 reports it
+            if api.execute(lambda: None, comm=group).code == NO_MORE_RUNS:
+                return
+
+
+def end_group(group: MPI.Intracomm) -> None:
+    """On a group's rank 0: ends `serve_group` on its other ranks."""
+    from mpifl.transport.handshake import Handshake
+
+    Handshake(group).release_ranks(NO_MORE_RUNS)
+
+
+NO_MORE_RUNS = -1  # the code with which the ranks of a group are released at the end
+
+
+# -- a launcher --------------------------------------------------------------------------------------------------------
+def find_launcher() -> str:
+    """The path of `mpirun`: $MPIFL_MPIEXEC, else beside this Python, else on the PATH. Raises ConfigError."""
+    beside = Path(sys.executable).with_name("mpirun")
+    named = os.environ.get("MPIFL_MPIEXEC") or (str(beside) if beside.exists() else "mpirun")
+    if (found := shutil.which(named)) is None and (found := shutil.which("mpiexec")) is None:
+        text = "1, or an mpirun on the PATH, or mpirun -n RANKS mpifl sweep, which needs one rank more than a run"
+        raise ConfigError("ranks", "more than 1", text)
+    return found
+
+
+def _launched(job: Job, resume: bool, ranks: int) -> Finished:
+    """Runs or resumes one run under `mpirun -n ranks`, which ends with this process."""
+    file = Path(job.output).with_name(f".{Path(job.output).stem}.yaml")
+    command = ["run", str(file), "overwrite=true"]
+    if resume:
+        with suppress(ConfigError):  # otherwise it begins anew
+            _resume_task(job)
+            command = ["resume", job.output, *(f"{k}={name}" for k, name in outside_code(job_to_dict(job)).items())]
+    words = [find_launcher(), "-n", str(ranks), sys.executable, "-m", "mpifl", *command]
+    interrupted = False
+    with tempfile.TemporaryFile() as errors:
+        try:
+            file.write_text(to_yaml(job), encoding="utf-8")
+            process = _start_launcher(words, errors)
+            try:
+                with SignalRecorder():
+                    code = process.wait()
+            except Interrupted:  # the launcher passes USR1 on; after a TERM it kills its ranks soon
+                interrupted = True
+                process.send_signal(signal.SIGUSR1)
+                code = process.wait()
+        except OSError as error:
+            return Finished("failed", str(error))
+        finally:
+            file.unlink(missing_ok=True)
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").splitlines()
+    if code == 0:
+        return Finished("completed")
+    if interrupted:
+        return Finished("interrupted")
+    return Finished("failed", _reason(lines) or f"{Path(words[0]).name} ended with exit code {code}")
+
+
+def _start_launcher(words: list[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    libc = ctypes.CDLL(None)
+    environment: Mapping[str, str] = {**OVERSUBSCRIBE, **os.environ}
+    return subprocess.Popen(
+        words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+        process_group=0,  # Ctrl-C reaches this process alone, which passes it on
+        preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+    )  # fmt: skip
+
+
+def _reason(lines: list[str]) -> str:
+    """Why a command failed: the last line of mpifl's own, else the last line."""
+    own = [line.removeprefix("mpifl: ") for line in lines if line.startswith("mpifl: ")]
+    return " ".join((own or [line for line in lines if line.strip()] or [""])[-1].split())

@@ -1,0 +1,105 @@
+"""New processes on this machine, in each of which one run is computed at a time."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from multiprocessing import connection
+from types import ModuleType
+from typing import Any
+
+from mpifl.signals import exit_code
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Executor]:
+    """At most `count` new processes; when an error leaves the block, such as a signal, their runs save checkpoints."""
+    executor = _Processes(count)
+    try:
+        yield executor
+    except BaseException:
+        for process in multiprocessing.active_children():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid or 0, signal.SIGTERM)
+        raise
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+class _Processes(Executor):
+    """A pool of its own for each process: one that dies takes no other task with it, and is replaced.
+
+    Its user submits a task when fewer than `count` are running.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._last: dict[ProcessPoolExecutor, Future[Any]] = {}  # pool -> its last task
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        for pool, last in list(self._last.items()):
+            if last.done() and isinstance(last.exception(), BrokenProcessPool):
+                pool.shutdown(wait=False)
+                del self._last[pool]
+        idle = [pool for pool, last in self._last.items() if last.done()]
+        assert idle or len(self._last) < self._count
+        pool = idle[0] if idle else ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _start)
+        with _no_main_module():
+            future = self._last[pool] = pool.submit(_task, fn, *args, **kwargs)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        for pool in self._last:
+            pool.shutdown(wait=False, cancel_futures=cancel_futures)
+        for pool in self._last:
+            pool.shutdown(wait=wait)
+
+
+@contextmanager
+def _no_main_module() -> Iterator[None]:
+    """Within the block new processes do not import the program's main module, which they have no use for.
+
+    A script without `if __name__ == "__main__"` would begin anew in each of them.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _start() -> None:
+    """Prepares a process: Ctrl-C reaches its runs alone, and it ends with the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.getLogger("mpifl").propagate = False
+    parent = multiprocessing.parent_process()
+    assert parent
+
+    def end_with_parent() -> None:
+        connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)  # ends the process, or lets its run save a checkpoint
+        _idle.wait()
+        os._exit(exit_code(signal.SIGTERM))
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+_idle = threading.Event()  # this process runs no task
+
+
+def _task(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Runs a task in a process of a pool."""
+    _idle.clear()
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        _idle.set()

@@ -1,0 +1,172 @@
+"""Studies whose runs have MPI ranks of their own: on groups of an MPI job's ranks, and under launchers of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import mpifl
+from mpifl.studies.index import Index
+from mpifl.studies.study import load_study
+from mpifl.studies.sweep import sweep
+from tests.mpi.conftest import MPIFL, Start, launched, until
+from tests.studies.conftest import BASE, STUDY
+from tests.studies.test_sweep import contents
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(240)]
+FOUR = STUDY.replace("  clock.delay.spread: [0, 5]\n", "").replace("trials: 2", "trials: 1")
+# A server rule that raises an error at its fourth aggregation, in a run with a step size of 10.
+FAILING = """
+from dataclasses import dataclass
+from mpifl.algorithms.area import Area
+
+@dataclass(frozen=True)
+class Failing(Area):
+    def aggregate(self, server):
+        if self.step_size == 10 and server.x.sum() != 0:
+            raise KeyError("a mistake")
+        super().aggregate(server)
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a study of four runs, with further lines and changes; returns its path."""
+
+    def write(more: str, *changes: tuple[str, str], base: str = BASE) -> Path:
+        text = FOUR
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "base.yaml").write_text(base)
+        (tmp_path / "study.yaml").write_text(f"{text}output: out\n{more}")
+        return tmp_path / "study.yaml"
+
+    return write
+
+
+@pytest.mark.smoke
+def test_groups_of_ranks(run: Start, study: Callable[..., Path], tmp_path: Path) -> None:
+    """Of six ranks one starts the runs, two groups of two compute them, one is idle; the numbers do not change."""
+    path = study("ranks: 2\n")
+    done = run(6, *MPIFL, "sweep", "study.yaml")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1] == "out: small: 4 of 4 runs completed"
+    for file in (tmp_path / "out").glob("*.h5"):
+        with mpifl.open_run(file) as each:
+            assert (each.attrs["ranks"], set(each.clients["rank"])) == (2, {1})
+    alone = load_study(path, [f"output={tmp_path}/alone", "ranks=1"])
+    sweep(alone, 1)
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+
+
+@pytest.mark.long
+def test_groups_work_side_by_side_in_real_time(run: Start, study: Callable[..., Path], tmp_path: Path) -> None:
+    """Each of four runs takes 2 s by the clock; the first of two groups is not waited for by the second."""
+    study("ranks: 3\nset: {stop.time: 2, clock: {mode: real, delay: {name: exponential, rate: 50}}}\n")
+    done = run(7, *MPIFL, "sweep", "study.yaml")
+    assert done.code == 0, done.err
+    spans = []
+    for file in (tmp_path / "out").glob("*.h5"):
+        with mpifl.open_run(file) as each:
+            assert (each.attrs["ranks"], set(each.clients["rank"])) == (3, {1, 2})
+            assert len(each.updates) > 10
+            spans.append((each.attrs["began"], each.attrs["began"] + each.attrs["wall_seconds"]))
+    spans.sort()
+    assert len(spans) == 4
+    assert spans[1][0] < spans[0][1]  # the second began before the first ended
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["1.0e+30", "10"])
+def test_a_run_that_fails_leaves_the_other_groups_alone(
+    run: Start, study: Callable[..., Path], tmp_path: Path, step: str
+) -> None:
+    """By refused updates, and by an error of the server's rule, which would end an MPI job of one run."""
+    (tmp_path / "own_failing.py").write_text(FAILING)
+    named = ("algorithm: {name: area,", 'algorithm: {name: "own_failing:Failing",')
+    study("ranks: 2\nretries: 0\n", named, ("[10, 100]", f"[{step}, 100]"))
+    done = run(5, *MPIFL, "sweep", "study.yaml")
+    assert done.code == 3
+    assert "3 of 4 runs completed, 1 failed" in done.out
+    why = "KeyError: 'a mistake' (own_failing.py:9, in aggregate)" if step == "10" else "all clients are lost"
+    assert why in done.out
+
+
+@pytest.mark.long
+def test_a_dead_rank_ends_the_job_and_the_next_one_continues(
+    start: Start, study: Callable[..., Path], tmp_path: Path
+) -> None:
+    study("ranks: 2\ntrials: 4\n", ("trials: 1\n", ""))
+    for k in (1, 2, 4):
+        command = start(5, *MPIFL, "sweep", "study.yaml")
+        until(lambda: list((tmp_path / "out").glob("*.h5")), command, "run")
+        time.sleep(0.3)
+        with contextlib.suppress(ValueError, ProcessLookupError):  # the job has ended
+            os.kill(command.rank(k), signal.SIGKILL)
+        command.end()
+    assert start(5, *MPIFL, "sweep", "study.yaml").end().code == 0
+    alone = load_study(tmp_path / "study.yaml", [f"output={tmp_path}/alone", "ranks=1"])
+    sweep(alone, 1)
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+
+
+@pytest.mark.long
+def test_too_few_ranks(run: Start, study: Callable[..., Path], tmp_path: Path) -> None:
+    study("ranks: 3\n")
+    done = run(3, *MPIFL, "sweep", "study.yaml")
+    assert done.code == 2
+    assert [line for line in done.err.splitlines() if line.startswith("mpifl: ")] == [
+        "mpifl: ranks=3: at most 2 of the 3 ranks of this MPI job, whose rank 0 starts the runs"
+    ]
+    assert not (tmp_path / "out").exists()
+
+
+# -- a launcher for each run -------------------------------------------------------------------------------------------
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher that the other tests use starts the runs."""
+    monkeypatch.setenv("MPIFL_MPIEXEC", launched(1)[0])
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("launcher")
+def test_a_sweep_starts_the_launcher(run: Start, study: Callable[..., Path], tmp_path: Path) -> None:
+    path = study("ranks: 2\nretries: 0\n", ("[10, 100]", "[10, 1.0e+30]"))
+    done = run(0, *MPIFL, "sweep", "study.yaml", "--processes", "2")
+    assert done.code == 3
+    assert "3 of 4 runs completed, 1 failed" in done.out
+    assert "the run failed: all clients are lost" in done.out
+    alone = load_study(path, [f"output={tmp_path}/alone", "ranks=1"])
+    sweep(alone, 1)
+    made, expected = contents(tmp_path / "out"), contents(tmp_path / "alone")
+    completed = [run.path.name for run in alone.runs if Index(alone).entries[run.identity].status == "completed"]
+    assert len(completed) == 3
+    assert all(made[name] == expected[name] for name in completed)
+    assert not list((tmp_path / "out").glob(".*.yaml"))
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("launcher")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_sweep_that_ends_leaves_no_ranks_behind(
+    start: Start, study: Callable[..., Path], tmp_path: Path, number: signal.Signals
+) -> None:
+    """On SIGTERM the ranks save a checkpoint, from which the run continues; on SIGKILL they end with it."""
+    path = study("ranks: 2\nset: {stop.time: 20, checkpoint.every: 1}\n", ("[10, 100]", "[10]"), ("[0.1, 1]", "[1]"))
+    command = start(0, *MPIFL, "sweep", "study.yaml", "--processes", "1")
+    until(lambda: list((tmp_path / "out").glob("*.ckpt/*.json")), command, "checkpoint")
+    os.kill(command.process.pid, number)
+    assert command.end().code == (143 if number == signal.SIGTERM else -9)  # it fails if a process is left behind
+    if number == signal.SIGTERM:
+        assert Index(load_study(path, [f"output={tmp_path}/out"])).counts() == {"interrupted": 1, "waiting": 1}
+    assert start(0, *MPIFL, "sweep", "study.yaml", "--processes", "1").end(120).code == 0
+    alone = load_study(path, [f"output={tmp_path}/alone", "ranks=1"])
+    sweep(alone, 2)
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
