@@ -58,8 +58,12 @@ class Alias(NamedTuple):
 ALIASES = {
     "fadas": Alias("fedbuff", {"optimizer": {"name": "amsgrad"}}, "FedBuff with the server optimiser AMSGrad"),
     "fedadagrad": Alias("fedavg", {"optimizer": {"name": "adagrad"}}, "FedAvg with the server optimiser Adagrad"),
+    "fedadmm-wang": Alias(
+        "feddr", {"alpha": 1.0, "init": "x0"}, "FedADMM of Wang et al.: FedDR with alpha = 1, whose eta is 1/rho"
+    ),
     "fedadam": Alias("fedavg", {"optimizer": {"name": "adam"}}, "FedAvg with the server optimiser Adam"),
     "fedavgm": Alias("fedavg", {"optimizer": {"name": "momentum"}}, "FedAvg with momentum on the server"),
+    "scaffnew": Alias("proxskip", {}, "Scaffnew, ProxSkip of federated learning"),
     "fedyogi": Alias("fedavg", {"optimizer": {"name": "yogi"}}, "FedAvg with the server optimiser Yogi"),
 }
 

@@ -131,6 +131,20 @@ on(
     note="lite",
 )
 
+DUAL: dict[str, dict[str, Any]] = {"feddyn": {"alpha": 2.0}, "fedadmm": {"rho": 2.0, "eta": None}}
+for name, more in DUAL.items():
+    on("T1", {"name": name, "step_size": 0.05, "local_steps": 10, **more}, optimum, 500)
+    # exact local solutions: as fedpd with eta 1/10, one step too far in the first round, and then for ever at rest
+    far = {"alpha": 10.0} if name == "feddyn" else {"rho": 10.0, "eta": None}
+    on("T2", {"name": name, "step_size": 0.08, "local_steps": 400, "solver": GD, **far}, [1 / (1 - 4 * 0.1**2)], 40)
+    on("T3 T4", {"name": name, "step_size": 0.1, "local_steps": 4, **more}, optimum, 500)
+    on("T5", {"name": name, "step_size": 0.1, "local_steps": 8, **more}, optimum, 450)
+    on("T6", {"name": name, "step_size": 0.1, "local_steps": 8, "cohort": 2, **more}, optimum, 900)
+on("T1", {"name": "proxskip", "step_size": 0.05, "probability": 0.3}, optimum, 500)
+on("T2", {"name": "proxskip", "step_size": 0.1}, [1.0], 20)
+on("T3 T4", {"name": "proxskip", "step_size": 0.05, "period": 4}, optimum, 300)
+on("T5 T6", {"name": "proxskip", "step_size": 0.1, "probability": 0.2}, optimum, 450)
+
 EXACT = {"solver": GD, "accuracy": {"name": "absolute", "M": 1e-24, "at_most": 300}}
 for name, more in (("feddr", {"alpha": 1.0}), ("fedsplit", {}), ("async-feddr", {"alpha": 0.5})):
     slow = 6 if name == "async-feddr" else 1
@@ -203,6 +217,17 @@ on(
     10,
     1e-11,
 )
+
+# FedNova's normalisation changes nothing where all take as many steps, nor does FedExP's step where epsilon is large.
+for name, epsilon in (("fednova", {}), ("fedexp", {"epsilon": 1e9, "output": "last"})):
+    on("T2", {"name": name, "step_size": 0.1, "local_steps": 3, **epsilon}, growth(0.1, 3, 4), 8, 1e-11)
+    on("T3 T4", {"name": name, "step_size": 0.2, **epsilon}, optimum, 300)
+    on("T5", {"name": name, "step_size": 0.1, **epsilon}, optimum, 700)
+    on("T6", {"name": name, "step_size": 0.1, "local_steps": 8, **epsilon}, lambda p: drift(p, 0.1, 8), 300)
+on("T1", {"name": "fedexp", "step_size": 0.05, "local_steps": 10, "epsilon": 0.1}, [-0.4268843393694543], 300)
+UNEVEN = {"name": "fednova", "step_size": 0.01, "steps": [2, 10]}
+on("T1", UNEVEN, [-0.734956998269], 400, 1e-9, note="uneven")
+on("T1", {**UNEVEN, "normalise": False}, [-0.940705122753], 400, 1e-9, note="fedavg")
 
 # Server optimisers, by the names that they are known under: they rest where FedAvg does.
 for name, server_step, more in (
@@ -306,12 +331,16 @@ CLAIMS: list[tuple[str, dict[str, Any], int, int, int]] = [  # name, options, co
     ("f-svrg", {}, 2, 2, 2),  # gradient and model up, model and mean gradient down
     ("fedamp", {}, 1, 1, 1),
     ("fedasync", {}, 1, 1, 1),
+    ("fedadmm", {}, 1, 1, 1),
     ("fedavg", {}, 1, 1, 1),
     ("fedbuff", {}, 1, 1, 1),
     ("feddane", {}, 2, 2, 2),  # two round trips
     ("feddane", {"variant": "pipelined"}, 1, 2, 2),  # one round trip
     ("feddr", {"eta": 0.1}, 1, 1, 1),
+    ("feddyn", {}, 1, 1, 1),
+    ("fedexp", {}, 1, 1, 1),
     ("fedgate", {}, 1, 1, 1),
+    ("fednova", {}, 1, 1, 1),  # and the number a_i
     ("fedpd", {}, 1, 1, 1),
     ("fedprox", {}, 1, 1, 1),
     ("fedsplit", {"eta": 0.1}, 1, 1, 1),
@@ -319,6 +348,7 @@ CLAIMS: list[tuple[str, dict[str, Any], int, int, int]] = [  # name, options, co
     ("mime", {}, 2, 2, 2),
     ("mime", {"momentum": 0.5}, 2, 2, 3),  # 2 + |s| down
     ("mime", {"momentum": 0.5, "lite": True}, 1, 2, 2),
+    ("proxskip", {}, 1, 1, 1),
     ("scaffold", {}, 1, 2, 2),  # control variates as well
     ("vrl-sgd", {}, 1, 1, 1),
 ]

@@ -66,6 +66,9 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # a method, and its steps by hand
     ({"name": "fedavgm", "server_step": 3.0, "cohort": 2}, eta * 3 / 2),  # of the first step
     ({"name": "fedbuff", "trigger": {"every": 2}, "server_step": 3.0, "optimizer": "plain"}, eta * 3 / 2),
     ({"name": "fedprox"}, eta / n),
+    ({"name": "fednova", "weights": "samples"}, eta * SHARES),
+    ({"name": "fednova", "steps": [1, 1, 1], "normalise": False}, eta / n),
+    ({"name": "proxskip"}, eta / n),
     ({"name": "apfl", "weights": "samples"}, eta * SHARES),
     ({"name": "scaffold", "server_step": 3.0}, eta * 3 / n),
     ({"name": "fedgate", "server_step": 3.0}, eta * 3 / n),
@@ -81,13 +84,17 @@ UNDEFINED: list[dict[str, Any]] = [  # not a fixed multiple of the gradient
     {"name": "area", "step_schedule": {"name": "strongly-convex", "mu": 1.0, "L": 2.0}},
     {"name": "async-fedavg", "trigger": {"period": 1.0}},
     {"name": "fedadam"},
+    {"name": "fednova", "steps": [1, 2, 3]},
     {"name": "fadas"},
     {"name": "fedbuff", "trigger": {"poisson": 1.0}},
     {"name": "fedbuff", "aggregation": "median"},
     {"name": "fedavg", "aggregation": "median"},
     {"name": "fedavg", "cohort": 2, "weights": "samples"},
     {"name": "asypfl", "step_schedule": {"name": "theorem-2", "mu": 1.0, "L": 2.0}},
-    *({"name": name} for name in ("fedpd", "feddr", "async-feddr", "fedsplit", "fedamp")),
+    *(
+        {"name": name}
+        for name in ("fedpd", "feddr", "async-feddr", "fedsplit", "fedamp", "feddyn", "fedadmm", "fedexp")
+    ),
 ]
 
 

@@ -30,7 +30,9 @@ EXACT: dict[str, Any] = {
 INCREMENTAL: dict[str, dict[str, Any]] = {
     "area": {"step_size": 0.2, "step_weights": "one"},
     "async-feddr": {**EXACT, "alpha": 0.5},
+    "fedadmm": {"rho": 1.0, "eta": None, "step_size": 0.2, "local_steps": 3},
     "feddr": EXACT,
+    "feddyn": {"alpha": 1.0, "step_size": 0.2, "local_steps": 3},
     "fedsplit": {k: v for k, v in EXACT.items() if k != "alpha"},
     "scaffold": {"step_size": 0.1, "local_steps": 3},
 }
@@ -70,6 +72,12 @@ def holds(here: World) -> None:
         close(s.xtilde, np.mean([c.xhat for c in states], axis=0))
         for c in states:
             close(c.xhat, 2 * c.x - c.y)
+    elif here.algorithm.increment_of == ("z",):
+        close(s.x, np.mean([c.z for c in states], axis=0))
+        for c in states:
+            close(c.z, c.w + c.lam / here.algorithm.rho)
+    elif here.algorithm.increment_of == ("q",):
+        close(s.h, -here.algorithm.alpha * np.mean([c.q for c in states], axis=0))
     else:
         close(s.c, np.mean([c.c for c in states], axis=0))
 

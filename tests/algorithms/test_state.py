@@ -17,6 +17,7 @@ from mpifl.algorithms.common.local_solver import Gd, Sarah, Sgd, Svrg
 from mpifl.algorithms.common.robust import Clip, Krum, Median, TrimmedMean
 from mpifl.algorithms.common.server_optimizers import Adagrad, AmsGrad, Momentum, Yogi
 from mpifl.client.worker import Worker
+from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models.quadratic import Quadratic
 from mpifl.scheduling.delays import Speed
@@ -52,8 +53,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"optimizer": AmsGrad(), "delay_threshold": 0, "delay_rule": "scale"},
     ],
     "feddane": [{"variant": "pipelined"}, {"cohort": 2, "decay": 0.9}],
+    "fedadmm": [{"cohort": 2, "eta": None}],
     "feddr": [{"cohort": 2}],
+    "feddyn": [{"cohort": 2, "output": "all"}],
+    "fedexp": [{"cohort": 2, "weights": "samples"}],
     "fedgate": [{"levels": 3, "server_step": 0.5}],
+    "fednova": [{"steps": [1, 2, 3, 4, 5], "weights": "samples"}, {"mu": 0.5, "local_epochs": 2}],
     "fedpd": [{"skip": 0.5}, {"skip": 0.5, "refresh": 2, "solver": Sarah()}],
     "fedprox": [
         {"drop_percent": 0.5, "local_epochs": 3, "cohort": 3},
@@ -61,6 +66,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"optimizer": Adagrad()},
     ],
     "mime": [{"momentum": 0.9}, {"momentum": 0.9, "lite": True, "cohort": 2}],
+    "proxskip": [{"probability": 0.4}],
     "scaffold": [{"option": "I"}, {"cohort": 2, "weights": "samples"}],
     "vrl-sgd": [{"warm_up": True}],
 }
@@ -75,6 +81,10 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
         solvers = [Sgd(momentum=0.5), Svrg(), Sarah(), Gd()] if "solver" in free else []
         choices += [{"solver": solver} for solver in solvers] + OPTIONS.get(name, [])
         for options in choices:
+            try:
+                find(name)(**options)
+            except ConfigError:  # a method may refuse momentum
+                continue
             label = ",".join(f"{k}={getattr(v, 'name', v)}" for k, v in options.items())
             found[f"{name}-{label or 'default'}"] = name, options
     return found

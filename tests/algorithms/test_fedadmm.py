@@ -1,0 +1,114 @@
+"""FedADMM: FedDR where the server step is |S|/n, and the bias of any other one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.common.local_solver import Gd
+from mpifl.algorithms.fedadmm import FedADMM
+from mpifl.algorithms.feddr import FedDR
+from tests.algorithms.world import World
+from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run
+
+T1 = quadratics([1, 10], [1, -1])
+
+
+def sets(n: int, size: int, rounds: int) -> list[list[int]]:
+    rng = np.random.default_rng(5)
+    return [sorted(rng.choice(n, size, replace=False).tolist()) for _ in range(rounds)]
+
+
+def exact(rho: float, **more: Any) -> FedADMM:
+    return FedADMM(rho=rho, solver=Gd(), step_size=1 / (10 + rho), local_steps=200, **more)
+
+
+def test_rule_by_hand() -> None:
+    """Exact minimisers of 1-D problems: w = (a c - lam + rho x)/(a + rho); two of three clients, eta .8."""
+    a, c, rho, eta = np.array([1.0, 3.0, 10.0]), np.array([1.0, 0.5, -1.0]), 2.0, 0.8
+    rounds = sets(3, 2, 12)
+    log = run(exact(rho, eta=eta), quadratics(a, c), rounds=rounds, x0=0.3)
+    x, w, lam, models = 0.3, np.full(3, 0.3), np.zeros(3), []
+    for members in rounds:
+        moved = 0.0
+        for i in members:
+            z = w[i] + lam[i] / rho
+            w[i] = (a[i] * c[i] - lam[i] + rho * x) / (a[i] + rho)
+            lam[i] += rho * (w[i] - x)
+            moved += w[i] + lam[i] / rho - z
+        x += eta / 2 * moved
+        models.append([x])
+    close(log.models, models, 1e-10)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+def test_ADMM_0(weights: str) -> None:
+    """eta null: x = mean z_i after every round of any members, inexact solver too; the number |S|/n is the same."""
+    clients = random_quadratics(1, 5)
+    p = (
+        np.array([c.samples for c in clients]) / sum(c.samples for c in clients)
+        if weights == "samples"
+        else np.ones(5) / 5
+    )
+    algorithm = FedADMM(rho=1.0, eta=None, step_size=0.1, local_steps=2, weights=weights)
+    here = World(algorithm, clients, np.ones(3))
+    there = World(FedADMM(rho=1.0, eta=2 / 5, step_size=0.1, local_steps=2), clients, np.ones(3))
+    for members in sets(5, 2, 20):
+        here.round(members)
+        there.round(members)
+        close(here.server.x, sum(p[i] * here.states[i].z for i in range(5)))
+        if weights == "uniform":
+            close(here.server.x, there.server.x)
+
+
+@pytest.mark.parametrize("steps", [3, 600])
+def test_ADMM_1(steps: int) -> None:
+    """eta |S|/n: the iterates of FedDR(alpha 1, eta 1/rho) on the same sets; z_i is FedDR's xhat_i, and w_i its x_i."""
+    clients, rho, rounds = random_quadratics(2, 5), 2.0, sets(5, 2, 30)
+    solver: dict[str, Any] = {"solver": Gd(), "step_size": 0.15, "local_steps": steps}
+    admm = World(FedADMM(rho=rho, eta=None, **solver), clients, np.ones(3))
+    feddr = World(FedDR(alpha=1.0, eta=1 / rho, **solver), clients, np.ones(3))
+    for members in rounds:
+        for here in (admm, feddr):
+            here.round(members)
+        close(admm.server.x, feddr.server.x, 1e-11)
+        for one, other in zip(admm.states.values(), feddr.states.values(), strict=True):
+            close(one.z, other.xhat, 1e-11)
+            close(one.w, other.x, 1e-11)
+
+
+@pytest.mark.parametrize(("x0", "limit"), [(0.0, -0.9), (0.5, -0.95)], ids=["ADMM.2", "ADMM.4"])
+def test_ADMM_2_and_ADMM_4(x0: float, limit: float) -> None:
+    """eta 1 with one of two clients: the limit depends on x_0, grad f(x) = rho (r-1)/r (x - x_0), r = n eta/|S| = 2;
+    x - r mean z_i is conserved. eta null ends at the optimum -9/11."""
+    rho, r = 1.0, 2.0
+    here = World(exact(rho), T1, np.full(1, x0))
+    there = World(exact(rho, eta=None), T1, np.full(1, x0))
+    kept = here.server.x - r * np.mean([s.z for s in here.states.values()], axis=0)
+    for members in sets(2, 1, 120):
+        here.round(members)
+        there.round(members)
+        close(here.server.x - r * np.mean([s.z for s in here.states.values()], axis=0), kept)
+    close(here.server.x, [limit], 1e-9)
+    gradient = np.mean([c.gradient(here.server.x) for c in T1])
+    close(gradient, rho * (r - 1) / r * (here.server.x[0] - x0), 1e-9)
+    close(there.server.x, optimum(T1), 1e-9)
+
+
+def test_the_mistake_of_the_first_released_code() -> None:
+    """Resetting w_i to x before z_i changes uploads 2 (w_i+ - x), which is not the change of z_i after round 1."""
+    here = World(FedADMM(rho=1.0, eta=None, step_size=0.1, local_steps=3), T1, np.ones(1))
+    for k in range(3):
+        x = here.server.x
+        here.algorithm.begin_round(here.server, [0, 1])
+        sent = [here.contact(i).vectors[0] for i in (0, 1)]
+        wrong = [2 * (here.states[i].w - x) for i in (0, 1)]
+        if k == 0:
+            close(sent, wrong)
+        else:
+            assert np.abs(np.array(sent) - wrong).max() > 1e-2
+        for i in (0, 1):
+            here.receive(i)
+        here.aggregate()

@@ -1,0 +1,86 @@
+"""FedExP: its server step, and where it settles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.fedexp import FedExP
+from tests.algorithms.world import World
+from tests.quadratic_runs import Log, close, drift_point, quadratics, random_quadratics, run
+
+T1 = quadratics([1, 10], [1, -1])
+STEP, Q = 0.05, 10
+KBAR = np.mean([1 - (1 - STEP * a) ** Q for a in (1, 10)])
+
+
+def rounds(count: int, epsilon: float, **more: Any) -> Log:
+    return run(FedExP(step_size=STEP, local_steps=Q, epsilon=epsilon, **more), T1, [0, 1] * count)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+def test_rule_by_hand(weights: str) -> None:
+    """eta_g from the members' updates, two of four clients a round; the output is the mean of the last two x."""
+    clients = random_quadratics(1, 4)
+    sets = [[0, 1], [1, 3], [2, 3], [0, 2], [1, 2]]
+    log = run(FedExP(step_size=0.2, local_steps=3, epsilon=1e-4, weights=weights), clients, rounds=sets, x0=1.0)
+    x, models, etas = np.ones(3), [np.ones(3)], []
+    for members in sets:
+        w = np.array([clients[i].samples if weights == "samples" else 1 for i in members])
+        D = np.array([x - clients[i].steps(x, 0.2, 3) for i in members])
+        mean = w @ D / w.sum()
+        etas.append(max(1.0, float(w @ (D * D).sum(1)) / w.sum() / (2 * (mean @ mean + 1e-4))))
+        x = x - etas[-1] * mean
+        models.append(x)
+    close(log.models, models[1:], 1e-10)
+    assert max(etas) > 1.05
+    algorithm = FedExP()
+    close(algorithm.model(log.server), (models[-1] + models[-2]) / 2, 1e-10)
+    close(FedExP(output="last").model(log.server), models[-1], 1e-10)
+
+
+def test_EXP_1() -> None:
+    """Equal updates: the ratio is 1/2 or less, and eta_g = 1, so FedAvg."""
+    clients = quadratics([2, 2, 2], [1, 1, 1])
+    log = run(FedExP(step_size=0.1, local_steps=4, epsilon=0.0), clients, [0, 1, 2] * 5)
+    avg = run(FedAvg(step_size=0.1, local_steps=4), clients, [0, 1, 2] * 5)
+    close(log.models, avg.models)
+    assert log.server.eta_g == 1
+
+
+def test_EXP_2() -> None:
+    """epsilon -> infinity: FedAvg."""
+    avg = run(FedAvg(step_size=STEP, local_steps=Q), T1, [0, 1] * 20)
+    close(rounds(20, 1e9).models, avg.models)
+
+
+def test_EXP_3_4_5_6() -> None:
+    """T1, epsilon 1e-3, x_0 = 0: eta_g and x of rounds 1 and 3."""
+    for count, eta, x in ((1, 3.207871, -0.958769), (3, 18.592218, 1.003139)):
+        log = rounds(count, 1e-3)
+        close(log.server.eta_g, eta, 1e-6)
+        close(log.x, [x], 1e-6)
+
+
+def test_EXP_7_8_9() -> None:
+    """Near FedAvg's point eta_g is mean D_i^2/(2 eps): it is stable where eps > eps* = kbar mean D_i^2/4 = 0.057380.
+    1.2 eps* ends at the point, .8 eps* never settles."""
+    point = drift_point(T1, STEP, Q)
+    D = np.array([point - c.steps(point, STEP, Q) for c in T1])
+    bound = KBAR * np.mean(D**2) / 4
+    close(bound, 0.057380, 1e-6)
+    log = rounds(300, 1.2 * bound)
+    close(log.x, point, 1e-9)
+    close(log.x, [-0.426884], 1e-6)
+    tail = np.abs(np.ravel(rounds(300, 0.8 * bound).models)[-50:] - point)
+    assert tail.min() > 1e-3
+
+
+def test_no_update_at_all() -> None:
+    """Clients at their common optimum, epsilon 0: eta_g = 1, nothing moves."""
+    here = World(FedExP(step_size=0.1, epsilon=0.0), quadratics([1, 2], [1, 1]), np.ones(1))
+    here.round([0, 1])
+    assert here.server.x == 1 and here.server.eta_g == 1
