@@ -1,6 +1,6 @@
 """Wall time of a virtual-clock job on 1 and on 2 worker ranks, in turn; the ratio's median, and that the bits agree.
 
-python benchmarks/scaling.py [--job jobs/area/table4-area.yaml] [--ranks 2 3] [--repeats 5] [key=value ...]
+python benchmarks/scaling.py [--job jobs/area/mnist-virtual.yaml] [--ranks 2 3] [--repeats 5] [key=value ...]
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ def run(ranks: int, arguments: list[str], path: Path) -> tuple[float, bytes]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job", default="jobs/area/table4-area.yaml")
+    parser.add_argument("--job", default="jobs/area/mnist-virtual.yaml")
     parser.add_argument("--ranks", type=int, nargs=2, default=[2, 3])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("overrides", nargs="*")
+    parser.add_argument(
+        "overrides", nargs="*", default=["algorithm.local_steps=50", "stop.time=2", "evaluate.every=0.05"]
+    )
     args = parser.parse_args()
     ratios, models = [], set()
     with tempfile.TemporaryDirectory() as folder:

@@ -296,6 +296,29 @@ def _submit(args: argparse.Namespace) -> None:
         _print(submit(site, script, logs))
 
 
+def _reproduce(args: argparse.Namespace) -> None:
+    from mpifl.reproduce.command import OUT, describe_runs, overview, reproduce
+    from mpifl.studies.sweep import print_progress
+    from mpifl.transport.launcher import communicator
+
+    if not args.arguments:
+        _print(overview())
+        return
+    name, *overrides = args.arguments
+    if wrong := [argument for argument in overrides if not _is_override(argument)]:
+        raise ConfigError("reproduce", wrong[0], "one item or paper, then key=value")
+    if args.trials:
+        overrides.append(f"trials={args.trials}")
+    if args.dry_run:
+        _print(describe_runs(name, overrides, args.processes))
+        return
+    if communicator():
+        raise ConfigError("reproduce", name, "one process; under mpirun run its study with mpifl sweep")
+    _print(
+        reproduce(name, overrides, args.processes, args.out or OUT, args.download, not args.no_runs, print_progress())
+    )
+
+
 def _end_of_sweep(index: Index) -> None:
     """Prints how a sweep ended. Raises RunFailed where runs have failed."""
     from mpifl.studies.sweep import final_line
@@ -431,6 +454,26 @@ COMMANDS = {
             "--time": {"metavar": "H:MM:SS", "help": "time limit of a task"},
             "--partition": {"metavar": "NAME", "help": "partition of the batch system"},
             "--account": {"metavar": "NAME", "help": "account that is charged"},
+        },
+    ),
+    "reproduce": Command(
+        _reproduce,
+        "[PAPER[/ITEM]|STUDY.yaml [key=value ...]]",
+        "run the study of a paper's table or figure, and write a page with its results beside the published ones",
+        {
+            "--trials": {"metavar": "N", "type": _at_least_one, "help": "trials; default: as in the study"},
+            "--processes": {
+                "metavar": "N",
+                "type": _at_least_one,
+                "help": "runs at a time; default: the number of cores",
+            },
+            "--out": {"metavar": "DIR", "type": Path, "help": "write the page here; default: results/reproduce"},
+            "--download": {"action": "store_true", "help": "download data that are missing"},
+            "--no-runs": {"action": "store_true", "help": "write the page from the runs that there are"},
+            "--dry-run": {
+                "action": "store_true",
+                "help": "list the runs and estimate their time, without running them",
+            },
         },
     ),
     "show": Command(

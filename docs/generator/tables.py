@@ -17,6 +17,7 @@ from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, hints, members
 from mpifl.problems import ProblemConfig
+from mpifl.reproduce.spec import Claim, Figure, Measure, Page, Strict, Table
 from mpifl.storage import tables as storage
 from mpifl.storage.checkpoint import SCALARS, ServerSnapshot, UpdateSnapshot
 from mpifl.studies.study import StudyOptions
@@ -52,6 +53,13 @@ def study() -> str:
 def _study_rows() -> Iterator[Row]:
     yield "name", "text", "required", meanings(StudyOptions)["name"]
     yield from _rows(StudyOptions)
+
+
+def page() -> str:
+    """The section `page` of a study file: a table for each kind of entry."""
+    kinds = {"measures": Measure, "tables": Table, "figures": Figure, "claims": Claim, "strict": Strict}
+    parts = [f"### `{name}`\n\n{_summary(cls)}\n\n{_table(_rows(cls))}" for name, cls in kinds.items()]
+    return "\n\n".join([_table(_rows(Page, deep=False)), *parts])
 
 
 def site() -> str:

@@ -46,7 +46,7 @@ def format_conventions(unlike: Mapping[str, Mapping[str, Sequence[str]]]) -> str
 
 def format_table(groups: Sequence[Group], style: str = "simple") -> str:
     """Formats the table as text, in a format that tabulate knows ("simple", "github", ...)."""
-    rows, quote = [], _markdown if style == "github" else str
+    rows, quote = [], escape_markdown if style == "github" else str
     for group in groups:
         row: dict[str, Any] = {quote(key): quote(format_value(value)) for key, value in group.labels.items()}
         row["trials"] = format_trials(group)
@@ -64,7 +64,7 @@ def format_table(groups: Sequence[Group], style: str = "simple") -> str:
     return tabulate(rows, headers="keys", tablefmt=style, colalign=align, disable_numparse=True)
 
 
-def _markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """The text of a table's cell in Markdown that is shown as it is: no column, markup, link or HTML."""
     return re.sub(r"([\\`*\[\]<>|&$])", r"\\\1", text)
 

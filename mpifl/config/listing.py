@@ -53,9 +53,10 @@ def data(name: str | None = None) -> str:
 
 
 def jobs(name: str | None = None) -> str:
-    """The job files with the first comment line of each."""
-    folder = Path("jobs") if Path("jobs").is_dir() else Path(__file__).parents[2] / "jobs"
-    found = [(str(path), _comment(path)) for path in sorted(folder.rglob("*.yaml")) if name in (None, path.stem)]
+    """The job files with the first comment line of each; studies are left out."""
+    folder = Path("jobs") if Path("jobs").is_dir() else Path(__file__).parents[1] / "jobs"
+    files = [path for path in sorted(folder.rglob("*.yaml")) if "\nproblem:" in path.read_text(encoding="utf-8")]
+    found = [(str(path), _comment(path)) for path in files if name in (None, path.stem)]
     return _table(found) if found else f"no job files in {folder}"
 
 

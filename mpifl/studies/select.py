@@ -106,7 +106,15 @@ def describe_selection(select: Select) -> str:
 
 def report_study(study: Study, out: str | Path | None = None) -> str:
     """The table, and with `out` the figures, of the study's completed runs, after its selection. Raises ConfigError."""
-    index = Index(study)
+    groups, notes = reported_groups(study, Index(study))
+    return report_groups(groups, out, notes=notes)
+
+
+def reported_groups(study: Study, index: Index) -> tuple[list[Group], list[str]]:
+    """The study's completed trials after its selection, and notes on what was selected or is missing.
+
+    Raises ConfigError if there is nothing to report.
+    """
     notes = []
     if select := study.options.select:
         failed = _failed(study, index, select)
@@ -125,7 +133,7 @@ def report_study(study: Study, out: str | Path | None = None) -> str:
         )
     if missing := len(study.runs) - index.counts()["completed"]:
         notes.append(f"{missing} of the study's {len(study.runs)} runs are missing here: {_statuses(index)}.")
-    return report_groups(groups, out, notes=notes)
+    return groups, notes
 
 
 def _statuses(index: Index) -> str:

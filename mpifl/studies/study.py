@@ -19,7 +19,7 @@ from mpifl.errors import ConfigError
 from mpifl.rng import stream
 from mpifl.studies.axes import Point, combinations, excluded
 
-FREE = ("set", "axes", "exclude")  # sections whose keys are those of a job, or labels
+FREE = ("set", "axes", "exclude", "page")  # sections whose keys are those of a job, labels, or for `mpifl reproduce`
 NOT_IDENTITY = ("name", "output", "overwrite", "checkpoint")  # keys of a job that do not change what a run computes
 TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy")  # how metrics of test rows begin
 MAX_NAME = 120  # bytes of a run file's name before its identity
@@ -110,6 +110,8 @@ class Study:
     options: StudyOptions
     runs: tuple[StudyRun, ...]
     """every combination of the axes and every trial, in their order"""
+    page: Any = None
+    """the section `page`, which `mpifl reproduce` reads"""
 
     @property
     def folder(self) -> Path:
@@ -133,7 +135,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     runs = [run for point in points for run in _trials(options, base, point, existing)]
     _check_identities(runs)
     _check_metric(options.select, runs)
-    return Study(options, tuple(runs))
+    return Study(options, tuple(runs), free["page"])
 
 
 def _options(values: dict[str, Any]) -> StudyOptions:

@@ -1,0 +1,63 @@
+"""`mpifl reproduce`: runs the missing runs of a paper's items and writes their page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.reproduce.items import check_data, list_items, load_items
+from mpifl.reproduce.page import write_pages
+from mpifl.studies.sweep import dry_run, final_line, sweep
+
+OUT = Path("results/reproduce")
+
+
+def overview() -> str:
+    """What can be reproduced, as a table."""
+    return tabulate(list(list_items()), headers="keys", disable_numparse=True)
+
+
+def reproduce(
+    name: str, overrides: Sequence[str] = (), processes: int | None = None, out: Path = OUT, download: bool = False,
+    compute: bool = True, progress: Callable[[str], None] | None = None,
+) -> str:  # fmt: skip
+    """Runs the missing runs of an item or a paper and writes its page; returns what is printed.
+
+    Args:
+        name: An item, a paper, or a study file with a section `page`.
+        overrides: `key=value` of the studies.
+        processes: Runs at a time; None: one for each core.
+        out: Folder of the page and its figures.
+        download: Download data that are missing.
+        compute: Run what is missing; else the page shows the runs that there are.
+        progress: Called with a line on the state of the study, whenever a run ends.
+
+    Raises:
+        ConfigError: An unknown name, a wrong study, data that are missing, or no completed run.
+        RunFailed: Some runs failed; the page is written, and says so.
+    """
+    options, items = load_items(name, overrides)
+    lines, failed = [], 0
+    if compute:
+        for item in items:
+            check_data(item, download)
+        for item in items:
+            index = sweep(item.study, processes, progress)
+            lines.append(final_line(index))
+            failed += index.counts()["failed"]
+    whole = not (Path(name).suffix or "/" in name.rstrip("/")) or Path(name).is_dir()
+    try:
+        lines.append(f"wrote {write_pages(options, items, out, whole)}")
+    except OSError as error:
+        raise ConfigError("--out", out, f"a folder that can be written ({error.strerror or error})") from error
+    if failed:
+        raise RunFailed("; ".join([f"{failed} runs failed", *lines]))
+    return "\n".join(lines)
+
+
+def describe_runs(name: str, overrides: Sequence[str] = (), processes: int | None = None) -> str:
+    """The runs of an item or a paper with their status, and the time that the missing ones take."""
+    return "\n\n".join(dry_run(item.study, processes) for item in load_items(name, overrides)[1])

@@ -1,0 +1,149 @@
+"""The tables and figures that `mpifl reproduce` knows: studies with a section `page`, in one folder for each paper."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mpifl import api
+from mpifl.analysis.trials import short_names
+from mpifl.config import read
+from mpifl.config.read import job_to_dict
+from mpifl.config.schema import Reader
+from mpifl.config.types import Config
+from mpifl.errors import ConfigError
+from mpifl.reproduce.published import FILE, Cell, read_published
+from mpifl.reproduce.spec import Page, read_page
+from mpifl.reproduce.values import find_labels
+from mpifl.studies.study import Study, load_study
+
+JOBS = Path(__file__).parents[1] / "jobs"  # the folder of jobs, which the package contains
+PAPER = "paper.yaml"
+
+
+@dataclass(frozen=True)
+class PaperOptions(Config):
+    """The file paper.yaml of a paper's folder."""
+
+    title: str
+    """heading of the page with all items"""
+    about: str = ""
+    """the paper, and what its items have in common; Markdown, without results"""
+    items: list[str] = field(default_factory=list)
+    """the items in the order of the page: names of study files without .yaml"""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure of a paper."""
+
+    name: str
+    """paper/item"""
+    path: Path
+    """the study file"""
+    study: Study
+    page: Page
+    cells: list[Cell]
+    """published numbers"""
+
+    @property
+    def data(self) -> list[str]:
+        """The data sets of the runs."""
+        return list(dict.fromkeys(str(_data(run.job)["name"]) for run in self.study.runs))
+
+
+def load_items(name: str, overrides: Sequence[str] = ()) -> tuple[PaperOptions, list[Item]]:
+    """The items of a name such as area/table3, of a whole paper such as area, or of a study file. Raises ConfigError.
+
+    Args:
+        name: The name, or the path of a study file or of a folder with a paper.yaml.
+        overrides: `key=value` of the studies.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or (path / PAPER).is_file():
+        folder, wanted = (path, None) if path.is_dir() else (path.parent, path.stem)
+    else:
+        paper, _, item = name.partition("/")
+        folder, wanted = JOBS / paper, item or None
+        if paper not in papers() or (wanted and wanted not in read_paper(folder)[0].items):
+            raise ConfigError("reproduce", name, "an item or a paper that `mpifl reproduce` lists, or a STUDY.yaml")
+    options, defaults = read_paper(folder)
+    return options, [load_item(folder, each, defaults, overrides) for each in ([wanted] if wanted else options.items)]
+
+
+def papers() -> list[str]:
+    """The papers with a folder below `jobs`."""
+    return sorted(path.parent.name for path in JOBS.glob(f"*/{PAPER}"))
+
+
+def read_paper(folder: Path) -> tuple[PaperOptions, Any]:
+    """The file paper.yaml of a folder, and the keys that its items' sections `page` have in common."""
+    values = read.read_yaml(folder / PAPER, "paper")
+    defaults = values.pop("page", None)
+    return Reader(PaperOptions, values, {}).read(), defaults
+
+
+def load_item(folder: Path, name: str, defaults: Any, overrides: Sequence[str] = ()) -> Item:
+    """One item of a paper's folder. Raises ConfigError, also for a published cell that no run belongs to."""
+    path = folder / f"{name}.yaml"
+    study = load_study(path, overrides)
+    page = read_page(study.page, defaults)
+    full = f"{folder.resolve().name}/{name}"
+    cells = read_published(folder.parent / FILE, folder.resolve().name, page.published) if page.published else []
+    _check_cells(study, page, cells)
+    return Item(full, path, study, page, cells)
+
+
+def _check_cells(study: Study, page: Page, cells: Sequence[Cell]) -> None:
+    """Every published cell is one combination of the axes, and every claim compares combinations that exist."""
+    labels = study_labels(study)
+    for cell in cells:
+        if len(find_labels(labels, cell.labels)) != 1:
+            text = "labels of one combination of the study's axes"
+            raise ConfigError("page.published", "; ".join(f"{k}={v}" for k, v in cell.labels.items()), text)
+        if unknown := [name for name in cell.values if name not in page.measures]:
+            raise ConfigError("page.published", unknown[0], f"one of the measures {', '.join(page.measures)}")
+    for k, claim in enumerate(page.claims):
+        for side in (claim.left, *(claim.right if isinstance(claim.right, list) else [claim.right])):
+            if not isinstance(side, int | float) and not find_labels(labels, side):
+                raise ConfigError(f"page.claims[{k}]", side, "labels of the study's axes")
+
+
+def study_labels(study: Study) -> list[dict[str, Any]]:
+    """The labels of the study's combinations, under the short names of tables."""
+    unique = {repr(run.labels): run.labels for run in study.runs}
+    names = short_names(list(dict.fromkeys(label for labels in unique.values() for label in labels)))
+    return [{name: labels.get(label) for label, name in names.items()} for labels in unique.values()]
+
+
+def list_items() -> Iterator[dict[str, Any]]:
+    """A row for each item that can be reproduced: name, title, data, runs, minutes."""
+    for paper in papers():
+        for item in load_items(paper)[1]:
+            minutes = "" if item.page.minutes is None else f"{item.page.minutes:g}"
+            yield {"item": item.name, "title": item.page.title, "data": ", ".join(item.data),
+                   "runs": len(item.study.runs), "min on one core": minutes}  # fmt: skip
+
+
+def check_data(item: Item, download: bool) -> None:
+    """Loads each data set once. Raises ConfigError, which says how to get it, for one that is missing."""
+    seen = []
+    for run in item.study.runs:
+        if (data := _data(run.job)) not in seen:
+            seen.append(data)
+            problem = dataclasses.replace(run.job.problem, download=download) if download else run.job.problem
+            try:
+                api.load_problem(dataclasses.replace(run.job, problem=problem))
+            except ConfigError as error:
+                hint = "" if download else "; --download fetches it where it has a public address"
+                raise ConfigError(
+                    item.name, f"data {data['name']}", f"a data set that is there: {error}{hint}"
+                ) from None
+
+
+def _data(job: Any) -> dict[str, Any]:
+    data = job_to_dict(job)["problem"]["data"]
+    return data if isinstance(data, dict) else {"name": data}

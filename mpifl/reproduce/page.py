@@ -1,0 +1,245 @@
+"""The page of an item: its runs beside the published numbers. Every number and every judgement is computed here."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pandas import DataFrame
+from tabulate import tabulate
+
+from mpifl.analysis.figures import axis_label
+from mpifl.analysis.panels import Panel, draw_panels
+from mpifl.analysis.tables import escape_markdown
+from mpifl.analysis.trials import Group
+from mpifl.reproduce.claims import claim_section
+from mpifl.reproduce.items import Item, PaperOptions
+from mpifl.reproduce.published import Cell, Value, judge
+from mpifl.reproduce.spec import Figure, Measure, Table
+from mpifl.reproduce.spread import spread_section
+from mpifl.reproduce.values import Summary, axis_of, find, label_text, matches, mean_curve, summarise
+from mpifl.studies.index import Index
+from mpifl.studies.select import reported_groups
+from mpifl.studies.sweep import format_duration
+
+MAX_BANDS = 4  # curves in a panel with bands
+NOTATION = (
+    "A bound such as >1 is not judged. Values are mean (min-max) over the trials; z is the difference of the means in "
+    "standard errors, the published standard deviation being estimated as the range of ten trials divided by 3.08."
+)
+SKIP = "<!-- test: skip takes minutes to hours, and data -->"
+
+
+def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: bool) -> Path:
+    """Writes the page of one item, or with `whole` that of a paper with all its items; returns its path.
+
+    Raises ConfigError where an item has no completed run.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    if whole:
+        paper = items[0].name.partition("/")[0]
+        path, head = out / f"{paper}.md", [f"# {options.title}", options.about.strip(), _made_by(paper)]
+        level = 2
+    else:
+        path, head, level = out / f"{items[0].name.replace('/', '-')}.md", [], 1
+    parts = head + [block for item in items for block in item_blocks(item, out, level, made_by=not whole)]
+    path.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
+    return path
+
+
+def _made_by(name: str) -> str:
+    return f"Made by\n\n{SKIP}\n```sh\nmpifl reproduce {name}\n```"
+
+
+def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[str]:
+    """The blocks of an item's section; its figures are written to the folder `out`."""
+    index = Index(item.study)
+    groups, notes = reported_groups(item.study, index)
+    yield f"{'#' * level} {item.page.title}"
+    yield item.page.about.strip()
+    if made_by:
+        yield _made_by(item.name)
+    yield _runs(item, index, groups)
+    yield "\n".join(notes)
+    for number, figure in enumerate(item.page.figures):
+        yield _figure(item, figure, groups, out, f"{item.name.replace('/', '-')}-{number + 1}.png")
+    if item.cells:
+        yield from _comparison(item, groups)
+    for table in item.page.tables if item.page.tables or item.cells else [Table()]:
+        yield from _table(item, table, groups)
+    yield from spread_section(item.page, item.cells, groups, level)
+    yield from claim_section(item.page, item.cells, groups, level)
+
+
+def _runs(item: Item, index: Index, groups: Sequence[Group]) -> str:
+    """How many runs and trials the section is made of, and what they cost."""
+    done = [entry for entry in index.entries.values() if entry.status == "completed"]
+    seconds = sum(entry.seconds or 0.0 for entry in done)
+    counts = [len(group.trials) for group in groups]
+    trials = f"{counts[0]}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    s = "" if trials == "1" else "s"
+    return (f"{len(done)} of {len(item.study.runs)} runs, {trials} trial{s} in each row; "
+            f"the runs took {format_duration(seconds)} in all.")  # fmt: skip
+
+
+# -- published numbers -------------------------------------------------------------------------------------------------
+def _comparison(item: Item, groups: Sequence[Group]) -> Iterator[str]:
+    """The table of published and own values with a verdict for each row, the rule, and how many are met."""
+    rows, missed, judged, met = [], [], 0, 0
+    z_scores: dict[str, list[float]] = {name: [] for name in item.page.measures}
+    inside: dict[str, list[bool]] = {name: [] for name in item.page.measures}
+    for cell in item.cells:
+        found = find(groups, cell.labels)
+        row = dict(cell.labels)
+        verdicts = []
+        for name, value in cell.values.items():
+            measure = item.page.measures[name]
+            ours = summarise(measure, found[0]) if found else Summary(np.array([]), math.nan)
+            row |= {f"{name}, published": format_value(measure, value), f"{name}, here": format_summary(measure, ours)}
+            verdict = judge(item.page, cell, name, ours)
+            verdicts.append(verdict.text)
+            if not math.isnan(value.low):
+                row[f"z {name}"] = "-" if math.isnan(verdict.z) else f"{verdict.z:+.1f}"
+                inside[name] += [value.low <= round(ours.mean, measure.digits) <= value.high] if found else []
+                z_scores[name] += [] if math.isnan(verdict.z) else [verdict.z]
+        if all(math.isnan(value.mean) for value in cell.values.values()):
+            row["verdict"] = "not published"
+        elif not found:
+            row["verdict"] = "not run"
+        else:
+            judged, text = judged + 1, ", ".join(filter(None, verdicts))
+            row["verdict"] = text or "met"
+            met += not text
+            missed += [f"{describe(cell)}: {text}"] if text else []
+        rows.append(row)
+    yield markdown(rows)
+    sentences = [f"{met} of {judged} published cells are met."]
+    for name in item.page.measures:
+        if inside[name]:
+            sentences.append(f"{name}: {sum(inside[name])} of {len(inside[name])} means are in the published range"
+                             + (f", |z| is at most 2 in {sum(abs(z) <= 2 for z in z_scores[name])} of "
+                                f"{len(z_scores[name])}." if z_scores[name] else "."))  # fmt: skip
+    yield " ".join(sentences)
+    yield _rules(item)
+    if missed:
+        yield "Not met:\n\n" + "\n".join(f"- {line}" for line in missed)
+
+
+def _rules(item: Item) -> str:
+    """The verdict's rule and the notation, in sentences."""
+    page = item.page
+    rules = {name: measure.within for name, measure in page.measures.items() if measure.within is not None}
+    sentences = [f"A cell is met if {_rule(rules)}."] if rules else []
+    for strict in page.strict:
+        if any(matches(cell.labels, strict.cells) for cell in item.cells):
+            cells = ", ".join(f"{axis} {value}" for axis, value in strict.cells.items()).replace("_", " ")
+            sentences.append(f"For {cells}, {_rule(strict.within)}.")
+    sentences.append(NOTATION)
+    sentences += [f"{name} here is that of the mean curve; in brackets is the median of the trials' own."
+                  for name, measure in page.measures.items() if measure.reaches is not None]  # fmt: skip
+    return " ".join(sentences)
+
+
+def _rule(within: Mapping[str, Any]) -> str:
+    """The rules for some measures, as a clause."""
+    return " and ".join(
+        f"{name} is {'inside the published range' if w == 'range' else f'within {w:g} of the published mean'}"
+        for name, w in within.items()
+    )
+
+
+def format_value(measure: Measure, value: Value) -> str:
+    """A published value: mean (min-max), or as it is printed."""
+    if math.isnan(value.mean) or math.isnan(value.low):
+        return value.printed
+    d = measure.digits
+    return f"{value.mean:.{d}f} ({value.low:.{d}f}-{value.high:.{d}f})"
+
+
+def format_summary(measure: Measure, ours: Summary) -> str:
+    """Our value: mean (min-max), or mean (median) of what is reached by a mean curve."""
+    if math.isnan(ours.mean):
+        return "-"
+    if measure.reaches is not None:
+        median = f" ({format_number(measure, float(np.median(ours.values)))})" if len(ours.values) > 1 else ""
+        return format_number(measure, ours.mean) + median
+    ends = f" ({format_number(measure, ours.values.min())}-{format_number(measure, ours.values.max())})"
+    return format_number(measure, ours.mean) + (ends if len(ours.values) > 1 else "")
+
+
+def format_number(measure: Measure, value: float) -> str:
+    """A value with the measure's digits; what is never reached is >1 of the horizon, else `never`."""
+    if math.isinf(value) and measure.reaches is not None:
+        return ">1" if measure.of_horizon else "never"
+    small = 0 < abs(value) < 10**-measure.digits
+    return f"{value:.2g}" if small or abs(value) >= 1e6 else f"{value:.{measure.digits}f}"
+
+
+def describe(cell: Cell) -> str:
+    """A cell's labels in one clause."""
+    return ", ".join(f"{axis} {value}".replace("_", " ") for axis, value in cell.labels.items())
+
+
+# -- tables and figures ------------------------------------------------------------------------------------------------
+def _table(item: Item, table: Table, groups: Sequence[Group]) -> Iterator[str]:
+    shown = find(groups, table.where)
+    if not shown:
+        return
+    names = table.measures or list(item.page.measures)
+    rows: dict[str, dict[str, str]] = {}
+    for group in shown:
+        axis = axis_of(group.labels, table.columns) if table.columns else None
+        labels = {k: label_text(v) if v is not None else "-" for k, v in group.labels.items() if k != axis}
+        row = rows.setdefault(json.dumps(labels), dict(labels))
+        for name in names:
+            measure = item.page.measures[name]
+            heading = f"{name}{f', {measure.unit}' if measure.unit else ''}"
+            if axis:
+                heading = label_text(group.labels[axis]) + (f": {heading}" if len(names) > 1 else "")
+            row[heading] = format_summary(measure, summarise(measure, group))
+    title = table.title or (names[0] if table.columns and len(names) == 1 else "")
+    if title:
+        yield f"**{title}**"
+    yield markdown(list(rows.values()))
+
+
+def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name: str) -> str:
+    """Draws a figure; the Markdown that shows it."""
+    shown = find(groups, figure.where)
+    panels: dict[str, dict[tuple[str, str], DataFrame]] = {}
+    scale = 100.0 if "accuracy" in figure.y else 1.0
+    varied = [axis for axis in shown[0].labels if len({label_text(g.labels[axis]) for g in shown}) > 1] if shown else []
+    for group in shown:
+        axis = axis_of(group.labels, figure.panels) if figure.panels else None
+        title = _label(group, axis) if axis else ""
+        first, *rest = [a for a in varied if a != axis] or [""]
+        others = ", ".join(_label(group, a) for a in rest if group.labels[a] is not None)
+        label = (label_text(group.labels[first]) if first else "all trials", others)
+        panels.setdefault(title, {})[label] = mean_curve(group, figure.y, figure.x) * scale
+    if not panels:
+        return ""
+    virtual = all(trial.clock.startswith("virtual") for group in shown for trial in group.trials)
+    y = axis_label(figure.y).replace("(fraction)", "(%)")
+    if max(map(len, panels.values())) > MAX_BANDS:
+        panels = {title: {k: c[["mean"]] for k, c in curves.items()} for title, curves in panels.items()}
+    draw_panels(out / name, [Panel(title, curves) for title, curves in panels.items()],
+                axis_label(figure.x, virtual), y, (0, 100) if scale == 100 else None)  # fmt: skip
+    bands = max(map(len, panels.values())) <= MAX_BANDS
+    caption = figure.title or f"{y[:1].upper()}{y[1:]} against {axis_label(figure.x, virtual)}"
+    caption += f": mean{' and range' * bands} over the trials"
+    return f"![{caption}]({name})\n\n*{caption}.*"
+
+
+def _label(group: Group, axis: str) -> str:
+    return f"{axis} {label_text(group.labels[axis])}".replace("_", " ")
+
+
+def markdown(rows: Sequence[dict[str, str]]) -> str:
+    """Rows as a Markdown table."""
+    headings = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[escape_markdown(row.get(key, "-")) for key in headings] for row in rows]
+    return tabulate(cells, [escape_markdown(h.replace("_", " ")) for h in headings], "pipe", disable_numparse=True)

@@ -1,0 +1,158 @@
+"""The values of measures: of a trial, of a group of trials, and of two groups side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from mpifl.analysis.trials import Group, Trial, format_value
+from mpifl.errors import ConfigError
+from mpifl.reproduce.spec import Measure
+from mpifl.storage import open_run
+
+RANGE_OF_TEN = 3.08  # expected range of ten normal values in standard deviations
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A measure over the trials of a group."""
+
+    values: np.ndarray
+    """(trials,) of those that have it; inf: not reached"""
+    mean: float
+    """the trials' mean; of a measure with `reaches` its value for the trials' mean curve; NaN: none"""
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation over the trials; NaN for fewer than two."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else np.nan
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Left minus right, paired by seed."""
+
+    values: np.ndarray
+    """(pairs,)"""
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values)) if len(self.values) else np.nan
+
+    @property
+    def half_width(self) -> float:
+        """Half the 95 % confidence interval of the mean by Student's t; NaN for fewer than two pairs."""
+        n = len(self.values)
+        return float(stdtrit(n - 1, 0.975) * np.std(self.values, ddof=1) / np.sqrt(n)) if n > 1 else np.nan
+
+
+def summarise(measure: Measure, group: Group) -> Summary:
+    """The measure over the group's trials."""
+    values = np.array([trial_value(measure, trial) for trial in group.trials])
+    values = values[~np.isnan(values)]
+    if measure.reaches is None:
+        return Summary(values, float(values.mean()) if len(values) else np.nan)
+    mean = mean_curve(group, measure.metric, measure.x)["mean"]
+    curve = pd.DataFrame({"x": mean.index, "y": mean.to_numpy()})
+    return Summary(values, _reached(measure, curve, group.horizon) if len(curve) else np.nan)
+
+
+def trial_value(measure: Measure, trial: Trial) -> float:
+    """The measure of one trial; NaN where it has none, inf where it does not reach the level. Raises ConfigError."""
+    curve = trial_curve(trial, measure.metric, measure.x)
+    if measure.until is not None:
+        curve = curve[curve.x <= measure.until * (1 + 1e-9)]
+    if curve.empty:
+        return np.nan
+    if measure.reaches is not None:
+        return _reached(measure, curve, float(trial.config.get("stop.time") or trial.end))
+    y = curve.y.to_numpy() ** measure.power * measure.scale
+    if measure.at == "best":
+        return float(y.max() if measure.higher_is_better else y.min())
+    return float(y[-(measure.tail or 1) :].mean())
+
+
+def _reached(measure: Measure, curve: pd.DataFrame, horizon: float) -> float:
+    """The first x at which the curve reaches the level; inf: never."""
+    assert measure.reaches is not None
+    upwards = "accuracy" in measure.metric
+    x = curve.x[curve.y >= measure.reaches if upwards else curve.y <= measure.reaches]
+    return float(x.iloc[0]) / (horizon if measure.of_horizon else 1) if len(x) else np.inf
+
+
+def trial_curve(trial: Trial, metric: str, x: str) -> pd.DataFrame:
+    """Columns x and y: a metric at the evaluations that have it, against a quantity. Raises ConfigError."""
+    if metric not in trial.evaluations:
+        raise ConfigError("page.measures", metric, f"one of {', '.join(map(str, trial.evaluations.columns))}")
+    table = trial.evaluations
+    xs = _bytes(trial) if x == "bytes" else table[x].to_numpy()
+    return pd.DataFrame({"x": xs, "y": table[metric].to_numpy()}).dropna()
+
+
+def _bytes(trial: Trial) -> np.ndarray:
+    """(evaluations,) bytes of the updates consumed before each evaluation, both ways."""
+    with open_run(trial.path) as run:
+        updates = run.updates
+    total = np.concatenate([[0], np.cumsum((updates.bytes + updates.bytes_down).to_numpy())])
+    return np.asarray(total[trial.evaluations.updates.to_numpy()])
+
+
+def mean_curve(group: Group, metric: str, x: str) -> pd.DataFrame:
+    """mean, min and max of a metric over the trials, by x; between its evaluations a trial keeps its value."""
+    if x == "time":
+        return group.curve(metric)
+    columns = [
+        trial_curve(trial, metric, x).drop_duplicates("x", keep="last").set_index("x").y for trial in group.trials
+    ]
+    table = pd.concat(columns, axis=1).sort_index().ffill().dropna()
+    table = table[table.index <= min((column.index[-1] for column in columns if len(column)), default=0)]
+    return pd.DataFrame({"mean": table.mean(axis=1), "min": table.min(axis=1), "max": table.max(axis=1)})
+
+
+def paired(measure: Measure, left: Group, right: Group) -> Difference:
+    """The differences of the trials with the same seed; those without a finite value are left out."""
+    rights = {trial.seed: trial_value(measure, trial) for trial in right.trials}
+    values = [trial_value(measure, t) - rights[t.seed] for t in left.trials if t.seed in rights]
+    return Difference(np.array([value for value in values if np.isfinite(value)]))
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+def matches(labels: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:
+    """Whether labels are those that are wanted; a wanted axis may be named by its last part."""
+    return all(_has(labels, str(axis), value) for axis, value in (wanted or {}).items())
+
+
+def axis_of(labels: Mapping[str, Any], name: str) -> str | None:
+    """The axis of this name, or the only one whose last parts are it; None: there is none."""
+    if name in labels:
+        return name
+    found = [axis for axis in labels if f".{axis}".endswith(f".{name}") or f".{name}".endswith(f".{axis}")]
+    return found[0] if len(found) == 1 else None
+
+
+def _has(labels: Mapping[str, Any], name: str, value: Any) -> bool:
+    axis = axis_of(labels, name)
+    return axis is not None and label_text(labels[axis]) == label_text(value)
+
+
+def label_text(value: Any) -> str:
+    """A label as text: 100 for 100.0."""
+    try:
+        return f"{float(value):g}" if not isinstance(value, bool) else str(value)
+    except (TypeError, ValueError):
+        return format_value(value)
+
+
+def find(groups: Sequence[Group], wanted: Mapping[str, Any] | None) -> list[Group]:
+    """The groups with these labels."""
+    return [group for group in groups if matches(group.labels, wanted)]
+
+
+def find_labels(labels: Sequence[dict[str, Any]], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Those of several labels that are wanted."""
+    return [each for each in labels if matches(each, wanted)]

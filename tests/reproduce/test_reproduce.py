@@ -1,0 +1,249 @@
+"""`mpifl reproduce` on a tiny paper: verdicts and sentences follow the published numbers and the runs."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import mpifl
+from mpifl.cli import main
+from mpifl.errors import ConfigError
+from mpifl.reproduce.items import JOBS, load_items, papers, study_labels
+from mpifl.reproduce.published import Value, z_score
+from mpifl.reproduce.spread import components
+from mpifl.reproduce.values import Summary
+
+BASE = """
+name: base
+seed: 0
+problem:   {data: digits, clients: 6, partition: {name: dirichlet, alpha: 0.5, min_samples: 2}, model: {name: logistic}}
+algorithm: {name: area, step_size: 10}
+clock:     {mode: virtual, delay: {name: exponential, rate: 10}}
+stop:      {time: 1}
+evaluate:  {every: 0.5}
+"""
+STUDY = """
+name: tiny
+job: base.yaml
+axes:
+  method:
+    AREA:   {algorithm: {name: area, step_size: 10, trigger: {every: 2}}}
+    FedAvg: {algorithm: {name: fedavg, step_size: 0.1, cohort: 3}}
+trials: 3
+page:
+  title: Table 1
+  published: Table 1
+  claims:
+    - {left: {method: AREA}, relation: above, right: {method: FedAvg}, measure: accuracy}
+    - {left: {method: AREA}, relation: below, right: {method: FedAvg}, measure: loss}
+"""
+PAPER = """
+title: A paper
+items: [table1]
+page:
+  measures:
+    accuracy: {metric: test_accuracy, scale: 100, within: range}
+    loss: {metric: train_loss, within: 0.05, digits: 4}
+  strict: [{cells: {method: FedAvg}, within: {accuracy: 0.5}}]
+"""
+HEAD = "paper,item,cell,measure,mean,min,max,trials,printed"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A paper's folder with the study's runs."""
+    folder = tmp_path_factory.mktemp("papers") / "tiny"
+    folder.mkdir()
+    for name, text in (("base", BASE), ("table1", STUDY + f"output: {folder}/runs\n"), ("paper", PAPER)):
+        (folder / f"{name}.yaml").write_text(text)
+    publish(folder, {})
+    assert main(["reproduce", str(folder / "table1.yaml"), "--processes", "1", "--out", str(folder / "page")]) == 0
+    return folder
+
+
+def ours(folder: Path) -> dict[str, dict[str, np.ndarray]]:
+    """(trials,) last accuracy, in per cent, and loss by method, read from the run files."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for path in sorted((folder / "runs").glob("*.h5")):
+        with mpifl.open_run(path) as run:
+            method = "AREA" if run.config["algorithm"]["name"] == "area" else "FedAvg"
+            last = run.evaluations.iloc[-1]
+            for key, value in (("accuracy", 100 * last.test_accuracy), ("loss", last.train_loss)):
+                found.setdefault(method, {}).setdefault(key, []).append(float(value))
+    return {m: {key: np.array(values) for key, values in each.items()} for m, each in found.items()}
+
+
+def publish(folder: Path, numbers: dict[tuple[str, str], tuple[float, float, float]]) -> None:
+    """Writes published.csv: mean, min and max by method and measure."""
+    rows = numbers or {("AREA", "accuracy"): (90.0, 80.0, 95.0)}
+    lines = [
+        f"tiny,Table 1,method={m},{k},{a:.4f},{b:.4f},{c:.4f},10,{a:.4f} ({b:.4f} - {c:.4f})"
+        for (m, k), (a, b, c) in rows.items()
+    ]
+    (folder.parent / "published.csv").write_text("\n".join([HEAD, *lines, ""]))
+
+
+def page(folder: Path, out: Path, *arguments: str) -> str:
+    assert main(["reproduce", str(folder / "table1.yaml"), "--out", str(out), "--no-runs", *arguments]) == 0
+    return (out / "tiny-table1.md").read_text()
+
+
+def row(text: str, *cells: str) -> list[str]:
+    """The cells of the first table row that has these ones."""
+    tables = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    return next(r for r in tables if all(c in r for c in cells))
+
+
+def test_verdicts_and_sentences_follow_the_published_numbers(runs: Path, tmp_path: Path) -> None:
+    here = ours(runs)
+    mean = {(m, k): float(values.mean()) for m, each in here.items() for k, values in each.items()}
+    publish(runs, {key: (value, value - 1, value + 1) for key, value in mean.items()})
+    text = page(runs, tmp_path)
+    assert row(text, "AREA")[-1] == row(text, "FedAvg")[-1] == "met"
+    assert "2 of 2 published cells are met." in text and "Not met" not in text
+    assert "6 of 6 runs, 3 trials in each row" in text
+    assert f"{mean['AREA', 'accuracy']:.2f} ({here['AREA']['accuracy'].min():.2f}-" in text
+    assert "accuracy: 2 of 2 means are in the published range, |z| is at most 2 in 2 of 2." in text
+
+    publish(runs, {
+        ("AREA", "accuracy"): (mean["AREA", "accuracy"] + 3, mean["AREA", "accuracy"] + 2, 100.0),
+        ("AREA", "loss"): (mean["AREA", "loss"], 0, 9),
+        ("FedAvg", "accuracy"): (mean["FedAvg", "accuracy"] - 0.7, 0, 100),
+        ("FedAvg", "loss"): (mean["FedAvg", "loss"] - 0.06, 0, 9),
+    })  # fmt: skip
+    text = page(runs, tmp_path)
+    assert row(text, "AREA")[-1] == "accuracy outside"
+    assert row(text, "FedAvg")[-1] == "accuracy +0.70, loss +0.0600"
+    assert "0 of 2 published cells are met." in text
+    assert "- method AREA: accuracy outside" in text
+    assert "accuracy: 1 of 2 means are in the published range" in text
+    assert "For method FedAvg, accuracy is within 0.5 of the published mean." in text
+
+
+def test_claims_follow_the_runs(runs: Path, tmp_path: Path) -> None:
+    """The paired difference of three seeds with its interval; with two methods' files exchanged it is the reverse."""
+    publish(runs, {("AREA", "accuracy"): (90, 80, 95), ("FedAvg", "accuracy"): (70, 60, 75)})
+    here = ours(runs)
+    d = here["AREA"]["accuracy"] - here["FedAvg"]["accuracy"]
+    half = 4.302653 * d.std(ddof=1) / np.sqrt(3)  # Student's t, two degrees of freedom
+    claim = row(page(runs, tmp_path), "accuracy of AREA above FedAvg")
+    assert claim[1] == "+20.00" and claim[3] == "3"
+    assert claim[2].endswith(f": {d.mean():+.2f} ({d.mean() - half:+.2f} to {d.mean() + half:+.2f})")
+    assert claim[4] == ("holds" if d.mean() - half > 0 else "not decided")
+    assert d.mean() - half > 0, "the test needs a claim that holds"
+
+    files = sorted((runs / "runs").glob("*.h5"))
+    before = [path.read_bytes() for path in files]
+    try:
+        for path in files:  # AREA's accuracies become low
+            with h5py.File(path, "r+", libver="latest") as file:
+                if "AREA" in path.name:
+                    file["evaluations/test_accuracy"][-1] = 0.05
+        text = page(runs, tmp_path)
+    finally:
+        for path, content in zip(files, before, strict=True):
+            path.write_bytes(content)
+    assert row(text, "accuracy of AREA above FedAvg")[4] == "does not hold"
+    assert "1 hold, 1 do not, 0 are not decided." in text or "0 hold, 1 do not" in text
+
+
+def test_one_seed_gives_no_interval_and_missing_runs_are_counted(runs: Path, tmp_path: Path) -> None:
+    publish(runs, {("AREA", "accuracy"): (90, 80, 95)})
+    text = page(runs, tmp_path, "--trials", "1")
+    assert "2 of 2 runs, 1 trial in each row" in text
+    assert (
+        row(text, "accuracy of AREA above FedAvg")[3] == "1"
+        and " to " not in row(text, "accuracy of AREA above FedAvg")[2]
+    )
+    text = page(runs, tmp_path, "trials=5")
+    assert (
+        "6 of 10 runs, 3 trials in each row" in text and "4 of the study's 10 runs are missing here: 4 waiting." in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "line"),
+    [
+        ("table1", "measure: loss", "measure: los", "page.claims[1].measure=los: one of the measures accuracy, loss"),
+        ("table1", "left: {method: AREA}", "left: {method: ARENA}", "page.claims[0]="),
+        ("table1", "published: Table 1", "published: Table 2", "page.published=Table 2: an item of tiny in"),
+        ("table1", "title: Table 1", "titel: Table 1", "page.titel=Table 1: no such key; the nearest is title"),
+        ("paper", "within: range", "within: rang", "page.measures.accuracy.within=rang"),
+        ("paper", "metric: train_loss", "metric: train_los", "page.measures=train_los: one of"),
+        ("paper", "items: [table1]", "item: [table1]", "item="),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str, line: str
+) -> None:
+    publish(runs, {("AREA", "accuracy"): (90, 80, 95)})
+    source = runs / f"{file}.yaml"
+    before = source.read_text()
+    assert old in before
+    source.write_text(before.replace(old, new, 1))
+    try:
+        assert main(["reproduce", str(runs / "table1.yaml"), "--no-runs", "--out", str(tmp_path)]) == 2
+    finally:
+        source.write_text(before)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and line in error, error
+
+
+def test_a_published_cell_without_runs_is_refused(runs: Path) -> None:
+    publish(runs, {("SCAFFOLD", "accuracy"): (90, 80, 95)})
+    with pytest.raises(ConfigError, match=r"page\.published=method=SCAFFOLD: labels of one combination"):
+        load_items(str(runs / "table1.yaml"))
+
+
+def test_missing_data_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPIFL_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "area/table3"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("mpifl: area/table3=data mnist: ") and "--download" in error and error.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+# -- the papers of the package -----------------------------------------------------------------------------------------
+def test_every_item_resolves(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each item has its jobs, page, published cells and claims; the overview has one row for each of them."""
+    names = []
+    for paper in papers():
+        for item in load_items(paper, ["trials=1"])[1]:
+            names.append(item.name)
+            assert item.study.runs and len(study_labels(item.study)) == len(item.study.runs), item.name
+            assert item.page.minutes, item.name
+    assert main(["reproduce"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert listed == names and len(names) == len(set(names))
+    assert main(["reproduce", names[0], "--dry-run", "--trials", "1"]) == 0
+    assert "runs to do on" in capsys.readouterr().out
+
+
+def test_every_published_number_is_shown_by_an_item() -> None:
+    with (JOBS / "published.csv").open(newline="") as file:
+        stored = {(row["paper"], row["item"]) for row in csv.DictReader(file)}
+    shown = {
+        (item.name.partition("/")[0], item.page.published)
+        for paper in papers()
+        for item in load_items(paper, ["trials=1"])[1]
+        if item.cells
+    }
+    assert stored == shown
+
+
+# -- formulas ----------------------------------------------------------------------------------------------------------
+def test_z_score_and_components() -> None:
+    """z: sd 1 over 10 trials and sd 2 over 4 give sqrt(1/10 + 4/4); components of variance of a one-way layout."""
+    value = Value(10.0, 8.46, 11.54, 10, "")
+    values = np.array([-1.0, 1.0, -1.0, 1.0]) * np.sqrt(3) + 12
+    assert z_score(value, Summary(values, 12.0)) == pytest.approx(2 / np.sqrt(0.1 + 4 / 4))
+    within, between = components([np.array([0.0, 2.0]), np.array([10.0, 12.0])])
+    assert within == pytest.approx(np.sqrt(2)) and between == pytest.approx(np.sqrt(50 - 2 / 2))
+    assert components([np.array([0.0, 2.0]), np.array([0.5, 2.5])])[1] == 0
