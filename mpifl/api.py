@@ -208,8 +208,12 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
     load_data: read the data as well, and add what it holds as a comment. Raises ConfigError where it cannot be read.
     """
     from mpifl.config.listing import annotated_yaml
+    from mpifl.server.metrics import check_evaluation
 
-    return annotated_yaml(job, _load_problem(job) if load_data else None)
+    problem = _load_problem(job) if load_data else None
+    if problem:
+        check_evaluation(job, problem)
+    return annotated_yaml(job, problem)
 
 
 class Task(NamedTuple):

@@ -20,8 +20,13 @@ from mpifl.untrusted import parse_json, printable
 MAX_EVALUATIONS = 12  # evaluations printed at most
 MAX_EVENTS = 8  # events printed at most, the last ones
 POLL_INTERVAL = 1.0  # s between two reads of a live run
-QUARTILES = ["personal_accuracy_q25", "personal_accuracy_median", "personal_accuracy_q75"]
-HIDDEN = [*QUARTILES, "age"]  # columns of the evaluations that are summarised instead
+QUARTILES = ["accuracy_q25", "accuracy_median", "accuracy_q75"]  # of the clients, and of their personal models
+# Columns of the evaluations that are summarised instead.
+HIDDEN = [
+    *(f"{kind}_{name}" for kind in ("personal", "client") for name in QUARTILES),
+    "client_accuracy_variance",
+    "age",
+]
 MAX_VALUE = 1000  # characters printed of one fact
 MAX_TITLE_WIDTH = 15  # letters of a column's title in one line
 
@@ -94,6 +99,8 @@ def format_summary(run: Run) -> str:
             facts["client states"] = ", ".join(f"{n} {state}" for state, n in clients.state.value_counts().items())
     if personal := format_personal_accuracy(run.evaluations):
         facts["personal accuracy"] = personal
+    if fairness := format_client_accuracy(run.evaluations):
+        facts["accuracy over clients"] = fairness
     every = (run.config.get("evaluate") or {}).get("every")
     if overload := describe_overload(run.evaluations.age.max(), every, attrs.get("ranks") == 1):
         facts["overload"] = overload
@@ -138,8 +145,19 @@ def format_personal_accuracy(frame: pd.DataFrame) -> str:
     if known.empty:
         return ""
     last = known.iloc[-1]
-    quartiles = ", ".join(f"{last[name]:.4f}" for name in QUARTILES)
+    quartiles = ", ".join(f"{last[f'personal_{name}']:.4f}" for name in QUARTILES)
     return f"mean {last.personal_accuracy_mean:.4f}, quartiles {quartiles}, best mean {last.personal_accuracy_best:.4f}"
+
+
+def format_client_accuracy(frame: pd.DataFrame) -> str:
+    """Formats how the last accuracies are spread over the clients; "" where they were not recorded."""
+    known = frame.dropna(subset="client_accuracy_worst")
+    if known.empty:
+        return ""
+    last = known.iloc[-1]
+    quartiles = ", ".join(f"{last[f'client_{name}']:.4f}" for name in QUARTILES)
+    worst = f"worst 10 % {last.client_accuracy_worst:.4f}, variance {last.client_accuracy_variance:.4g}"
+    return f"mean {last.client_accuracy_mean:.4f}, quartiles {quartiles}, {worst}"
 
 
 def format_events(frame: pd.DataFrame) -> str:

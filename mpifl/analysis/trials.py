@@ -16,7 +16,7 @@ from mpifl.storage import Run, open_run
 from mpifl.untrusted import printable
 
 # Keys that may differ between the trials of one group.
-NOT_COMPARED = ("seed", "name", "output", "overwrite", "evaluate.gradient")
+NOT_COMPARED = ("seed", "name", "output", "overwrite", "evaluate.gradient", "evaluate.clients")
 # Options that change what a step_size does, and whose defaults differ between methods.
 CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.reply")
 MAX_VALUE = 200  # characters of a value in tables and figures

@@ -52,7 +52,11 @@ def _check(run: Run) -> str:
     history, notes = read_history(run, checksums.blocks), []
     rules, why = read_rules(run.config, history)
     verify(history, rules)
-    counts = [f"{run.count(table):,} {table[: -1 if run.count(table) == 1 else None]}" for table in TABLES]
+    counts = [
+        f"{run.count(name):,} {name[: -1 if run.count(name) == 1 else None]}".replace("_", " ")
+        for name, table in TABLES.items()
+        if run.count(name) or not table.added
+    ]
     uncovered = sum(run.count(table) - min(run.count(table), rows) for table, rows in checksums.rows.items())
     if not history.closed:
         notes.append("the run was not closed: what is there was checked")
@@ -75,8 +79,9 @@ def read_history(run: Run, blocks: Mapping[str, Any]) -> History:
     firm = blocks["updates"][-1].first if blocks["updates"] else 0
     x = run.rows("model", "x", 0, None)
     return History(
-        tables["updates"], tables["aggregations"], tables["evaluations"], tables["events"], clients, run.attrs,
-        run.config, x.size, x.itemsize, run.model_version, run.layout, closed, run.count("updates") if closed else firm,
+        tables["updates"], tables["aggregations"], tables["evaluations"], tables["client_evaluations"],
+        tables["events"], clients, run.attrs, run.config, x.size, x.itemsize, run.model_version, run.layout, closed,
+        run.count("updates") if closed else firm,
     )  # fmt: skip
 
 
@@ -111,6 +116,7 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
         "stop_updates": _number(config, "stop.updates", int), "stop_accuracy": _number(config, "stop.accuracy"),
         "evaluate_updates": _number(config, "evaluate.updates", int),
         "evaluate_every": _number(config, "evaluate.every"),
+        "evaluate_clients": _value(config, "evaluate.clients") is True,
     }  # fmt: skip
     algorithm, delay = config.get("algorithm"), _value(config, "clock.delay")
     if names := outside_code({"algorithm": algorithm, "clock": {"delay": delay}}):
@@ -155,7 +161,7 @@ def compare(path: Path, replay: Path) -> None:
 
 def _difference(one: Run, other: Run) -> str:
     """The first difference between a run file and its replay; "" if there is none."""
-    for table in ("updates", "aggregations", "evaluations"):
+    for table in (name for name in TABLES if name != "events"):
         if one.count(table) != other.count(table):
             return f"{table}: {one.count(table)} rows, the replay has {other.count(table)}"
         for name in TABLES[table].columns:

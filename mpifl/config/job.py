@@ -13,6 +13,8 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.config.types import INT64_MAX, Bounds, Config, PositiveFloat, PositiveFraction, PositiveInt
 from mpifl.errors import ConfigError, inside
 from mpifl.problems import ProblemConfig
+from mpifl.problems.data.no_data import NoData
+from mpifl.problems.partitions import Natural
 from mpifl.scheduling.delays import Delay, NoDelay
 
 MAX_EVALUATIONS = 1_000_000  # of a run in virtual time, which merges none
@@ -56,6 +58,9 @@ class Evaluate(Config):
     """updates that the server has consumed"""
     gradient: bool = False
     """measure the norm of the training loss's gradient as well, without a method's own penalty"""
+    clients: bool = False
+    """measure the model on each client's own test rows as well: accuracies by client, their quartiles, worst tenth,
+    variance"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,12 +144,27 @@ class Job(Config):
             raise ConfigError("clock.delay", type_name(self.clock.delay), text)
         if self.stop.time and self.stop.updates is None:
             self.check_duration(self.stop.time)
+        if self.evaluate.clients:
+            self._check_client_rows()
         if self.problem.torch is not None:
             torch = self.problem.torch.with_defaults(repeatable=self.clock.mode == "virtual")
             object.__setattr__(self, "problem", replace(self.problem, torch=torch))
         if self.problem.clients is not None:  # else the number of clients is known only when the data are read
             with inside("algorithm"):
                 self.algorithm.validate(self.problem.clients)
+
+    def _check_client_rows(self) -> None:
+        """Raises ConfigError where it is clear that no client has test rows of its own, before the data are read."""
+        problem = self.problem
+        if problem.entry is not None:
+            text = "false: with problem.entry the clients have no test rows of their own"
+        elif isinstance(problem.data, NoData):
+            text = f"false: the model {type_name(problem.model)} has no data"
+        elif problem.test_split is None and not isinstance(problem.partition, Natural):
+            text = "false, or problem.test_split such as 0.2: these clients have no test rows of their own"
+        else:
+            return
+        raise ConfigError("evaluate.clients", True, text)
 
     def check_duration(self, seconds: float) -> None:
         """Raises ConfigError where a run of so much virtual time has more evaluations or aggregations than can be made.

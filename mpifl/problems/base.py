@@ -129,6 +129,10 @@ class Problem:
         """
         raise NotImplementedError
 
+    def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
+        """What `evaluate` and `client_accuracies` return."""
+        return self.evaluate(x), self.client_accuracies(x)
+
     def client_accuracies(self, x: np.ndarray) -> np.ndarray:
         """(n,) accuracy of the model x (d,) on each client's own test rows; nan where a client has none."""
         return np.full(self.clients, np.nan)

@@ -153,19 +153,23 @@ class RowProblem(Problem):
             return float(np.linalg.norm(self._whole.gradient(x)))
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
+        return self.evaluate_with_clients(x)[0]
+
+    def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
         with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged; the setting belongs to a thread
             train, _ = self._mean(x, *self._evaluated[0])
             test, accuracy = self._mean(x, *self._evaluated[1])
             validation = [self._mean(x, *part) for part in self._evaluated[2:]]
             train += self.model.regulariser(x, self.l2, self.layout)
-        own = self.client_accuracies(x) if self._own.any() else np.full(1, np.nan)
-        return {
+        own = self.client_accuracies(x)
+        metrics = {
             "train_loss": train,
             "test_loss": test,
             "test_accuracy": accuracy,
             "client_accuracy_mean": float(np.mean(own[~np.isnan(own)])) if self._own.any() else nan,
             **{key: value for part in validation for key, value in zip(VALIDATION, part)},
         }
+        return metrics, own
 
     def _mean(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, float]:
         if not len(rows):

@@ -91,7 +91,9 @@ class Checkpointer:
         """The server's present state, except the algorithm's."""
         measured, best, pending = self._evaluator.pending()
         evaluator = EvaluatorState(best, self._evaluator.reached, [PendingEvaluation(*each) for each in pending])
-        rows = {**self._writer.counts(), "evaluations": self._evaluations + measured}
+        per_evaluation = self._evaluator.rows_per_evaluation()
+        recorded = {table: count * (self._evaluations + measured) for table, count in per_evaluation.items()}
+        rows = {**self._writer.counts(), **recorded}
         return ServerSnapshot(
             self._number, self._writer.id, self._writer.session, self._writer.resumed_from, self._resumes,
             self._writer.started, self._writer.began, self._writer.config, time_, self._wall_seconds(), rows,

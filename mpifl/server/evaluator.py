@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from mpifl.objective import Vector
-from mpifl.storage.tables import EvaluationRow, EventRow
+from mpifl.storage.fairness import summarise
+from mpifl.storage.tables import ClientEvaluationRow, EvaluationRow, EventRow
 
 if TYPE_CHECKING:
     from mpifl.storage import RunWriter
@@ -48,20 +49,25 @@ class Evaluator:
         deterministic: bool,
         accuracy: float | None,
         gradient: bool = False,
+        clients: bool = False,
         penalty: Callable[[Vector], float] = lambda x: 0.0,
         first: np.ndarray | float = nan,
         best: float = nan,
+        rows: int = 0,
     ) -> None:
         """
         accuracy  the target, if any
         gradient  whether to evaluate its norm as well
+        clients   whether to record the accuracy on each client's own test rows
         penalty   penalty(x) is added to the training loss
         first     (n,) accuracies of the clients before they report one
         best      the highest mean personal accuracy so far (BMTA)
+        rows      evaluations of earlier sessions that are in the run file
         """
         self._problem, self._writer = problem, writer
         self._gradient, self._penalty, self._first, self.best = gradient, penalty, first, best
         self._deterministic, self._accuracy = deterministic, accuracy
+        self._clients, self._rows = clients, rows
         self._pool = ThreadPoolExecutor(1, "evaluate")
         self._pending: deque[tuple[Future[float], EvaluationRequest]] = deque()
         self._best = best  # BMTA of the models that are no longer pending
@@ -102,22 +108,36 @@ class Evaluator:
         self._collect()
         return self._submitted - len(self._pending), self._best, [request for _, request in self._pending]
 
+    def rows_per_evaluation(self) -> dict[str, int]:
+        """The rows of the run file's tables that belong to each evaluation."""
+        tested = int((~np.isnan(self._first)).sum()) if self._clients else 0
+        return {"evaluations": 1, "client_evaluations": tested}
+
     def _collect(self) -> None:
         while self._pending and self._pending[0][0].done():
             self._best = self._pending.popleft()[0].result()
 
     def _evaluate(self, request: EvaluationRequest) -> float:
         time, updates, version, x, accuracies, age = request
-        metrics = self._problem.evaluate(x)
+        own: np.ndarray | None = None  # (n,) accuracies on the clients' own test rows
+        if self._clients:
+            metrics, own = self._problem.evaluate_with_clients(x)
+            metrics |= {f"client_accuracy_{name}": value for name, value in summarise(own).items()}
+        else:
+            metrics = self._problem.evaluate(x)
         metrics["train_loss"] += self._penalty(x)
         if self._gradient:
             metrics["gradient_norm"] = self._problem.gradient_norm(x)
         if accuracies is not None:
-            metrics |= self._personal_accuracies(np.where(np.isnan(accuracies), self._first, accuracies))
+            accuracies = np.where(np.isnan(accuracies), self._first, accuracies)
+            metrics |= self._personal_accuracies(accuracies)
         self.latest = metrics
         known = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items() if not isnan(value))
         log.debug("evaluation at %.4g s, %s updates: %s", time, f"{updates:,}", known)
         self._writer.append(EvaluationRow(time, updates, version, age=age, **metrics))
+        if own is not None:
+            self._writer.extend(self._client_rows(own, accuracies))
+        self._rows += 1
         if self._accuracy is not None and metrics.get("test_accuracy", 0.0) >= self._accuracy:
             self.reached = True
         return self.best
@@ -131,6 +151,13 @@ class Evaluator:
         self.best = max(mean, mean if isnan(self.best) else self.best)
         names = ("mean", "q25", "median", "q75", "best")
         return {f"personal_accuracy_{k}": v for k, v in zip(names, [mean, *quartiles, self.best], strict=True)}
+
+    def _client_rows(self, own: np.ndarray, personal: np.ndarray | None) -> list[ClientEvaluationRow]:
+        """The rows of an evaluation's clients, from their accuracies (n,) under the global model and their own."""
+        tested = np.flatnonzero(~np.isnan(own))
+        columns = [tested, own[tested], np.full(len(tested), nan) if personal is None else personal[tested]]
+        row = self._rows
+        return [ClientEvaluationRow(row, *each) for each in zip(*(c.tolist() for c in columns), strict=True)]
 
     def close(self) -> None:
         """Finishes what is queued; the run's last model is always evaluated."""
@@ -147,5 +174,7 @@ class EvaluatedProblem(Protocol):
     """The problem that a model is evaluated on (`mpifl.problems`)."""
 
     def evaluate(self, x: Vector) -> dict[str, float]: ...
+
+    def evaluate_with_clients(self, x: Vector) -> tuple[dict[str, float], np.ndarray]: ...
 
     def gradient_norm(self, x: Vector) -> float: ...

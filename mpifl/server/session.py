@@ -73,9 +73,9 @@ class Session:
         self.evaluator = Evaluator(
             self.problem, self.writer, deterministic=self.schedule.deterministic,
             accuracy=job.stop.accuracy if live else None,  # a replay ends with its record
-            gradient=job.evaluate.gradient, penalty=job.algorithm.penalty,
+            gradient=job.evaluate.gradient, clients=job.evaluate.clients, penalty=job.algorithm.penalty,
             first=self.problem.client_accuracies(self.problem.initial(job.seed)),
-            best=snapshot.evaluator.best if snapshot else np.nan,
+            best=snapshot.evaluator.best if snapshot else np.nan, rows=self.writer.counts()["evaluations"],
         )  # fmt: skip
         updates = snapshot.loop.updates if snapshot else 0
         self._progress: list[ProgressBar | RunLog] = []

@@ -41,6 +41,7 @@ def run_server(
     from mpifl.config.own_classes import check_class
     from mpifl.config.read import job_to_dict
     from mpifl.problems import ComputeResources, load
+    from mpifl.server.metrics import check_evaluation
     from mpifl.server.provenance import attributes
     from mpifl.server.run_log import log_start
     from mpifl.server.session import Session
@@ -85,6 +86,7 @@ def run_server(
     resources = ComputeResources(*rank_resources(hellos)[0])
     payload = resumed.payload() if resumed else None
     facts: list[Any] = [dict(problem.prepare(resources))]
+    check_evaluation(job, problem)
     if comm is None:
         in_process, compute = _host_in_process(job, problem, x0, resources, payload)
         facts = [compute]

@@ -83,6 +83,12 @@ class RunTables:
         return self._table("evaluations")
 
     @property
+    def client_evaluations(self) -> DataFrame:
+        """One row for each evaluation and client, if the job has `evaluate.clients`; columns as in
+        `mpifl.storage.tables.ClientEvaluationRow`."""
+        return self._table("client_evaluations")
+
+    @property
     def events(self) -> DataFrame:
         """One row for each event; columns as in `mpifl.storage.tables.EventRow`."""
         return self._table("events")
@@ -271,6 +277,8 @@ class Run(RunTables):
         """Rows `start` to `stop` of a column, text as bytes; `Column.missing` if an older version had none."""
         file = self._open_file
         with _readable(self.path):
+            if table in TABLES and TABLES[table].added and table not in file:
+                return np.empty(0, TABLES[table].columns[column].dtype)
             group = file[table]
             if column not in group:
                 return np.full((stop or 0) - start, TABLES[table].columns[column].missing)

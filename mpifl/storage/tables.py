@@ -114,6 +114,26 @@ class EvaluationRow(NamedTuple):
             missing=nan,
         ),
     ] = nan
+    client_accuracy_q25: Annotated[
+        float,
+        Column(
+            "f8", "lower quartile over the clients of the same; NaN unless `evaluate.clients`", "fraction", missing=nan
+        ),
+    ] = nan
+    client_accuracy_median: Annotated[float, Column("f8", "median; likewise", "fraction", missing=nan)] = nan
+    client_accuracy_q75: Annotated[float, Column("f8", "upper quartile; likewise", "fraction", missing=nan)] = nan
+    client_accuracy_worst: Annotated[
+        float,
+        Column(
+            "f8",
+            "worst 10 %: mean of the ceil(m/10) lowest accuracies, m being the clients with test rows; likewise",
+            "fraction",
+            missing=nan,
+        ),
+    ] = nan
+    client_accuracy_variance: Annotated[
+        float, Column("f8", "variance over the clients (the sum of squares is divided by m); likewise", missing=nan)
+    ] = nan
     gradient_norm: Annotated[
         float,
         Column(
@@ -127,6 +147,24 @@ class EvaluationRow(NamedTuple):
         float,
         Column("f8", "from when the evaluation was due to `time`; 0 under the virtual clock", "s", missing=nan),
     ] = 0.0
+
+
+class ClientEvaluationRow(NamedTuple):
+    """One row for each evaluation and client with test rows, if the job has `evaluate.clients`; not in files of older
+    versions."""
+
+    evaluation: Annotated[int, Column("i8", "row of /evaluations, from 0")]
+    client: Annotated[int, Column("i4", "ascending within an evaluation")]
+    accuracy: Annotated[float, Column("f8", "of the global model on the client's own test rows", "fraction")]
+    personal_accuracy: Annotated[
+        float,
+        Column(
+            "f8",
+            "of the client's own model, as reported at its last contact (before the first: of x_0); NaN where the "
+            "method has no personal models",
+            "fraction",
+        ),
+    ] = nan
 
 
 class EventRow(NamedTuple):
@@ -181,21 +219,22 @@ class ChecksumRow(NamedTuple):
     ]
 
 
-Row = UpdateRow | AggregationRow | EvaluationRow | EventRow
+Row = UpdateRow | AggregationRow | EvaluationRow | ClientEvaluationRow | EventRow
 
 
 @dataclass(frozen=True)
 class Table:
-    """A group of the run file, derived from its typed record; chunk: rows a chunk, 0 for a table of fixed length."""
+    """A group of the run file, derived from its typed record."""
 
     row: type
-    chunk: int
+    chunk: int  # rows a chunk; 0 for a table of fixed length
     columns: dict[str, Column]
+    added: bool = False  # files of older versions do not have it
 
 
-def _table(row: type, chunk: int = 0) -> Table:
+def _table(row: type, chunk: int = 0, added: bool = False) -> Table:
     hints = get_type_hints(row, include_extras=True)
-    return Table(row, chunk, {name: hint.__metadata__[0] for name, hint in hints.items()})
+    return Table(row, chunk, {name: hint.__metadata__[0] for name, hint in hints.items()}, added)
 
 
 # Tables that grow. A row refers only to tables listed before its own.
@@ -203,11 +242,12 @@ TABLES: dict[str, Table] = {
     "updates": _table(UpdateRow, 4096),
     "aggregations": _table(AggregationRow, 4096),
     "evaluations": _table(EvaluationRow, 256),
+    "client_evaluations": _table(ClientEvaluationRow, 4096, added=True),
     "events": _table(EventRow, 16),
 }
 CLIENTS = _table(ClientRow)
 CLIENTS_CHANGING = ("updates", "state")  # columns that change until the run is over
-CHECKSUMS = _table(ChecksumRow, 256)
+CHECKSUMS = _table(ChecksumRow, 256, added=True)
 
 
 class Attribute(NamedTuple):

@@ -22,9 +22,9 @@ PLURALS = {int: "integers", float: "numbers", str: "texts"}
 
 
 def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, int]:
-    """Checks the attributes, tables and model; the number of rows of each table (of /checksums 0 where there are none).
+    """Checks the attributes, tables and model; the number of rows of each table.
 
-    Raises ValueError with the reason.
+    That is 0 where a file of an older version has no such table. Raises ValueError with the reason.
 
     attrs   root attributes as plain values
     closed  whether the file was closed, so that every row must be stored
@@ -33,7 +33,7 @@ def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, 
     rows = {}
     # Tables that refer to others are counted first, so what they refer to is there.
     for name, table in (("checksums", CHECKSUMS), *reversed(TABLES.items()), ("clients", CLIENTS)):
-        if name == "checksums" and name not in file:  # of an older version
+        if table.added and name not in file:
             rows[name] = 0
             continue
         group = _member(file, name, h5py.Group)

@@ -10,12 +10,14 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import product
 from math import inf, isnan, nan, nextafter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from mpifl.errors import Contradiction
+from mpifl.storage.fairness import summarise
 
 Columns = Mapping[str, np.ndarray]
 RUN_EVENTS = (  # of no client
@@ -63,6 +65,7 @@ class Rules:
     stop_accuracy: float | None = None
     evaluate_every: float | None = None
     evaluate_updates: int | None = None
+    evaluate_clients: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class History:
     updates: Columns
     aggregations: Columns
     evaluations: Columns
+    client_evaluations: Columns
     events: Columns  # `kind` as str
     clients: Columns  # `state` as str
     attrs: Mapping[str, Any]
@@ -95,7 +99,7 @@ class History:
 
 def verify(history: History, rules: Rules) -> None:
     """Raises Contradiction at the first row that contradicts another one, or the job."""
-    for check in (_attributes, _values, _versions, _order, _evaluations, _clients, _end):
+    for check in (_attributes, _values, _versions, _order, _evaluations, _client_evaluations, _clients, _end):
         check(history, rules)
 
 
@@ -148,11 +152,9 @@ def _attributes(h: History, rules: Rules) -> None:
 def _values(h: History, rules: Rules) -> None:
     """Bounds of single values, and orders within a column."""
     u, e, n = h.updates, h.evaluations, len(h.clients["samples"])
-    for table, columns in (("updates", u), ("evaluations", e), ("events", h.events)):
-        clients = columns.get("client")
-        if clients is not None:
-            low = -1 if table == "events" else 0
-            expect((clients >= low) & (clients < n), table, "client", clients, lambda k: f"one of {n} clients")
+    for table, columns in (("updates", u), ("client_evaluations", h.client_evaluations), ("events", h.events)):
+        clients, low = columns["client"], -1 if table == "events" else 0
+        expect((clients >= low) & (clients < n), table, "client", clients, lambda k: f"one of {n} clients")
     for table, columns in (("updates", u), ("aggregations", h.aggregations), ("events", h.events), ("evaluations", e)):
         time = columns["time"]
         expect(np.isfinite(time) & (time >= 0), table, "time", time, lambda k: "a time of 0 s or more")
@@ -197,16 +199,18 @@ def _values(h: History, rules: Rules) -> None:
         lambda k: f"-1, since kind is {kind[k]!r}",
     )
     _bytes(h, rules)
-    personal = [f"personal_accuracy_{k}" for k in PERSONAL]
-    for name in ("test_accuracy", "validation_accuracy", "client_accuracy_mean", *personal):
-        values = e[name]
-        expect(is_missing(values) | ((values >= 0) & (values <= 1)), "evaluations", name, values, lambda k: "0 to 1")
-    for lower, upper in (("q25", "median"), ("median", "q75")):
-        values, least = e[f"personal_accuracy_{upper}"], e[f"personal_accuracy_{lower}"]
+    fractions = [("evaluations", name, values) for name, values in e.items() if "accuracy" in name]
+    by_client = h.client_evaluations
+    fractions += [("client_evaluations", name, by_client[name]) for name in ("accuracy", "personal_accuracy")]
+    for table, name, values in fractions:
+        good = is_missing(values) & (name != "accuracy") | ((values >= 0) & (values <= 1))
+        expect(good, table, name, values, lambda k: "0 to 1")
+    for whose, (lower, upper) in product(("personal", "client"), (("q25", "median"), ("median", "q75"))):
+        values, least = e[f"{whose}_accuracy_{upper}"], e[f"{whose}_accuracy_{lower}"]
         expect(
             ~(values < least),
             "evaluations",
-            f"personal_accuracy_{upper}",
+            f"{whose}_accuracy_{upper}",
             values,
             lambda k: f"at least {least[k]}",  # noqa: B023
         )
@@ -223,9 +227,6 @@ def _values(h: History, rules: Rules) -> None:
         rate = h.clients["rate"]
         expect(rate == rates, "clients", "rate", rate, lambda k: f"{rates[k]}, by the delay model")
     expect(h.clients["samples"] >= 0, "clients", "samples", h.clients["samples"], lambda k: "0 or more")
-
-
-PERSONAL = ("mean", "q25", "median", "q75", "best")
 
 
 def _increasing(table: str, column: str, values: np.ndarray) -> None:
@@ -553,6 +554,29 @@ def _beside(table: str, rows: Columns, h: History, which: np.ndarray) -> None:
             time,
             lambda k: f"at most {before[k]}, the time of the next {what}",  # noqa: B023
         )
+
+
+def _client_evaluations(h: History, rules: Rules) -> None:
+    """Each evaluation has its clients once, in ascending order, and their summary is that of its row."""
+    table, c, e = "client_evaluations", h.client_evaluations, h.evaluations
+    row, client, total = c["evaluation"], c["client"], len(e["time"])
+    expect((row >= 0) & (row < total), table, "evaluation", row, lambda k: f"0 to {total - 1}, a row of evaluations")
+    _increasing(table, "evaluation", row)
+    good = np.ones(len(row), bool)
+    good[1:] = (row[1:] > row[:-1]) | (client[1:] > client[:-1])
+    expect(good, table, "client", client, lambda k: f"more than {client[k - 1]}, as clients ascend in an evaluation")
+    rows, first, counts = np.unique(row, return_index=True, return_counts=True)
+    for k, start, count in zip(rows.tolist(), first.tolist(), counts.tolist(), strict=True):
+        if not h.closed and k == rows[-1]:  # its rows may have been written in part
+            break
+        if count != counts[0]:
+            raise Contradiction(f"{table}: {count} rows of evaluation {k}, expected {counts[0]}")
+        for name, expected in summarise(c["accuracy"][start : start + count]).items():
+            value = e[f"client_accuracy_{name}"][k]
+            if not np.isclose(value, expected, rtol=1e-9, atol=1e-12):
+                raise wrong("evaluations", k, f"client_accuracy_{name}", value, f"{expected}, by the table {table}")
+    if rules.evaluate_clients and h.attrs.get("status") == "completed" and h.closed and len(rows) != total:
+        raise Contradiction(f"{table}: rows of {len(rows)} evaluations, expected {total}")
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

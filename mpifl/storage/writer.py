@@ -144,6 +144,11 @@ class RunWriter:
         """Adds a row to its table. Called tens of thousands of times a second."""
         self._rows_of[type(row)].append(row)
 
+    def extend(self, rows: Sequence[Row]) -> None:
+        """Adds rows to the table of the first one, in one step: readers of a live file see all or none of them."""
+        if rows:
+            self._rows_of[type(rows[0])].extend(rows)
+
     def set_client_state(self, client: int, state: str) -> None:
         """Client `client` is now "live", "lost", ... (16 bytes)."""
         self._states.append((client, state))
@@ -232,9 +237,9 @@ class RunWriter:
     def _write(self) -> None:
         """Writes all rows, client states and attributes; what a row refers to is in the file before the row."""
         # Counted in this order and written in reverse, because the loop appends meanwhile.
-        ready = {table: len(self._rows[table]) for table in ("events", "evaluations", "aggregations", "updates")}
+        ready = {table: len(self._rows[table]) for table in reversed(TABLES)}
         blocks = []
-        for table in reversed(ready):
+        for table in TABLES:
             if ready[table]:
                 blocks.append(self._write_rows(table, ready[table]))
                 self._file.flush()

@@ -208,6 +208,18 @@ WRONG: dict[str, tuple[str, Change, str]] = {
     "updates of an evaluation": ("rounds", put("evaluations/updates", 2, lambda v: v + 1), "evaluations"),
     "an early evaluation": ("real", put("evaluations/time", -1, lambda v: v / 2), "evaluations row .*: time is"),
     "accuracy": ("hurt", put("evaluations/test_accuracy", 1, lambda v: 1.5), "evaluations row 1: test_accuracy is 1.5"),
+    "a client's accuracy": (
+        "hurt", put("client_evaluations/accuracy", 4, lambda v: (v + 0.5) % 1), "evaluations row 0: client_accuracy_",
+    ),
+    "a client twice": (
+        "hurt", put("client_evaluations/client", 4, lambda v: v - 1), "client_evaluations row 4: client is 3, expected",
+    ),
+    "an evaluation of clients": (
+        "hurt", put("client_evaluations/evaluation", -1, lambda v: v + 1), r"client_evaluations row \d+: evaluation is",
+    ),
+    "the worst tenth": (
+        "hurt", put("evaluations/client_accuracy_worst", 1, lambda v: v / 2 + 0.3), "evaluations row 1: client_accur",
+    ),
     "who was lost": ("hurt", event("client", b"lost", lambda v: (v + 1) % 9), r"(updates|events|clients) row \d+: "),
     "who was refused": ("hurt", event("client", b"refused", lambda v: (v + 1) % 9), r"(updates|events) row \d+: "),
     "what an event was": ("hurt", event("kind", b"lost", lambda v: b"aside"), r"events row \d+: client is"),

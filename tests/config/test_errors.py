@@ -170,6 +170,12 @@ WRONG = [
     ("problem.validation_split=0", "problem.validation_split=0", "above 0 and below 1, or null"),
     ("problem.validation_split=1", "problem.validation_split=1", "above 0 and below 1, or null"),
     ("problem={model: quadratic, validation_split: 0.2}", "problem.validation_split=0.2", "quadratic has no data"),
+    (
+        "evaluate={updates: 9, clients: true}",
+        "evaluate.clients=True",
+        "or problem.test_split such as 0.2: these",
+    ),
+    ("evaluate={updates: 9, clients: 3}", "evaluate.clients=3", "true or false"),
     ("problem={model: quadratic, test_split: 0.2}", "problem.test_split=0.2", "quadratic has no data"),
     ("problem.model.init={name: constant, value: one}", "problem.model.init.value=one", "a number"),
     ("problem.model.init={name: constant, val: 1}", "problem.model.init.val=1", "nearest is problem.model.init.value"),

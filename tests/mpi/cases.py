@@ -11,7 +11,7 @@ DIGITS = {
     "data": "digits", "clients": 9, "partition": {"name": "dirichlet", "alpha": 0.5, "min_samples": 4},
     "model": {"name": "logistic", "init": {"name": "uniform", "half_width": 0.1}}, "l2": 1e-3, "batch_size": 8,
 }  # fmt: skip
-MEASURED = {**DIGITS, "validation_split": 0.2}
+MEASURED = {**DIGITS, "validation_split": 0.2, "test_split": 0.2}
 LARGE = {"clients": 40, "model": {"name": "quadratic", "dim": 20000}, "dtype": "float64"}  # not inline; pool too small
 LARGE32 = {"clients": 5, "model": {"name": "quadratic", "dim": 20000, "sigma": 0.1}, "dtype": "float32"}
 SPEED = {"mode": "virtual", "delay": {"name": "speed", "compute": 0.1, "exchange": 0.3, "spread": 3,
@@ -32,7 +32,9 @@ CASES = {
     "area-bernoulli": job({**AREA, "trigger": {"bernoulli": 0.3}, "reply": "after"}),
     "area-period": job({**AREA, "trigger": {"period": 0.05}}, evaluate={"every": 0.1}, stop={"time": 1.0}),
     "area-poisson": job({**AREA, "trigger": {"poisson": 20}, "reply": "deferred"}, stop={"time": 1.0}),
-    "area-digits": job({"name": "area", "step_size": 5, "trigger": {"every": 4}}, MEASURED, evaluate={"every": 0.25}),
+    "area-digits": job(
+        {"name": "area", "step_size": 5, "trigger": {"every": 4}}, MEASURED, evaluate={"every": 0.25, "clients": True}
+    ),
     "area-large": job({**AREA, "trigger": {"every": 4}}, LARGE),
     "area-large-deferred": job({**AREA, "trigger": {"every": 30}, "reply": "deferred"}, LARGE),
     "area-accuracy": job(
@@ -59,7 +61,7 @@ CASES = {
     "one-client": job(AREA, {"clients": 1, "model": {"name": "quadratic", "dim": 3}}),
     "one-update": job({"name": "fedasync"}, stop={"updates": 1}),
     "before-any-update": job({**AREA, "trigger": {"period": 1e-3}}, stop={"time": 2.5e-3}),
-    "apfl": job({"name": "apfl", "cohort": 4, "adapt": "round"}, {**MEASURED, "test_split": 0.2}),
+    "apfl": job({"name": "apfl", "cohort": 4, "adapt": "round"}, MEASURED, evaluate={"updates": 20, "clients": True}),
     "async-comm-sgd": job({"name": "async-comm-sgd", "gap": 4}, clock=SPEED),
     "async-feddr": job({"name": "async-feddr", "eta": 0.2, "regulariser": {"name": "l1", "tau": 0.01}}, LARGE32),
     "async-sgd": job({"name": "async-sgd", "step_rule": "adaptive"}),

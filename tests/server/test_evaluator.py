@@ -19,7 +19,8 @@ from mpifl.client.worker import Worker
 from mpifl.objective import Objective, Vector
 from mpifl.problems import Problem, load, objective
 from mpifl.server.evaluator import Evaluator
-from mpifl.storage.tables import EvaluationRow
+from mpifl.storage.fairness import summarise
+from mpifl.storage.tables import ClientEvaluationRow, EvaluationRow
 from tests.quadratic_runs import Quadratic, close
 
 FIRST = np.array([0.2, 0.4, 0.6, nan])  # the first model's accuracies; the last client has no test rows
@@ -32,6 +33,7 @@ class Fake:
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
         self.asked = 0
+        self.clients: list[ClientEvaluationRow] = []
 
     def evaluate(self, x: Vector) -> dict[str, float]:
         return {"train_loss": 2.0, "test_loss": 3.0, "test_accuracy": 0.5}
@@ -39,6 +41,12 @@ class Fake:
     def gradient_norm(self, x: Vector) -> float:
         self.asked += 1
         return float(np.abs(x).sum())
+
+    def evaluate_with_clients(self, x: Vector) -> tuple[dict[str, float], np.ndarray]:
+        return {**self.evaluate(x), "client_accuracy_mean": 0.4}, FIRST
+
+    def extend(self, rows: list[ClientEvaluationRow]) -> None:
+        self.clients += rows
 
     def append(self, row: EvaluationRow) -> None:
         assert row.age == 0
@@ -94,6 +102,19 @@ def test_a_client_without_test_rows_does_not_count() -> None:
     assert row["personal_accuracy_mean"] == row["personal_accuracy_q25"] == 1.0
     rows = Fake().look(NEW, np.array([0.5, nan, nan, nan]), first=np.full(4, nan))
     assert "personal_accuracy_mean" not in rows[0] and rows[1]["personal_accuracy_mean"] == 0.5
+
+
+def test_accuracies_by_client() -> None:
+    """0.2, 0.4, 0.6, and a client without test rows; the worst tenth of three clients is one of them."""
+    fake = Fake()
+    rows = fake.look(None, np.array([nan, 0.5, 0.5, nan]), clients=True, first=FIRST, rows=7)
+    summary = {"mean": 0.4, "q25": 0.3, "median": 0.4, "q75": 0.5, "worst": 0.2, "variance": 0.08 / 3}
+    for row in rows:
+        found = {name.removeprefix("client_accuracy_"): v for name, v in row.items() if name.startswith("client_")}
+        assert found == pytest.approx(summary)
+    assert [row[:3] for row in fake.clients] == [(k, i, FIRST[i]) for k in (7, 8) for i in range(3)]
+    personal = [row.personal_accuracy for row in fake.clients]
+    assert np.isnan(personal[:3]).all() and personal[3:] == [0.2, 0.5, 0.5]
 
 
 # -- from the clients to the run file ----------------------------------------------------------------------------------
@@ -185,6 +206,35 @@ def test_a_method_without_personal_models(tmp_path: Path) -> None:
     with open_run(path) as run:
         assert run.evaluations.filter(like="personal").isna().all(axis=None)
         assert run.evaluations.client_accuracy_mean.notna().all() and run.evaluations.gradient_norm.isna().all()
+
+
+def test_accuracies_by_client_in_the_run_file(tmp_path: Path) -> None:
+    """One row an evaluation and client; those of the last one are the final model's, and their summary is theirs."""
+    made = job(tmp_path / "run.h5", {"name": "area", "step_size": 0.3}, evaluate={"every": 1, "clients": True})
+    problem = load(made.problem)
+    with mpifl.run(made) as run:
+        table, rows = run.client_evaluations, run.evaluations
+        tested = np.flatnonzero([len(problem.shard(i)) > 2 for i in range(5)])
+        assert table.client.tolist() == tested.tolist() * len(rows)
+        assert table.evaluation.tolist() == np.repeat(np.arange(len(rows)), len(tested)).tolist()
+        mine = [problem.shard(i)[2:] for i in tested]
+        right = [float(((x @ run.model.reshape(64, 10)).argmax(1) == y).mean()) for x, y in mine]
+        assert table.accuracy[table.evaluation == len(rows) - 1].tolist() == right
+        assert table.personal_accuracy.isna().all()
+        last = rows.iloc[-1]
+        close(last.client_accuracy_mean, np.mean(right))
+        close(last.client_accuracy_worst, min(right))
+        close(last.client_accuracy_variance, np.mean((np.array(right) - np.mean(right)) ** 2))
+
+
+@pytest.mark.parametrize(("m", "worst"), [(1, 0), (10, 0), (11, 0.5), (20, 0.5), (21, 1), (100, 4.5)])
+def test_the_worst_tenth(m: int, worst: float) -> None:
+    """The ceil(m/10) lowest of 0, 1, ..., m - 1, in any order, divided by m."""
+    accuracies = np.random.default_rng(m).permutation(np.append(np.arange(m) / m, [nan, nan]))
+    found = summarise(accuracies)
+    assert found["worst"] == pytest.approx(worst / m) and found["mean"] == pytest.approx((m - 1) / (2 * m))
+    assert found["variance"] == pytest.approx((m**2 - 1) / (12 * m**2))
+    assert summarise(np.full(3, nan)) == {}
 
 
 def test_gradient_and_penalty_in_the_run_file(tmp_path: Path) -> None:

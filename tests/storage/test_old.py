@@ -22,6 +22,8 @@ NEW = {
     "updates": ["bytes_down", "compute", "exchange"],
     "events": ["updates", "version"],
     "evaluations": [
+        "client_accuracy_q25", "client_accuracy_median", "client_accuracy_q75", "client_accuracy_worst",
+        "client_accuracy_variance",
         "personal_accuracy_q25", "personal_accuracy_median", "personal_accuracy_q75", "personal_accuracy_best",
         "client_accuracy_mean", "gradient_norm", "age", "validation_loss", "validation_accuracy",
     ],
@@ -47,7 +49,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             for name in names:
                 del file[table][name]
         made = yaml.safe_load(file.attrs["config"])
-        del file["checksums"], file.attrs["id"], made["problem"]["test_split"], made["evaluate"]["gradient"]
+        del file["checksums"], file["client_evaluations"], file.attrs["id"]
+        del made["problem"]["test_split"], made["evaluate"]["gradient"], made["evaluate"]["clients"]
         file.attrs["config"] = yaml.safe_dump(made)
     return folder / "new.h5", old
 
@@ -60,6 +63,7 @@ def test_an_old_file_is_read(files: tuple[Path, Path]) -> None:
             assert list(one) == list(other) == list(TABLES[table].columns) and len(one) == len(other) > 0
             assert (other[names] == -1 if table == "events" else other[names].isna()).all(axis=None)
             assert one.drop(columns=names).equals(other.drop(columns=names))
+        assert list(old.client_evaluations) == list(new.client_evaluations) and len(old.client_evaluations) == 0
         assert (
             np.array_equal(old.model, new.model) and old.status == "completed" and (old.id, bool(new.id)) == ("", True)
         )

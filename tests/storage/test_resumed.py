@@ -17,11 +17,11 @@ from mpifl.storage import RunWriter, open_run
 from mpifl.storage import continuation as resume_module
 from mpifl.storage import writer as writer_module
 from mpifl.storage.checkpoint_rows import Rows
-from mpifl.storage.tables import TABLES, AggregationRow, EvaluationRow, EventRow, UpdateRow
+from mpifl.storage.tables import TABLES, AggregationRow, ClientEvaluationRow, EvaluationRow, EventRow, UpdateRow
 from tests.storage.sets import save
 from tests.storage.test_writer import ATTRS, writer
 
-COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "events": 3}
+COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "client_evaluations": 4, "events": 3}
 
 
 def fill(w: RunWriter, begin: int = 0, end: int = 50) -> None:
@@ -29,6 +29,7 @@ def fill(w: RunWriter, begin: int = 0, end: int = 50) -> None:
         w.append(UpdateRow(k / 10, k % 3, k, k % 2, 1, 16, k / 3, 24, k / 7, k / 9))
         w.append(AggregationRow(k / 10, k))
         w.append(EvaluationRow(k / 10, k, k // 2, train_loss=1 / (k + 1)))
+        w.extend([ClientEvaluationRow(k, k % 3, k / 50, k / 70)])
         w.append(EventRow(k / 10, f"kind {k}", k % 3, f"tëxt {k}", k, k // 2))
 
 
@@ -134,7 +135,7 @@ def test_resumed_again_and_from_the_beginning(tmp_path: Path) -> None:
     first.close("interrupted")
     again = resumed(tmp_path / "run.h5", counts=dict.fromkeys(TABLES, 4))
     again.close("interrupted")
-    assert [len(frame) for frame in tables(tmp_path / "run.h5").values()] == [4, 4, 4, 4]
+    assert [len(frame) for frame in tables(tmp_path / "run.h5").values()] == [4] * len(TABLES)
     none = resumed(tmp_path / "run.h5", counts=dict.fromkeys(TABLES, 0), states=["live"] * 3, version=0)
     assert none.id == first.id and not any(none.counts().values())
     fill(none)
