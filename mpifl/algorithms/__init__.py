@@ -56,6 +56,7 @@ class Alias(NamedTuple):
 
 
 ALIASES = {
+    "ca2fl": Alias("fedbuff", {"calibrate": True}, "FedBuff with a table of the clients' last updates"),
     "fadas": Alias("fedbuff", {"optimizer": {"name": "amsgrad"}}, "FedBuff with the server optimiser AMSGrad"),
     "fedadagrad": Alias("fedavg", {"optimizer": {"name": "adagrad"}}, "FedAvg with the server optimiser Adagrad"),
     "fedadmm-wang": Alias(
@@ -63,6 +64,7 @@ ALIASES = {
     ),
     "fedadam": Alias("fedavg", {"optimizer": {"name": "adam"}}, "FedAvg with the server optimiser Adam"),
     "fedavgm": Alias("fedavg", {"optimizer": {"name": "momentum"}}, "FedAvg with momentum on the server"),
+    "ia2sgd": Alias("ace", {}, "IA2SGD, the same rule as ACE"),
     "scaffnew": Alias("proxskip", {}, "Scaffnew, ProxSkip of federated learning"),
     "fedyogi": Alias("fedavg", {"optimizer": {"name": "yogi"}}, "FedAvg with the server optimiser Yogi"),
 }

@@ -240,7 +240,8 @@ class Algorithm(Config):
         return None
 
     def aggregation_trigger(self) -> Trigger | None:
-        """When the server aggregates: the field `trigger`. None: when all members of the round have answered."""
+        """When the server aggregates: the field `trigger`. None: when all members of the round have answered, or, of
+        an algorithm without rounds, as `ready` decides."""
         return getattr(self, "trigger", None)
 
     def reply_policy(self) -> Reply:
@@ -289,6 +290,15 @@ class Algorithm(Config):
         """
         raise NotImplementedError
 
+    def ready(self, server: State) -> bool | None:
+        """Whether the update just received triggers an aggregation; asked after `receive`. None: the trigger decides.
+
+        With False the version stays, also of an update that `receive` has discarded: a staleness counts only what was
+        applied. For algorithms without rounds; it changes nothing, and `aggregate` may be called after False if no
+        other update is to come.
+        """
+        return None
+
     @abstractmethod
     def aggregate(self, server: State) -> None:
         """One global step; the version of the server goes up by 1."""
@@ -316,7 +326,7 @@ class Algorithm(Config):
 
     # -- server side: client failures ----------------------------------------------------------------------------------
     def on_client_lost(self, server: State, i: int) -> None:
-        """Called when client i, a member of the current round, is lost before it has answered.
+        """Called when client i is lost: of an algorithm with rounds, a member of the current one that has not answered.
 
         The means of the round are then over the other members: those that have answered and those that will. If no
         other member is left, the server starts a new round instead; so every aggregated round has an update.

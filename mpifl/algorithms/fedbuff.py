@@ -5,6 +5,8 @@ The AREA paper (arXiv 2405.10123) uses one alpha for both steps: `server_step: n
 With a timed trigger the mean is over the updates in the buffer, whatever their number.
 With `optimizer: amsgrad` it is FADAS (arXiv 2407.18365), `delay_threshold` its delay-adaptive step: printed as
 min(eta, 1/tau_max), which changes nothing below eta = 1/tau_max; the released code has eta/tau_max (`delay_rule`).
+With `calibrate` it is CA2FL: Wang, Cao, Wu, Chen, Chen, "Tackling the Data Heterogeneity in Asynchronous Federated
+Learning with Cached Update Calibration", ICLR 2024; s(tau) then multiplies the change of h_i, as in one public code.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mpifl.algorithms.base import Clients, Message, State, Update
+from mpifl.algorithms.common import update_table
 from mpifl.algorithms.common.local_solver import LocalTraining
 from mpifl.algorithms.common.robust import Aggregation, Mean, aggregate_vectors
 from mpifl.algorithms.common.server_optimizers import Momentum, Optimizer, Plain
 from mpifl.algorithms.participation import Reply, Trigger
 from mpifl.config.types import NonNegativeInt, PositiveFloat
+from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
 
 
@@ -41,14 +45,22 @@ class FedBuff(LocalTraining):
     """the step is smaller if the largest staleness in the buffer, tau_max, exceeds this (tau_c); null: never"""
     delay_rule: Literal["cap", "scale"] = "cap"
     """the smaller step: cap min(eta_g, 1/tau_max), scale eta_g/tau_max"""
+    calibrate: bool = False
+    """CA2FL: the server keeps each client's last update h_i; the buffer has the changes of these, and x moves by their
+    mean h as of the last step as well"""
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
         self.aggregation.check_members(self.trigger.every)
+        if self.calibrate and self.aggregation.needs_all_vectors:
+            text = "mean with calibrate: a change that a robust rule leaves out would bias all later steps"
+            raise ConfigError("aggregation", self.aggregation.name, text)
 
     def update_weights(self, clients: Clients) -> float | None:
         if self.trigger.every is None or self.aggregation.needs_all_vectors:
             return None
+        if self.calibrate:
+            return None  # an update moves x until the client's next one
         plain = type(self.optimizer) in (type(None), Plain, Momentum)  # at the first step; momentum adds to later ones
         return self.eta_g(0) / self.trigger.every if plain else None
 
@@ -63,6 +75,9 @@ class FedBuff(LocalTraining):
         server = State(x=x0.copy(), buffer=0 * x0, count=0, received={}, tau_max=0)
         if self.optimizer:
             self.optimizer.init(server)
+        if self.calibrate:
+            server.h = 0 * x0
+            update_table.init(server, clients.n)
         return server
 
     def message(self, server: State, i: int) -> Message:
@@ -70,6 +85,8 @@ class FedBuff(LocalTraining):
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         (v,) = update.vectors
+        if self.calibrate:
+            v = update_table.replace(server, i, v)
         weighted = v if self.staleness == "none" else (1 + staleness) ** -0.5 * v
         if self.aggregation.needs_all_vectors:
             server.received[server.count] = weighted.copy()
@@ -80,15 +97,19 @@ class FedBuff(LocalTraining):
 
     def aggregate(self, server: State) -> None:
         eta_g = self.eta_g(server.tau_max)
-        if server.count and (self.optimizer or self.aggregation.needs_all_vectors):
+        if server.count and (self.optimizer or self.calibrate or self.aggregation.needs_all_vectors):
             server.x = (self.optimizer or Plain()).step(server, -self.mean(server), eta_g)
         elif server.count:
             server.x = server.x - (eta_g / server.count) * server.buffer
+        if self.calibrate:
+            server.h = server.total / server.n
         server.buffer[:] = 0
         server.count, server.received, server.tau_max = 0, {}, 0
 
     def mean(self, server: State) -> Vector:
-        """(d,) the buffered updates, reduced to one."""
+        """(d,) the buffered updates, reduced to one; calibrated, h and the mean of the changes."""
+        if self.calibrate:
+            return server.h + server.buffer / server.count
         if not self.aggregation.needs_all_vectors:
             return server.buffer / server.count
         equal = dict.fromkeys(server.received, 1 / server.count)

@@ -15,23 +15,15 @@ Departures from the printed text:
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
 from mpifl.algorithms.base import Clients, State
-from mpifl.algorithms.common.rounds import SampledRounds
+from mpifl.algorithms.common.rounds import AllClientsFirst, SampledRounds
 from mpifl.algorithms.common.splitting import DouglasRachford
 from mpifl.algorithms.participation import CohortSampler
 
 Init = Literal["x0", "mean"]
-
-
-class AllClientsFirst(CohortSampler):
-    """Draws all clients for the first round, cohorts for all others."""
-
-    def sample(self, round: int, lost: Collection[int] = frozenset()) -> list[int]:
-        return super().sample(round, lost) if round else [i for i in range(self.clients) if i not in lost]
 
 
 @dataclass(frozen=True)

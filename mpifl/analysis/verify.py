@@ -133,6 +133,7 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
             known |= {"split": job.delay.has_split_times, "rates": job.delay.rates(clients.n, known["seed"])}
         known |= {"vectors": (method.vectors_up, method.vectors_down), "contact_times": times}
         known |= {"trigger": method.aggregation_trigger(), "reply": method.reply_policy()}
+        known["decides"] = known["trigger"] is None and type(method).ready is not Algorithm.ready
         return Rules(**known, cohort=method.participation(clients, known["seed"])), ""
     except (ConfigError, ValueError, TypeError, ArithmeticError, LookupError) as error:
         return Rules(**known), f"its job cannot be read ({error})"

@@ -48,5 +48,8 @@ class Schedule(Protocol):
     def cancel(self, i: int) -> None:
         """Stops expecting an update of client i."""
 
+    def decide(self, ready: bool) -> bool:
+        """Whether the last update triggers an aggregation, where the algorithm decides: `ready`, or as recorded."""
+
     def events(self, source: UpdateSource) -> Iterator[Event]:
         """The run's events in order; ends when the run ends."""

@@ -214,6 +214,7 @@ class LiveSchedule:
         self.round_size = 0
         self.checkpoint_requested = False
         self._pending = self._updates = 0  # updates since the last aggregation, and all
+        self._due, self._taken = False, 0  # whether the last update triggered one, and how many it then takes
         self._timed_aggregations = self._aggregations = 0  # timed ones, and all
         self._evaluations = self._checkpoints = 0  # due times of evaluations and of checkpoints that have passed
         self._checkpoint_updates = 0  # updates at the last checkpoint
@@ -244,6 +245,11 @@ class LiveSchedule:
     def cancel(self, i: int) -> None:
         self.clock.cancel(i)
 
+    def decide(self, ready: bool) -> bool:
+        self._aggregations += ready - self._due
+        self._due, self._pending = ready, 0 if ready else self._taken
+        return ready
+
     def _checkpoint_due(self) -> bool:
         due = self.checkpoint_requested or self._updates - self._checkpoint_updates >= self._updates_per_checkpoint
         if self._checkpoint_every < inf and self.clock.now() >= (self._checkpoints + 1) * self._checkpoint_every:
@@ -270,7 +276,7 @@ class LiveSchedule:
             elif got:
                 self._updates, self._pending = self._updates + 1, self._pending + 1
                 due = trigger.due(self._pending, self._updates, seed) if trigger else self._pending >= self.round_size
-                self._pending = 0 if due else self._pending
+                self._due, self._taken, self._pending = due, self._pending, 0 if due else self._pending
                 self._aggregations += due
                 yield Event("update", clock.time, got[0], got[1], due)
                 if self._evaluate_updates and self._updates % self._evaluate_updates == 0:

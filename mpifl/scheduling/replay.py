@@ -41,6 +41,7 @@ class ReplaySchedule:
         self._aggregations, self._evaluations = aggregations, evaluations
         self.round_size = 0
         self.checkpoint_requested = False
+        self._due = False  # whether the last update triggered an aggregation
 
     @classmethod
     def from_run(cls, run: Run, timed: bool) -> ReplaySchedule:
@@ -59,6 +60,9 @@ class ReplaySchedule:
 
     def cancel(self, i: int) -> None:
         """Nothing to do: only consumed updates are recorded."""
+
+    def decide(self, ready: bool) -> bool:
+        return self._due
 
     def events(self, source: UpdateSource) -> Iterator[Event]:
         """The recorded events in order. Raises RunFailed where a client does not answer as it did."""
@@ -100,6 +104,7 @@ class ReplaySchedule:
             separate = self._timed or evaluation(count) or incident(count)  # an event precedes the aggregation
             due = after(aggregated) == count and not separate
             aggregated += due
+            self._due = due
             update = self._receive(source, client)._replace(compute=compute, exchange=exchange)
             yield Event("update", time, client, update, due)
             yield from between(count)

@@ -167,6 +167,8 @@ class ServerLoop:
         assert update
         staleness = self.version - update.version
         self.algorithm.receive(self.server, i, update, staleness)
+        ready = self.algorithm.ready(self.server)
+        aggregates = event.aggregates if ready is None else self.schedule.decide(ready)
         if self.checkpointer:
             self.checkpointer.consumed(i, update.vectors)
         self.transport.release_update(i)
@@ -188,7 +190,7 @@ class ServerLoop:
             self.send(reply_to)
         elif self._reply == "deferred" and not self.cohort:
             clients.waiting += reply_to
-        if event.aggregates:
+        if aggregates:
             self._aggregate(event.time)
         if self._reply == "after":
             self.send(reply_to)
@@ -262,7 +264,9 @@ class ServerLoop:
             raise RunFailed(f"all clients are lost; the last, client {i}: {reason}")
         self.schedule.cancel(i)
         self.transport.cancel(i)
-        if self.cohort and in_flight:
+        if not self.cohort:
+            self.algorithm.on_client_lost(self.server, i)
+        elif in_flight:
             self.schedule.round_size -= 1
             if self.schedule.round_size:
                 self.algorithm.on_client_lost(self.server, i)

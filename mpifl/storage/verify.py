@@ -51,6 +51,7 @@ class Rules:
     reply: str | None = None  # before, after or deferred; None: messages and triggers are not known
     trigger: Trigger | None = None  # None: an aggregation ends a round
     cohort: Sampler | None = None  # None: no rounds
+    decides: bool = False  # the method itself decides which updates trigger an aggregation
     seed: int = 0
     virtual: bool = False
     contact_times: Callable[[int, int], float] | None = None  # (client, contact) -> s, of a virtual clock
@@ -392,9 +393,12 @@ class ServerModel:
             self._send([i], time)
         elif rules.reply == "deferred" and not rules.cohort:
             self.waiting.append(i)
-        due_now = (
-            rules.trigger.due(self.pending, k + 1, rules.seed) if rules.trigger else self.pending >= self.round_size
-        )
+        if rules.decides:
+            due_now = self._next_made() == k + 1
+        elif rules.trigger:
+            due_now = rules.trigger.due(self.pending, k + 1, rules.seed)
+        else:
+            due_now = self.pending >= self.round_size
         if due_now:
             if self._next_made() == k + 1:
                 self._own_aggregation(k, time)

@@ -69,6 +69,18 @@ def alternating(step: float, rounds: int) -> list[float]:
     return [v]
 
 
+def table_steps(step: float, arrivals: int) -> list[float]:
+    """ACE on T2, clients 0 and 1 in turn, answered after their own step, both updates of x_0 = 1 in the table:
+    D_0 = 2 step b_0, D_1 = -2 step b_1; x falls by (D_0 + D_1)/2 at every arrival."""
+    base, D, x = [1.0, 1.0], [2 * step, -2 * step], 1.0
+    for k in range(arrivals):
+        i = k % 2
+        D[i] = (2 * step, -2 * step)[i] * base[i]
+        x -= sum(D) / 2
+        base[i] = x
+    return [x]
+
+
 @dataclass(frozen=True)
 class Row:
     """A job on a problem, and the server's model after so many updates, within the accuracy."""
@@ -288,6 +300,21 @@ on("T1", {**EQUALLY, "step_size": 0.005}, optimum, 2000, 0.01, note="asynchronou
 on("T5", {**EQUALLY, "step_size": 0.01}, optimum, 3000, 0.02, note="asynchronous")
 on("T6", {**EQUALLY, "step_size": 0.01, "local_steps": 8}, lambda p: drift(p, 0.01, 8), 1500, 0.05, note="asynchronous")
 
+# Asynchronous and unbiased, by a table of last updates; with several local steps FedAvg's drift point.
+for name, more in (("ace", {}), ("ca2fl", EVERY1)):
+    on("T3 T4", {"name": name, "step_size": 0.05, **more}, optimum, 1000, note="memory")
+    on("T5", {"name": name, "step_size": 0.05, **more}, optimum, 1500, note="memory")
+    on("T6", {"name": name, "step_size": 0.01, "local_steps": 8, **more}, lambda p: drift(p, 0.01, 8), 1500,
+       note="memory", clock={"name": "fixed", "seconds": [1.0, 2.5, 7.0]})  # fmt: skip
+    on("T1", {"name": name, "step_size": 0.005, "local_steps": 10, **more}, lambda p: drift(p, 0.005, 10), 1500,
+       note="memory")  # fmt: skip
+on("T2", {"name": "ace", "step_size": 0.1}, table_steps(0.1, 12), 14)
+on("T1", {"name": "mifa", "step_size": 0.02, "local_steps": 10}, lambda p: drift(p, 0.02, 10), 300)
+on("T2", {"name": "mifa", "step_size": 0.1, "local_steps": 3}, growth(0.1, 3, 4), 8)
+on("T3 T4", {"name": "mifa", "step_size": 0.2}, optimum, 300)
+on("T5", {"name": "mifa", "step_size": 0.05, "cohort": 2}, optimum, 1500)
+on("T6", {"name": "mifa", "step_size": 0.02, "local_steps": 8, "cohort": 2}, lambda p: drift(p, 0.02, 8), 1200)
+
 # Asynchronous and unbiased.
 AREA = {"name": "area", "step_weights": "one"}
 on("T1", {**AREA, "step_size": 0.05}, optimum, 600, note="one-step")
@@ -321,6 +348,7 @@ EXCUSED = {  # (algorithm, problem) -> why there is no row
 
 # Vectors that a client sends and receives in one round (one contact, if asynchronous); `test_wire.py` compares bytes.
 CLAIMS: list[tuple[str, dict[str, Any], int, int, int]] = [  # name, options, contacts per round, up, down
+    ("ace", {}, 1, 1, 1),
     ("apfl", {}, 1, 1, 1),
     ("area", {"step_weights": "one"}, 1, 1, 1),
     ("async-comm-sgd", {}, 1, 1, 1),
@@ -345,6 +373,7 @@ CLAIMS: list[tuple[str, dict[str, Any], int, int, int]] = [  # name, options, co
     ("fedprox", {}, 1, 1, 1),
     ("fedsplit", {"eta": 0.1}, 1, 1, 1),
     ("inexact-dane", {}, 2, 2, 2),
+    ("mifa", {}, 1, 1, 1),
     ("mime", {}, 2, 2, 2),
     ("mime", {"momentum": 0.5}, 2, 2, 3),  # 2 + |s| down
     ("mime", {"momentum": 0.5, "lite": True}, 1, 2, 2),

@@ -86,6 +86,9 @@ UNDEFINED: list[dict[str, Any]] = [  # not a fixed multiple of the gradient
     {"name": "fedadam"},
     {"name": "fednova", "steps": [1, 2, 3]},
     {"name": "fadas"},
+    {"name": "ca2fl"},
+    {"name": "ace"},
+    {"name": "mifa"},
     {"name": "fedbuff", "trigger": {"poisson": 1.0}},
     {"name": "fedbuff", "aggregation": "median"},
     {"name": "fedavg", "aggregation": "median"},
@@ -131,6 +134,7 @@ def test_no_number_where_there_is_none(values: dict[str, Any]) -> None:
 def test_every_method_has_a_case() -> None:
     assert {case["name"] for case in [*UNDEFINED, *(values for values, _ in CASES)]} == {
         *algorithms.names(),
+        "ca2fl",
         "fadas",
         "fedadam",
         "fedavgm",

@@ -33,6 +33,7 @@ UPDATES = 45  # nine full rounds
 
 # What changes what an algorithm remembers, beside its defaults.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "ace": [{"delay_threshold": 3}, {"fill": "zero", "reply": "before"}],
     "apfl": [{"adapt": "round"}, {"adapt": "step"}, {"aggregation": TrimmedMean(trim=0.2)}],
     "area": [{"output": "average"}, {"reply": "after"}, {"first_contact": "zero"}],
     "async-comm-sgd": [{"draw": "fixed", "gap": [1, 2, 3, 4, 5]}],
@@ -50,6 +51,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "fedbuff": [
         {"staleness": "inverse-sqrt", "server_step": None},
         {"aggregation": Krum(keep=2)},
+        {"calibrate": True, "staleness": "inverse-sqrt"},
         {"optimizer": AmsGrad(), "delay_threshold": 0, "delay_rule": "scale"},
     ],
     "feddane": [{"variant": "pipelined"}, {"cohort": 2, "decay": 0.9}],
@@ -65,6 +67,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"aggregation": Clip(norm=0.01)},
         {"optimizer": Adagrad()},
     ],
+    "mifa": [{"cohort": 2}, {"cohort": 3, "fill": "zero", "step_schedule": "inverse"}],
     "mime": [{"momentum": 0.9}, {"momentum": 0.9, "lite": True, "cohort": 2}],
     "proxskip": [{"probability": 0.4}],
     "scaffold": [{"option": "I"}, {"cohort": 2, "weights": "samples"}],

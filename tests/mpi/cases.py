@@ -26,6 +26,8 @@ def job(algorithm: dict[str, Any], problem: dict[str, Any] = SMALL, **more: Any)
 
 AREA = {"name": "area", "step_weights": "one"}
 CASES = {
+    "ace": job({"name": "ace", "reply": "before", "local_steps": 2}, DIGITS),
+    "aced": job({"name": "ace", "delay_threshold": 6, "fill": "zero"}, LARGE32),
     "area-before": job({**AREA, "trigger": {"every": 3}, "reply": "before"}),
     "area-after": job({**AREA, "trigger": {"every": 3}, "reply": "after", "first_contact": "zero", "local_steps": 3}),
     "area-deferred": job({**AREA, "trigger": {"every": 3}, "reply": "deferred", "output": "average"}),
@@ -46,6 +48,7 @@ CASES = {
     "fedavg-large": job({"name": "fedavg", "cohort": 36}, LARGE),
     "fedbuff": job({"name": "fedbuff", "trigger": {"every": 4}, "staleness": "inverse-sqrt"}),
     "fedbuff-deferred": job({"name": "fedbuff", "trigger": {"every": 4}, "reply": "deferred", "local_steps": 4}),
+    "ca2fl": job({"name": "ca2fl", "trigger": {"every": 4}, "staleness": "inverse-sqrt"}, LARGE32),
     "fadas": job({"name": "fadas", "trigger": {"every": 3}, "delay_threshold": 1, "delay_rule": "scale"}),
     "fedadam": job({"name": "fedadam", "cohort": 4, "server_step": 0.01}, DIGITS),
     "fedavgm": job({"name": "fedavgm", "cohort": 30, "local_steps": 2}, LARGE),
@@ -83,6 +86,7 @@ CASES = {
     "fedprox": job({"name": "fedprox", "cohort": 5, "local_epochs": 3, "drop_percent": 0.5}, DIGITS),
     "fedsplit": job({"name": "fedsplit", "eta": 0.2}, evaluate={"updates": 20, "gradient": True}),
     "inexact-dane": job({"name": "inexact-dane", "mu": 1.0}),
+    "mifa": job({"name": "mifa", "cohort": 3, "step_schedule": "inverse"}, DIGITS),
     "mime": job({"name": "mime", "momentum": 0.5, "cohort": 4, "local_steps": 2}, LARGE),
     "mime-lite": job({"name": "mime", "momentum": 0.5, "lite": True, "local_steps": 2}, DIGITS),
     "proxskip": job({"name": "proxskip", "probability": 0.4}, DIGITS, clock=SPEED),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -81,6 +82,13 @@ class SampledRounds(SynchronousRounds):
         if self.weights == "uniform":
             return factor / size
         return factor * clients.shares if self.sampling == "uniform" and size == clients.n else None
+
+
+class AllClientsFirst(CohortSampler):
+    """Draws all clients for the first round, cohorts for all others."""
+
+    def sample(self, round: int, lost: Collection[int] = frozenset()) -> list[int]:
+        return super().sample(round, lost) if round else [i for i in range(self.clients) if i not in lost]
 
 
 @dataclass(frozen=True)

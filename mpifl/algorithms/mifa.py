@@ -1,0 +1,61 @@
+"""MIFA: rounds that do not wait for unavailable clients; the last update of each of them is used again.
+
+Gu, Huang, Zhang, Huang, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability", NeurIPS 2021,
+arXiv 2106.04159, Algorithm 1. A, the clients that answer in a round, is the round's cohort.
+As in the released code nothing is used before every client was heard once: with `fill: wait` the first round has all
+clients. The table has the updates over their step factors, and the step takes the present one (`step_schedule`). The
+server keeps the n vectors; in the paper's other form the clients keep them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mpifl.algorithms.base import Clients, Message, State, Update
+from mpifl.algorithms.common import update_table
+from mpifl.algorithms.common.rounds import AllClientsFirst, SampledRounds
+from mpifl.algorithms.participation import CohortSampler
+from mpifl.objective import Objective, Vector
+
+
+@dataclass(frozen=True)
+class Mifa(SampledRounds):
+    """D_i <- x - y_i for the round's members;  x <- x - (1/n) sum over all clients of D_i"""
+
+    weights: Literal["uniform"] = "uniform"
+    """weight of a client's D_i: 1/n"""
+    fill: Literal["wait", "zero"] = "wait"
+    """D_i of clients not heard yet: wait, none, the first round has all clients; zero, 0: small steps at first"""
+    step_schedule: Literal["constant", "inverse"] = "constant"
+    """factor on the local step in round t = 0, 1, ..: constant 1, inverse 1/(t + 1)"""
+
+    sums = ()  # the table's weights do not depend on a round's members
+
+    def participation(self, clients: Clients, seed: int) -> CohortSampler:
+        cohort = super().participation(clients, seed)
+        return AllClientsFirst(**vars(cohort)) if self.fill == "wait" else cohort
+
+    def init_server(self, x0: Vector, clients: Clients) -> State:
+        server = State(x=x0.copy(), samples=clients.samples, t=0)
+        update_table.init(server, clients.n)
+        return server
+
+    def factor(self, server: State) -> float:
+        """The factor on the step in the present round."""
+        return 1.0 if self.step_schedule == "constant" else 1 / (server.t + 1)
+
+    def message(self, server: State, i: int) -> Message:
+        return Message((server.x,), (self.factor(server),))
+
+    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        update_table.replace(server, i, update.vectors[0])
+
+    def aggregate(self, server: State) -> None:
+        server.x = server.x - (self.factor(server) / server.n) * server.total
+        server.t += 1
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        (x,), (factor,) = message.vectors, message.numbers
+        y, steps, _ = self.solve(objective, x, message.round, step=factor * self.client_step(objective))
+        return Update(((x - y) / factor,), steps)

@@ -1,0 +1,85 @@
+"""MIFA: the table of last updates, FedAvg's drift point, and its narrow stability."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Clients
+from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.mifa import Mifa
+from tests.quadratic_runs import close, drift_point, quadratics, random_quadratics, run
+
+T1 = quadratics([1, 10], [1, -1])
+PATTERN = [[0, 1], [0], [0], [0, 1]]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "inverse"])
+def test_rule_by_hand(schedule: str) -> None:
+    """Two of four clients a round after one of all; the table has updates over their factors, the step the present."""
+    clients = random_quadratics(1, 4)
+    rng = np.random.default_rng(0)
+    rounds = [[0, 1, 2, 3], *(sorted(rng.choice(4, 2, replace=False).tolist()) for _ in range(9))]
+    log = run(Mifa(step_size=0.2, local_steps=2, step_schedule=schedule), clients, rounds=rounds, x0=1.0)
+    x, table, models = np.ones(3), np.zeros((4, 3)), []
+    for t, members in enumerate(rounds):
+        factor = 1 if schedule == "constant" else 1 / (t + 1)
+        for i in members:
+            table[i] = (x - clients[i].steps(x, 0.2 * factor, 2)) / factor
+        x = x - factor * table.sum(0) / 4
+        models.append(x)
+    close(log.models, models, 1e-10)
+
+
+def test_MIFA_1() -> None:
+    """All clients in every round: FedAvg with as many local steps."""
+    clients, order = random_quadratics(2, 4), [0, 1, 2, 3] * 10
+    mifa = run(Mifa(step_size=0.1, local_steps=3), clients, order, x0=1.0)
+    close(mifa.models, run(FedAvg(step_size=0.1, local_steps=3), clients, order, x0=1.0).models)
+
+
+def test_MIFA_2_and_MIFA_5() -> None:
+    """T1, eta .05, M 10, client 1 in every fourth round: MIFA diverges, AREA on 0,0,0,0,1 ends at FedAvg's point."""
+    rounds = [[0, 1], *([[0], [0], [0], [0, 1]] * 80)]
+    models = np.abs(run(Mifa(step_size=0.05, local_steps=10), T1, rounds=rounds).models)
+    first, second, third = (models[k : k + 80].max() for k in (1, 121, 241))
+    assert third > 5 * second > 25 * first  # geometrically
+    area = run(Area(step_size=0.05, step_weights="one", local_steps=10), T1, [0, 0, 0, 0, 1] * 200)
+    close(area.x, [-0.426884], 1e-6)
+    close(area.x, drift_point(T1, 0.05, 10), 1e-10)
+
+
+def test_MIFA_3() -> None:
+    """T1, eta .01, M 10, rounds {0,1},{0},{0},{0,1} from 0."""
+    log = run(Mifa(step_size=0.01, local_steps=10), T1, rounds=PATTERN)
+    close(log.models[3], [-0.775529], 1e-6)
+
+
+def test_MIFA_4() -> None:
+    """The limit is FedAvg's drift point, for any pattern: mean_i D_i = 0."""
+    for rounds in (PATTERN * 60, [[0, 1], *([[0], [1]] * 200)]):
+        log = run(Mifa(step_size=0.01, local_steps=10), T1, rounds=rounds)
+        close(log.x, [-0.743974], 1e-6)
+        close(log.x, drift_point(T1, 0.01, 10), 1e-9)
+        close(log.server.total, [0], 1e-9)
+
+
+def test_fill() -> None:
+    """wait: the first round has all clients, the others a cohort; zero: cohorts from the first, D_i = 0 until heard."""
+    clients = Clients(np.ones(5, int))
+    wait, zero = (Mifa(cohort=2, fill=fill).participation(clients, 0) for fill in ("wait", "zero"))
+    assert [len(wait.sample(r)) for r in range(4)] == [5, 2, 2, 2]
+    assert [len(zero.sample(r)) for r in range(4)] == [2, 2, 2, 2]
+    x = np.ones(3)
+    four = random_quadratics(3, 4)
+    log = run(Mifa(step_size=0.1, fill="zero"), four, rounds=[[1], [3]], x0=1.0)
+    D1 = 0.1 * four[1].gradient(x)
+    close(log.models[0], x - D1 / 4)
+    close(log.models[1], x - D1 / 4 - (D1 + 0.1 * four[3].gradient(log.models[0])) / 4)
+
+
+def test_the_sum_is_the_table() -> None:
+    """After every n-th update the sum is computed anew: no rounding error lasts."""
+    log = run(Mifa(step_size=0.1), random_quadratics(4, 3), rounds=[[0, 1, 2], *([[0], [1], [2]] * 7)], x0=1.0)
+    assert np.array_equal(log.server.total, sum(log.server.table.values()))
