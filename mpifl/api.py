@@ -322,6 +322,10 @@ def _lead(
     with SignalRecorder(process_ends) as signals, _one_thread(), ExitStack() as stack:
         try:
             if task := prepare():
+                if task.job.output_tensorboard:  # before data are loaded
+                    from mpifl.export.live import check_output
+
+                    check_output(task.job.output, replaced=task.job.overwrite or task.resumed is not None)
                 stack.enter_context(_restored_torch(task.job))
                 outcome = run_server(
                     task.job, handshake, replay=task.replay, resumed=task.resumed, problem=_load_problem(task.job),

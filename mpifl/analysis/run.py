@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpifl.analysis.trials import Group, flat_config, group_trials, load_trial
+from mpifl.config.job import OUTPUT_KEYS
 from mpifl.errors import ConfigError
 from mpifl.storage import Run as RunFile
 from mpifl.storage import open_run
@@ -17,8 +18,6 @@ from mpifl.storage.reader import RunTables
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
-
-OUTPUT_KEYS = ("name", "output", "overwrite")  # where a run is written, not what it is
 
 
 class Run(RunFile):

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mpifl.config.job import OUTPUT_KEYS
 from mpifl.errors import ConfigError
 from mpifl.storage import Run, open_run
 from mpifl.untrusted import printable
 
 # Keys that may differ between the trials of one group.
-NOT_COMPARED = ("seed", "name", "output", "overwrite", "evaluate.gradient", "evaluate.clients")
+NOT_COMPARED = ("seed", *OUTPUT_KEYS, "evaluate.gradient", "evaluate.clients")
 # Options that change what a step_size does, and whose defaults differ between methods.
 CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.reply")
 MAX_VALUE = 200  # characters of a value in tables and figures

@@ -17,6 +17,8 @@ from mpifl.problems.data.no_data import NoData
 from mpifl.problems.partitions import Natural
 from mpifl.scheduling.delays import Delay, NoDelay
 
+# Keys of a job that say what it writes where, and do not change what it computes.
+OUTPUT_KEYS = ("name", "output", "overwrite", "log_interval", "output_tensorboard")
 MAX_EVALUATIONS = 1_000_000  # of a run in virtual time, which merges none
 MAX_AGGREGATIONS = 1_000_000_000  # likewise, by time
 
@@ -123,6 +125,8 @@ class Job(Config):
     """replace the output where it exists"""
     log_interval: PositiveFloat | None = 60.0
     """seconds of wall time between two lines of the log, where stderr is no terminal; null: none"""
+    output_tensorboard: bool = False
+    """write TensorBoard scalars while the run goes on, into the folder NAME-tensorboard beside the run file"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

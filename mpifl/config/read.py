@@ -45,7 +45,7 @@ def replayed(
     threads  of torch, on the ranks of that run. Clients are computed one by one, so that the replay's bits do not
     depend on its ranks; they are those of the run where that did so too.
     """
-    values = {**config, "output": str(output), "overwrite": False}
+    values = {**config, "output": str(output), "overwrite": False, "output_tensorboard": False}
     problem = values.get("problem")
     if isinstance(problem, Mapping) and isinstance(torch := problem.get("torch"), Mapping):
         repeatable = {"batched": False, "deterministic": True, "threads": torch.get("threads") or threads}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -87,8 +88,14 @@ def _check_target(source: Path, target: Path, form: Format) -> None:
 
 
 def require(package: str, key: str, value: object) -> None:
-    """Raises ConfigError(key, value, ...) with the command that installs a package, where it is missing."""
-    from importlib.util import find_spec
-
-    if find_spec(package) is None:
-        raise ConfigError(key, value, f"the package {package}, which is not installed: pip install {package}")
+    """Imports a package. Raises ConfigError(key, value, ...), with the command that installs it, where that fails."""
+    try:
+        import_module(package)
+    except ModuleNotFoundError as error:
+        text = f"the package {package}, which is not installed: pip install {package}"
+        if error.name != package:
+            text = f"the package {package}, which cannot be imported ({error}): pip install {package}"
+        raise ConfigError(key, value, text) from error
+    except Exception as error:  # a broken installation: a library that is missing, versions that do not fit
+        text = f"the package {package}, which cannot be imported ({error}): pip install --upgrade {package}"
+        raise ConfigError(key, value, text) from error

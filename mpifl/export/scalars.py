@@ -82,6 +82,12 @@ class Scalars:
         values["clients/lost"] = float(bisect_right(self._lost, when))
         return Point(step, when, values)
 
+    def evaluations(self, columns: Mapping[str, np.ndarray]) -> Iterator[Point]:
+        """The points of rows of /evaluations."""
+        for row in zip(*(values.tolist() for values in columns.values()), strict=True):
+            if point := self.evaluation(dict(zip(columns, row, strict=True))):
+                yield point
+
     def _take(self, count: int) -> int:
         """Removes the staleness of the next updates; their sum."""
         total = 0
@@ -98,23 +104,23 @@ class Scalars:
 class EventWriter:
     """Writes points to an event file, a record each. Raises OSError where the file cannot be written."""
 
-    def __init__(self, file: BinaryIO, began: float) -> None:
-        """began: Unix time (s) at which the run's clock started; a point's wall time is that plus the run's time."""
+    def __init__(self, file: BinaryIO, start: float) -> None:
+        """start: Unix time (s) of the file's first record."""
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._file, self._records, self._began = file, RecordWriter(file), began if isfinite(began) else 0.0
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        self._write(self._event(wall_time=self._began, file_version="brain.Event:2"))
+        self._records, self._event, self._summary = RecordWriter(file), event_pb2.Event, summary_pb2.Summary
+        self._write(self._event(wall_time=start, file_version="brain.Event:2"))
         # A TensorBoard that has shown an earlier file of the run forgets what that had from this step on.
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._write(self._event(wall_time=self._began, step=0, session_log=start))
+        begin = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._write(self._event(wall_time=start, step=0, session_log=begin))
 
-    def add(self, point: Point) -> None:
+    def add(self, point: Point, began: float) -> None:
+        """began: Unix time (s) at which the run's clock started; a point's wall time is that plus the run's time."""
         with np.errstate(over="ignore"):
             values = [self._summary.Value(tag=tag, simple_value=float(np.float32(value)))
                       for tag, value in point.values.items()]  # fmt: skip
-        wall = self._began + point.time
+        wall = began + point.time
         self._write(self._event(wall_time=wall, step=point.step, summary=self._summary(value=values)))
 
     def _write(self, event: object) -> None:
@@ -132,19 +138,21 @@ def event_files(run: Run) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
 
 
 def _write_points(run: Run, file: BinaryIO) -> None:
-    began = run.attrs.get("began", float("nan"))
-    writer = EventWriter(file, float(began))
+    began = float(run.attrs.get("began", 0.0))
+    began = began if isfinite(began) else 0.0
+    writer = EventWriter(file, began)
     try:
         for point in points(run, Scalars()):
-            writer.add(point)
+            writer.add(point, began)
     except (ValueError, OverflowError, TypeError) as error:
         raise ConfigError("run file", run.path, f"rows that an event file can hold ({error})") from error
 
 
 def points(run: Run, scalars: Scalars) -> Iterator[Point]:
-    """The points of a run file."""
-    scalars.add_updates(run.updates.staleness.to_numpy())
-    scalars.add_events(run.events.time.to_numpy(), run.events.kind.to_numpy())
-    for row in run.evaluations.to_dict("records"):
-        if point := scalars.evaluation({str(name): value for name, value in row.items()}):
-            yield point
+    """The points of a run file; afterwards `scalars` has all its rows."""
+    scalars.add_updates(run.rows("updates", "staleness", 0, run.count("updates")))
+    scalars.add_events(*(run.rows("events", column, 0, run.count("events")) for column in ("time", "kind")))
+    columns = {
+        name: run.rows("evaluations", name, 0, run.count("evaluations")) for name in ("time", "updates", *METRICS)
+    }
+    yield from scalars.evaluations(columns)

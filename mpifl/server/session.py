@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ from mpifl.transport.launcher import is_mpi_error
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
+    from mpifl.export.live import LiveScalars
     from mpifl.problems import Problem
     from mpifl.server.resume import ResumePoint
     from mpifl.storage import RunWriter
@@ -67,9 +69,11 @@ class Session:
         job, snapshot = self.job, self.resumed.snapshot if self.resumed else None
         live = self.schedule if isinstance(self.schedule, LiveSchedule) else None
         self._error = ""  # why the run failed, or was not saved
+        self._unwritten = ""  # a clause on scalars that TensorBoard does not have
         self._ended: tuple[str, int, np.ndarray | None] | None = None  # how, with which exit code and model
         self._closed = threading.Event()  # the run file is
         self._earlier = snapshot.wall_seconds if snapshot else 0.0  # s of the run, before it was resumed
+        self._scalars = self._live_scalars() if job.output_tensorboard else None
         self.evaluator = Evaluator(
             self.problem, self.writer, deterministic=self.schedule.deterministic,
             accuracy=job.stop.accuracy if live else None,  # a replay ends with its record
@@ -97,6 +101,15 @@ class Session:
         self._reports = self.loop.failures.reports
         if self.resumed:
             self._resume(self.resumed.snapshot, self.resumed.passed)
+
+    def _live_scalars(self) -> LiveScalars:
+        """TensorBoard's scalars of the rows that the run file gets, and of those that a resumed run has."""
+        from mpifl.export.live import LiveScalars
+
+        with open_run(self.writer.path) if self.resumed else nullcontext() as file:
+            scalars = LiveScalars(self.job.output, lambda: self.writer.began, file)
+        self.writer.on_rows = scalars.put
+        return scalars
 
     def _wall_seconds(self) -> float:
         """Wall time since the run began, earlier sessions included."""
@@ -185,6 +198,7 @@ class Session:
             if dropped:
                 self._record("dropped", f"{dropped} updates were under way at the end and not applied")
             complete = self._close(status, x)
+        self._unwritten = self._scalars.close() if self._scalars else ""
         self._reports.flush(now=True)
         return complete
 
@@ -248,6 +262,8 @@ class Session:
     def _notes(self) -> list[str]:
         """Clauses of the final line on what a reader of the result has to know; none after an ordinary run."""
         notes = self.loop.failures.notes()
+        if self._unwritten:
+            notes.append(self._unwritten)
         every = self.job.evaluate.every if isinstance(self.schedule, LiveSchedule) else inf
         one_process = isinstance(self.transport, InProcessTransport)
         if overload := describe_overload(self.evaluator.max_age, every, one_process):

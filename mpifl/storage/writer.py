@@ -59,6 +59,8 @@ class RunWriter:
     started: str
     began: float
     config: str
+    on_rows: Callable[[dict[str, dict[str, np.ndarray]]], None] | None = None
+    """called by the thread, twice a second and at the end, with the new rows by table and column"""
 
     def __init__(
         self,
@@ -239,9 +241,11 @@ class RunWriter:
         # Counted in this order and written in reverse, because the loop appends meanwhile.
         ready = {table: len(self._rows[table]) for table in reversed(TABLES)}
         blocks = []
+        new: dict[str, dict[str, np.ndarray]] = {}
         for table in TABLES:
             if ready[table]:
-                blocks.append(self._write_rows(table, ready[table]))
+                block, new[table] = self._write_rows(table, ready[table])
+                blocks.append(block)
                 self._file.flush()
         while self._states:
             client, state = self._states.pop(0)
@@ -252,6 +256,8 @@ class RunWriter:
         self._file.flush()
         with contextlib.suppress(OSError):
             os.utime(self._descriptor)
+        if self.on_rows:
+            self.on_rows(new)
 
     def _read(self, table: str, start: int, stop: int) -> dict[str, np.ndarray]:
         self._check_not_replaced()
@@ -266,8 +272,8 @@ class RunWriter:
     def _check_not_replaced(self) -> None:
         check_not_replaced(self.path, os.fstat(self._descriptor) if self._file else self._closed_file)
 
-    def _write_rows(self, table: str, count: int) -> ChecksumRow:
-        """Writes the first `count` rows that were appended to a table; their checksum."""
+    def _write_rows(self, table: str, count: int) -> tuple[ChecksumRow, dict[str, np.ndarray]]:
+        """Writes the first `count` rows that were appended to a table; their checksum, and the rows by column."""
         rows = self._rows[table][:count]
         with self._taking:  # the loop only appends, so the rows that were copied are still the first
             del self._rows[table][:count]
@@ -284,7 +290,7 @@ class RunWriter:
             self._counts += np.bincount(clients, minlength=len(self._counts))
             self._file["clients/updates"][...] = self._counts
         self._crc[table] = checksums.crc(arrays, self._crc[table])
-        return ChecksumRow(table, start, count, self._crc[table])
+        return ChecksumRow(table, start, count, self._crc[table]), dict(zip(TABLES[table].columns, arrays, strict=True))
 
     def _finish(self, status: str, x: np.ndarray | None, version: int | None) -> None:
         self._write()

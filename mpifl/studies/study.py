@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mpifl.config import read
-from mpifl.config.job import Job
+from mpifl.config.job import OUTPUT_KEYS, Job
 from mpifl.config.schema import Reader
 from mpifl.config.types import Config, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
@@ -20,7 +20,7 @@ from mpifl.rng import stream
 from mpifl.studies.axes import Point, combinations, excluded
 
 FREE = ("set", "axes", "exclude", "page")  # sections whose keys are those of a job, labels, or for `mpifl reproduce`
-NOT_IDENTITY = ("name", "output", "overwrite", "checkpoint")  # keys of a job that do not change what a run computes
+NOT_IDENTITY = (*OUTPUT_KEYS, "checkpoint")  # keys of a job that do not change what a run computes
 TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy")  # how metrics of test rows begin
 MAX_NAME = 120  # bytes of a run file's name before its identity
 RUN_FILE = re.compile(r".*-([0-9a-f]{12})\.h5")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from mpifl.export.scalars import Scalars
 from mpifl.storage import RunWriter
 from mpifl.storage.tables import EventRow, UpdateRow
 from tests.api.jobs import JOB
+from tests.export.events import scalars
 
 TABLES = ("updates", "aggregations", "evaluations", "events", "clients")
 
@@ -180,15 +181,6 @@ def test_a_run_without_a_final_model_has_tables_only(tmp_path: Path) -> None:
 
 
 # -- TensorBoard -------------------------------------------------------------------------------------------------------
-def scalars(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
-    """(step, wall time, value) by tag, read by TensorBoard itself."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    found = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    found.Reload()
-    return {tag: [(e.step, e.wall_time, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
-
-
 def test_tensorboard(run: mpifl.Run) -> None:
     mpifl.export_run(run.path, "tensorboard")
     found = scalars(run.path.with_name("a-tensorboard"))
@@ -297,8 +289,7 @@ def test_a_full_disk_leaves_what_was_there(run: mpifl.Run, monkeypatch: pytest.M
 def test_a_missing_package(
     run: mpifl.Run, to: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == package else find(name, *a))
+    monkeypatch.setitem(sys.modules, package, None)  # what Python does where there is none
     assert cli.main(["export", str(run.path), "--to", to]) == 2
     line = f"mpifl: to={to}: the package {package}, which is not installed: pip install {package}\n"
     assert capsys.readouterr() == ("", line)

@@ -1,0 +1,57 @@
+"""Scalars for TensorBoard while a run goes on: signals, kills and resumes, with and without MPI."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import mpifl
+from tests.api.jobs import JOB, REAL
+from tests.export.events import assert_complete, scalars
+from tests.mpi.conftest import MPIFL, Start, until, write
+
+pytestmark = [pytest.mark.mpi, pytest.mark.long]
+LIVE = {**JOB, "output_tensorboard": True, "clock": REAL, "evaluate": {"every": 0.1}}
+
+
+def test_on_three_ranks(start: Start, tmp_path: Path) -> None:
+    """Rank 0 writes; a signal ends the run, and two ranks resume it."""
+    job = {
+        **JOB,
+        "name": "ranks",
+        "output_tensorboard": True,
+        "clock": REAL,
+        "evaluate": {"every": 0.1},
+        "stop": {"updates": 600},
+    }
+    command = start(3, *MPIFL, "run", write(tmp_path, "ranks", job))
+    path = tmp_path / "results/ranks.h5"
+    until(lambda: path.exists() and len(mpifl.open_run(path).evaluations) > 2, command, "evaluations")
+    os.kill(command.rank(0), signal.SIGTERM)
+    done = command.end(30)
+    assert done.code == 143 and "TensorBoard" not in done.out + done.err, str(done)
+    count = len(assert_complete(path)["clients/lost"])
+    done = start(2, *MPIFL, "resume", path).end(60)
+    assert done.code == 0 and len(assert_complete(path)["clients/lost"]) > count, str(done)
+
+
+@pytest.mark.long
+def test_points_are_written_within_a_second_or_two(start: Start, tmp_path: Path) -> None:
+    """A run that is killed has left its points; resumed from an earlier checkpoint, those after that are made anew."""
+    job = {**LIVE, "name": "killed", "stop": {"updates": 1500}, "checkpoint": {"updates": 200}}
+    command = start(0, *MPIFL, "run", write(tmp_path, "killed", job))
+    there = tmp_path / "results/killed-tensorboard"
+
+    def steps() -> list[int]:
+        return [step for step, *_ in scalars(there).get("evaluations/train_loss", ())] if there.is_dir() else []
+
+    until(lambda: steps() and steps()[-1] > 450, command, "points beyond a checkpoint")
+    os.kill(command.process.pid, signal.SIGKILL)
+    command.end()
+    assert steps()[-1] > 450
+    done = start(0, *MPIFL, "resume", tmp_path / "results/killed.h5").end()
+    assert done.code == 0, str(done)
+    assert assert_complete(tmp_path / "results/killed.h5")["evaluations/train_loss"][-1][0] == 1500
