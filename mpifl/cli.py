@@ -16,9 +16,10 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from mpifl import __version__, api
+from mpifl import api
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.signals import Interrupted
 from mpifl.transport.detection import LaunchError
@@ -59,6 +60,8 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
 
                 if comm := communicator():
                     return _sweep_on_ranks(comm, arguments[1:])
+            if code == 0 and arguments[:1] == ["selftest"] and not {"--help", "-h"} & set(arguments):
+                return _run_selftest(arguments[1:])
             return code
         except LaunchError as error:
             if error.is_first:
@@ -104,14 +107,15 @@ def _log_to_stderr(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _log_level(arguments: Sequence[str]) -> int:
-    """What is logged: warnings on a terminal, which shows a progress bar, and also the state of the run elsewhere."""
+    """What is logged: warnings; of a run also its state, except on a terminal, which shows a progress bar."""
     if not VERBOSE.isdisjoint(arguments):
         return logging.DEBUG
     if not QUIET.isdisjoint(arguments):
         return logging.WARNING
     if level := os.environ.get(LOG_LEVEL):
         return LEVELS.get(level.lower(), logging.INFO)
-    return logging.WARNING if sys.stderr.isatty() else logging.INFO
+    runs = bool({"run", "resume", "replay"}.intersection(arguments[:1]))
+    return logging.INFO if runs and not sys.stderr.isatty() else logging.WARNING
 
 
 @contextmanager
@@ -161,7 +165,9 @@ def _dispatch(arguments: list[str], default_job: Path | None) -> api.Task | None
         print(_overview())
         return None
     if name == "--version":
-        print(f"mpifl {__version__}")
+        from mpifl.selftest import versions
+
+        print(versions())
         return None
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, 1)
@@ -359,6 +365,34 @@ def _sweep_on_ranks(comm: MPI.Intracomm, arguments: Sequence[str]) -> int:
     return run_or_abort(comm, lambda: broadcast_number(comm, run()))
 
 
+def _selftest(args: argparse.Namespace) -> None:
+    """Checks the command line: `_run_selftest` does the rest, on all ranks."""
+    if args.arguments:
+        raise ConfigError("selftest", args.arguments[0], "no argument; --folder DIR names the folder that is tested")
+    try:
+        TemporaryDirectory(dir=args.folder).cleanup()
+    except OSError as error:
+        raise ConfigError("--folder", args.folder, f"a folder that can be written ({error.strerror})") from error
+
+
+def _run_selftest(arguments: Sequence[str]) -> int:
+    """`mpifl selftest`, on every rank; the exit code."""
+    from mpifl.selftest import FAILED, format_checks, selftest
+    from mpifl.transport.launcher import broadcast_code, communicator, run_or_abort
+
+    args = _Parser("mpifl selftest", COMMANDS["selftest"]).parse_intermixed_args(arguments)
+
+    def run() -> int:
+        if not (checks := selftest(communicator(), args.folder)):
+            return 0
+        _print(format_checks(checks))
+        return 3 if any(check.result == FAILED for check in checks) else 0
+
+    if comm := communicator():
+        return run_or_abort(comm, lambda: broadcast_code(comm, run()))
+    return run()
+
+
 def _list(args: argparse.Namespace) -> None:
     from mpifl.config.listing import KINDS, overview
 
@@ -481,6 +515,12 @@ COMMANDS = {
         "RUN.h5",
         "print a summary of a run file",
         {"--follow": {"action": "store_true", "help": "keep printing new evaluations while the run is live"}},
+    ),
+    "selftest": Command(
+        _selftest,
+        "",
+        "check that MPI, HDF5, file locks and torch work on this machine, in one process or under mpirun",
+        {"--folder": {"metavar": "DIR", "type": Path, "default": Path(), "help": "folder in which files are tested"}},
     ),
     "list": Command(
         _list,

@@ -137,3 +137,8 @@ def read_attribute(owner: h5py.HLObject, name: str) -> Any:
     if size * each > MAX_ATTRIBUTE:
         raise Refused(f"attribute {name} takes more than {MAX_ATTRIBUTE} bytes")
     return owner.attrs[name]
+
+
+def build() -> str:
+    """The versions of h5py and of the HDF5 library that it uses."""
+    return f"h5py {h5py.version.version} with HDF5 {h5py.version.hdf5_version}"

@@ -55,7 +55,11 @@ def packages() -> str:
     """Who may import whom: everything below."""
     rows = [
         [("cli", "commands")],
-        [("reproduce", "pages of papers' results"), ("submit", "batch scripts; settings of a site")],
+        [
+            ("reproduce", "pages of papers"),
+            ("selftest", "checks an installation"),
+            ("submit", "batch scripts; settings of a site"),
+        ],
         [("studies", "many runs of one job: axes, sweep, selection")],
         [("api", "the Python API")],
         [("server", "loop, clients, failures, checkpointer, session"), ("analysis", "tables, figures")],

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mpifl.durations import format_duration
 from mpifl.server.evaluator import Evaluator
 from mpifl.storage.tables import UpdateRow
+from mpifl.transport.detection import name_of
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -47,7 +48,7 @@ def _start_lines(job: Job, problem: Problem, attrs: Mapping[str, Any], origin: s
     config = job_to_dict(job)
     commit = f", commit {attrs['git_commit'].replace(attrs['git_commit'][12:40], '')}" if attrs["git_commit"] else ""
     size = f"{problem.clients:,} clients, {problem.d:,} parameters"
-    mpi = "no MPI" if attrs["mpi"] == "none" else attrs["mpi"].split(", package")[0]
+    mpi = "no MPI" if attrs["mpi"] == "none" else name_of(attrs["mpi"])
     lines = [
         f"mpifl {attrs['mpifl_version']}{commit}; {mpi}; Python {platform.python_version()}",
         f"job: {job.name}, {attrs['algorithm']}, {size}, seed {job.seed}",

@@ -148,3 +148,10 @@ def advice(launch: Launch, library: str) -> str:
         kind, own = "pmi2", "mpiexec"
     of_this = f"the {own} of {name_of(library)}, with {count}"
     return f"srun --mpi={kind} {count}, or {of_this}" if launch.launcher == "srun" else of_this
+
+
+def build() -> str:
+    """The version of mpi4py, and the MPI that it was built for."""
+    import mpi4py
+
+    return f"mpi4py {mpi4py.__version__} ({mpi4py.get_config().get('mpi') or 'any MPI of the standard ABI'})"

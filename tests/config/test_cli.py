@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import pytest
 
 from mpifl import __version__
@@ -118,7 +119,8 @@ def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         assert main([command, "--help"]) == 0
         assert f"usage: mpifl {command} " in capsys.readouterr().out
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"mpifl {__version__}\n"
+    version = capsys.readouterr().out
+    assert version.startswith(f"mpifl {__version__}; Python ") and f"HDF5 {h5py.version.hdf5_version}\n" in version
 
 
 @pytest.mark.parametrize(
