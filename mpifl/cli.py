@@ -231,19 +231,28 @@ def _verify(args: argparse.Namespace) -> None:
     _print(api.verify_file(Path(args.arguments[0]), args.replay, args.trust))
 
 
+REPORT = ("spread", "columns", "reach", "reach_in", "formats", "figures", "x", "panels", "width", "all")
+
+
 def _report(args: argparse.Namespace) -> None:
+    from mpifl.analysis.options import parse_options
+
     if not args.arguments:
         raise ConfigError("report", "''", "at least one RUN.h5, a folder of run files, or one STUDY.yaml")
+    options = parse_options({name: getattr(args, name) for name in REPORT})
+    for name in ("formats", "figures", "x", "width"):
+        if args.out is None and (value := getattr(args, name)):
+            raise ConfigError(name, value, "--out DIR as well: it is for the files that are written there")
     if Path(args.arguments[0]).suffix in (".yaml", ".yml"):
         path, overrides = _file_and_overrides("report", "STUDY.yaml", args.arguments)
         from mpifl.studies.select import report_study
         from mpifl.studies.study import load_study
 
-        _print(report_study(load_study(path, overrides), args.out))
+        _print(report_study(load_study(path, overrides), args.out, options))
         return
     from mpifl.analysis.report import report
 
-    _print(report(args.arguments, args.out))
+    _print(report(args.arguments, args.out, options))
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -530,8 +539,47 @@ COMMANDS = {
     "report": Command(
         _report,
         "RUN.h5|FOLDER ...|STUDY.yaml",
-        "make a table and figures from runs",
-        {"--out": {"metavar": "DIR", "type": Path, "help": "write them into this folder"}},
+        "make tables and figures from runs",
+        {
+            "--out": {"metavar": "DIR", "type": Path, "help": "write them into this folder"},
+            "--spread": {
+                "metavar": "KIND",
+                "help": "spread over the trials: range (min to max, the default), sd (standard deviation) or ci95 "
+                "(95 %% interval of the mean)",
+            },
+            "--columns": {
+                "metavar": "NAMES",
+                "help": "columns of the table, separated by commas: columns of /evaluations such as test_accuracy, and "
+                "rho, global_steps, updates_per_second, staleness",
+            },
+            "--reach": {
+                "metavar": "ACCURACIES",
+                "help": "add what it takes to reach these test accuracies, such as 0.8,0.9",
+            },
+            "--reach-in": {
+                "metavar": "UNITS",
+                "help": "count it in time (the default), updates, rounds, bytes, local-steps",
+            },
+            "--all": {
+                "action": "store_true",
+                "help": "of a study: show all values, and mark those that its rule selects",
+            },
+            "--formats": {"metavar": "NAMES", "help": "files to write: md,csv,tex,png,pdf (the default), svg"},
+            "--figures": {
+                "metavar": "NAMES",
+                "help": "figures to draw: accuracy, loss, gradient, staleness, client-updates, step-size-accuracy, "
+                "step-size-loss, timeline, and columns of /evaluations; default: those that the runs have values for",
+            },
+            "--x": {
+                "metavar": "UNITS",
+                "help": "draw curves against time (the default), updates, rounds, bytes, local-steps",
+            },
+            "--panels": {"metavar": "AXIS", "help": "a panel for each value of this axis or key"},
+            "--width": {
+                "metavar": "INCHES",
+                "help": "width of the figures: 3.3 for a column, 7 (the default) for a page",
+            },
+        },
     ),
     "export": Command(
         _export,

@@ -1,133 +1,247 @@
-"""Curves of run files: a column of the evaluations against another one, for notebooks and for the report."""
+"""The figures of a report: curves, distributions, step sizes, and who computed when."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.analysis.trials import Group
+from mpifl.analysis import style
+from mpifl.analysis.curves import metric_label, plot_group, progress_label, scale_axis, scale_of
+from mpifl.analysis.options import CURVES, FIGURES, PICTURES, Options
+from mpifl.analysis.spread import mean_and_spread
+from mpifl.analysis.trials import Group, format_value
 from mpifl.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from pandas import DataFrame
-
-# Okabe and Ito's colours, which people with colour blindness tell apart; with line styles for more groups than colours.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-STYLES = ("-", "--", ":", "-.")
-LOG_DECADES = 1.5  # a loss that spans more is drawn on a logarithmic axis
-LABELS = {"updates": "updates consumed", "version": "global steps"}
-
-
-def plot_columns(
-    evaluations: DataFrame, names: Sequence[str], x: str, virtual: bool, ax: Axes | None, **style: Any
-) -> Axes:
-    """Draws columns of one run's evaluations against its column x. Raises ConfigError for one that has no values."""
-    curves = [column_pair(evaluations, x, name) for name in names]
-    ax = ax or _new_axes()
-    for name, curve in zip(names, curves, strict=True):
-        line = {"linewidth": 1.6, "label": axis_label(name), "marker": "o" if len(curve) == 1 else None, **style}
-        ax.plot(curve[x].to_numpy(), curve[name].to_numpy(), **line)
-    ax.set_xlabel(axis_label(x, virtual))
-    _format_axes(ax, [curve[name].to_numpy() for name, curve in zip(names, curves, strict=True)], _is_loss(names[0]))
-    if len(names) == 1:
-        ax.set_ylabel(axis_label(names[0]))
-    else:
-        ax.legend(frameon=False)
-    return ax
-
-
-def plot_groups(groups: Sequence[Group], name: str, ax: Axes | None, scale: float = 1.0, **style: Any) -> Axes:
-    """Draws a column of the evaluations against time: each group's mean, and a band from its least to its greatest."""
-    for trial in groups[0].trials:
-        column_pair(trial.evaluations, "time", name, empty=True)
-    ax = ax or _new_axes()
-    curves = [group.curve(name) * scale for group in groups]
-    for k, (group, curve) in enumerate(zip(groups, curves, strict=True)):
-        line = {
-            "color": COLOURS[k % len(COLOURS)],
-            "linestyle": STYLES[k // len(COLOURS) % len(STYLES)],
-            "linewidth": 1.6,
-            "label": group.name.replace("$", r"\$"),  # else a formula
-            "marker": "o" if len(curve) == 1 else None,
-            **style,
-        }
-        (drawn,) = ax.plot(curve.index, curve["mean"], **line)
-        ax.fill_between(curve.index, curve["min"], curve["max"], color=drawn.get_color(), alpha=0.18, linewidth=0)
-    ax.set_xlabel(axis_label("time", all(trial.clock.startswith("virtual") for g in groups for trial in g.trials)))
-    ax.set_ylabel(axis_label(name))
-    _format_axes(ax, [curve["mean"].to_numpy() for curve in curves], _is_loss(name))
-    return ax
-
-
-def column_pair(evaluations: DataFrame, x: str, y: str, empty: bool = False) -> DataFrame:
-    """Two columns, in the rows where both have values. Raises ConfigError for an unknown one, and for no row."""
-    for name in (x, y):
-        if name not in evaluations:
-            raise ConfigError("plot", name, f"one of {', '.join(map(str, evaluations.columns))}")
-    pair = evaluations[list(dict.fromkeys([x, y]))].dropna()
-    if pair.empty and not empty:
-        raise ConfigError("plot", y, "a column in which this run has values")
-    return pair
-
-
-def axis_label(name: str, virtual: bool = False) -> str:
-    """A column of the evaluations with its unit."""
-    if name == "time":
-        return "virtual time (s)" if virtual else "time (s)"
-    text = name.replace("_", " ")
-    return LABELS.get(name, f"{text} (fraction)" if "accuracy" in name else text)
-
-
-def draw_report(groups: Sequence[Group], out: Path, formats: Sequence[str]) -> list[Path]:
-    """Writes accuracy.* (%) and loss.* into `out`; what no run file holds is left out. Returns what it wrote."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    written = []
-    for stem, column, scale in (("accuracy", "test_accuracy", 100.0), ("loss", "train_loss", 1.0)):
-        if not any(np.isfinite(group.curve(column)["mean"]).any() for group in groups):
-            continue
-        with rc_context({"font.size": 10}):
-            figure = Figure(figsize=(6.4, 4.0), layout="constrained")  # without pyplot, whose backend is the user's
-            ax = plot_groups(groups, column, figure.subplots(), scale)
-            if stem == "accuracy":
-                ax.set_ylabel("test accuracy (%)")
-                ax.set_ylim(0, 100)
-            if len(groups) > 1:
-                columns = 1 if max(len(group.name) for group in groups) > 34 else 2
-                figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
-                figure.set_size_inches(6.4, 4.0 + 0.1 * len(groups))
-            for suffix in formats:
-                figure.savefig(out / f"{stem}.{suffix}", dpi=200)
-                written.append(out / f"{stem}.{suffix}")
-    return written
+PERCENT = np.linspace(0, 100, 101)  # of the clients
+MAX_TIMELINES = 4  # panels
 
 
-def _new_axes() -> Axes:
-    from matplotlib import pyplot as plt
-
-    _, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-    return ax
+class _Nothing(Exception):
+    """There is nothing to draw; the reason, if it is worth a note."""
 
 
-def _format_axes(ax: Axes, values: Sequence[np.ndarray], loss: bool) -> None:
-    """Grid and margins; a logarithmic axis for a loss over several decades."""
-    from matplotlib.ticker import LogFormatterSciNotation
+def draw_report(
+    groups: Sequence[Group], out: Path, options: Options, candidates: Sequence[Group] = ()
+) -> tuple[list[Path], list[str]]:
+    """Writes the figures into `out`; returns the files, and a line about each figure that cannot be drawn.
 
-    ax.margins(x=0.01)
-    ax.grid(True, which="major", color="#dddddd", linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
-    known = np.concatenate(values)
-    positive = known[np.isfinite(known) & (known > 0)]
-    if loss and len(positive) and np.log10(positive.max() / positive.min()) > LOG_DECADES:
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(LogFormatterSciNotation())
+    candidates: all groups of a study, before its selection: what the step sizes are compared over; else `groups`.
+    Without `options.figures`, figures that the runs have no values for are left out without a line.
+    """
+    formats = [name for name in options.formats if name in PICTURES]
+    written, notes = [], []
+    for stem, make in _wanted(groups, options, candidates or groups).items() if formats else ():
+        try:
+            with style.paper_style():
+                written += style.save(make(), out, stem, formats)
+        except _Nothing as reason:
+            if options.figures or str(reason):
+                notes.append(f"No figure {stem}: {reason or 'no run has values for it'}.")
+    return written, notes
 
 
-def _is_loss(name: str) -> bool:
-    return "loss" in name or "gradient" in name
+def draw_figure(kind: str, groups: Sequence[Group], options: Options, candidates: Sequence[Group] = ()) -> Figure:
+    """One figure of a report: one of FIGURES, or a metric. Raises ConfigError where there is nothing to draw."""
+    options = replace(options, figures=(kind,))
+    make = next(iter(_wanted(groups, options, candidates or groups).values()))
+    try:
+        with style.paper_style():
+            return make()
+    except _Nothing as reason:
+        raise ConfigError("figure", kind, str(reason) or "a figure that the runs have values for") from None
+
+
+def _wanted(
+    groups: Sequence[Group], options: Options, candidates: Sequence[Group]
+) -> dict[str, Callable[[], Figure]]:  # fmt: skip
+    """The figures to draw by file name."""
+    made: dict[str, Callable[[], Figure]] = {}
+    for kind in options.figures or FIGURES:
+        if kind == "staleness":
+            made[kind] = partial(staleness_figure, groups, options)
+        elif kind == "client-updates":
+            made[kind] = partial(client_updates_figure, groups, options)
+        elif kind == "timeline":
+            made[kind] = partial(_timeline, groups, options)
+        elif kind.startswith("step-size-"):
+            made[kind] = partial(step_size_figure, candidates, CURVES[kind.removeprefix("step-size-")], options)
+        else:
+            for x in options.x:
+                stem = kind if x == "time" else f"{kind}-{x}"
+                made[stem] = partial(curves_figure, groups, CURVES.get(kind, kind), x, options)
+    return made
+
+
+# -- panels of lines ---------------------------------------------------------------------------------------------------
+def find_label(key: str, groups: Sequence[Group], option: str) -> str:
+    """The label of the groups that an axis of the study, or a key of the job, has. Raises ConfigError."""
+    labels = [label for group in groups[:1] for label in group.labels]
+    plain = key.removesuffix(".name")
+    known = [label for label in labels if label == key or f".{plain}".endswith(f".{label}")]
+    if not known:
+        raise ConfigError(option, key, f"one of {', '.join(labels) or 'the axes; the runs do not differ'}")
+    return max(known, key=len)
+
+
+def _without(group: Group, *labels: str | None) -> Group:
+    return replace(group, labels={key: value for key, value in group.labels.items() if key not in labels})
+
+
+def _names(groups: Sequence[Group], axis: str | None) -> dict[int, str]:
+    """The names of the groups by id, without the label of the panels and those in which no group differs."""
+    values = {label: {format_value(group.labels[label]) for group in groups} for label in groups[0].labels}
+    same = [label for label, found in values.items() if len(found) == 1]
+    return {id(group): _without(group, axis, *same).name for group in groups}
+
+
+def _line_panels(
+    groups: Sequence[Group], options: Options, draw: Callable[[Axes, Group, dict[str, Any]], bool]
+) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel for each value of the axis `options.panels`, in which `draw` draws each group as a line.
+
+    Groups that differ in that axis alone have the same line style in all panels. `draw` returns whether there was
+    something to draw.
+    """
+    axis = find_label(options.panels, groups, "panels") if options.panels else None
+    named = _names(groups, axis)
+    parts: dict[str, list[tuple[str, Group]]] = {}
+    for group in groups:
+        title = "" if axis is None else f"{axis.replace('_', ' ')} {format_value(group.labels[axis])}"
+        parts.setdefault(title, []).append((named[id(group)], group))
+    if (most := max(map(len, parts.values()))) > style.MAX_LINES:
+        raise _Nothing(
+            f"it would have {most} lines in a panel, more than {style.MAX_LINES}; choose fewer runs, or --panels"
+        )
+    names = {name: k for k, name in enumerate(dict.fromkeys(name for part in parts.values() for name, _ in part))}
+    figure, axes = style.panels(list(parts), options.width)
+    drawn = False
+    for ax, part in zip(axes, parts.values(), strict=True):
+        for name, group in part:
+            drawn |= draw(ax, group, style.line_style(names[name]))
+    if not drawn:
+        raise _Nothing
+    if len(names) > 1:
+        from matplotlib.lines import Line2D
+
+        styles = {name: style.line_style(k) for name, k in names.items()}
+        style.add_legend(figure, {name: Line2D([], [], **{**each, "markevery": None}) for name, each in styles.items()})
+    return figure, axes
+
+
+def curves_figure(groups: Sequence[Group], metric: str, x: str, options: Options) -> Figure:
+    """A metric against a column of PROGRESS, by group: the mean over the trials, and a band of the spread."""
+    values = []
+
+    def draw(ax: Axes, group: Group, line: dict[str, Any]) -> bool:
+        curve = plot_group(ax, group, metric, x, options.spread, **line)
+        values.append(curve)
+        return bool(np.isfinite(curve["mean"]).any())
+
+    figure, axes = _line_panels(groups, options, draw)
+    for ax in axes:
+        style.format_axes(ax)
+        scale_axis(ax, metric, values)
+    style.label_axes(axes, progress_label(x, groups), metric_label(metric))
+    return figure
+
+
+def staleness_figure(groups: Sequence[Group], options: Options) -> Figure:
+    """The share of the updates whose staleness is at most x, over all trials of a group."""
+
+    most = max((trial.staleness_counts[0].max(initial=0) for group in groups for trial in group.trials), default=0) + 1
+
+    def draw(ax: Axes, group: Group, line: dict[str, Any]) -> bool:
+        pairs = [trial.staleness_counts for trial in group.trials if len(trial.staleness_counts[0])]
+        if not pairs:
+            return False
+        found, places = np.unique(np.concatenate([values for values, _ in pairs]), return_inverse=True)
+        share = np.cumsum(np.bincount(places, np.concatenate([counts for _, counts in pairs])))
+        share = 100 * share / share[-1]
+        xs, ys = np.append(found, most), np.append(share, 100.0)
+        ax.plot(np.insert(xs, 0, found[0]), np.insert(ys, 0, 0.0), drawstyle="steps-post", **line)
+        return True
+
+    figure, axes = _line_panels(groups, options, draw)
+    for ax in axes:
+        style.format_axes(ax)
+        ax.set_ylim(0, 103)
+    style.label_axes(axes, "staleness (global steps)", "updates, cumulative (%)")
+    return figure
+
+
+def client_updates_figure(groups: Sequence[Group], options: Options) -> Figure:
+    """The number of updates of the clients in ascending order: the mean over the trials, and a band of the spread."""
+
+    def draw(ax: Axes, group: Group, line: dict[str, Any]) -> bool:
+        trials = [trial.client_updates for trial in group.trials if trial.client_updates.any()]
+        if not trials:
+            return False
+        values = np.array([np.quantile(updates, PERCENT / 100, method="inverted_cdf") for updates in trials])
+        mean, low, high = mean_and_spread(values.astype(float), options.spread)
+        ax.plot(PERCENT, mean, **line)
+        ax.fill_between(PERCENT, low, high, color=line["color"], alpha=0.18, linewidth=0)
+        return True
+
+    figure, axes = _line_panels(groups, options, draw)
+    for ax in axes:
+        style.format_axes(ax)
+        ax.set_ylim(bottom=0)
+    style.label_axes(axes, "clients, fewest updates first (%)", "updates per client")
+    return figure
+
+
+# -- step sizes --------------------------------------------------------------------------------------------------------
+def step_size_figure(groups: Sequence[Group], metric: str, options: Options) -> Figure:
+    """The metric at the last evaluation against the step size, a line for each method: mean and spread."""
+    label = next((name for name in groups[0].labels if name.rpartition(".")[2] == "step_size"), None)
+    sizes = {size for group in groups if (size := group.labels.get(label or "")) is not None}
+    if label is None or len(sizes) < 2 or not all(type(size) in (int, float) for size in sizes):
+        raise _Nothing
+    scale = scale_of(metric)
+    lines: dict[str, tuple[Group, list[tuple[float, ...]]]] = {}
+    for group in groups:
+        rest, values = _without(group, label), group.last(metric) * scale
+        points = lines.setdefault(rest.name, (rest, []))[1]
+        if group.labels[label] is not None and len(values) and np.isfinite(values).all():
+            points.append((float(group.labels[label]), *map(float, mean_and_spread(values, options.spread))))
+
+    def draw(ax: Axes, group: Group, line: dict[str, Any]) -> bool:
+        points = np.array(sorted(lines[group.name][1]))
+        if not len(points):
+            return False
+        x, mean, low, high = points.T
+        ax.errorbar(x, mean, [mean - low, high - mean], capsize=2, elinewidth=0.8, **{**line, "markevery": None})
+        return True
+
+    figure, axes = _line_panels([group for group, _ in lines.values()], options, draw)
+    positive = min(sizes) > 0 and max(sizes) / min(sizes) >= 10
+    for ax in axes:
+        if positive:
+            ax.set_xscale("log")
+        style.format_axes(ax)
+        ax.margins(x=0.05)
+        scale_axis(ax, metric, [])
+    style.label_axes(axes, "step size", f"final {metric_label(metric)}")
+    return figure
+
+
+# -- who computed when -------------------------------------------------------------------------------------------------
+def _timeline(groups: Sequence[Group], options: Options) -> Figure:
+    from mpifl.analysis.timeline import timeline_figure
+
+    if len(groups) > MAX_TIMELINES:
+        raise _Nothing(f"it would have {len(groups)} panels, more than {MAX_TIMELINES}; choose fewer runs"
+                       if options.figures else "")  # fmt: skip
+    if not any(len(trial.staleness_counts[0]) for group in groups for trial in group.trials[:1]):
+        raise _Nothing
+    names = _names(groups, None)
+    return timeline_figure(groups, [names[id(group)] if len(groups) > 1 else "" for group in groups], options.width)

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 from pandas import DataFrame
 
-from mpifl.analysis.figures import COLOURS, LOG_DECADES, STYLES
+from mpifl.analysis.curves import LOG_DECADES
+from mpifl.analysis.style import COLOURS, DASHES
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: curves with the column mean, and min and max for a band, indexed by x."""
+    """One plot: curves with the column mean, and low and high for a band, indexed by x."""
 
     title: str
     curves: Mapping[tuple[str, str], DataFrame]
@@ -42,10 +43,10 @@ def draw_panels(path: Path, panels: Sequence[Panel], x: str, y: str, limits: tup
         for axes, panel in zip(grid.flat, panels, strict=False):
             for label, curve in panel.curves.items():
                 colour = COLOURS[firsts.index(label[0]) % len(COLOURS)]
-                style = STYLES[seconds.index(label[1]) % len(STYLES)]
-                (handles[label],) = axes.plot(curve.index, curve["mean"], style, color=colour, linewidth=1.4)
-                if "min" in curve:
-                    axes.fill_between(curve.index, curve["min"], curve["max"], color=colour, alpha=0.12, linewidth=0)
+                style = DASHES[seconds.index(label[1]) % len(DASHES)]
+                (handles[label],) = axes.plot(curve.index, curve["mean"], linestyle=style, color=colour, linewidth=1.4)
+                if "low" in curve:
+                    axes.fill_between(curve.index, curve["low"], curve["high"], color=colour, alpha=0.12, linewidth=0)
             axes.set_title(panel.title, fontsize=9)
             axes.set_xlabel(x)
             axes.margins(x=0.01)

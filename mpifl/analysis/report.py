@@ -2,66 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from mpifl.analysis.labels import read_labels
+from mpifl.analysis.options import PICTURES, Options
 from mpifl.analysis.run import find_runs
-from mpifl.analysis.tables import format_csv, format_table, table_notes
-from mpifl.analysis.trials import Group, group_trials, load_trial
+from mpifl.analysis.tables import build_table, format_csv
+from mpifl.analysis.trials import Group, Trial, group_trials, load_trial
 from mpifl.errors import ConfigError
 
-FORMATS = ("md", "csv", "png", "pdf")
+MAX_NOTES = 20  # lines about files
 
 
-def report(paths: Sequence[str | Path], out: str | Path | None = None, formats: Sequence[str] = FORMATS) -> str:
-    """The table for the terminal; with `out`, also report.md, report.csv, accuracy.* and loss.* in that folder.
+def report(paths: Sequence[str | Path], out: str | Path | None = None, options: Options | None = None) -> str:
+    """The table for the terminal; with `out`, also report.md, report.csv, report.tex and the figures in that folder.
 
-    `paths` are run files, patterns and folders. Trials are grouped by what differs in their configurations, seeds and
-    names aside. Runs that are running, were killed or failed are included as they are, and marked. A file of a folder
-    or a pattern that cannot be read is named below the table. Raises ConfigError for one that is named itself, where
-    no file can be read, or for a file that cannot be written.
+    `paths` are run files, patterns and folders. Trials are grouped by their labels if all are runs of studies,
+    otherwise by what differs in their configurations, seeds and names aside. Runs that are running, were killed or
+    failed are included as they are; these, and files that cannot be read, have a line below the table. Raises
+    ConfigError where no file can be read, or for a file that cannot be written.
     """
     if not paths:
         raise ConfigError("run files", "none", "at least one")
-    named, trials = {Path(path) for path in paths}, []
-    notes: list[str] = []
-    for path in (found := find_runs(paths)):
+    options = options or Options()
+    if options.all:
+        raise ConfigError("all", "true", "a STUDY.yaml with a selection; without one, all runs are shown")
+    found = find_runs(paths)
+    labels = read_labels(found)
+    trials, unread = [], []
+    for path in found:
         try:
-            trials.append(load_trial(path))
+            trials.append(load_trial(path, options.metrics, options.sums, labels.get(path)))
         except ConfigError as error:
-            if path in named or len(notes) == len(found) - 1:
-                raise
-            notes.append(f"Left out: {error}.")
-    return report_groups(group_trials(trials), out, formats, notes)
+            unread.append(error)
+    if not trials:
+        if len(unread) == 1:
+            raise unread[0]
+        raise ConfigError("run files", f"{len(unread)} files", f"at least one that can be read; the first: {unread[0]}")
+    notes = [f"Left out: {error}." for error in unread]
+    return report_groups(group_trials(trials), out, options, [*_few(notes), *_few(trial_notes(trials, options))])
 
 
 def report_groups(
-    groups: Sequence[Group], out: str | Path | None = None, formats: Sequence[str] = FORMATS, notes: Sequence[str] = ()
+    groups: Sequence[Group],
+    out: str | Path | None = None,
+    options: Options | None = None,
+    notes: Sequence[str] = (),
+    marked: Collection[int] = (),
+    candidates: Sequence[Group] = (),
 ) -> str:
-    """The same for trials that are grouped already; notes: further lines below the table."""
-    for name in formats:
-        if name not in FORMATS:
-            raise ConfigError("formats", name, f"one of {', '.join(FORMATS)}")
-    notes = [*table_notes(groups), *notes]
-    text = "\n".join([format_table(groups), "", *notes])
+    """The same for trials that are grouped already.
+
+    notes: further lines below the table. marked: indices of the best groups. candidates: all groups of a study, before
+    its selection.
+    """
+    options = options or Options()
+    if options.panels:
+        from mpifl.analysis.figures import find_label
+
+        find_label(options.panels, groups, "panels")
+    table = build_table(groups, options, marked, notes)
+    text = "\n".join([table.text(), "", *table.notes])
     if out is None:
         return text
     folder = Path(out)
-    written = []
+    written: list[Path] = []
+    missing: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in (
-            ("md", "\n".join([format_table(groups, "github"), "", *notes, ""])),
-            ("csv", format_csv(groups)),
-        ):
-            if name in formats:
-                (folder / f"report.{name}").write_text(content, encoding="utf-8")
-                written.append(folder / f"report.{name}")
-        pictures = [name for name in formats if name in ("png", "pdf")]
-        if pictures:
+        for suffix, write in (
+            ("md", table.markdown), ("csv", lambda: format_csv(groups, options, marked)), ("tex", table.latex)
+        ):  # fmt: skip
+            if suffix in options.formats:
+                (folder / f"report.{suffix}").write_text(write(), encoding="utf-8")
+                written.append(folder / f"report.{suffix}")
+        if set(options.formats) & set(PICTURES):
             from mpifl.analysis.figures import draw_report
 
-            written += draw_report(groups, folder, pictures)
+            pictures, missing = draw_report(groups, folder, options, candidates)
+            written += pictures
     except OSError as error:
         raise ConfigError("out", folder, f"a folder that can be written ({error.strerror or error})") from error
-    return "\n".join([text, "", *(f"wrote {path}" for path in written)])
+    return "\n".join([text, *missing, "", *(f"wrote {path}" for path in written)])
+
+
+def trial_notes(trials: Sequence[Trial], options: Options) -> list[str]:
+    """A line about each run that is not completed, and about each file that lacks a column."""
+    notes = []
+    for trial in trials:
+        if trial.status == "running":
+            state = "is being written" if trial.alive else "was killed or cut off"
+            notes.append(f"Not completed: {trial.path} {state}; its rows so far are included.")
+        elif trial.status != "completed":
+            notes.append(f"Not completed: {trial.path}, {trial.status}; its rows are included.")
+        for name in options.sums:
+            if len(trial.evaluations) and trial.evaluations[name].isna().all():
+                notes.append(f"Without {name}: {trial.path}, written by an older version.")
+    return notes
+
+
+def _few(notes: Sequence[str]) -> list[str]:
+    left = len(notes) - MAX_NOTES
+    return [*notes[:MAX_NOTES], f"... and {left} more."] if left > 0 else list(notes)

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifl.analysis.trials import Group, flat_config, group_trials, load_trial
+from mpifl.analysis.labels import read_labels
+from mpifl.analysis.trials import PROGRESS, SUMS, Group, flat_config, group_trials, load_trial
 from mpifl.config.job import OUTPUT_KEYS
 from mpifl.errors import ConfigError
 from mpifl.storage import Run as RunFile
@@ -17,6 +18,7 @@ from mpifl.storage.reader import RunTables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
 
@@ -41,7 +43,7 @@ class Run(RunFile):
         Raises:
             ConfigError: `evaluations` has no such column, or no values in it.
         """
-        from mpifl.analysis.figures import plot_columns
+        from mpifl.analysis.curves import plot_columns
 
         virtual = str(self.attrs.get("clock", "")).startswith("virtual")
         return plot_columns(self.evaluations, [y] if isinstance(y, str) else list(y), x, virtual, ax, **style)
@@ -50,9 +52,10 @@ class Run(RunFile):
 class Runs(RunTables):
     """Several run files, with one table of evaluations, of updates, and so on for all of them.
 
-    The first columns of each table are `run`, the file's name, and the keys of the configuration that differ between
-    the runs: `seed`, `algorithm.step_size`. The column `client` has a client's number in its run. Files are opened when
-    they are read, and closed again.
+    The first columns of each table are `run`, the file's name; the labels on the axes of the study, if the files are
+    those of a study; `seed`; and the other keys of the configuration that differ between the runs, such as
+    `algorithm.step_size`. The column `client` has a client's number in its run. Files are opened when they are read,
+    and closed again.
     """
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
@@ -63,18 +66,22 @@ class Runs(RunTables):
             ConfigError: A file cannot be read.
         """
         self.paths = [Path(path) for path in paths]
+        self._studies = read_labels(self.paths)
         configs = []
         for path in self.paths:
             with open_run(path) as run:
                 configs.append(flat_config(run))
         keys = dict.fromkeys(key for config in configs for key in config if key not in OUTPUT_KEYS)
         differing = [key for key in keys if len({json.dumps(c.get(key), default=str) for c in configs}) > 1]
+        axes = dict.fromkeys(axis for known in self._studies.values() for axis in known.axes)
         stems = [path.stem for path in self.paths]
         names = stems if len(set(stems)) == len(stems) else [str(path) for path in self.paths]
-        self.labels = [
-            {"run": name, **{key: config.get(key) for key in differing}}
-            for name, config in zip(names, configs, strict=True)
-        ]
+        self.labels = []
+        for path, name, config in zip(self.paths, names, configs, strict=True):
+            values = self._studies[path].axes if path in self._studies else {}
+            label = {"run": name, **{axis: values.get(axis, config.get(axis)) for axis in axes}}
+            label |= {"seed": config.get("seed")} if axes else {}
+            self.labels.append(label | {key: config.get(key) for key in differing if key not in label})
         self._frames: dict[str, DataFrame] = {}
 
     @property
@@ -86,30 +93,81 @@ class Runs(RunTables):
 
     @property
     def groups(self) -> list[Group]:
-        """The runs grouped by configuration: runs that differ only in their seed are trials of one group."""
-        return group_trials(load_trial(path) for path in self.paths)
+        """The runs as trials of groups.
 
-    def plot(self, y: str, ax: Axes | None = None, **style: Any) -> Axes:
-        """Draws a column of `evaluations` against time, one line for each configuration; returns the Axes.
+        Runs of a study that have the same labels on its axes are one group, others if they differ only in their seed.
+        """
+        return self._groups(())
 
-        Runs that differ only in their seed are one line, their mean, with a band from the smallest value to the
-        largest.
+    def _groups(self, sums: Sequence[str]) -> list[Group]:
+        return group_trials(load_trial(path, sums=sums, labels=self._studies.get(path)) for path in self.paths)
+
+    def plot(
+        self, y: str, ax: Axes | None = None, x: str = "time", spread: str = "range", **style: Any
+    ) -> Axes:  # fmt: skip
+        """Draws a column of `evaluations`, one line for each configuration; returns the Axes.
+
+        Runs that differ only in their seed are one line, their mean, with a band of their spread.
 
         Args:
             y: A column: "test_accuracy", "train_loss", ...
             ax: Where to draw; None: in a new figure.
+            x: "time", "updates", "rounds", "bytes" or "local-steps".
+            spread: "range": from the smallest value to the largest; "sd": standard deviation; "ci95": 95 % interval of
+                the mean.
             style: Options of matplotlib's `plot`.
 
         Raises:
             ConfigError: `evaluations` has no such column.
         """
-        from mpifl.analysis.figures import plot_groups
+        from mpifl.analysis.curves import plot_groups
+        from mpifl.analysis.options import Options
 
-        groups = self.groups
-        ax = plot_groups(groups, y, ax, **style)
-        if len(groups) > 1:
-            ax.legend(frameon=False)
-        return ax
+        Options(x=(x,), spread=spread)  # checks them
+        return plot_groups(self._groups([PROGRESS[x]] if PROGRESS[x] in SUMS else []), y, x, spread, ax, **style)
+
+    def figure(
+        self, kind: str, x: str = "time", spread: str = "range", panels: str | None = None, width: float = 3.3
+    ) -> Figure:
+        """Draws a figure for a paper, as `mpifl report` does; returns the matplotlib Figure.
+
+        Args:
+            kind: "accuracy", "loss", "gradient", "staleness", "client-updates", "timeline", "step-size-accuracy",
+                "step-size-loss", or a column of `evaluations`.
+            x: What curves are drawn against, as in `plot`.
+            spread: As in `plot`.
+            panels: An axis of the study, or a key of the job, whose values get a panel each.
+            width: Inches.
+
+        Raises:
+            ConfigError: An argument is wrong, or the runs have no values for the figure.
+        """
+        from mpifl.analysis.figures import draw_figure
+        from mpifl.analysis.options import Options
+
+        options = Options(x=(x,), spread=spread, panels=panels, width=width)
+        return draw_figure(kind, self._groups(sorted(options.sums)), options)
+
+    def summary(self, reach: float | Sequence[float] = (), reach_in: str | Sequence[str] = "time") -> DataFrame:
+        """One row for each configuration: labels, numbers of trials, and statistics over the trials.
+
+        The columns are those of `report.csv`: of each metric at the last evaluation the number of trials that have it
+        (`test_accuracy_trials`), and their `_mean`, `_min`, `_max`, `_sd` (standard deviation) and `_ci95` (half the
+        width of the 95 % interval of the mean); likewise what it takes to reach an accuracy (`time_to_0.9_mean`).
+
+        Args:
+            reach: Test accuracies (0..1).
+            reach_in: "time", "updates", "rounds", "bytes", "local-steps", or several of these.
+
+        Raises:
+            ConfigError: An argument is wrong.
+        """
+        from mpifl.analysis.options import Options
+        from mpifl.analysis.tables import summary
+
+        accuracies = (reach,) if isinstance(reach, int | float) else tuple(reach)
+        options = Options(reach=accuracies, reach_in=(reach_in,) if isinstance(reach_in, str) else tuple(reach_in))
+        return summary(self._groups(sorted(options.sums)), options)
 
     def _table(self, name: str) -> DataFrame:
         if name not in self._frames:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from mpifl.analysis.labels import Labels
+from mpifl.analysis.spread import mean_and_spread
 from mpifl.config.job import OUTPUT_KEYS
 from mpifl.errors import ConfigError
 from mpifl.storage import Run, open_run
+from mpifl.storage.tables import EvaluationRow
 from mpifl.untrusted import printable
 
 # Keys that may differ between the trials of one group.
@@ -23,6 +27,11 @@ CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.r
 MAX_VALUE = 200  # characters of a value in tables and figures
 MAX_KEYS = 2000  # of a configuration; a job has some 100
 TARGET_ACCURACY = 0.80  # test accuracy that t_80 is the time of
+BLOCK = 1 << 20  # values of a curve that are computed at once
+# What a curve is drawn against, and an accuracy is reached in: the column of `Trial.evaluations`.
+PROGRESS = {"time": "time", "updates": "updates", "rounds": "version", "bytes": "bytes", "local-steps": "local_steps"}
+# Columns of `Trial.evaluations` that are sums over the updates consumed by then: the columns of /updates in the sum.
+SUMS = {"bytes": ("bytes", "bytes_down"), "local_steps": ("local_steps",)}
 
 
 @dataclass(frozen=True)
@@ -33,11 +42,17 @@ class Trial:
     status: str
     clock: str
     config: dict[str, Any]  # flat, without the irrelevant keys
-    evaluations: pd.DataFrame
+    evaluations: pd.DataFrame  # the columns that were asked for, and some of SUMS
     rate: float  # updates a second of the run's clock
     staleness: float  # mean over the updates
     global_steps: int  # aggregations
     seed: int = 0
+    labels: Labels | None = None  # in its study
+    staleness_counts: tuple[np.ndarray, np.ndarray] = field(default_factory=lambda: (np.zeros(0), np.zeros(0)))
+    """values, and the number of updates of each"""
+    client_updates: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    """(clients,) updates of each"""
+    alive: bool = False  # being written when it was read
 
     @property
     def end(self) -> float:
@@ -47,6 +62,19 @@ class Trial:
     def last(self, metric: str) -> float:
         """The metric at the last evaluation; NaN if there is none."""
         return float(self.evaluations[metric].iloc[-1]) if len(self.evaluations) else np.nan
+
+    def curve(self, metric: str, x: str = "time") -> tuple[np.ndarray, np.ndarray]:
+        """A column of PROGRESS, ascending, and the metric there; the last of several values at one place.
+
+        Rows in which one of them is missing are left out.
+        """
+        xs, ys = (self.evaluations[name].to_numpy(float) for name in (PROGRESS[x], metric))
+        known = ~(np.isnan(xs) | np.isnan(ys))
+        xs, ys = xs[known], ys[known]
+        order = np.argsort(xs, kind="stable")
+        xs, ys = xs[order], ys[order]
+        last = np.append(xs[1:] != xs[:-1], True)[: len(xs)]
+        return xs[last], ys[last]
 
 
 @dataclass(frozen=True)
@@ -60,7 +88,7 @@ class Group:
     def name(self) -> str:
         known = {key: value for key, value in self.labels.items() if value is not None}
         parts = [
-            format_value(v) if k == "algorithm" else f"{k} {format_value(v)}".replace("_", " ")
+            format_value(v) if k in ("algorithm", "method") else f"{k} {format_value(v)}".replace("_", " ")
             for k, v in known.items()
         ]
         return ", ".join(parts) or "all trials"
@@ -70,23 +98,39 @@ class Group:
         values = np.array([trial.last(metric) for trial in self.trials])
         return values[~np.isnan(values)]
 
-    def curve(self, metric: str) -> pd.DataFrame:
-        """mean, min and max of the metric over the trials, by time.
+    def curve(self, metric: str, x: str = "time", spread: str = "range") -> pd.DataFrame:
+        """The metric over the trials, by time or another column of PROGRESS: mean, low and high (`mean_and_spread`).
 
         Times are those of all trials together; between its evaluations, and after the last one of a completed trial, a
         trial keeps its value. The curve starts when every trial has a value and ends where an unfinished one does.
         """
-        columns = []
+        curves = [trial.curve(metric, x) for trial in self.trials]
+        ends = [xs[-1] for trial, (xs, _) in zip(self.trials, curves, strict=True) if trial.status != "completed"
+                and len(xs)]  # fmt: skip
+        curves = [(xs, ys) for xs, ys in curves if len(xs)]
+        if not curves:
+            return pd.DataFrame(columns=["mean", "low", "high"], dtype=float)
+        points = np.unique(np.concatenate([xs for xs, _ in curves]))
+        points = points[(points >= max(xs[0] for xs, _ in curves)) & (points <= min(ends, default=np.inf))]
+        found = np.empty((3, len(points)))
+        size = max(1, BLOCK // len(curves))
+        for first in range(0, len(points), size):
+            block = points[first : first + size]
+            values = np.stack([ys[np.searchsorted(xs, block, side="right") - 1] for xs, ys in curves])
+            found[:, first : first + size] = mean_and_spread(values, spread)
+        return pd.DataFrame(dict(zip(("mean", "low", "high"), found, strict=True)), index=points)
+
+    def reached(self, accuracy: float, x: str = "time") -> np.ndarray:
+        """Where each trial's test accuracy is first at `accuracy` or above, by a column of PROGRESS.
+
+        (trials that reach it,); trials that never do, and those without that column, are left out.
+        """
+        found = []
         for trial in self.trials:
-            values = trial.evaluations.set_index("time")[metric].dropna()
-            if len(values):
-                columns.append(values[~values.index.duplicated(keep="last")])
-        if not columns:
-            return pd.DataFrame(columns=["mean", "min", "max"], dtype=float)
-        table = pd.concat(columns, axis=1).sort_index().ffill().dropna()
-        ends = [t.end for t in self.trials if t.status != "completed" and not np.isnan(t.end)]
-        table = table[table.index <= min(ends, default=np.inf)]
-        return pd.DataFrame({"mean": table.mean(axis=1), "min": table.min(axis=1), "max": table.max(axis=1)})
+            xs, ys = trial.curve("test_accuracy", x)
+            if (there := ys >= accuracy).any():
+                found.append(float(xs[there.argmax()]))
+        return np.array(found)
 
     @property
     def horizon(self) -> float:
@@ -94,7 +138,7 @@ class Group:
         times = [t.config.get("stop.time") or t.end for t in self.trials]
         return float(np.nanmax(times)) if not np.isnan(times).all() else np.nan
 
-    @property
+    @cached_property
     def t_80(self) -> float:
         """First evaluation time, s, at which the mean accuracy is 80 % or more; inf: never; NaN: no accuracy."""
         mean = self.curve("test_accuracy")["mean"]
@@ -107,22 +151,56 @@ class Group:
         return self.t_80 / self.horizon if self.horizon > 0 else np.nan
 
 
-def load_trial(path: str | Path) -> Trial:
-    """Reads the trial of one run file. Raises ConfigError where it cannot be read."""
+def load_trial(
+    path: str | Path, metrics: Collection[str] | None = None, sums: Collection[str] = (), labels: Labels | None = None
+) -> Trial:
+    """Reads the trial of one run file, and of its tables no column that is not asked for.
+
+    metrics: columns of /evaluations besides time, updates and version; None: all. sums: of SUMS. Raises ConfigError
+    where the file cannot be read.
+    """
     with open_run(path) as run:
-        updates = run.updates
-        seconds = float(updates.time.iloc[-1]) if len(updates) else 0.0
+        updates = run.count("updates")
+        seconds = float(run.rows("updates", "time", updates - 1, updates)[0]) if updates else 0.0
+        staleness, counts = np.unique(run.rows("updates", "staleness", 0, updates), return_counts=True)
         return Trial(
             path=Path(path),
             status=run.status,
             clock=str(run.attrs.get("clock", "")),
             config={key: value for key, value in flat_config(run).items() if key not in NOT_COMPARED},
-            evaluations=run.evaluations,
-            rate=len(updates) / seconds if seconds > 0 else np.nan,
-            staleness=float(updates.staleness.mean()) if len(updates) else np.nan,
-            global_steps=len(run.aggregations),
+            evaluations=_evaluations(run, metrics, sums),
+            rate=updates / seconds if seconds > 0 else np.nan,
+            staleness=float(staleness @ counts / updates) if updates else np.nan,
+            global_steps=run.count("aggregations"),
             seed=int(run.attrs.get("seed", 0)),
+            labels=labels,
+            staleness_counts=(staleness, counts),
+            client_updates=_client_updates(run, updates),
+            alive=run.is_alive,
         )
+
+
+def _evaluations(run: Run, metrics: Collection[str] | None, sums: Collection[str]) -> pd.DataFrame:
+    names = [name for name in EvaluationRow._fields
+             if metrics is None or name in metrics or name in ("time", "updates", "version")]  # fmt: skip
+    rows = run.count("evaluations")
+    data = {name: run.rows("evaluations", name, 0, rows) for name in names}
+    updates = run.count("updates")
+    for name in sums:
+        each = sum(run.rows("updates", column, 0, updates).astype(float) for column in SUMS[name])
+        total = np.concatenate([[0.0], np.cumsum(each)])
+        total += np.where(np.isnan(total[-1]), np.nan, 0.0)  # a file of an older version has no bytes_down
+        data[name] = total[np.clip(data["updates"].astype(int), 0, updates)]
+    return pd.DataFrame(data)
+
+
+def _client_updates(run: Run, updates: int) -> np.ndarray:
+    """(clients,) updates of each; of an unfinished run, whose table of clients has none yet, from its updates."""
+    found = run.rows("clients", "updates", 0, None)
+    if run.status != "running":
+        return found
+    senders = run.rows("updates", "client", 0, updates)
+    return np.bincount(senders[(senders >= 0) & (senders < len(found))], minlength=len(found))
 
 
 def flat_config(run: Run) -> dict[str, Any]:
@@ -145,15 +223,23 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def group_trials(trials: Iterable[Trial]) -> list[Group]:
-    """Groups trials of the same configuration, in the order of their first appearance."""
-    found: dict[str, list[Trial]] = {}
+    """Groups the trials, in the order of their first appearance: by their labels, if all are runs of studies.
+
+    Otherwise by their configurations, seeds and names aside.
+    """
+    trials = list(trials)
+    studies = {trial.labels.study if trial.labels else None for trial in trials}
+    found: dict[str, tuple[dict[str, Any], list[Trial]]] = {}
     for trial in trials:
-        found.setdefault(json.dumps(trial.config, sort_keys=True, default=str), []).append(trial)
-    configs = [members[0].config for members in found.values()]
-    names = short_names(differing_keys(configs))
-    return [
-        Group({name: members[0].config.get(key) for key, name in names.items()}, members) for members in found.values()
-    ]
+        keys = trial.config
+        if trial.labels and None not in studies:
+            keys = {**({"study": trial.labels.study} if len(studies) > 1 else {}), **trial.labels.axes}
+        found.setdefault(json.dumps(keys, sort_keys=True, default=str), (keys, []))[1].append(trial)
+    if None in studies:
+        names = short_names(differing_keys([keys for keys, _ in found.values()]))
+    else:
+        names = short_names(list(dict.fromkeys(key for keys, _ in found.values() for key in keys)))
+    return [Group({name: keys.get(key) for key, name in names.items()}, members) for keys, members in found.values()]
 
 
 def unlike_conventions(groups: Sequence[Group]) -> dict[str, dict[str, list[str]]]:

@@ -12,7 +12,7 @@ import numpy as np
 from pandas import DataFrame
 from tabulate import tabulate
 
-from mpifl.analysis.figures import axis_label
+from mpifl.analysis.curves import axis_label
 from mpifl.analysis.panels import Panel, draw_panels
 from mpifl.analysis.tables import escape_markdown
 from mpifl.analysis.trials import Group
@@ -58,7 +58,7 @@ def _made_by(name: str) -> str:
 def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[str]:
     """The blocks of an item's section; its figures are written to the folder `out`."""
     index = Index(item.study)
-    groups, notes = reported_groups(item.study, index)
+    groups, notes, *_ = reported_groups(item.study, index)
     yield f"{'#' * level} {item.page.title}"
     yield item.page.about.strip()
     if made_by:

@@ -103,7 +103,7 @@ def _bytes(trial: Trial) -> np.ndarray:
 
 
 def mean_curve(group: Group, metric: str, x: str) -> pd.DataFrame:
-    """mean, min and max of a metric over the trials, by x; between its evaluations a trial keeps its value."""
+    """mean, low and high (range) of a metric over the trials, by x; between evaluations a trial keeps its value."""
     if x == "time":
         return group.curve(metric)
     columns = [
@@ -111,7 +111,7 @@ def mean_curve(group: Group, metric: str, x: str) -> pd.DataFrame:
     ]
     table = pd.concat(columns, axis=1).sort_index().ffill().dropna()
     table = table[table.index <= min((column.index[-1] for column in columns if len(column)), default=0)]
-    return pd.DataFrame({"mean": table.mean(axis=1), "min": table.min(axis=1), "max": table.max(axis=1)})
+    return pd.DataFrame({"mean": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)})
 
 
 def paired(measure: Measure, left: Group, right: Group) -> Difference:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mpifl.analysis.labels import INDEX
 from mpifl.config import read
 from mpifl.config.trust import outside_code
 from mpifl.errors import ConfigError, RunFailed
@@ -26,7 +27,6 @@ from mpifl.storage.checkpoint_set import folder_of, sets
 from mpifl.studies.parts import Part, index_lock
 from mpifl.studies.study import Study, StudyRun, identify
 
-INDEX = "index.json"
 WRITE_INTERVAL = 1.0  # s between two writes of the index file during a sweep
 STALE_AGE = 60.0  # s after which a temporary index file belongs to a process that was killed
 STATUSES = ("completed", "waiting", "running", "interrupted", "failed", "damaged")

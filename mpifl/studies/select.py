@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpifl.analysis.options import Options
 from mpifl.analysis.report import report_groups
 from mpifl.analysis.trials import Group, Trial, load_trial, short_names
 from mpifl.errors import ConfigError
@@ -19,19 +20,28 @@ from mpifl.studies.study import Select, Study, StudyRun, describe
 HIGHER_IS_BETTER = ("validation_accuracy",)
 
 
-def study_groups(study: Study, index: Index, without: Collection[str] = ()) -> list[Group]:
+def study_groups(study: Study, index: Index, options: Options | None = None) -> tuple[dict[str, Group], list[str]]:
     """The completed trials of the study, grouped by their labels on the axes, which get short names.
 
-    without: Labels, as JSON, whose trials are left out.
+    The groups by their labels as JSON (`_key`), and a line about each run file that cannot be read. options: of the
+    report; None: with all metrics.
     """
+    options, unread = options or Options(), []
     found: dict[str, tuple[StudyRun, list[Trial]]] = {}
     for run in study.runs:
-        if index.entries[run.identity].status == "completed" and (key := _key(run)) not in without:
-            found.setdefault(key, (run, []))[1].append(load_trial(run.path))
+        if index.entries[run.identity].status == "completed":
+            try:
+                trial = load_trial(run.path, options.metrics, options.sums)
+            except ConfigError as error:
+                unread.append(f"Left out: {error}.")
+            else:
+                found.setdefault(_key(run), (run, []))[1].append(trial)
     names = short_names(list(dict.fromkeys(label for run, _ in found.values() for label in run.labels)))
-    return [
-        Group({name: run.labels.get(label) for label, name in names.items()}, trials) for run, trials in found.values()
-    ]
+    groups = {
+        key: Group({name: run.labels.get(label) for label, name in names.items()}, trials)
+        for key, (run, trials) in found.items()
+    }
+    return groups, unread
 
 
 def _key(run: StudyRun) -> str:
@@ -45,7 +55,12 @@ def _failed(study: Study, index: Index, select: Select) -> dict[str, StudyRun]:
 
 
 def select_groups(groups: Sequence[Group], select: Select) -> list[Group]:
-    """The groups that the rule selects, for each combination of the other axes, each with its reported trials only.
+    """The groups that the rule selects, each with its reported trials only."""
+    return [_reported(groups[k], select) for k in selected(groups, select)]
+
+
+def selected(groups: Sequence[Group], select: Select) -> list[int]:
+    """The indices of the groups that the rule selects, for each combination of the other axes.
 
     Groups are compared by the metric's mean over the deciding trials. A group is not selected if that mean is not
     finite, or if the group has no trial to report.
@@ -64,7 +79,7 @@ def select_groups(groups: Sequence[Group], select: Select) -> list[Group]:
         else:
             finite.sort(key=lambda group: scores[id(group)] * (1 if select.rule == "min" else -1))
         chosen += [id(group) for group in finite[: select.count]]
-    return [_reported(group, select) for group in groups if id(group) in chosen]
+    return [k for k, group in enumerate(groups) if id(group) in chosen]
 
 
 def _label(key: str, labels: Sequence[str]) -> str:
@@ -104,36 +119,102 @@ def describe_selection(select: Select) -> str:
     return f"Selected for each row: {rule} (over {seeds})."
 
 
-def report_study(study: Study, out: str | Path | None = None) -> str:
-    """The table, and with `out` the figures, of the study's completed runs, after its selection. Raises ConfigError."""
-    groups, notes = reported_groups(study, Index(study))
-    return report_groups(groups, out, notes=notes)
+def best_groups(groups: Sequence[Group], select: Select, axis: str) -> list[int]:
+    """The indices of the groups with the best score of the rule's metric, over the trials that decide.
+
+    The best of those that differ only on the first axis, `axis`, and in what the rule selects; none where there is one.
+    """
+    labels = [label for group in groups for label in group.labels]
+    compared = {_label(axis, labels), _label(select.over, labels)}
+    settings: dict[str, list[int]] = {}
+    for k, group in enumerate(groups):
+        key = json.dumps({label: value for label, value in group.labels.items() if label not in compared}, default=str)
+        settings.setdefault(key, []).append(k)
+    best = []
+    for members in settings.values():
+        scores = {k: score for k in members if np.isfinite(score := _score(groups[k], select))}
+        if len(members) > 1 and scores:
+            top = max(scores.values()) if _largest(select) else min(scores.values())
+            best += [k for k, score in scores.items() if score == top]
+    return best
 
 
-def reported_groups(study: Study, index: Index) -> tuple[list[Group], list[str]]:
-    """The study's completed trials after its selection, and notes on what was selected or is missing.
+def _largest(select: Select) -> bool:
+    """Whether a large score is a good one."""
+    return select.by in HIGHER_IS_BETTER if select.rule == "largest-finite" else select.rule == "max"
+
+
+def report_study(study: Study, out: str | Path | None = None, options: Options | None = None) -> str:
+    """The table, and with `out` the figures, of the study's completed runs, after its selection. Raises ConfigError.
+
+    With `options.all` all values are shown, and those that the rule selects are marked.
+    """
+    found = reported_groups(study, Index(study), options or Options())
+    notes = [*found.notes, *([found.mark] if found.marked else [])]
+    return report_groups(found.groups, out, options, notes, found.marked, found.candidates)
+
+
+class Reported(NamedTuple):
+    """What a report of a study shows."""
+
+    groups: list[Group]
+    """the completed trials after the selection"""
+    notes: list[str]
+    """on what was selected, left out or is missing"""
+    marked: list[int]
+    """indices of the best groups, or of the selected ones where all are shown"""
+    mark: str
+    """what the mark means"""
+    candidates: list[Group]
+    """all groups, before the selection"""
+
+
+def reported_groups(study: Study, index: Index, options: Options | None = None) -> Reported:
+    """The study's completed trials after its selection, with all metrics, or those that the options need.
 
     Raises ConfigError if there is nothing to report.
     """
-    notes = []
-    if select := study.options.select:
+    select = study.options.select
+    if options and options.all and not select:
+        raise ConfigError("all", "true", "a study with a selection; without one, all runs are shown")
+    by_key, unread = study_groups(study, index, options)
+    everything = list(by_key.values())
+    found = Reported(everything, [], [], "", everything)
+    if select:
         failed = _failed(study, index, select)
-        groups = select_groups(study_groups(study, index, failed), select)
-        notes.append(describe_selection(select))
+        able = [group for key, group in by_key.items() if key not in failed]
+        found = _select(able, everything, select, next(iter(study.runs[0].labels)), bool(options and options.all))
         if failed:
             runs = "; ".join(describe(run) for run in failed.values())
-            notes.append(f"Not selected, because a deciding trial failed: {runs}.")
-    else:
-        groups = study_groups(study, index)
-    if not groups and index.counts()["completed"]:
-        raise ConfigError("select.over", select.over if select else "", " ".join(["a selection of something;", *notes]))
-    if not groups:
-        raise ConfigError(
-            "study", study.options.name, f"at least one completed run in {study.folder}; mpifl sweep computes the runs"
-        )
+            found.notes.append(f"Not selected, because a deciding trial failed: {runs}.")
+    found.notes.extend(unread)
+    if not found.groups and by_key:
+        text = " ".join(["a selection of something;", *found.notes])
+        raise ConfigError("select.over", select.over if select else "", text)
+    if not found.groups:
+        expected = f"at least one completed run in {study.folder}; mpifl sweep computes the runs"
+        raise ConfigError("study", study.options.name, " ".join([expected, *unread]))
     if missing := len(study.runs) - index.counts()["completed"]:
-        notes.append(f"{missing} of the study's {len(study.runs)} runs are missing here: {_statuses(index)}.")
-    return groups, notes
+        found.notes.append(f"{missing} of the study's {len(study.runs)} runs are missing here: {_statuses(index)}.")
+    return found
+
+
+def _select(able: Sequence[Group], everything: Sequence[Group], select: Select, axis: str, whole: bool) -> Reported:
+    """The selection among the groups that are able to be selected; whole: show all, and mark the selected ones."""
+    chosen = [able[k] for k in selected(able, select)]
+    shown = [group for group in everything if _reported(group, select).trials]
+    candidates = [_reported(group, select) for group in shown]
+    notes = [describe_selection(select)]
+    if whole:
+        marked = [k for k, group in enumerate(shown) if any(group is one for one in chosen)]
+        return Reported(candidates, notes, marked, "Marked: what the rule selects.", candidates)
+    at = "the last evaluation" if select.at == "last" else "the best evaluation of each trial"
+    extreme = "largest" if _largest(select) else "smallest"
+    mark = (
+        f"Marked: the {extreme} mean {select.by} at {at} (over the same trials) among the rows that differ in {axis}."
+    )
+    groups = [_reported(group, select) for group in chosen]
+    return Reported(groups, notes, best_groups(chosen, select, axis), mark, candidates)
 
 
 def _statuses(index: Index) -> str:

@@ -58,9 +58,10 @@ def test_L_show_escapes_what_a_file_says(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_L_report_escapes_labels_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [write(tmp_path / "a.h5"), write(tmp_path / "b.h5", name="$\\frac{$x", **{"k\x1b[2J|": EVIL})]
-    assert main(["report", *map(str, files), "--out", str(tmp_path / "out")]) == 0
+    shown = ["--figures", "accuracy", "--formats", "md,csv,tex,pdf"]
+    assert main(["report", *map(str, files), "--out", str(tmp_path / "out"), *shown]) == 0
     check(capsys.readouterr().out)
-    for name in ("report.md", "report.csv"):
+    for name in ("report.md", "report.csv", "report.tex"):
         check((tmp_path / "out" / name).read_text())
     table = [line for line in (tmp_path / "out" / "report.md").read_text().splitlines() if line.startswith("|")]
     assert len(table) == 4 and len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1, table

@@ -12,6 +12,7 @@ import yaml
 
 import mpifl
 from mpifl import open_run
+from mpifl.analysis.options import Options
 from mpifl.analysis.report import report
 from mpifl.analysis.show import show
 from mpifl.storage import RunWriter
@@ -78,7 +79,7 @@ def test_an_old_file_is_shown(files: tuple[Path, Path]) -> None:
 
 
 def test_an_old_file_is_reported(files: tuple[Path, Path], tmp_path: Path) -> None:
-    one, other = (report([path], tmp_path / path.stem, formats=("csv",)) for path in files)
+    one, other = (report([path], tmp_path / path.stem, Options(formats=("csv",))) for path in files)
     assert one.partition("wrote")[0] == other.partition("wrote")[0] and "personal" not in one.lower()
     assert (tmp_path / "new/report.csv").read_text() == (tmp_path / "old/report.csv").read_text()
 

@@ -481,7 +481,7 @@ def test_a_report_shows_what_is_selected(swept: Path, capsys: pytest.CaptureFixt
         trial = load_trial(run.path)
         both = trial.last("validation_accuracy"), trial.last("test_accuracy")
         last[run.labels["method"]][run.labels["algorithm.step_size"]] = both
-    assert main(["report", str(swept), "--out", str(tmp_path / "report")]) == 0
+    assert main(["report", str(swept), "--out", str(tmp_path / "report"), "--figures", "accuracy"]) == 0
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if line.startswith(("AREA ", "FedAvg "))]
     assert [row[0] for row in rows] == ["AREA", "FedAvg"]

@@ -1,0 +1,105 @@
+"""What a report shows: the options of `mpifl report`, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from mpifl.analysis.spread import SPREADS
+from mpifl.analysis.trials import PROGRESS
+from mpifl.errors import ConfigError
+from mpifl.storage.tables import EvaluationRow
+
+TABLES = ("md", "csv", "tex")
+PICTURES = ("png", "pdf", "svg")
+PLACE = ("time", "updates", "version", "age")  # columns of the evaluations that are no metric
+METRICS = tuple(name for name in EvaluationRow._fields if name not in PLACE)
+COMPUTED = ("rho", "global_steps", "updates_per_second", "staleness")  # columns of the table that are no metric
+CURVES = {"accuracy": "test_accuracy", "loss": "train_loss", "gradient": "gradient_norm"}  # figures and their metrics
+FIGURES = (*CURVES, "staleness", "client-updates", "step-size-accuracy", "step-size-loss", "timeline")
+WIDTHS = (2.0, 12.0)  # inches, least and greatest
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a report. Raises ConfigError for a value that it does not take."""
+
+    spread: str = "range"
+    """of the trials, in tables and figures: range, sd or ci95"""
+    columns: tuple[str, ...] | None = None
+    """of the table: metrics of the evaluations, rho, ...; None: those that all reports have"""
+    reach: tuple[float, ...] = ()
+    """test accuracies (0..1); what it takes to reach them is in the table"""
+    reach_in: tuple[str, ...] = ("time",)
+    """time, updates, rounds, bytes, local-steps"""
+    formats: tuple[str, ...] = ("md", "csv", "tex", "png", "pdf")
+    figures: tuple[str, ...] | None = None
+    """names of FIGURES, or metrics of the evaluations; None: those that the runs have values for"""
+    x: tuple[str, ...] = ("time",)
+    """what curves are drawn against: as `reach_in`"""
+    panels: str | None = None
+    """an axis whose values get a panel each in the figures of curves"""
+    width: float = 7.0
+    """of the figures, inches"""
+    all: bool = False
+    """show all values of a study, and mark those that its rule selects"""
+
+    def __post_init__(self) -> None:
+        _check("spread", [self.spread], SPREADS)
+        _check("columns", self.columns or (), (*METRICS, *COMPUTED))
+        _check("reach-in", self.reach_in, PROGRESS)
+        _check("formats", self.formats, (*TABLES, *PICTURES))
+        _check("figures", self.figures or (), (*FIGURES, *METRICS))
+        _check("x", self.x, PROGRESS)
+        for accuracy in self.reach:
+            if not 0 < accuracy <= 1:
+                raise ConfigError("reach", f"{accuracy:g}", "an accuracy above 0 and at most 1, such as 0.9")
+        if not WIDTHS[0] <= self.width <= WIDTHS[1]:
+            raise ConfigError("width", f"{self.width:g}", f"inches, from {WIDTHS[0]:g} to {WIDTHS[1]:g}")
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """The metrics that the report may show."""
+        names = {*(self.columns or ()), *(self.figures or ()), "test_accuracy", "train_loss", "test_loss",
+                 "gradient_norm", "personal_accuracy_mean", "personal_accuracy_best"}  # fmt: skip
+        return frozenset(names & set(METRICS))
+
+    @property
+    def sums(self) -> frozenset[str]:
+        """The sums over updates that it needs, as in `load_trial`."""
+        used = {PROGRESS[name] for name in (*self.x, *(self.reach_in if self.reach else ()))}
+        return frozenset(used & {"bytes", "local_steps"})
+
+
+def parse_options(values: dict[str, Any]) -> Options:
+    """The options of a command line: lists are text with commas. Raises ConfigError."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if value is None:
+            continue
+        name = key.replace("_", "-")
+        if key in ("columns", "reach_in", "formats", "figures", "x"):
+            found[key] = tuple(part.strip() for part in value.split(",") if part.strip())
+            if not found[key]:
+                raise ConfigError(name, value or "''", "names, separated by commas")
+        elif key == "reach":
+            found[key] = tuple(_number(name, part) for part in value.split(","))
+        elif key == "width":
+            found[key] = _number(name, value)
+        else:
+            found[key] = value
+    return Options(**found)
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(key, text or "''", "a number" if key == "width" else "numbers, separated by commas") from None
+
+
+def _check(key: str, names: Collection[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(key, name or "''", f"one of {', '.join(known)}")

@@ -1,0 +1,153 @@
+"""How figures look: colours, lines, fonts, sizes, panels and legends."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Eight colours that differ in lightness, so in grey, and for every kind of colour blindness; neighbours differ most.
+COLOURS = ("#0A4AA0", "#E39A00", "#101010", "#17916F", "#8FCBF4", "#B93C08", "#45105A", "#CF7AA8")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+MARKERS = "os^DvPX<>"
+MARKER_SPACING = 0.14  # of the diagonal of the axes, between two markers of a line
+MAX_LINES = 16  # in one panel; more cannot be told apart
+SETTINGS: Any = {
+    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7.5, "xtick.labelsize": 7,
+    "ytick.labelsize": 7, "axes.linewidth": 0.6, "lines.linewidth": 1.3, "lines.markersize": 3.6,
+    "xtick.major.width": 0.6, "ytick.major.width": 0.6, "savefig.dpi": 300,
+    "pdf.fonttype": 42, "ps.fonttype": 42,  # TrueType, embedded: what publishers accept
+    "svg.fonttype": "path",  # text as paths: it looks the same without the font
+    "svg.hashsalt": "mpifl",  # the same file from the same runs
+    "axes.formatter.useoffset": False,
+}  # fmt: skip
+PANEL_HEIGHT = {1: 2.3, 2: 1.9, 3: 1.7}  # inches, by the number of panels below each other; 1.5 for more
+METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+
+
+def line_style(k: int) -> dict[str, Any]:
+    """The options of the k-th line of a figure: colour, dash and marker differ from those of the others."""
+    return {
+        "color": COLOURS[k % len(COLOURS)],
+        "linestyle": DASHES[k % len(DASHES)],
+        "marker": MARKERS[k % len(MARKERS)],
+        "markevery": ((k % 8) * MARKER_SPACING / 8, MARKER_SPACING),
+        "markerfacecolor": "white" if k % 2 else COLOURS[k % len(COLOURS)],
+        "markeredgewidth": 0.8,
+    }
+
+
+@contextmanager
+def paper_style() -> Iterator[None]:
+    """matplotlib's settings of the figures, in a block."""
+    from matplotlib import rc_context
+
+    with rc_context(SETTINGS):
+        yield
+
+
+def plain(text: str) -> str:
+    """The text such that matplotlib does not take it for a formula."""
+    return text.replace("$", r"\$")
+
+
+def panels(
+    titles: Sequence[str], width: float, height: float | None = None, shared: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel for each title, in as many columns as its width (inches) allows."""
+    from matplotlib.figure import Figure
+
+    count = len(titles)
+    columns = min(count, max(1, int(width / 2.2)) if count > 2 or width > 4 else 1)
+    rows = -(-count // columns)
+    size = (width, rows * (height or PANEL_HEIGHT.get(rows, 1.5)))
+    figure = Figure(figsize=size, layout="constrained")  # without pyplot, whose backend is the user's
+    grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
+    axes: list[Axes] = list(grid.flat)
+    for k, ax in enumerate(axes[count:], count):
+        ax.remove()
+        axes[k - columns].xaxis.set_tick_params(labelbottom=True)
+    for ax, title in zip(axes, titles, strict=False):
+        letters = int(width / columns / 0.075)
+        ax.set_title("\n".join(textwrap.wrap(plain(title), letters)))
+    return figure, axes[:count]
+
+
+def label_axes(axes: Sequence[Axes], x: str, y: str) -> None:
+    """Labels the lowest panel of each column, and the left side of the figure."""
+    columns = {_column(ax): ax for ax in axes}  # the lowest panel of each column
+    for ax in columns.values():
+        ax.set_xlabel(x)
+    if len(axes) > len(columns) and (figure := axes[0].get_figure(root=True)):  # several rows
+        figure.supylabel(y, fontsize=SETTINGS["axes.labelsize"])
+    else:
+        axes[0].set_ylabel(y)
+
+
+def _column(ax: Axes) -> int:
+    place = ax.get_subplotspec()
+    return place.colspan.start if place else 0
+
+
+def format_axes(ax: Axes) -> None:
+    """Grid, margins and spines."""
+    ax.margins(x=0.01)
+    ax.grid(True, which="major", color="#dddddd", linewidth=0.5)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    if ax.get_xscale() == "linear":
+        from matplotlib.ticker import MaxNLocator
+
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=False))
+
+
+def add_legend(figure: Figure, handles: Mapping[str, Artist]) -> None:
+    """Adds a legend below the panels, outside of them, in as many columns as fit; the figure grows by its height."""
+    if not handles:
+        return
+    width, height = figure.get_size_inches()
+    names = [plain(name) for name in handles]
+    for columns, letters in [
+        *((columns, 0) for columns in (4, 3, 2, 1)),
+        *((1, letters) for letters in (60, 48, 36, 26)),
+    ]:
+        texts = ["\n".join(textwrap.wrap(name, letters)) if letters else name for name in names]
+        size = _legend_size(handles.values(), texts, columns)
+        if size[0] <= width - 0.1:
+            break
+    figure.set_size_inches(width, height + size[1])
+    figure.legend(list(handles.values()), texts, loc="outside lower center", **_legend_options(columns))
+
+
+def _legend_options(columns: int) -> dict[str, Any]:
+    return {"ncols": columns, "frameon": False, "handlelength": 3.2, "columnspacing": 1.2, "borderaxespad": 0.2}
+
+
+def _legend_size(handles: Any, texts: Sequence[str], columns: int) -> tuple[float, float]:
+    """Width and height of a legend, inches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3, 3))
+    legend = figure.legend(list(handles), texts, **_legend_options(columns))
+    figure.draw_without_rendering()
+    box = legend.get_window_extent()
+    return box.width / figure.dpi, box.height / figure.dpi
+
+
+def save(figure: Figure, out: Path, stem: str, formats: Sequence[str]) -> list[Path]:
+    """Writes the figure in each format; returns the files."""
+    written = []
+    figure.draw_without_rendering()  # places all panels, once for all formats
+    figure.set_layout_engine("none")
+    for suffix in formats:
+        path = out / f"{stem}.{suffix}"
+        figure.savefig(path, metadata=METADATA[suffix])
+        written.append(path)
+    return written

@@ -1,0 +1,216 @@
+"""Tables of a report: spread, what it takes to reach an accuracy, marks, LaTeX; each number worked out by hand."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mpifl.analysis import latex
+from mpifl.analysis.options import Options, parse_options
+from mpifl.analysis.spread import half_width, mean_and_spread
+from mpifl.analysis.tables import build_table, format_csv, format_spread
+from mpifl.analysis.trials import Group, Trial
+from mpifl.cli import main
+from mpifl.errors import ConfigError
+from tests.analysis.test_analysis import columns
+
+T_2 = 4.302652729911275  # 0.975 quantile of Student's t with 2 degrees of freedom (any table of it)
+
+
+def trial(accuracies: Sequence[float], status: str = "completed", **columns: Sequence[float]) -> Trial:
+    """Evaluations at 0, 1, 2, ... s, after 0, 10, 20, ... updates and 0, 2, 4, ... global steps."""
+    k = np.arange(len(accuracies))
+    frame = pd.DataFrame({"time": k.astype(float), "updates": 10 * k, "version": 2 * k, "test_accuracy": accuracies})
+    for name in ("train_loss", "test_loss", "personal_accuracy_mean", "personal_accuracy_best"):
+        frame[name] = columns.get(name, np.full(len(k), np.nan))
+    frame["bytes"], frame["local_steps"] = 1_500_000.0 * k, 5.0 * k
+    return Trial(Path("a.h5"), status, "virtual", {}, frame, 1.0, 0.0, 1)
+
+
+GROUPS = [
+    Group(
+        {"method": "AREA_1"}, [trial([0.1, 0.5, 0.9, 0.9]), trial([0.1, 0.2, 0.3, 0.92]), trial([0.1, 0.2, 0.3, 0.4])]
+    ),
+    Group({"method": "100 % [b]"}, [trial([0.1, 0.2, 0.3, 0.4])]),
+]
+
+
+def test_spreads_by_hand() -> None:
+    values = np.array([1.0, 2.0, 6.0])  # mean 3, deviations -2, -1, 3: variance (4 + 1 + 9) / 2 = 7
+    assert mean_and_spread(values, "range") == (3, 1, 6)
+    assert mean_and_spread(values, "sd") == (3, pytest.approx(3 - 7**0.5), pytest.approx(3 + 7**0.5))
+    assert half_width(values, "ci95") == pytest.approx(T_2 * (7 / 3) ** 0.5)
+    for spread in ("range", "sd", "ci95"):
+        assert mean_and_spread(values[:1], spread) == (1, 1, 1), "one trial has no spread"
+    assert np.isnan(half_width(values[:1], "sd"))
+    assert (
+        format_spread(values, 3, "range") == "3.00 (1.00–6.00)"
+        and format_spread(values, 4, "sd") == "3.00 ± 2.65, 3 of 4"
+    )
+    assert format_spread(values, 3, "ci95") == "3.00 ± 6.57" and format_spread(values[:1], 1, "sd") == "1.00"
+    assert format_spread(np.array([0.5, 0.504]), 2, "sd") == "0.502 ± 0.003", "digits that show the spread"
+    assert format_spread(np.array([np.inf, 1.0]), 2, "sd") == "inf"
+
+
+def test_what_it_takes_to_reach_an_accuracy() -> None:
+    """The first evaluation at 0.9 or more is at 2 s and at 3 s; the third trial never gets there."""
+    units = ("time", "updates", "rounds", "bytes", "local-steps")
+    options = Options(reach=(0.9, 1.0), reach_in=units, columns=("test_accuracy",))
+    first, second = columns(build_table(GROUPS, options).text())
+    assert first["trials"] == "3" and first["accuracy %"] == "74.00 (40.00-92.00)"
+    assert first["time to 90 % (s)"] == "2.50 (2.00-3.00), 2 of 3"
+    assert first["updates to 90 %"] == "25.0 (20-30), 2 of 3" and first["rounds to 90 %"] == "5.0 (4-6), 2 of 3"
+    assert first["MB to 90 %"] == "3.75 (3.00-4.50), 2 of 3" and first["local steps to 90 %"] == "12.5 (10-15), 2 of 3"
+    assert first["time to 100 % (s)"] == "never, 0 of 3" and second["MB to 90 %"] == "never, 0 of 1"
+    rows = pd.read_csv(StringIO(format_csv(GROUPS, options)))
+    assert rows["time_to_0.9_trials"].tolist() == [2, 0] and rows["time_to_0.9_mean"][0] == 2.5
+    assert rows["bytes_to_0.9_sd"][0] == pytest.approx(1.5e6 / 2**0.5)
+    assert rows.test_accuracy_sd[0] == pytest.approx(np.std([0.9, 0.92, 0.4], ddof=1))
+    assert rows.test_accuracy_ci95[0] == pytest.approx(T_2 * np.std([0.9, 0.92, 0.4], ddof=1) / 3**0.5)
+    unknown = Group({"method": "c"}, [trial([np.nan, np.nan])])
+    (row,) = columns(build_table([unknown], options).text())
+    assert row["time to 90 % (s)"] == "-", "without accuracies nobody knows"
+
+
+def test_curves_against_other_columns() -> None:
+    group = GROUPS[0]
+    for x, step in (("updates", 10), ("rounds", 2), ("bytes", 1_500_000), ("local-steps", 5)):
+        curve = group.curve("test_accuracy", x, "sd")
+        assert curve.index.tolist() == [k * step for k in range(4)]
+        assert curve["mean"].tolist() == pytest.approx([0.1, 0.3, 0.5, 0.74])
+        assert (curve.high - curve["mean"]).tolist() == pytest.approx([0, 0.03**0.5, 0.12**0.5, 0.0868**0.5])
+
+
+def test_the_best_are_marked() -> None:
+    table = build_table(GROUPS, Options(), marked=[1])
+    first, second = table.text().splitlines()[2:4]
+    assert second.endswith("*") and not first.rstrip().endswith("*")
+    row = next(line for line in table.markdown().splitlines() if "100 %" in line)
+    assert all(re.fullmatch(r"\*\*.*\*\*", cell.strip()) for cell in row.strip("|").split(" | "))
+    assert r"\textbf{100 \% {[}b{]}}" in table.latex() and r"\textbf{AREA" not in table.latex()
+    assert pd.read_csv(StringIO(format_csv(GROUPS, Options(), [1]))).marked.tolist() == [False, True]
+
+
+def test_notes_say_what_the_numbers_are() -> None:
+    texts = {spread: " ".join(build_table(GROUPS, Options(spread=spread)).notes) for spread in ("range", "sd", "ci95")}
+    assert (
+        "mean (min-max)" in texts["range"] and "standard deviation" in texts["sd"] and "95 % interval" in texts["ci95"]
+    )
+    assert "rho" in texts["sd"] and "rho" not in " ".join(build_table(GROUPS, Options(columns=("train_loss",))).notes)
+
+
+# -- LaTeX -------------------------------------------------------------------------------------------------------------
+HOSTILE = r"""\input{/etc/passwd} $x_1^2$ {a} & #1 100 % ~ "b" `c` 'd' <e> | [f] *g \\ --- ?` λ±é 中 Đ"""
+UNESCAPED = re.compile(r"(?<!\\)[&#%_~^]|\\(?!textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar"
+                       r"|lambda|pm|[{}$&#%_])")  # fmt: skip
+
+
+def test_every_letter_of_a_text_is_escaped() -> None:
+    text = latex.escape(HOSTILE)
+    assert not UNESCAPED.search(text), text
+    depth = 0
+    for brace in re.findall(r"(?<!\\)[{}]", text):
+        depth += 1 if brace == "{" else -1
+        assert depth >= 0
+    assert depth == 0 and len(re.findall(r"(?<!\\)\$", text)) % 2 == 0
+    assert text.isascii() or set(re.sub("[\x20-\x7e]", "", text)) == {"é"}, "what pdfLaTeX cannot set"
+    assert "{[}U+4E2D{]}" in text and "-{}-{}-" in text and "{[}f{]} {*}g" in text
+    assert latex.number("1.5e-05 ± 2.00") == r"$1.5 \times 10^{-5}$ $\pm$ 2.00"
+    assert latex.number("-1.00 (-2.00–3.00), 8 of 10") == "$-$1.00 ($-$2.00--3.00), 8 of 10"
+    assert latex.number("-") == "-" and latex.number(">1") == "$>$1" and latex.number("inf") == r"$\infty$"
+
+
+def latex_table() -> str:
+    last = trial([0.5, 0.9], train_loss=[-2e-7, 3e9])
+    groups = [
+        Group({HOSTILE: HOSTILE, "n": 1}, GROUPS[0].trials),
+        Group({HOSTILE: "[2, 3]", "n": -1}, GROUPS[1].trials),
+        Group({HOSTILE: "*", "n": None}, [last]),
+    ]
+    return build_table(groups, Options(reach=(0.9,), spread="ci95"), [0], [f"Selected: {HOSTILE}."]).latex()
+
+
+def test_a_latex_table_is_whole() -> None:
+    """Every row has one cell a column, and every environment and group ends."""
+    text = latex_table()
+    (layout,) = re.findall(r"\\begin\{tabular\}\{([lr]+)\}", text)
+    rows = [line for line in text.partition(r"\toprule")[2].splitlines() if line.endswith(r" \\")]
+    assert len(rows) == 4 and {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows} == {len(layout)}
+    assert re.findall(r"\\begin\{(\w+)\}", text) == re.findall(r"\\end\{(\w+)\}", text)[::-1] == ["table", "tabular"]
+    assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [1, 1, 1]
+    assert layout.startswith("lll") and set(layout[3:]) == {"r"}
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_a_latex_table_compiles(tmp_path: Path) -> None:
+    (tmp_path / "report.tex").write_text(latex_table(), encoding="utf-8")
+    page = r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{report}\end{document}"
+    (tmp_path / "page.tex").write_text(page)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and (tmp_path / "page.pdf").stat().st_size > 5000, done.stdout[-2000:]
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("spread", "std", "one of range, sd, ci95"),
+        ("reach", "90", "an accuracy above 0 and at most 1, such as 0.9"),
+        ("reach", "nan", "an accuracy above 0 and at most 1, such as 0.9"),
+        ("reach", "0.8,x", "numbers, separated by commas"),
+        ("reach_in", "hours", "one of time, updates, rounds, bytes, local-steps"),
+        ("formats", "jpg", "one of md, csv, tex, png, pdf, svg"),
+        ("formats", ",", "names, separated by commas"),
+        ("x", "epochs", "one of time, updates"),
+        (
+            "figures",
+            "acuracy",
+            "one of accuracy, loss, gradient, staleness, client-updates, step-size-accuracy, step-size-loss, timeline",
+        ),
+        ("columns", "acc", "one of train_loss"),
+        ("width", "33", "inches, from 2 to 12"),
+        ("width", "wide", "a number"),
+    ],
+)
+def test_wrong_options(key: str, value: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_options({key: value})
+    assert error.value.key == key.replace("_", "-") and error.value.expected.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--width", "3.3"], "mpifl: width=3.3: --out DIR as well"),
+        (["--figures", "loss"], "mpifl: figures=loss: --out DIR as well"),
+        (["--all"], "mpifl: all=true: a STUDY.yaml with a selection"),
+        (["--panels", "lambda"], "mpifl: panels=lambda: one of the axes; the runs do not differ"),
+        (["--spred", "sd"], "mpifl: option=--spred: mpifl report takes --help, --out, --spread"),
+    ],
+)
+def test_options_that_do_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
+    from tests.analysis.test_analysis import run_file
+
+    path = run_file(tmp_path / "a.h5", [0.5])
+    assert main(["report", str(path), *arguments]) == 2
+    out = capsys.readouterr()
+    assert out.err.startswith(line) and out.err.count("\n") == 1 and not out.out
+
+
+def test_options_of_a_command_line() -> None:
+    given: dict[str, Any] = {"reach": "0.8,0.9", "reach_in": "time, bytes", "width": "3.3", "x": None, "all": False}
+    options = parse_options(given)
+    assert options.reach == (0.8, 0.9) and options.reach_in == ("time", "bytes") and options.width == 3.3
+    assert options.sums == {"bytes"} and options.x == ("time",)
