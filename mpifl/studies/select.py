@@ -27,11 +27,12 @@ def study_groups(study: Study, index: Index, options: Options | None = None) -> 
     report; None: with all metrics.
     """
     options, unread = options or Options(), []
+    metrics = options.metrics | ({study.options.select.by} if study.options.select else set())
     found: dict[str, tuple[StudyRun, list[Trial]]] = {}
     for run in study.runs:
         if index.entries[run.identity].status == "completed":
             try:
-                trial = load_trial(run.path, options.metrics, options.sums)
+                trial = load_trial(run.path, metrics, options.sums)
             except ConfigError as error:
                 unread.append(f"Left out: {error}.")
             else:
