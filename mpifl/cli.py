@@ -387,7 +387,7 @@ def _selftest(args: argparse.Namespace) -> None:
 def _run_selftest(arguments: Sequence[str]) -> int:
     """`mpifl selftest`, on every rank; the exit code."""
     from mpifl.selftest import FAILED, format_checks, selftest
-    from mpifl.transport.launcher import broadcast_code, communicator, run_or_abort
+    from mpifl.transport.launcher import broadcast_number, communicator, run_or_abort
 
     args = _Parser("mpifl selftest", COMMANDS["selftest"]).parse_intermixed_args(arguments)
 
@@ -398,7 +398,7 @@ def _run_selftest(arguments: Sequence[str]) -> int:
         return 3 if any(check.result == FAILED for check in checks) else 0
 
     if comm := communicator():
-        return run_or_abort(comm, lambda: broadcast_code(comm, run()))
+        return run_or_abort(comm, lambda: broadcast_number(comm, run()))
     return run()
 
 
