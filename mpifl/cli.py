@@ -271,10 +271,15 @@ def _export(args: argparse.Namespace) -> None:
 
 def _sweep(args: argparse.Namespace) -> None:
     """Under MPI it checks the study alone: `_sweep_on_ranks` runs it."""
+    from mpifl.transport.launcher import communicator
+
+    if not args.dry_run and communicator() is None:
+        from mpifl.studies.processes import start_server
+
+        start_server()
     from mpifl.studies.parts import Part
     from mpifl.studies.study import load_study
     from mpifl.studies.sweep import dry_run, groups, print_progress, sweep
-    from mpifl.transport.launcher import communicator
 
     path, overrides = _file_and_overrides("sweep", "STUDY.yaml", args.arguments)
     part = Part.parse(args.part) if args.part else None

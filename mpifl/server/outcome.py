@@ -21,3 +21,5 @@ class Outcome:
     """why it failed, or why an interrupted run was not saved"""
     stuck: frozenset[int] = frozenset()
     """ranks that did not end"""
+    wall_seconds: float | None = None
+    """wall time of the run, its earlier sessions included; None where it did not begin"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 from pathlib import Path
@@ -41,8 +42,9 @@ def _mpi_library() -> str:
     return MPI.Get_library_version().splitlines()[0].strip("\0 ")
 
 
+@functools.cache
 def _git_commit() -> str:
-    """The commit of the source, with -dirty where files differ from it; empty where there is no checkout."""
+    """The commit of the source, with -dirty where files differ from it; empty without a checkout. Asked once."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         return subprocess.run(git, capture_output=True, text=True, timeout=10).stdout.strip()

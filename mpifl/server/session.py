@@ -167,7 +167,8 @@ class Session:
             status, code = "failed", 3
         line = summary(self.loop.updates, self.loop.time, self.evaluator.latest, self._notes())
         line = f"{self.job.output}: {status}, {line}{self._resume_hint(status)}"
-        return Outcome(self.job.output, status, code, line, self._error, frozenset(self.transport.stuck_ranks))
+        stuck = frozenset(self.transport.stuck_ranks)
+        return Outcome(self.job.output, status, code, line, self._error, stuck, self._wall_seconds())
 
     def _report(self, what: str, error: RunFailed) -> None:
         """Logs an error at once: the shutdown of the other ranks may take long."""

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -18,7 +19,8 @@ from mpifl import api
 from mpifl.config.job import Job
 from mpifl.config.read import job_to_dict, to_yaml
 from mpifl.config.trust import outside_code
-from mpifl.errors import ConfigError, RunFailed, describe_unexpected
+from mpifl.errors import ConfigError, describe_unexpected
+from mpifl.server.outcome import Outcome
 from mpifl.signals import Interrupted, SignalRecorder
 from mpifl.studies.study import identify
 
@@ -40,6 +42,8 @@ class Finished(NamedTuple):
 
     status: str
     error: str = ""
+    seconds: float | None = None
+    """wall time of a completed run, where its file need not be opened to find it"""
 
 
 def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
@@ -53,16 +57,20 @@ def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
     try:
         if resume:
             with suppress(ConfigError):  # without a checkpoint that can be used it begins anew
-                api.finished_run(api.execute(lambda: _resume_task(job), comm=comm)).close()
-                return Finished("completed")
-        api.run(job, overwrite=True, comm=comm).close()
-    except (RunFailed, ConfigError, OSError) as error:
+                return _finished(api.execute(lambda: _resume_task(job), comm=comm))
+        return _finished(api.execute(lambda: api.Task(replace(job, overwrite=True)), comm=comm))
+    except (ConfigError, OSError) as error:
         return Finished("failed", " ".join(str(error).split()))
     except KeyboardInterrupt:
         return Finished("interrupted")
     except (Exception, SystemExit) as error:  # of the user's code: the study's other runs go on
         return Finished("failed", describe_unexpected(error))
-    return Finished("completed")
+
+
+def _finished(outcome: Outcome) -> Finished:
+    """How a run ended; its file is not opened for that, which takes longer than a short run."""
+    error = " ".join(outcome.error.split()) if outcome.status == "failed" else ""
+    return Finished(outcome.status, error, outcome.wall_seconds)
 
 
 def _keep_problem() -> None:

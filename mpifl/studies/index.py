@@ -79,11 +79,14 @@ class Index:
         self.foreign = sorted(files.keys() - expected)
         self._written = -math.inf  # time.monotonic of the last write
 
-    def finish(self, identity: str, status: str, error: str = "") -> None:
-        """Records how an attempt at a run ended; writes the index file at most once every WRITE_INTERVAL."""
+    def finish(self, identity: str, status: str, error: str = "", seconds: float | None = None) -> None:
+        """Records how an attempt at a run ended; writes the index file at most once every WRITE_INTERVAL.
+
+        seconds: Wall time of the run; None: that in its file.
+        """
         entry = self.entries[identity]
         path = self.folder / entry.file
-        _, seconds = _file_status(path)
+        seconds = _file_status(path)[1] if seconds is None else seconds
         stamp = _stamp(path.stat()) if status == "completed" else None
         attempts = entry.attempts + (status == "failed")
         self.entries[identity] = replace(entry, status=status, seconds=seconds, attempts=attempts, error=error,
@@ -190,25 +193,21 @@ def _inspected(entry: Entry, run: StudyRun, stamp: list[int] | None) -> Entry:
     """The entry with the status that its run file shows. A damaged file, or one of another job, is computed again."""
     if stamp is None:
         return replace(entry, status="failed" if entry.error else "waiting")
-    status, seconds = _file_status(run.path)
-    if status == "waiting":
-        return replace(entry, status="failed" if entry.error else "waiting")
-    if status == "damaged" or not _is_of(run):
+    status, seconds, config = _file_status(run.path, with_config=True)
+    if config is None or not _is_of(run, config):
         return replace(entry, status="interrupted")
     error = entry.error if status == "failed" else ""
     return replace(entry, status=status, seconds=seconds, error=error, stamp=stamp if status == "completed" else None)
 
 
-def _is_of(run: StudyRun) -> bool:
-    """Whether the run file has the run's job."""
-    with open_run(run.path) as file:
-        config = dict(file.config)
-        if outside_code(config) != outside_code(read.job_to_dict(run.job)):  # else code of the file would be imported
-            return False
-        try:
-            return identify(read.job_from_dict(config), run.ranks) == run.identity
-        except ConfigError:
-            return False
+def _is_of(run: StudyRun, config: Mapping[str, Any]) -> bool:
+    """Whether a run file's config is the run's job."""
+    if outside_code(config) != outside_code(read.job_to_dict(run.job)):  # else code of the file would be imported
+        return False
+    try:
+        return identify(read.job_from_dict(config), run.ranks) == run.identity
+    except ConfigError:
+        return False
 
 
 def show_folder(folder: Path) -> str:
@@ -229,7 +228,7 @@ def show_folder(folder: Path) -> str:
         if name in files and _is_unchanged(entry, name, files[name]):
             status, seconds = "completed", entry["seconds"]
         else:
-            status, seconds = _file_status(folder / name)
+            status, seconds, _ = _file_status(folder / name)
         if status == "waiting" and entry.get("error"):
             status = "failed"
         counts[status] += 1
@@ -241,17 +240,17 @@ def show_folder(folder: Path) -> str:
     return f"{table}\n\n{folder}: {len(names)} runs: {total}"
 
 
-def _file_status(path: Path) -> tuple[str, float | None]:
-    """The status that a run file shows, and the wall time of the run (s)."""
+def _file_status(path: Path, with_config: bool = False) -> tuple[str, float | None, dict[str, Any] | None]:
+    """The status that a run file shows, the wall time of the run (s) and, if asked, its job."""
     if not path.exists():
-        return "waiting", None
+        return "waiting", None, None
     try:
         with open_run(path) as file:
             seconds = float(file.attrs.get("wall_seconds", math.nan))
             status = "interrupted" if file.status == "running" and not file.is_alive else file.status
-            return status, None if math.isnan(seconds) else seconds
+            return status, None if math.isnan(seconds) else seconds, dict(file.config) if with_config else None
     except ConfigError:
-        return "damaged", None
+        return "damaged", None, None
 
 
 def can_resume(run: StudyRun) -> bool:

@@ -112,7 +112,7 @@ def _pass(
                 end = future.result()
             except BrokenProcessPool:
                 end = Finished("failed", KILLED)
-            index.finish(run.identity, end.status, end.error)
+            index.finish(run.identity, end.status, end.error, end.seconds)
             done += 1
             if end.status == "failed":
                 log.warning("%s failed: %s", describe(run), end.error)
