@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from mpifl.api import export_run, keep_problem, load_job, load_problem, open_run, open_runs, replay, resume, run
     from mpifl.config.job import Job
     from mpifl.errors import ConfigError, RunFailed
+    from mpifl.studies.api import load_study, sweep
+    from mpifl.studies.study import Study
 
 __all__ = [
     "ConfigError",
@@ -24,16 +26,19 @@ __all__ = [
     "Run",
     "RunFailed",
     "Runs",
+    "Study",
     "__version__",
     "export_run",
     "keep_problem",
     "load_job",
     "load_problem",
+    "load_study",
     "open_run",
     "open_runs",
     "replay",
     "resume",
     "run",
+    "sweep",
 ]
 
 _MODULES = {
@@ -42,6 +47,9 @@ _MODULES = {
     "Run": "mpifl.analysis.run",
     "RunFailed": "mpifl.errors",
     "Runs": "mpifl.analysis.run",
+    "Study": "mpifl.studies.study",
+    "load_study": "mpifl.studies.api",
+    "sweep": "mpifl.studies.api",
 }
 
 

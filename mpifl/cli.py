@@ -298,22 +298,28 @@ def _sweep(args: argparse.Namespace) -> None:
 def _submit(args: argparse.Namespace) -> None:
     from mpifl.config import read
     from mpifl.studies.study import load_study
-    from mpifl.submit.script import job_script, study_script, submit
+    from mpifl.submit.script import job_script, parse_seeds, study_script, submit
     from mpifl.submit.site import load_site
 
     path, overrides = _file_and_overrides("submit", "STUDY.yaml or JOB.yaml", args.arguments)
     given = {"time": args.time, "partition": args.partition, "account": args.account}
     site, _ = load_site(args.site, {key: value for key, value in given.items() if value is not None})
     if "axes" in read.read_yaml(path, "submit"):
-        study = load_study(path, overrides)
-        script, logs = study_script(site, study, path, overrides, args.tasks), study.folder / "logs"
+        if args.seeds:
+            raise ConfigError("--seeds", args.seeds, f"a job; {path} is a study, whose key trials has its seeds")
+        if args.tasks and args.runs:
+            raise ConfigError("--runs", args.runs, "either --tasks or --runs")
+        script = study_script(site, load_study(path, overrides), path, overrides, args.tasks, args.runs)
     else:
-        job = api.load_job(path, *overrides)
-        script, logs = job_script(site, job, path, overrides), Path(job.output).parent
+        for option, value in (("--tasks", args.tasks), ("--runs", args.runs)):
+            if value:
+                raise ConfigError(option, value, f"a study; {path} is a job")
+        seeds = parse_seeds(args.seeds) if args.seeds is not None else None
+        script = job_script(site, api.load_job(path, *overrides), path, overrides, seeds)
     if args.dry_run:
-        _print(script, end="")
+        _print(script.text, end="")
     else:
-        _print(submit(site, script, logs))
+        _print(submit(site, script))
 
 
 def _reproduce(args: argparse.Namespace) -> None:
@@ -499,6 +505,8 @@ COMMANDS = {
             "--dry-run": {"action": "store_true", "help": "print the batch script, and submit nothing"},
             "--site": {"metavar": "FILE", "type": Path, "help": "settings of the computing centre"},
             "--tasks": {"metavar": "N", "type": _at_least_one, "help": "number of tasks that share a study's runs"},
+            "--runs": {"metavar": "N", "type": _at_least_one, "help": "runs of a study that each task computes"},
+            "--seeds": {"metavar": "LIST", "help": "run a job once for each of these seeds, such as 0-19 or 0,3,5-7"},
             "--time": {"metavar": "H:MM:SS", "help": "time limit of a task"},
             "--partition": {"metavar": "NAME", "help": "partition of the batch system"},
             "--account": {"metavar": "NAME", "help": "account that is charged"},

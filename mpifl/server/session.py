@@ -72,6 +72,7 @@ class Session:
         self._unwritten = ""  # a clause on scalars that TensorBoard does not have
         self._ended: tuple[str, int, np.ndarray | None] | None = None  # how, with which exit code and model
         self._closed = threading.Event()  # the run file is
+        self._wall = 0.0  # s of the whole run, once it has ended
         self._earlier = snapshot.wall_seconds if snapshot else 0.0  # s of the run, before it was resumed
         self._scalars = self._live_scalars() if job.output_tensorboard else None
         self.evaluator = Evaluator(
@@ -168,7 +169,7 @@ class Session:
         line = summary(self.loop.updates, self.loop.time, self.evaluator.latest, self._notes())
         line = f"{self.job.output}: {status}, {line}{self._resume_hint(status)}"
         stuck = frozenset(self.transport.stuck_ranks)
-        return Outcome(self.job.output, status, code, line, self._error, stuck, self._wall_seconds())
+        return Outcome(self.job.output, status, code, line, self._error, stuck, self._wall)
 
     def _report(self, what: str, error: RunFailed) -> None:
         """Logs an error at once: the shutdown of the other ranks may take long."""
@@ -180,7 +181,8 @@ class Session:
         """Ends the ranks and closes the run file; returns whether that is complete. cpu: process_time at the start."""
         writer, self._ended = self.writer, (status, code, x)
         wall, cpu = time.perf_counter() - self._begin, time.process_time() - cpu
-        writer.set_attr("wall_seconds", self._earlier + wall)
+        self._wall = self._earlier + wall
+        writer.set_attr("wall_seconds", self._wall)
         writer.set_attr("server_cpu_share", cpu / wall)
         writer.set_attr("peak_rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         for each in self._progress:

@@ -18,7 +18,6 @@ from typing import Any
 
 from mpifl.signals import exit_code
 
-
 PRELOAD = [  # what every run imports
     "mpifl.client.checkpoint",
     "mpifl.server.session",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -14,6 +15,7 @@ from importlib.resources import files
 from math import ceil
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 
 from mpifl.config.job import Job
 from mpifl.config.read import parse_override
@@ -22,51 +24,114 @@ from mpifl.storage.checkpoint_set import folder_of
 from mpifl.studies.study import Study
 from mpifl.submit.site import Site
 
-COMMANDS = {"slurm": "sbatch"}
+COMMANDS = {"slurm": ["sbatch"], "pbs": ["qsub"], "flux": ["flux", "batch"], "lsf": ["bsub"]}
+HOST_FILES = {"pbs": "$PBS_NODEFILE", "lsf": "$LSB_DJOB_HOSTFILE"}  # for an mpirun that was built without the scheduler
+MAX_SEEDS = 100_000
+SEED = "\ue000"  # a letter that no path has: in words for the shell it stands for the value of the variable `seed`
 
 
-def study_script(site: Site, study: Study, path: Path, overrides: Sequence[str], tasks: int | None = None) -> str:
-    """The script of an array of tasks that run a study; tasks: their number, None: one for `site.processes` runs."""
-    count = ceil(len(study.runs) / site.processes) if tasks is None else min(tasks, len(study.runs))
-    words = ["sweep", str(path.absolute()), *_without_output(overrides), _output(study.folder)]
-    sweep = f"{_python(site)} {shlex.join(words)} --processes {site.processes} --part"
-    return _filled(
-        site, f"{site.scheduler}-study", name=study.options.name, tasks=str(count), last=str(count - 1),
-        at_once=str(min(site.at_once, count)), command=sweep,
-        log=_option_value(study.folder.resolve() / "logs", "%A-%a.log"),
-    )  # fmt: skip
+class Script(NamedTuple):
+    """A batch script."""
+
+    text: str
+    logs: Path
+    """the folder of its logs"""
+    tasks: int
+    """tasks of its array; 1: it has none"""
 
 
-def job_script(site: Site, job: Job, path: Path, overrides: Sequence[str]) -> str:
-    """The script of one run of a job on `site.nodes` nodes."""
+def study_script(
+    site: Site, study: Study, path: Path, overrides: Sequence[str], tasks: int | None = None, runs: int | None = None
+) -> Script:
+    """The script of an array of tasks that run a study. Raises ConfigError where a task has too few ranks for a run.
+
+    tasks: their number; runs: of each task. Both None: as many runs a task as it computes at a time.
+    """
+    ranks, total = study.options.ranks, site.nodes * site.ranks_per_node
+    at_a_time = site.processes if ranks == 1 else (total - 1) // ranks
+    if not at_a_time:
+        text = f"at most {total - 1}: a task has {total} ranks (site.nodes × site.ranks_per_node), one starts the runs"
+        raise ConfigError("ranks", ranks, text)
+    count = min(tasks or ceil(len(study.runs) / (runs or at_a_time)), len(study.runs))
+    words = ["sweep", str(path.absolute()), *_without(overrides, "output"), _output(study.folder)]
+    words += [] if ranks > 1 else ["--processes", str(site.processes)]
+    logs = study.folder.resolve() / "logs"
+    body = {"tasks": str(count), "command": f"{_python(site)} {shlex.join(words)}"}
+    title = f"Study {study.options.name}: {_plural(count, 'task')} for {_plural(len(study.runs), 'run')}"
+    text = _filled(site, "study", title, study.options.name, logs, range(count), ranks > 1, body)
+    return Script(text, logs, count)
+
+
+def job_script(
+    site: Site, job: Job, path: Path, overrides: Sequence[str], seeds: Sequence[int] | None = None
+) -> Script:
+    """The script of one run of a job on `site.nodes` nodes; with seeds, of an array with one run for each of them."""
     output = Path(job.output).resolve()
-    words = [str(path.absolute()), *_without_output(overrides), _output(output)]
-    python, target = _python(site), shlex.quote(str(output))
-    return _filled(
-        site, f"{site.scheduler}-job", name=job.name, log=_option_value(output.parent, "%x-%j.log"),
-        run=f"{python} run {shlex.join(words)}", resume=f"{python} resume {target} --trust",
-        checkpoints=shlex.quote(str(folder_of(output))), launch=_launch(site),
-    )  # fmt: skip
+    words = [str(path.absolute()), *_without(overrides, "output", *(["seed", "name"] if seeds else []))]
+    python, target, extra, before = _python(site), _output(output), "", ""
+    if seeds:
+        target = _output(output.with_name(f"{output.stem}-seed-{SEED}.h5"))
+        extra, before = f' seed="$seed" name={job.name}-seed-"$seed"', f"seeds=({' '.join(map(str, seeds))})\n"
+        before += "seed=${seeds[$task]}\n"
+    file = parse_override(target)[1]
+    body = {
+        "seeds": before, "run": f"{python} run {shlex.join(words)}{extra} {_quoted(target)}",
+        "resume": f"{python} resume {_quoted(file)} --trust", "checkpoints": _quoted(str(folder_of(Path(file)))),
+    }  # fmt: skip
+    title = f"Job {job.name} on {_plural(site.nodes, 'node')} with {_plural(site.ranks_per_node, 'rank')} each"
+    tasks = range(len(seeds or [0]))
+    return Script(_filled(site, "job", title, job.name, output.parent, tasks, True, body), output.parent, len(tasks))
 
 
-def submit(site: Site, script: str, logs: Path) -> str:
+def parse_seeds(text: str) -> list[int]:
+    """The seeds of a text such as 0-19 or 0,3,5-7. Raises ConfigError."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        if not (found := re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part)):
+            raise ConfigError("--seeds", text, "seeds such as 0-19 or 0,3,5-7")
+        low, high = int(found[1]), int(found[2] or found[1])
+        if not low <= high < low + MAX_SEEDS:
+            raise ConfigError("--seeds", text, f"ranges that rise, of at most {MAX_SEEDS:,} seeds")
+        seeds += range(low, high + 1)
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError("--seeds", text, "seeds that differ")
+    return seeds
+
+
+def submit(site: Site, script: Script) -> str:
     """Submits a script; returns what the batch system printed. Raises ConfigError if it cannot be submitted."""
     command = COMMANDS[site.scheduler]
-    if shutil.which(command) is None:
-        raise ConfigError("site.scheduler", site.scheduler, f"a machine with {command}; --dry-run prints the script")
+    if shutil.which(command[0]) is None:
+        raise ConfigError("site.scheduler", site.scheduler, f"a machine with {command[0]}; --dry-run prints the script")
     try:
-        logs.mkdir(parents=True, exist_ok=True)  # without it the batch system ends the job without a log
-        done = subprocess.run([command], input=script, text=True, capture_output=True, check=False)
+        script.logs.mkdir(parents=True, exist_ok=True)  # without it the batch system ends the job without a log
     except OSError as error:
-        raise ConfigError("output", logs, f"a folder that can be written ({error.strerror})") from None
+        raise ConfigError("output", script.logs, f"a folder that can be written ({error.strerror})") from None
+    if not os.access(script.logs, os.W_OK | os.X_OK):
+        raise ConfigError("output", script.logs, "a folder that can be written (Permission denied)")
+    if site.scheduler == "flux" and script.tasks > 1:  # it has no arrays of batch jobs
+        return "\n".join(
+            _submit_one([*command, f"--env=MPIFL_TASK={task}"], script.text) for task in range(script.tasks)
+        )
+    return _submit_one(command, script.text)
+
+
+def _submit_one(command: Sequence[str], text: str) -> str:
+    done = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
     if done.returncode:
-        text = f"a script that {command} accepts; it ended with exit code {done.returncode}"
-        raise ConfigError("submit", command, " ".join(done.stderr.split()) or text)
+        name = shlex.join(command)
+        expected = f"a script that it accepts; it ended with exit code {done.returncode}"
+        raise ConfigError("submit", name, " ".join(done.stderr.split()) or expected)
     return done.stdout.strip()
 
 
-def _without_output(overrides: Sequence[str]) -> list[str]:
-    return [override for override in overrides if not override.startswith("output=")]
+# -- words of the shell ------------------------------------------------------------------------------------------------
+def _plural(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _without(overrides: Sequence[str], *keys: str) -> list[str]:
+    return [override for override in overrides if override.partition("=")[0] not in keys]
 
 
 def _output(path: Path) -> str:
@@ -78,42 +143,90 @@ def _output(path: Path) -> str:
     return f"output={json.dumps(str(path.resolve()), ensure_ascii=False)}"
 
 
-def _option_value(folder: Path, pattern: str = "") -> str:
-    """A path as the value of an option in an `#SBATCH` line: quoted where SLURM would end it at a blank or a `#`.
+def _quoted(text: str) -> str:
+    """A word for the shell."""
+    return '"$seed"'.join(map(shlex.quote, text.split(SEED)))
 
-    pattern: Name of a log in the folder, with `%` fields; in the folder's own name a `%` is one.
+
+def _option_value(folder: Path, pattern: str = "", escape: bool = False) -> str:
+    """A path as the value of an option in a script's comment: quoted where it would end at a blank or a `#`.
+
+    pattern: Name of a log in the folder, with the batch system's fields. escape: double `%` in the folder's own name.
     """
-    text = f"{str(folder).replace('%', '%%')}/{pattern}" if pattern else str(folder)
+    name = str(folder).replace("%", "%%") if escape else str(folder)
+    text = f"{name}/{pattern}" if pattern else name
     if not re.search(r"[\s#'\"\\]", text):
         return text
     return '"' + re.sub(r'(["\\\\])', r"\\\1", text) + '"'
 
 
 def _python(site: Site) -> str:
-    inside = ["apptainer", "exec", site.container, "python"] if site.container else [sys.executable]
+    gpu = ["--nv"] if site.gpus_per_node else []
+    inside = ["apptainer", "exec", *gpu, site.container, "python"] if site.container else [sys.executable]
     return shlex.join([*inside, "-m", "mpifl"])
 
 
 def _launch(site: Site) -> str:
-    if site.launcher == "srun":
-        return shlex.join(["srun", *([f"--mpi={site.mpi}"] if site.mpi else [])])
+    """The words that start the ranks, with a blank behind them."""
+    launcher = site.launcher or ("flux" if site.scheduler == "flux" else "mpirun")
+    total, each = site.nodes * site.ranks_per_node, str(site.ranks_per_node)
+    if launcher == "srun":
+        return shlex.join(["srun", *([f"--mpi={site.mpi}"] if site.mpi else [])]) + " "
+    if launcher == "flux":
+        return f"flux run --nodes={site.nodes} --ntasks={total} "
+    if launcher == "mpiexec":
+        return f"mpiexec -n {total} -ppn {each} "
     own = Path(sys.executable).with_name("mpirun")  # of the wheel, in this environment
     mpirun = str(own) if own.exists() and not site.container else "mpirun"
-    return shlex.join([mpirun, "--map-by", f"ppr:{site.ranks_per_node}:node", "--bind-to", "none"])
+    hosts = f'--hostfile "{HOST_FILES[site.scheduler]}" ' if site.scheduler in HOST_FILES else ""
+    return f"{shlex.quote(mpirun)} {hosts}--map-by ppr:{each}:node --bind-to none "
 
 
-def _filled(site: Site, template: str, **values: str) -> str:
-    text = (files("mpifl.submit") / "templates" / f"{template}.sh").read_text(encoding="utf-8")
+# -- the template ------------------------------------------------------------------------------------------------------
+def _filled(
+    site: Site, body: str, title: str, name: str, logs: Path, tasks: range, launched: bool, values: dict[str, str]
+) -> str:
+    """The template of the scheduler, with that of what it runs; launched: on ranks, rather than in one process."""
+    nodes, ranks = (site.nodes, site.ranks_per_node) if launched else (1, 1)
+    cores, array = 1 if launched else site.processes, len(tasks) > 1
+    per_node = ranks * cores
+    log = {
+        "slurm": "%A-%a.log" if array else "%x-%j.log", "pbs": "", "flux": "{{name}}-{{id}}.log",
+        "lsf": f"{name}-%J-%I.log" if array else f"{name}-%J.log",
+    }[site.scheduler]  # fmt: skip
+    path = _option_value(logs, log, escape=site.scheduler == "slurm")
     own = {
-        "time": site.time, "nodes": str(site.nodes), "ranks": str(site.ranks_per_node),
-        "processes": str(site.processes), "warning": str(site.warning), "folder_now": _option_value(Path.cwd()),
-        "setup": "\n".join(site.setup) or ":", "options": _options(site),
+        "title": title, "name": name, "nodes": str(nodes), "ranks": str(ranks), "cores": str(cores),
+        "cores_per_node": str(per_node), "slots": str(nodes * per_node), "slots_per_node": str(per_node),
+        "gpus": f":ngpus={site.gpus_per_node}" if site.gpus_per_node else "",
+        "time": site.time, "minutes": str(ceil(site.seconds / 60)), "lead": str(site.seconds - site.warning),
+        "warning": str(site.warning), "warning_minutes": str(ceil(site.warning / 60)),
+        "job_array": f'"{name}[1-{len(tasks)}]%{min(site.at_once, len(tasks))}"' if array else name,
+        "log": f"{path}/" if site.scheduler == "pbs" else path,
+        "folder_now": shlex.quote(str(Path.cwd())) if site.scheduler == "pbs" else _option_value(Path.cwd()),
+        "setup": "\n".join(site.setup) or ":", "options": _options(site, len(tasks)),
+        "launch": _launch(site) if launched else "",
     }  # fmt: skip
-    return Template(text).substitute(own | values)
+    parts = (_template(site.scheduler), _template(body), _template("wait"))
+    return Template("".join(parts)).substitute(own | values)
 
 
-def _options(site: Site) -> str:
-    """The lines for partition, account and further options."""
-    own = {"--partition": site.partition, "--account": site.account}
-    lines = [f"#SBATCH {option}={value}" for option, value in own.items() if value]
-    return "\n".join([*lines, *(f"#SBATCH {option}" for option in site.options)]) or "# no further options"
+def _template(name: str) -> str:
+    return (files("mpifl.submit") / "templates" / f"{name}.sh").read_text(encoding="utf-8")
+
+
+def _options(site: Site, tasks: int) -> str:
+    """The lines for the array, the partition, the account, GPUs and further options."""
+    at_once, gpus = min(site.at_once, tasks), site.gpus_per_node
+    mark, array, partition, account, gpu = {
+        "slurm": ("#SBATCH", f"--array=0-{tasks - 1}%{at_once}", "--partition={}", "--account={}",
+                  f"--gpus-per-node={gpus}"),
+        "pbs": ("#PBS", f"-J 0-{tasks - 1}%{at_once}", "-q {}", "-A {}", ""),
+        "flux": ("# flux:", "", "--queue={}", "--bank={}", f"--gpus-per-slot={gpus}"),
+        "lsf": ("#BSUB", "", "-q {}", "-P {}", f'-gpu "num={gpus}"'),
+    }[site.scheduler]  # fmt: skip
+    lines = [
+        array if tasks > 1 else "", partition.format(site.partition) if site.partition else "",
+        account.format(site.account) if site.account else "", gpu if gpus else "", *site.options,
+    ]  # fmt: skip
+    return "\n".join(f"{mark} {line}" for line in lines if line) or "# no further options"

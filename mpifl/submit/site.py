@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mpifl.config import read
 from mpifl.config.schema import Reader
-from mpifl.config.types import Config, PositiveInt
+from mpifl.config.types import Config, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
 
 PROJECT_FILE = "mpifl-site.yaml"
@@ -20,8 +20,8 @@ PROJECT_FILE = "mpifl-site.yaml"
 class Site(Config):
     """What a batch script needs to know of a computing centre."""
 
-    scheduler: Literal["slurm"] = "slurm"
-    """the batch system"""
+    scheduler: Literal["slurm", "pbs", "flux", "lsf"] = "slurm"
+    """the batch system: SLURM, PBS Professional (or OpenPBS), Flux or LSF"""
     partition: str | None = None
     """partition or queue; null: the default one"""
     account: str | None = None
@@ -29,15 +29,17 @@ class Site(Config):
     time: str = "01:00:00"
     """time limit of a task: [days-]hours:minutes:seconds, or seconds"""
     nodes: PositiveInt = 1
-    """nodes of a job's run; a task of a study has one"""
+    """nodes of a job's run, and of a task of a study whose runs have several ranks; of another study's task one"""
     ranks_per_node: PositiveInt = 8
-    """MPI ranks on each node of a job's run"""
+    """MPI ranks on each node of these"""
+    gpus_per_node: NonNegativeInt = 0
+    """GPUs on each node of a task; 0: none is asked for"""
     processes: PositiveInt = 1
     """runs of a study that a task computes at a time, each on one core"""
     at_once: PositiveInt = 20
     """largest number of tasks of a study that run at the same time"""
-    launcher: Literal["mpirun", "srun"] = "mpirun"
-    """what starts the ranks; srun: where the site's SLURM starts MPI itself"""
+    launcher: Literal["mpirun", "mpiexec", "srun", "flux"] | None = None
+    """what starts the ranks; srun: where SLURM starts MPI itself; flux: flux run. null: flux under Flux, else mpirun"""
     mpi: str | None = None
     """option --mpi of srun, such as pmix or pmi2"""
     setup: list[str] = field(default_factory=list)
@@ -53,11 +55,22 @@ class Site(Config):
         super().__post_init__()
         if not re.fullmatch(r"(\d+-)?\d{1,3}:\d{2}:\d{2}", self.time):
             raise ConfigError("time", self.time, "[days-]hours:minutes:seconds, as in 01:30:00")
+        if self.warning >= self.seconds:
+            raise ConfigError("warning", self.warning, f"less than the time limit, {self.seconds} s")
         for key in ("partition", "account", "mpi", "container", "options"):
             values = getattr(self, key)
             for value in values if isinstance(values, list) else [values or ""]:
                 if "\n" in value:
                     raise ConfigError(key, repr(value), "one line")
+        if self.container and "://" not in self.container and not Path(self.container).exists():
+            raise ConfigError("container", self.container, "an image that exists, or the address of one (docker://...)")
+
+    @property
+    def seconds(self) -> int:
+        """The time limit (s)."""
+        days, _, clock = self.time.rpartition("-")
+        hours, minutes, seconds = map(int, clock.split(":"))
+        return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def load_site(path: Path | None = None, overrides: dict[str, Any] | None = None) -> tuple[Site, Path | None]:

@@ -184,6 +184,7 @@ def test_yaml_is_a_job_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
     if "items" in values:  # the defaults of a paper's pages: tests/reproduce reads one
         return
     if "axes" in values:
+        (tmp_path / values["job"]).parent.mkdir(exist_ok=True)
         (tmp_path / values["job"]).write_text(yaml.safe_dump(BASE))
         (tmp_path / "study.yaml").write_text(block.text)
         assert load_study(tmp_path / "study.yaml").runs

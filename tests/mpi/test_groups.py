@@ -128,6 +128,27 @@ def test_too_few_ranks(run: Start, study: Callable[..., Path], tmp_path: Path) -
     assert not (tmp_path / "out").exists()
 
 
+SCRIPT = """
+import json, sys, mpifl
+from mpi4py import MPI
+assert mpifl.sweep("study.yaml").counts() == {"completed": 4}
+try:
+    mpifl.sweep(mpifl.load_study("study.yaml", "ranks=9"))
+except (mpifl.ConfigError, mpifl.RunFailed) as error:
+    print(f"rank {MPI.COMM_WORLD.rank}: {type(error).__name__}", flush=True)
+"""
+
+
+@pytest.mark.long
+def test_from_python(run: Start, study: Callable[..., Path], tmp_path: Path) -> None:
+    """Every rank calls it, and gets the index, or an error."""
+    study("ranks: 2\n")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = run(3, "-m", "mpi4py", "script.py")
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == ["rank 0: ConfigError", "rank 1: RunFailed", "rank 2: RunFailed"]
+
+
 # -- a launcher for each run -------------------------------------------------------------------------------------------
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,18 +226,18 @@ def test_a_process_that_is_killed_takes_no_other_run_with_it(
 
 
 SCRIPT = """
-from mpifl.studies.study import load_study
-from mpifl.studies.sweep import sweep
-print(dict(sweep(load_study("study.yaml"), 1).counts()))
+import mpifl
+index = mpifl.sweep(mpifl.load_study("study.yaml", "trials=[3]"), 1)
+print([(entry.seed, entry.status) for entry in index.entries.values()])
 """
 
 
 def test_a_script_without_a_main_guard(write: Write, tmp_path: Path) -> None:
-    """The processes of a sweep do not run the program's main module again."""
+    """From Python; the processes of a sweep do not run the program's main module again."""
     write("", ("[10, 100]", "[10]"), ("[0.1, 1]", "[1]"), ("[0, 5]", "[0]"), ("trials: 2", "trials: 1"))
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert done.stdout == "{'completed': 2}\n", done.stderr
+    assert done.stdout == "[(3, 'completed'), (3, 'completed')]\n", done.stderr
 
 
 @pytest.mark.parametrize("text", ["1", "2/2", "-1/2", "0/0", "a/b", "1/2/3"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mpifl import open_run
 from mpifl.cli import main
 from mpifl.config.read import parse_override
 from mpifl.errors import ConfigError
@@ -49,10 +51,13 @@ def test_the_script_of_a_study(write: Write, capsys: pytest.CaptureFixture[str],
     assert "module load openmpi/5" in lines
     (command,) = (line for line in lines if " -m mpifl sweep " in line)
     assert f"{tmp_path}/study.yaml trials=3 output={tmp_path}/out/small --processes 2 --part" in command
-    assert command.endswith('"$SLURM_ARRAY_TASK_ID/12" &')
+    assert command.endswith('--part "$task/12")')
     assert not (tmp_path / "out").exists()
     assert "#SBATCH --array=0-4%3" in dry(capsys, tmp_path / "study.yaml", "--tasks", "5")
     assert "#SBATCH --array=0-15%3" in dry(capsys, tmp_path / "study.yaml", "--tasks", "500")  # as many as runs
+    assert "#SBATCH --array=0-2%3" in dry(capsys, tmp_path / "study.yaml", "--runs", "6")  # 16 runs, 6 each
+    lines = dry(capsys, tmp_path / "study.yaml", "--tasks", "1")
+    assert not [line for line in lines if "--array" in line]
 
 
 @pytest.mark.parametrize("name", ["a b", "a #1", "k: v", 'a"b', "it's", "50%j", "$HOME"])
@@ -73,7 +78,7 @@ def test_folders_with_any_name(
         assert [f"--chdir={folder}"] in options
         assert [f"--output={tmp_path}/{name.replace('%', '%%')}/{log}"] in options
         (command,) = (line for line in lines if "mpifl run" in line or "mpifl sweep" in line)
-        words = shlex.split(command.removeprefix("command=(").removesuffix("&").removesuffix(")"))
+        words = shlex.split(command.removeprefix("command=(").removesuffix(")"))
         assert str(folder / file) in words
         (override,) = (word for word in words if word.startswith("output="))
         assert parse_override(override) == ("output", str(output))
@@ -89,9 +94,10 @@ def test_the_script_of_a_job(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert f"-m mpifl run {tmp_path}/job.yaml seed=3 output={tmp_path}/results/base.h5)" in text
     assert f"-m mpifl resume {tmp_path}/results/base.h5 --trust)" in text
     assert 'srun --mpi=pmix "${command[@]}" &' in lines
-    (tmp_path / "site.yaml").write_text("{container: /images/mpifl.sif}")
+    (tmp_path / "mpifl.sif").touch()
+    (tmp_path / "site.yaml").write_text("{container: mpifl.sif, gpus_per_node: 1}")
     text = "\n".join(dry(capsys, "job.yaml", "--site", "site.yaml"))
-    assert "command=(apptainer exec /images/mpifl.sif python -m mpifl run " in text
+    assert "command=(apptainer exec --nv mpifl.sif python -m mpifl run " in text
 
 
 def test_a_script_is_submitted(
@@ -113,11 +119,88 @@ def test_a_script_is_submitted(
     assert capsys.readouterr().err == "mpifl: submit=sbatch: sbatch: error: invalid partition specified: long\n"
 
 
+GOLDEN = Path(__file__).with_name("golden")
+SITES = {
+    "slurm": "setup: [module load openmpi/5], options: [--mem-per-cpu=1G]", "pbs": "setup: [module load openmpi/5]",
+    "flux": "gpus_per_node: 4", "lsf": "container: docker://example.org/mpifl, gpus_per_node: 2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scheduler", SITES)
+@pytest.mark.parametrize("kind", ["study", "ranks", "job", "seeds"])
+def test_golden_files(
+    write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path, scheduler: str, kind: str
+) -> None:
+    """The scripts as a person has read them, for each batch system; MPIFL_WRITE_GOLDEN=1 writes them again."""
+    common = "partition: long, account: physics, time: '02:30:00', nodes: 2, ranks_per_node: 4, at_once: 5"
+    (tmp_path / "mpifl-site.yaml").write_text(f"{{scheduler: {scheduler}, {common}, {SITES[scheduler]}}}")
+    study = write()
+    words = {"study": [study, "--runs", 2], "ranks": [study, "ranks=3"], "job": ["base.yaml", "stop.time=2"],
+             "seeds": ["base.yaml", "--seeds", "0-2,7"]}[kind]  # fmt: skip
+    text = "\n".join(dry(capsys, *words)) + "\n"
+    mpirun = Path(sys.executable).with_name("mpirun")
+    for path, name in ((mpirun, "mpirun"), (sys.executable, "python"), (tmp_path, "/work")):
+        text = text.replace(str(path), name)
+    golden = GOLDEN / f"{scheduler}-{kind}.sh"
+    if os.environ.get("MPIFL_WRITE_GOLDEN") == "1":
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+FAKE = """#!/bin/bash
+# What SLURM does: runs the script as each task of its array; it was submitted through the standard input.
+cat > {folder}/script.sh
+for task in {tasks}; do
+    SLURM_ARRAY_TASK_ID=$task SLURM_ARRAY_JOB_ID=7 SLURM_JOB_ID=7 bash {folder}/script.sh || exit 1
+done
+"""
+
+
+def test_an_array_over_seeds_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run files are named by seed, also in a folder whose name the shell would take apart."""
+    (folder := tmp_path / "a $b 'c'").mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    (tools := tmp_path / "tools").mkdir()
+    (tools / "mpiexec").write_text('#!/bin/bash\nwhile [[ "$1" == -* ]]; do shift 2; done\nexec "$@"\n')
+    (tools / "sbatch").write_text(FAKE.format(folder=tmp_path, tasks="0 1"))
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    (folder / "mpifl-site.yaml").write_text("launcher: mpiexec")
+    (folder / "base.yaml").write_text(BASE)
+    assert main(["submit", "base.yaml", "stop.time=0.5", "--seeds", "3,5"]) == 0
+    found = {}
+    for path in (folder / "results").glob("*.h5"):
+        with open_run(path) as run:
+            found[path.name] = (run.attrs["seed"], run.attrs["name"], run.status)
+    assert found == {f"base-seed-{k}.h5": (k, f"base-seed-{k}", "completed") for k in (3, 5)}
+
+
+def test_flux_gets_one_job_a_task(
+    write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tools := tmp_path / "tools").mkdir()
+    (tools / "flux").write_text('#!/bin/sh\ncat > /dev/null\necho "$@"\n')
+    (tools / "flux").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "mpifl-site.yaml").write_text("scheduler: flux")
+    assert main(["submit", str(write()), "--tasks", "3"]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"batch --env=MPIFL_TASK={k}" for k in range(3)]
+
+
 @pytest.mark.parametrize(
     ("site", "says"),
     [
         ("partitoin: x", "site.partitoin=x: no such key; the nearest is partition"),
-        ("scheduler: loadleveler", "site.scheduler=loadleveler: slurm"),
+        ("scheduler: loadleveler", "site.scheduler=loadleveler: one of slurm, pbs, flux, lsf"),
+        ("container: none.sif", "site.container=none.sif: an image that exists"),
+        ("{time: 0:01:00, warning: 60}", "site.warning=60: less than the time limit, 60 s"),
+        ("gpus_per_node: -1", "site.gpus_per_node=-1: an integer of at least 0"),
+        ("launcher: aprun", "site.launcher=aprun: one of mpirun, mpiexec, srun, flux or null"),
         ("time: [5]", "site.time=[5]: text"),
         ("time: 90 min", "site.time=90 min: [days-]hours:minutes:seconds"),
         ("nodes: 0", "site.nodes=0: an integer of at least 1"),
@@ -142,6 +225,14 @@ def test_wrong_settings(write: Write, capsys: pytest.CaptureFixture[str], tmp_pa
         ("{study}", "site.scheduler=slurm: a machine with sbatch; --dry-run prints the script"),
         ("{study} --site none.yaml", "site=none.yaml: no such file"),
         ("{study} --tasks 0", "argument --tasks: 0: an integer of at least 1"),
+        ("{study} --tasks 2 --runs 2", "--runs=2: either --tasks or --runs"),
+        ("{study} --seeds 0-3", "a job; "),
+        ("{study} ranks=9 --dry-run", "ranks=9: at most 7: a task has 8 ranks"),
+        ("base.yaml --tasks 2", "--tasks=2: a study; base.yaml is a job"),
+        ("base.yaml --seeds 3-1", "--seeds=3-1: ranges that rise"),
+        ("base.yaml --seeds 1,x", "--seeds=1,x: seeds such as 0-19 or 0,3,5-7"),
+        ("base.yaml --seeds 1,1", "--seeds=1,1: seeds that differ"),
+        ("base.yaml --seeds", "argument --seeds: expected one argument"),
         ("{study} trials=0", "trials=0: a number of trials"),
         ("base.yaml stop.tiem=1", "stop.tiem=1: no such key"),
     ],

@@ -1,0 +1,22 @@
+#!/bin/bash
+# ${title}. Written by mpifl submit.
+#SBATCH --job-name=${name}
+#SBATCH --nodes=${nodes}
+#SBATCH --ntasks-per-node=${ranks}
+#SBATCH --cpus-per-task=${cores}
+#SBATCH --time=${time}
+#SBATCH --signal=B:USR1@${warning}
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=${log}
+#SBATCH --chdir=${folder_now}
+${options}
+set -euo pipefail
+${setup}
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+export SLURM_EXPORT_ENV=ALL  # the ranks see this environment, also after sbatch --export=NONE
+
+task=$${SLURM_ARRAY_TASK_ID:-0}
+restarts=$${SLURM_RESTART_COUNT:-0}
+pass_on() { kill -USR1 "$$run" 2> /dev/null || true; }
+requeue() { scontrol requeue "$${SLURM_ARRAY_JOB_ID:-$$SLURM_JOB_ID}$${SLURM_ARRAY_TASK_ID:+_$$SLURM_ARRAY_TASK_ID}"; }

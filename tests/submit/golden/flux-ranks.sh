@@ -1,0 +1,41 @@
+#!/bin/bash
+# Study small: 8 tasks for 16 runs. Written by mpifl submit.
+# flux: --job-name=small
+# flux: --nodes=2
+# flux: --nslots=2
+# flux: --cores-per-slot=4
+# flux: --time-limit=150m
+# flux: --signal=USR1@120s
+# flux: --output=/work/out/small/logs/{{name}}-{{id}}.log
+# flux: --cwd=/work
+# flux: --queue=long
+# flux: --bank=physics
+# flux: --gpus-per-slot=4
+set -euo pipefail
+:
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+task=${MPIFL_TASK:-0}  # mpifl submit submits this script once for each task
+restarts=0
+pass_on() {
+    kill -USR1 "$run" 2> /dev/null || true
+    for id in $(flux jobs --no-header --format='{id}'); do flux job kill --signal=USR1 "$id" || true; done
+}
+requeue() { echo "Flux requeues no jobs: submit again to continue" >&2; }
+
+# Task $task of 8 has every 8-th run of the study. Completed runs are skipped; interrupted ones continue.
+command=(python -m mpifl sweep /work/study.yaml ranks=3 output=/work/out/small --part "$task/8")
+
+# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
+# limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their
+# ranks: after a TERM they kill them soon.
+warned=no
+trap 'warned=yes; pass_on' USR1
+trap pass_on TERM
+flux run --nodes=2 --ntasks=8 "${command[@]}" &
+run=$!
+while kill -0 "$run" 2> /dev/null; do wait "$run" || true; done
+code=0
+wait "$run" || code=$?
+if [ $warned = yes ] && [ $code = 143 ]; then requeue; fi
+exit $code

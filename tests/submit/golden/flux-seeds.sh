@@ -1,0 +1,46 @@
+#!/bin/bash
+# Job base on 2 nodes with 4 ranks each. Written by mpifl submit.
+# flux: --job-name=base
+# flux: --nodes=2
+# flux: --nslots=2
+# flux: --cores-per-slot=4
+# flux: --time-limit=150m
+# flux: --signal=USR1@120s
+# flux: --output=/work/results/{{name}}-{{id}}.log
+# flux: --cwd=/work
+# flux: --queue=long
+# flux: --bank=physics
+# flux: --gpus-per-slot=4
+set -euo pipefail
+:
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+task=${MPIFL_TASK:-0}  # mpifl submit submits this script once for each task
+restarts=0
+pass_on() {
+    kill -USR1 "$run" 2> /dev/null || true
+    for id in $(flux jobs --no-header --format='{id}'); do flux job kill --signal=USR1 "$id" || true; done
+}
+requeue() { echo "Flux requeues no jobs: submit again to continue" >&2; }
+
+seeds=(0 1 2 7)
+seed=${seeds[$task]}
+command=(python -m mpifl run /work/base.yaml seed="$seed" name=base-seed-"$seed" output=/work/results/base-seed-"$seed".h5)
+# When the batch system starts this job again, the run continues from its checkpoint, or begins anew where it has none.
+if [ "$restarts" != 0 ]; then
+    if ls /work/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /work/results/base-seed-"$seed".h5 --trust); else command+=(overwrite=true); fi
+fi
+
+# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
+# limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their
+# ranks: after a TERM they kill them soon.
+warned=no
+trap 'warned=yes; pass_on' USR1
+trap pass_on TERM
+flux run --nodes=2 --ntasks=8 "${command[@]}" &
+run=$!
+while kill -0 "$run" 2> /dev/null; do wait "$run" || true; done
+code=0
+wait "$run" || code=$?
+if [ $warned = yes ] && [ $code = 143 ]; then requeue; fi
+exit $code

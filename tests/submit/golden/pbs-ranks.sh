@@ -1,0 +1,43 @@
+#!/bin/bash
+# Study small: 8 tasks for 16 runs. Written by mpifl submit.
+#PBS -N small
+#PBS -l select=2:ncpus=4:mpiprocs=4
+#PBS -l walltime=02:30:00
+#PBS -r y
+#PBS -j oe
+#PBS -o /work/out/small/logs/
+#PBS -J 0-7%5
+#PBS -q long
+#PBS -A physics
+set -euo pipefail
+cd /work
+module load openmpi/5
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+task=${PBS_ARRAY_INDEX:-0}
+restarts=$(qstat -f "$PBS_JOBID" 2> /dev/null | awk '$1 == "run_count" { print $3 - 1 }' || true)
+restarts=${restarts:-0}
+pass_on() { kill -USR1 "$run" 2> /dev/null || true; }
+requeue() { qrerun "$PBS_JOBID" || echo "this site requeues no jobs: submit again to continue" >&2; }
+
+# PBS gives no warning before the time limit.
+(sleep 8880; kill -USR1 $$) &
+timer=$!
+trap 'kill "$timer" 2> /dev/null || true' EXIT
+
+# Task $task of 8 has every 8-th run of the study. Completed runs are skipped; interrupted ones continue.
+command=(python -m mpifl sweep /work/study.yaml ranks=3 output=/work/out/small --part "$task/8")
+
+# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
+# limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their
+# ranks: after a TERM they kill them soon.
+warned=no
+trap 'warned=yes; pass_on' USR1
+trap pass_on TERM
+mpirun --hostfile "$PBS_NODEFILE" --map-by ppr:4:node --bind-to none "${command[@]}" &
+run=$!
+while kill -0 "$run" 2> /dev/null; do wait "$run" || true; done
+code=0
+wait "$run" || code=$?
+if [ $warned = yes ] && [ $code = 143 ]; then requeue; fi
+exit $code

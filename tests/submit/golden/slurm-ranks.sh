@@ -1,0 +1,42 @@
+#!/bin/bash
+# Study small: 8 tasks for 16 runs. Written by mpifl submit.
+#SBATCH --job-name=small
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=1
+#SBATCH --time=02:30:00
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/work/out/small/logs/%A-%a.log
+#SBATCH --chdir=/work
+#SBATCH --array=0-7%5
+#SBATCH --partition=long
+#SBATCH --account=physics
+#SBATCH --mem-per-cpu=1G
+set -euo pipefail
+module load openmpi/5
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+export SLURM_EXPORT_ENV=ALL  # the ranks see this environment, also after sbatch --export=NONE
+
+task=${SLURM_ARRAY_TASK_ID:-0}
+restarts=${SLURM_RESTART_COUNT:-0}
+pass_on() { kill -USR1 "$run" 2> /dev/null || true; }
+requeue() { scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"; }
+
+# Task $task of 8 has every 8-th run of the study. Completed runs are skipped; interrupted ones continue.
+command=(python -m mpifl sweep /work/study.yaml ranks=3 output=/work/out/small --part "$task/8")
+
+# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
+# limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their
+# ranks: after a TERM they kill them soon.
+warned=no
+trap 'warned=yes; pass_on' USR1
+trap pass_on TERM
+mpirun --map-by ppr:4:node --bind-to none "${command[@]}" &
+run=$!
+while kill -0 "$run" 2> /dev/null; do wait "$run" || true; done
+code=0
+wait "$run" || code=$?
+if [ $warned = yes ] && [ $code = 143 ]; then requeue; fi
+exit $code

@@ -1,0 +1,47 @@
+#!/bin/bash
+# Job base on 2 nodes with 4 ranks each. Written by mpifl submit.
+#SBATCH --job-name=base
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=1
+#SBATCH --time=02:30:00
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/work/results/%A-%a.log
+#SBATCH --chdir=/work
+#SBATCH --array=0-3%4
+#SBATCH --partition=long
+#SBATCH --account=physics
+#SBATCH --mem-per-cpu=1G
+set -euo pipefail
+module load openmpi/5
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+export SLURM_EXPORT_ENV=ALL  # the ranks see this environment, also after sbatch --export=NONE
+
+task=${SLURM_ARRAY_TASK_ID:-0}
+restarts=${SLURM_RESTART_COUNT:-0}
+pass_on() { kill -USR1 "$run" 2> /dev/null || true; }
+requeue() { scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"; }
+
+seeds=(0 1 2 7)
+seed=${seeds[$task]}
+command=(python -m mpifl run /work/base.yaml seed="$seed" name=base-seed-"$seed" output=/work/results/base-seed-"$seed".h5)
+# When the batch system starts this job again, the run continues from its checkpoint, or begins anew where it has none.
+if [ "$restarts" != 0 ]; then
+    if ls /work/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /work/results/base-seed-"$seed".h5 --trust); else command+=(overwrite=true); fi
+fi
+
+# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
+# limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their
+# ranks: after a TERM they kill them soon.
+warned=no
+trap 'warned=yes; pass_on' USR1
+trap pass_on TERM
+mpirun --map-by ppr:4:node --bind-to none "${command[@]}" &
+run=$!
+while kill -0 "$run" 2> /dev/null; do wait "$run" || true; done
+code=0
+wait "$run" || code=$?
+if [ $warned = yes ] && [ $code = 143 ]; then requeue; fi
+exit $code
