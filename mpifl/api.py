@@ -208,9 +208,10 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
     load_data: read the data as well, and add what it holds as a comment. Raises ConfigError where it cannot be read.
     """
     from mpifl.config.listing import annotated_yaml
-    from mpifl.server.metrics import check_evaluation
+    from mpifl.server.metrics import check_evaluation, load_metrics
 
     problem = _load_problem(job) if load_data else None
+    load_metrics(job.evaluate.metrics)
     if problem:
         check_evaluation(job, problem)
     return annotated_yaml(job, problem)

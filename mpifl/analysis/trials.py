@@ -21,7 +21,7 @@ from mpifl.storage.tables import EvaluationRow
 from mpifl.untrusted import printable
 
 # Keys that may differ between the trials of one group.
-NOT_COMPARED = ("seed", *OUTPUT_KEYS, "evaluate.gradient", "evaluate.clients")
+NOT_COMPARED = ("seed", *OUTPUT_KEYS, "evaluate.gradient", "evaluate.clients", "evaluate.metrics")
 # Options that change what a step_size does, and whose defaults differ between methods.
 CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.reply")
 MAX_VALUE = 200  # characters of a value in tables and figures

@@ -80,6 +80,7 @@ def read_history(run: Run, blocks: Mapping[str, Any]) -> History:
     x = run.rows("model", "x", 0, None)
     return History(
         tables["updates"], tables["aggregations"], tables["evaluations"], tables["client_evaluations"],
+        tables["metrics"],
         tables["events"], clients, run.attrs, run.config, x.size, x.itemsize, run.model_version, run.layout, closed,
         run.count("updates") if closed else firm,
     )  # fmt: skip
@@ -117,6 +118,7 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
         "evaluate_updates": _number(config, "evaluate.updates", int),
         "evaluate_every": _number(config, "evaluate.every"),
         "evaluate_clients": _value(config, "evaluate.clients") is True,
+        "metrics": [str(name) for name in _list(config, "evaluate.metrics")],
     }  # fmt: skip
     algorithm, delay = config.get("algorithm"), _value(config, "clock.delay")
     if names := outside_code({"algorithm": algorithm, "clock": {"delay": delay}}):
@@ -144,6 +146,11 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
     for part in key.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
     return node
+
+
+def _list(config: Mapping[str, Any], key: str) -> list[Any]:
+    value = _value(config, key)
+    return value if isinstance(value, list) else []
 
 
 def _number(config: Mapping[str, Any], key: str, kind: type = float) -> Any:

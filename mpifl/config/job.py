@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from mpifl.config.types import INT64_MAX, Bounds, Config, PositiveFloat, Positiv
 from mpifl.errors import ConfigError, inside
 from mpifl.problems import ProblemConfig
 from mpifl.problems.data.no_data import NoData
+from mpifl.problems.metrics import MAX_METRICS, MAX_NAME, METRICS
 from mpifl.problems.partitions import Natural
 from mpifl.scheduling.delays import Delay, NoDelay
 
@@ -21,6 +23,7 @@ from mpifl.scheduling.delays import Delay, NoDelay
 OUTPUT_KEYS = ("name", "output", "overwrite", "log_interval", "output_tensorboard")
 MAX_EVALUATIONS = 1_000_000  # of a run in virtual time, which merges none
 MAX_AGGREGATIONS = 1_000_000_000  # likewise, by time
+OWN_METRIC = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,25 @@ class Evaluate(Config):
     clients: bool = False
     """measure the model on each client's own test rows as well: accuracies by client, their quartiles, worst tenth,
     variance"""
+    metrics: list[str] = field(default_factory=list)
+    """further metrics of the test rows: balanced_accuracy, macro_f1, auroc, or package.module:function of your own"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.every is None) == (self.updates is None):
             both = None if self.every is None else "every and updates"
             raise ConfigError("evaluate", both, "either every (seconds) or updates (a count)")
+        if len(self.metrics) > MAX_METRICS or len(set(self.metrics)) < len(self.metrics):
+            text = f"at most {MAX_METRICS} names that differ"
+            raise ConfigError("evaluate.metrics", ", ".join(self.metrics), text)
+        for k, name in enumerate(self.metrics):
+            if ":" in name:
+                if not OWN_METRIC.fullmatch(name) or len(name.encode()) > MAX_NAME:
+                    raise ConfigError(f"metrics[{k}]", name, f"package.module:function of at most {MAX_NAME} bytes")
+            elif name not in METRICS:
+                (near,) = get_close_matches(name, METRICS, 1, cutoff=0.0)
+                known = f"one of {', '.join(METRICS)}, or package.module:function; the nearest is {near}"
+                raise ConfigError(f"metrics[{k}]", name, known)
 
 
 @dataclass(frozen=True)
@@ -150,6 +166,9 @@ class Job(Config):
             self.check_duration(self.stop.time)
         if self.evaluate.clients:
             self._check_client_rows()
+        if self.evaluate.metrics and isinstance(self.problem.data, NoData):
+            text = f"none: the model {type_name(self.problem.model)} has no class labels"
+            raise ConfigError("evaluate.metrics", ", ".join(self.evaluate.metrics), text)
         if self.problem.torch is not None:
             torch = self.problem.torch.with_defaults(repeatable=self.clock.mode == "virtual")
             object.__setattr__(self, "problem", replace(self.problem, torch=torch))

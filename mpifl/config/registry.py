@@ -73,14 +73,19 @@ def _merge(given: Mapping[str, Any], fixed: Mapping[str, Any], why: str, path: s
     return merged
 
 
-def import_class(name: str, base: type) -> type:
-    """The class "package.module:Class", a subclass of `base`. Raises ConfigError("name", ...)."""
+def import_object(key: str, name: str, kind: str) -> Any:
+    """What "package.module:name" names. Raises ConfigError(key, ...); kind: Class or function."""
     module, _, attribute = name.partition(":")
     try:
-        found: Any = attrgetter(attribute)(importlib.import_module(module))
+        return attrgetter(attribute)(importlib.import_module(module))
     except Exception as error:  # whatever a user's module raises when it is imported
         reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
-        raise ConfigError("name", name, f"an importable package.module:Class ({reason})") from error
+        raise ConfigError(key, name, f"an importable package.module:{kind} ({reason})") from error
+
+
+def import_class(name: str, base: type) -> type:
+    """The class "package.module:Class", a subclass of `base`. Raises ConfigError("name", ...)."""
+    found = import_object("name", name, "Class")
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError("name", name, f"a subclass of {base.__module__}.{base.__qualname__}")
     check_class(found, base)

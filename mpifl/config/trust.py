@@ -17,6 +17,7 @@ from mpifl.errors import ConfigError
 
 log = logging.getLogger(__package__)
 CODE_KEYS = {"name", "entry", *FAMILIES}  # keys whose value may be "package.module:Class" or ":function"
+CODE_LISTS = ("evaluate.metrics",)  # keys whose value is a list of such names, built-in ones among them
 SIZES = {"model": (), "data": ("dim",)}  # sections of a problem, and their options that are sizes; (): all but seed
 
 
@@ -33,6 +34,8 @@ def _named(node: Any, path: str) -> Iterator[tuple[str, str]]:
                 continue
             if key in CODE_KEYS and isinstance(value, str) and ":" in value:
                 yield place.removesuffix(".name"), value
+            elif place in CODE_LISTS and isinstance(value, list | tuple):
+                yield from ((f"{place}[{k}]", each) for k, each in enumerate(value) if ":" in str(each))
             yield from _named(value, place)
     elif isinstance(node, list | tuple):
         for k, value in enumerate(node):
@@ -46,10 +49,17 @@ def split_overrides(
 
     Raises ConfigError for an override that names other code than the file.
     """
-    found, named, others = outside_code(config), set(), []
+    found, named, others = outside_code(config), set[str](), []
     for key, value in overrides:
         section = key.removesuffix(".name")
-        if section not in found:
+        if key in CODE_LISTS and any(place.startswith(f"{key}[") for place in found):
+            given = dict(_named({key: value}, ""))
+            given = {place: name for place, name in given.items() if place in found}
+            first, _, last = key.partition(".")
+            if value != config[first][last]:
+                raise ConfigError(key, value, f"{config[first][last]}, as {path.name} has it")
+            named |= given.keys()
+        elif section not in found:
             others.append((key, value))
         elif value != found[section]:
             raise ConfigError(key, value, f"{found[section]}, as {path.name} has it")

@@ -129,6 +129,13 @@ class Problem:
         """
         raise NotImplementedError
 
+    def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """(T,) int64 labels of the test rows, and (T, C) float64 scores: probabilities under the model x.
+
+        None where the rows have no class labels. Raises NotImplementedError where a model has no scores.
+        """
+        return None
+
     def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
         """What `evaluate` and `client_accuracies` return."""
         return self.evaluate(x), self.client_accuracies(x)

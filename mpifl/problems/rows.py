@@ -16,6 +16,7 @@ from mpifl.problems.base import Data, Init, Layout, Model, Partition, Problem, R
 from mpifl.problems.data.digits import Digits
 from mpifl.problems.data.no_data import NoData
 from mpifl.problems.inits import Uniform
+from mpifl.problems.metrics import softmax
 from mpifl.problems.partitions import Natural
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
@@ -49,6 +50,14 @@ class RowModel(Model):
     @abstractmethod
     def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:
         """Each row's loss (rows,) under the model x (d,), and how many rows it classifies rightly."""
+
+    def scores(self, x: np.ndarray, rows: np.ndarray, layout: Layout) -> np.ndarray:
+        """(rows, classes) outputs of the model x (d,), whose softmax are the probabilities of the classes; optional."""
+        raise NotImplementedError
+
+    def labels(self, targets: np.ndarray) -> np.ndarray:
+        """(S,) int64 labels, from the targets of the loss."""
+        return targets
 
     @abstractmethod
     def regulariser(self, x: np.ndarray, l2: float, layout: Layout) -> float:
@@ -170,6 +179,16 @@ class RowProblem(Problem):
             **{key: value for part in validation for key, value in zip(VALIDATION, part)},
         }
         return metrics, own
+
+    def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        rows, y = self._evaluated[1]
+        with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged
+            return self.model.labels(y).copy(), softmax(self._outputs(x, rows, y) if len(y) else np.empty((0, 1)))
+
+    def _outputs(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """(rows, classes) outputs of the model x (d,)."""
+        pieces = (rows[k : k + CHUNK] for k in range(0, len(rows), CHUNK))
+        return np.concatenate([self.model.scores(x, piece, self.layout) for piece in pieces])
 
     def _mean(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, float]:
         if not len(rows):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import isnan, nan
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from mpifl.errors import ConfigError, RunFailed
 from mpifl.objective import Vector
+from mpifl.server.metrics import Metric, measure
 from mpifl.storage.fairness import summarise
-from mpifl.storage.tables import ClientEvaluationRow, EvaluationRow, EventRow
+from mpifl.storage.tables import ClientEvaluationRow, EvaluationRow, EventRow, MetricRow
 
 if TYPE_CHECKING:
     from mpifl.storage import RunWriter
@@ -50,6 +52,7 @@ class Evaluator:
         accuracy: float | None,
         gradient: bool = False,
         clients: bool = False,
+        metrics: Mapping[str, Metric] | None = None,
         penalty: Callable[[Vector], float] = lambda x: 0.0,
         first: np.ndarray | float = nan,
         best: float = nan,
@@ -59,6 +62,7 @@ class Evaluator:
         accuracy  the target, if any
         gradient  whether to evaluate its norm as well
         clients   whether to record the accuracy on each client's own test rows
+        metrics   functions of the test rows' labels and scores, by name
         penalty   penalty(x) is added to the training loss
         first     (n,) accuracies of the clients before they report one
         best      the highest mean personal accuracy so far (BMTA)
@@ -67,7 +71,8 @@ class Evaluator:
         self._problem, self._writer = problem, writer
         self._gradient, self._penalty, self._first, self.best = gradient, penalty, first, best
         self._deterministic, self._accuracy = deterministic, accuracy
-        self._clients, self._rows = clients, rows
+        self._clients, self._metrics, self._rows = clients, metrics or {}, rows
+        self._failed: RunFailed | None = None  # the error of a user's metric
         self._pool = ThreadPoolExecutor(1, "evaluate")
         self._pending: deque[tuple[Future[float], EvaluationRequest]] = deque()
         self._best = best  # BMTA of the models that are no longer pending
@@ -111,7 +116,7 @@ class Evaluator:
     def rows_per_evaluation(self) -> dict[str, int]:
         """The rows of the run file's tables that belong to each evaluation."""
         tested = int((~np.isnan(self._first)).sum()) if self._clients else 0
-        return {"evaluations": 1, "client_evaluations": tested}
+        return {"evaluations": 1, "client_evaluations": tested, "metrics": len(self._metrics)}
 
     def _collect(self) -> None:
         while self._pending and self._pending[0][0].done():
@@ -132,11 +137,13 @@ class Evaluator:
             accuracies = np.where(np.isnan(accuracies), self._first, accuracies)
             metrics |= self._personal_accuracies(accuracies)
         self.latest = metrics
+        further = self._metric_rows(x)
         known = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items() if not isnan(value))
         log.debug("evaluation at %.4g s, %s updates: %s", time, f"{updates:,}", known)
         self._writer.append(EvaluationRow(time, updates, version, age=age, **metrics))
         if own is not None:
             self._writer.extend(self._client_rows(own, accuracies))
+        self._writer.extend(further)
         self._rows += 1
         if self._accuracy is not None and metrics.get("test_accuracy", 0.0) >= self._accuracy:
             self.reached = True
@@ -151,6 +158,21 @@ class Evaluator:
         self.best = max(mean, mean if isnan(self.best) else self.best)
         names = ("mean", "q25", "median", "q75", "best")
         return {f"personal_accuracy_{k}": v for k, v in zip(names, [mean, *quartiles, self.best], strict=True)}
+
+    def _metric_rows(self, x: Vector) -> list[MetricRow]:
+        """The rows of an evaluation's metrics. Raises RunFailed where a user's function fails, or failed before: no
+        evaluation is recorded after one that is missing."""
+        if not self._metrics:
+            return []
+        if self._failed:
+            raise self._failed
+        found = self._problem.test_scores(x)
+        assert found is not None  # by `check_evaluation`
+        try:
+            return [MetricRow(self._rows, *each) for each in measure(self._metrics, *found).items()]
+        except ConfigError as error:
+            self._failed = RunFailed(str(error))
+            raise self._failed from error
 
     def _client_rows(self, own: np.ndarray, personal: np.ndarray | None) -> list[ClientEvaluationRow]:
         """The rows of an evaluation's clients, from their accuracies (n,) under the global model and their own."""
@@ -176,5 +198,7 @@ class EvaluatedProblem(Protocol):
     def evaluate(self, x: Vector) -> dict[str, float]: ...
 
     def evaluate_with_clients(self, x: Vector) -> tuple[dict[str, float], np.ndarray]: ...
+
+    def test_scores(self, x: Vector) -> tuple[np.ndarray, np.ndarray] | None: ...
 
     def gradient_norm(self, x: Vector) -> float: ...

@@ -25,6 +25,7 @@ from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.server.loop import ServerLoop
+from mpifl.server.metrics import load_metrics
 from mpifl.server.outcome import Outcome
 from mpifl.server.progress import ProgressBar, progress_bar, summary
 from mpifl.server.run_log import RunLog
@@ -78,7 +79,8 @@ class Session:
         self.evaluator = Evaluator(
             self.problem, self.writer, deterministic=self.schedule.deterministic,
             accuracy=job.stop.accuracy if live else None,  # a replay ends with its record
-            gradient=job.evaluate.gradient, clients=job.evaluate.clients, penalty=job.algorithm.penalty,
+            gradient=job.evaluate.gradient, clients=job.evaluate.clients,
+            metrics=load_metrics(job.evaluate.metrics), penalty=job.algorithm.penalty,
             first=self.problem.client_accuracies(self.problem.initial(job.seed)),
             best=snapshot.evaluator.best if snapshot else np.nan, rows=self.writer.counts()["evaluations"],
         )  # fmt: skip
@@ -223,16 +225,23 @@ class Session:
 
     def _close(self, status: str, x: np.ndarray | None) -> bool:
         """Finishes evaluations and closes the run file; whether it is complete."""
+        complete = True
         try:
-            self.evaluator.close()
+            try:
+                self.evaluator.close()
+            except RunFailed as error:  # a metric of the user's own
+                if status != "failed":  # else the cause has been logged
+                    self._report("the run failed", error)
+                    self._record("failed", str(error))
+                status, x, complete = "failed", None, False
             self.writer.close(status, x)
         except RunFailed as error:
-            if status != "failed":  # else the cause has been logged
+            if status != "failed":
                 self._report("the run failed", error)
             return False
         finally:
             self._closed.set()
-        return True
+        return complete
 
     def _patience(self, share: float) -> float:
         """How long to wait for the other ranks (s): after a signal, at most this share of the time that is left."""

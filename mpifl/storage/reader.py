@@ -24,7 +24,7 @@ from mpifl.storage.checksums import check as check_checksums
 from mpifl.storage.live import with_locks_if_any
 from mpifl.storage.tables import CLIENTS, SCHEMA, TABLES
 from mpifl.storage.validate import check
-from mpifl.untrusted import parse_json, parse_yaml
+from mpifl.untrusted import parse_json, parse_yaml, printable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -34,6 +34,7 @@ OPEN_ATTEMPTS = 20  # a file may be opened between two writes that belong togeth
 OPEN_INTERVAL = 0.05  # s between two attempts
 HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is taken for dead; a live one writes twice a second
 FEW_ATTEMPTS, PATIENCE = 4, 1.5  # attempts after which no other is made when they have taken so long (s)
+MAX_METRICS = 20  # columns that are added to the evaluations, of a file that may come from anywhere
 METADATA_ATTEMPTS = 25  # 2**25 ns in all
 # Errors of h5py on a damaged file.
 DAMAGE_ERRORS = (
@@ -79,7 +80,8 @@ class RunTables:
 
     @property
     def evaluations(self) -> DataFrame:
-        """One row for each evaluation; columns as in `mpifl.storage.tables.EvaluationRow`."""
+        """One row for each evaluation; columns as in `mpifl.storage.tables.EvaluationRow`, then one for each metric of
+        `evaluate.metrics`, under its name in the job."""
         return self._table("evaluations")
 
     @property
@@ -87,6 +89,12 @@ class RunTables:
         """One row for each evaluation and client, if the job has `evaluate.clients`; columns as in
         `mpifl.storage.tables.ClientEvaluationRow`."""
         return self._table("client_evaluations")
+
+    @property
+    def metrics(self) -> DataFrame:
+        """One row for each evaluation and metric of `evaluate.metrics`; columns as in
+        `mpifl.storage.tables.MetricRow`."""
+        return self._table("metrics")
 
     @property
     def events(self) -> DataFrame:
@@ -260,7 +268,21 @@ class Run(RunTables):
         if table not in self._frames:
             columns = CLIENTS.columns if table == "clients" else TABLES[table].columns
             self._frames[table] = self._frame(table, list(columns), self._rows.get(table))
+            if table == "evaluations" and self._rows["metrics"]:
+                self._add_metrics(self._frames[table])
         return self._frames[table]
+
+    def _add_metrics(self, frame: DataFrame) -> None:
+        """Adds a column for each metric that the job names; other names in the table are not taken."""
+        rows = self._frame("metrics", list(TABLES["metrics"].columns), self._rows["metrics"])
+        evaluate = self.config.get("evaluate")
+        names = evaluate.get("metrics") if isinstance(evaluate, dict) else None
+        for name in names[:MAX_METRICS] if isinstance(names, list) else ():
+            if isinstance(name, str) and (shown := printable(name)) not in frame:
+                mine = rows[(rows.metric == name) & rows.evaluation.between(0, len(frame) - 1)]
+                values = np.full(len(frame), np.nan)
+                values[mine.evaluation.to_numpy()] = mine.value.to_numpy()
+                frame[shown] = values
 
     def _frame(self, table: str, columns: list[str], rows: int | None) -> DataFrame:
         from pandas import DataFrame

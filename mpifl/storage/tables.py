@@ -167,6 +167,14 @@ class ClientEvaluationRow(NamedTuple):
     ] = nan
 
 
+class MetricRow(NamedTuple):
+    """One row for each evaluation and metric of `evaluate.metrics`, in their order; not in files of older versions."""
+
+    evaluation: Annotated[int, Column("i8", "row of /evaluations, from 0")]
+    metric: Annotated[str, Column("S128", "its name in the job")]
+    value: Annotated[float, Column("f8", "of the global model on the test rows; NaN where a score is not finite")]
+
+
 class EventRow(NamedTuple):
     """One row for each event, such as a lost client or a checkpoint."""
 
@@ -219,7 +227,7 @@ class ChecksumRow(NamedTuple):
     ]
 
 
-Row = UpdateRow | AggregationRow | EvaluationRow | ClientEvaluationRow | EventRow
+Row = UpdateRow | AggregationRow | EvaluationRow | ClientEvaluationRow | MetricRow | EventRow
 
 
 @dataclass(frozen=True)
@@ -243,6 +251,7 @@ TABLES: dict[str, Table] = {
     "aggregations": _table(AggregationRow, 4096),
     "evaluations": _table(EvaluationRow, 256),
     "client_evaluations": _table(ClientEvaluationRow, 4096, added=True),
+    "metrics": _table(MetricRow, 256, added=True),
     "events": _table(EventRow, 16),
 }
 CLIENTS = _table(ClientRow)

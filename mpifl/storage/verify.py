@@ -67,6 +67,7 @@ class Rules:
     evaluate_every: float | None = None
     evaluate_updates: int | None = None
     evaluate_clients: bool = False
+    metrics: Sequence[str] = ()  # of `evaluate.metrics`
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class History:
     aggregations: Columns
     evaluations: Columns
     client_evaluations: Columns
+    metrics: Columns  # `metric` as str
     events: Columns  # `kind` as str
     clients: Columns  # `state` as str
     attrs: Mapping[str, Any]
@@ -100,7 +102,7 @@ class History:
 
 def verify(history: History, rules: Rules) -> None:
     """Raises Contradiction at the first row that contradicts another one, or the job."""
-    for check in (_attributes, _values, _versions, _order, _evaluations, _client_evaluations, _clients, _end):
+    for check in (_attributes, _values, _versions, _order, _evaluations, _client_evaluations, _metrics, _clients, _end):
         check(history, rules)
 
 
@@ -581,6 +583,21 @@ def _client_evaluations(h: History, rules: Rules) -> None:
                 raise wrong("evaluations", k, f"client_accuracy_{name}", value, f"{expected}, by the table {table}")
     if rules.evaluate_clients and h.attrs.get("status") == "completed" and h.closed and len(rows) != total:
         raise Contradiction(f"{table}: rows of {len(rows)} evaluations, expected {total}")
+
+
+def _metrics(h: History, rules: Rules) -> None:
+    """Each evaluation has the metrics of the job, in their order; fractions are from 0 to 1."""
+    row, name, value, names = h.metrics["evaluation"], h.metrics["metric"], h.metrics["value"], rules.metrics
+    total, count = len(h.evaluations["time"]), max(1, len(names))
+    order = np.arange(len(row))
+    expect((order < total * len(names)), "metrics", "evaluation", row, lambda k: f"{total * len(names)} rows in all")
+    expect(row == order // count, "metrics", "evaluation", row, lambda k: k // count)
+    wanted = np.array([names[k % count] for k in range(len(row))], object)
+    expect(name == wanted, "metrics", "metric", name, lambda k: f"{wanted[k]!r}, by evaluate.metrics")
+    own = np.array([":" in each for each in name.tolist()], bool)
+    expect(own | np.isnan(value) | ((value >= 0) & (value <= 1)), "metrics", "value", value, lambda k: "0 to 1")
+    if h.attrs.get("status") == "completed" and h.closed and len(row) != total * len(names):
+        raise Contradiction(f"metrics: {len(row)} rows, expected {len(names)} for each of {total} evaluations")
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

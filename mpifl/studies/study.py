@@ -16,12 +16,13 @@ from mpifl.config.job import OUTPUT_KEYS, Job
 from mpifl.config.schema import Reader
 from mpifl.config.types import Config, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
+from mpifl.problems.metrics import METRICS
 from mpifl.rng import stream
 from mpifl.studies.axes import Point, combinations, excluded
 
 FREE = ("set", "axes", "exclude", "page")  # sections whose keys are those of a job, labels, or for `mpifl reproduce`
 NOT_IDENTITY = (*OUTPUT_KEYS, "checkpoint")  # keys of a job that do not change what a run computes
-TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy")  # how metrics of test rows begin
+TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy", *METRICS)  # how metrics of test rows begin
 MAX_NAME = 120  # bytes of a run file's name before its identity
 RUN_FILE = re.compile(r".*-([0-9a-f]{12})\.h5")
 
@@ -152,7 +153,7 @@ def _options(values: dict[str, Any]) -> StudyOptions:
         values = {**values, "trials": section}
     select = values.get("select")
     by = select.get("by") if isinstance(select, Mapping) else None
-    if isinstance(by, str) and by.startswith(TEST_METRICS):
+    if isinstance(by, str) and (by.startswith(TEST_METRICS) or ":" in by):
         text = "train_loss, or validation_accuracy with problem.validation_split: a selection by test rows looks at"
         raise ConfigError("select.by", by, f"{text} what the report then shows")
     options: StudyOptions = Reader(StudyOptions, values, {}).read()

@@ -41,6 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "hurt": corpus.hurt(folder, "area-digits", random.Random(0)),
         "rounds": corpus.virtual(folder, "fedavg-cohort"),
         "real": corpus.real(folder, "fedbuff"),
+        "metrics": corpus.virtual(folder, "apfl"),
     }
 
 
@@ -219,6 +220,13 @@ WRONG: dict[str, tuple[str, Change, str]] = {
     ),
     "the worst tenth": (
         "hurt", put("evaluations/client_accuracy_worst", 1, lambda v: v / 2 + 0.3), "evaluations row 1: client_accur",
+    ),
+    "a metric": ("metrics", put("metrics/value", 3, lambda v: v + 1), "metrics row 3: value is 1"),
+    "a metric's name": (
+        "metrics", put("metrics/metric", 3, lambda v: b"macro_f1"), "metrics row 3: metric is 'macro_f1', expected",
+    ),
+    "a metric's evaluation": (
+        "metrics", put("metrics/evaluation", 3, lambda v: v + 1), "metrics row 3: evaluation is 2, expected 1",
     ),
     "who was lost": ("hurt", event("client", b"lost", lambda v: (v + 1) % 9), r"(updates|events|clients) row \d+: "),
     "who was refused": ("hurt", event("client", b"refused", lambda v: (v + 1) % 9), r"(updates|events) row \d+: "),

@@ -12,6 +12,7 @@ DIGITS = {
     "model": {"name": "logistic", "init": {"name": "uniform", "half_width": 0.1}}, "l2": 1e-3, "batch_size": 8,
 }  # fmt: skip
 MEASURED = {**DIGITS, "validation_split": 0.2, "test_split": 0.2}
+EVERY_METRIC = {"clients": True, "metrics": ["balanced_accuracy", "auroc"]}
 LARGE = {"clients": 40, "model": {"name": "quadratic", "dim": 20000}, "dtype": "float64"}  # not inline; pool too small
 LARGE32 = {"clients": 5, "model": {"name": "quadratic", "dim": 20000, "sigma": 0.1}, "dtype": "float32"}
 SPEED = {"mode": "virtual", "delay": {"name": "speed", "compute": 0.1, "exchange": 0.3, "spread": 3,
@@ -64,7 +65,7 @@ CASES = {
     "one-client": job(AREA, {"clients": 1, "model": {"name": "quadratic", "dim": 3}}),
     "one-update": job({"name": "fedasync"}, stop={"updates": 1}),
     "before-any-update": job({**AREA, "trigger": {"period": 1e-3}}, stop={"time": 2.5e-3}),
-    "apfl": job({"name": "apfl", "cohort": 4, "adapt": "round"}, MEASURED, evaluate={"updates": 20, "clients": True}),
+    "apfl": job({"name": "apfl", "cohort": 4, "adapt": "round"}, MEASURED, evaluate={**EVERY_METRIC, "updates": 20}),
     "async-comm-sgd": job({"name": "async-comm-sgd", "gap": 4}, clock=SPEED),
     "async-feddr": job({"name": "async-feddr", "eta": 0.2, "regulariser": {"name": "l1", "tau": 0.01}}, LARGE32),
     "async-sgd": job({"name": "async-sgd", "step_rule": "adaptive"}),

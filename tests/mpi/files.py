@@ -7,7 +7,7 @@ from typing import Any
 
 import h5py
 
-ROWS = ("updates", "evaluations", "client_evaluations", "aggregations", "events")
+ROWS = ("updates", "evaluations", "client_evaluations", "metrics", "aggregations", "events")
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -43,7 +43,7 @@ MORE = {
     "torch-personal": job(
         {"name": "apfl", "local_steps": 2},
         {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}, "test_split": 0.2, "validation_split": 0.2},
-        evaluate={"updates": 20, "clients": True},
+        evaluate={"updates": 20, "clients": True, "metrics": ["balanced_accuracy", "auroc"]},
     ),
 }  # fmt: skip
 ALL: dict[str, dict[str, Any]] = {

@@ -17,11 +17,19 @@ from mpifl.storage import RunWriter, open_run
 from mpifl.storage import continuation as resume_module
 from mpifl.storage import writer as writer_module
 from mpifl.storage.checkpoint_rows import Rows
-from mpifl.storage.tables import TABLES, AggregationRow, ClientEvaluationRow, EvaluationRow, EventRow, UpdateRow
+from mpifl.storage.tables import (
+    TABLES,
+    AggregationRow,
+    ClientEvaluationRow,
+    EvaluationRow,
+    EventRow,
+    MetricRow,
+    UpdateRow,
+)
 from tests.storage.sets import save
 from tests.storage.test_writer import ATTRS, writer
 
-COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "client_evaluations": 4, "events": 3}
+COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "client_evaluations": 4, "metrics": 5, "events": 3}
 
 
 def fill(w: RunWriter, begin: int = 0, end: int = 50) -> None:
@@ -30,6 +38,7 @@ def fill(w: RunWriter, begin: int = 0, end: int = 50) -> None:
         w.append(AggregationRow(k / 10, k))
         w.append(EvaluationRow(k / 10, k, k // 2, train_loss=1 / (k + 1)))
         w.extend([ClientEvaluationRow(k, k % 3, k / 50, k / 70)])
+        w.extend([MetricRow(k, f"mëtric {k}", k / 9)])
         w.append(EventRow(k / 10, f"kind {k}", k % 3, f"tëxt {k}", k, k // 2))
 
 

@@ -36,6 +36,9 @@ class Logistic(RowModel):
         np.exp(scores, scores)
         return np.log(scores.sum(1)) + highest - own, right
 
+    def scores(self, x: np.ndarray, rows: np.ndarray, layout: Layout) -> np.ndarray:
+        return _scores(x, rows, *layout[0][1])
+
     def regulariser(self, x: np.ndarray, l2: float, layout: Layout) -> float:
         weights = x[: int(np.prod(layout[0][1]))].astype(np.float64)
         return l2 / 2 * float(weights @ weights)

@@ -45,6 +45,9 @@ class Mlp(RowModel):
         np.exp(scores, scores)
         return np.log(scores.sum(1)) + highest - own, right
 
+    def scores(self, x: np.ndarray, rows: np.ndarray, layout: Layout) -> np.ndarray:
+        return _forward(_parts(x, layout), rows)[1]
+
     def regulariser(self, x: np.ndarray, l2: float, layout: Layout) -> float:
         w1, _, w2, _ = _parts(x.astype(np.float64), layout)
         return l2 / 2 * float((w1**2).sum() + (w2**2).sum())

@@ -46,6 +46,13 @@ class NonconvexLogistic(RowModel):
         margins = (rows @ x) * y.astype(x.dtype)
         return np.logaddexp(0, -margins), int((margins > 0).sum())
 
+    def scores(self, x: np.ndarray, rows: np.ndarray, layout: Layout) -> np.ndarray:
+        margins = rows @ x  # of class 1
+        return np.stack([np.zeros_like(margins), margins], 1)
+
+    def labels(self, targets: np.ndarray) -> np.ndarray:
+        return (targets > 0).astype(np.int64)
+
     def regulariser(self, x: np.ndarray, l2: float, layout: Layout) -> float:
         square = np.square(x, dtype=np.float64)
         return float((self.lam * self.al * square / (1 + self.al * square) + l2 / 2 * square).sum())

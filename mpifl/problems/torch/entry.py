@@ -18,13 +18,14 @@ from torch import nn
 from mpifl.errors import ConfigError
 from mpifl.objective import to_numpy
 from mpifl.problems.base import ComputeResources, HostedClients, Problem
+from mpifl.problems.metrics import softmax
 from mpifl.problems.rows import VALIDATION, held_out, subsample
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.entry_check import EntryResult, call_entry, check_module_and_loss, entry_error, examples
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, measure
+from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, class_scores, measure
 from mpifl.problems.torch.problem import CPU
 
 DATA_SEED = 0
@@ -94,6 +95,15 @@ class EntryProblem(Problem):
         sums = np.array([measure(self._shared, rows) for rows in parts])
         loss, right = sums.sum(0) / sum(map(len, parts)) if parts else (nan, nan)
         return float(loss), float(right)
+
+    def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        self._shared.load_for_evaluation(x)
+        found = [(rows.y, class_scores(self._shared, rows)) for rows in self._evaluated[1]]
+        if not found:
+            return np.empty(0, np.int64), np.empty((0, 1))
+        if any(scores is None for _, scores in found):
+            return None
+        return torch.cat([y for y, _ in found]).numpy().copy(), softmax(np.concatenate([scores for _, scores in found]))
 
     def gradient_norm(self, x: np.ndarray) -> float:
         total = np.zeros(self.d)

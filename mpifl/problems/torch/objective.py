@@ -253,14 +253,34 @@ class TorchObjective(Batches):
 def measure(shared: Shared, rows: Examples) -> tuple[float, float]:
     """The sum of the rows' losses and how many are classified rightly; nan where scores are no class scores."""
     total, right = 0.0, 0.0
+    for scores, y in outputs(shared, rows):
+        total += float(shared.loss(scores, y)) * len(y)
+        right += int((scores.argmax(1) == y).sum()) if are_class_scores(scores, y) else nan
+    return total, right
+
+
+@torch.no_grad()
+def class_scores(shared: Shared, rows: Examples) -> np.ndarray | None:
+    """(rows, classes) the module's outputs in the CPU's memory; None where they are no class scores."""
+    pieces = []
+    for scores, y in outputs(shared, rows):
+        if not are_class_scores(scores, y):
+            return None
+        pieces.append(scores.cpu().numpy())
+    return np.concatenate(pieces)
+
+
+def are_class_scores(scores: Tensor, y: Tensor) -> bool:
+    """Whether outputs are (rows, classes) and targets (rows,) whole numbers."""
+    return scores.ndim == 2 and y.ndim == 1 and not y.is_floating_point()
+
+
+def outputs(shared: Shared, rows: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+    """The module's outputs and the targets, of some rows at a time."""
     ends = [
         *range(EVALUATION_ROWS, len(rows) - 1, EVALUATION_ROWS),
         len(rows),
     ]  # no last piece of one row, which norms cannot look at
     for begin, end in pairwise([0, *ends]):
         x, y = (part.to(shared.device) for part in rows.take(slice(begin, end)))
-        scores = shared.flat.module(x)
-        total += float(shared.loss(scores, y)) * len(y)
-        classified = scores.ndim == 2 and y.ndim == 1 and not y.is_floating_point()
-        right += int((scores.argmax(1) == y).sum()) if classified else nan
-    return total, right
+        yield shared.flat.module(x), y

@@ -19,7 +19,7 @@ from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, Windows, measure
+from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, Windows, class_scores, measure
 from mpifl.rng import stream
 
 CPU = torch.device("cpu")
@@ -80,6 +80,12 @@ class TorchProblem(RowProblem):
         self._shared.load_for_evaluation(x)
         total, right = measure(self._shared, examples(rows, y, self._shape, self._text, CPU))
         return total, int(right)
+
+    def _outputs(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
+        self._shared.load_for_evaluation(x)
+        found = class_scores(self._shared, examples(rows, y, self._shape, self._text, CPU))
+        assert found is not None
+        return found
 
     def gradient_norm(self, x: np.ndarray) -> float:
         meta = {**self.meta, "samples": [len(self._y)], "clients": 1}
