@@ -9,6 +9,8 @@ from typing import Any
 from mpifl.analysis.spread import SPREADS
 from mpifl.analysis.trials import PROGRESS
 from mpifl.errors import ConfigError
+from mpifl.problems.metrics import METRICS as SCORES
+from mpifl.storage.fairness import SUMMARY
 from mpifl.storage.tables import EvaluationRow
 
 TABLES = ("md", "csv", "tex")
@@ -16,6 +18,7 @@ PICTURES = ("png", "pdf", "svg")
 PLACE = ("time", "updates", "version", "age")  # columns of the evaluations that are no metric
 METRICS = tuple(name for name in EvaluationRow._fields if name not in PLACE)
 COMPUTED = ("rho", "global_steps", "updates_per_second", "staleness")  # columns of the table that are no metric
+CLIENTS = tuple(f"client_accuracy_{name}" for name in SUMMARY)  # metrics of `evaluate.clients`
 CURVES = {"accuracy": "test_accuracy", "loss": "train_loss", "gradient": "gradient_norm"}  # figures and their metrics
 FIGURES = (*CURVES, "staleness", "client-updates", "step-size-accuracy", "step-size-loss", "timeline")
 WIDTHS = (2.0, 12.0)  # inches, least and greatest
@@ -47,7 +50,7 @@ class Options:
 
     def __post_init__(self) -> None:
         _check("spread", [self.spread], SPREADS)
-        _check("columns", self.columns or (), (*METRICS, *COMPUTED))
+        _check("columns", self.columns or (), (*METRICS, *COMPUTED, *SCORES), own=True)
         _check("reach-in", self.reach_in, PROGRESS)
         _check("formats", self.formats, (*TABLES, *PICTURES))
         _check("figures", self.figures or (), (*FIGURES, *METRICS))
@@ -62,7 +65,7 @@ class Options:
     def metrics(self) -> frozenset[str]:
         """The metrics that the report may show."""
         names = {*(self.columns or ()), *(self.figures or ()), "test_accuracy", "train_loss", "test_loss",
-                 "gradient_norm", "personal_accuracy_mean", "personal_accuracy_best"}  # fmt: skip
+                 "gradient_norm", "personal_accuracy_mean", "personal_accuracy_best", *CLIENTS}  # fmt: skip
         return frozenset(names & set(METRICS))
 
     @property
@@ -99,7 +102,8 @@ def _number(key: str, text: str) -> float:
         raise ConfigError(key, text or "''", "a number" if key == "width" else "numbers, separated by commas") from None
 
 
-def _check(key: str, names: Collection[str], known: Collection[str]) -> None:
+def _check(key: str, names: Collection[str], known: Collection[str], own: bool = False) -> None:
+    """own: Names of a user's own metrics are known as well."""
     for name in names:
-        if name not in known:
+        if name not in known and not (own and ":" in name):
             raise ConfigError(key, name or "''", f"one of {', '.join(known)}")

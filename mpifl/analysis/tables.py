@@ -14,9 +14,9 @@ import pandas as pd
 from tabulate import tabulate
 
 from mpifl.analysis import latex
-from mpifl.analysis.options import COMPUTED, Options
+from mpifl.analysis.options import CLIENTS, COMPUTED, METRICS, SCORES, Options
 from mpifl.analysis.spread import SPREADS, half_width, mean_and_spread
-from mpifl.analysis.trials import PROGRESS, Group, format_value, unlike_conventions
+from mpifl.analysis.trials import PROGRESS, SUMS, Group, format_value, unlike_conventions
 from mpifl.untrusted import printable
 
 TITLES = {
@@ -24,6 +24,9 @@ TITLES = {
     "personal_accuracy_mean": "personal %",
     "personal_accuracy_best": "best personal %",
     "test_accuracy": "accuracy %",
+    "client_accuracy_mean": "client %",
+    "client_accuracy_worst": "worst 10 %",
+    "client_accuracy_variance": "client variance",
     "global_steps": "global steps",
     "updates_per_second": "updates/s",
     "staleness": "mean staleness",
@@ -39,6 +42,11 @@ RATE_NOTE = "Updates/s are in the run's clock."
 PERSONAL = ("personal_accuracy_mean", "personal_accuracy_best")
 CONVENTIONS_ADVICE = "Compare their effective steps, which mpifl check JOB.yaml prints, not their step_size."
 PERSONAL_NOTE = "Personal: mean accuracy over the clients, own model on own test rows; best: the highest mean so far."
+FAIRNESS = ("client_accuracy_mean", "client_accuracy_worst", "client_accuracy_variance")
+FAIRNESS_NOTE = (
+    "Client: accuracy on each client's own test rows: mean over the clients, mean over the worst 10 % of them, and "
+    "variance (of percentages)."
+)
 DASH = "–"  # between the ends of a range; a hyphen in text
 
 
@@ -103,7 +111,20 @@ def table_columns(groups: Sequence[Group], options: Options) -> list[str]:
     if options.columns:
         return list(options.columns)
     personal = PERSONAL if has_personal_models(groups) else ()
-    return ["test_accuracy", *personal, "train_loss", *COMPUTED]
+    return ["test_accuracy", *_further(groups), *personal, *(FAIRNESS if _by_client(groups) else ()), "train_loss",
+            *COMPUTED]  # fmt: skip
+
+
+def _further(groups: Sequence[Group]) -> list[str]:
+    """The metrics of `evaluate.metrics` that any trial has."""
+    known = {*METRICS, *PROGRESS.values(), *SUMS, "age"}
+    names = dict.fromkeys(str(name) for group in groups for trial in group.trials for name in trial.evaluations)
+    return [name for name in names if name not in known]
+
+
+def _by_client(groups: Sequence[Group]) -> bool:
+    """Whether any trial has `evaluate.clients`."""
+    return any(len(group.last("client_accuracy_worst")) for group in groups)
 
 
 def has_personal_models(groups: Sequence[Group]) -> bool:
@@ -112,9 +133,21 @@ def has_personal_models(groups: Sequence[Group]) -> bool:
 
 
 def _title(name: str) -> str:
-    if "accuracy" in name and name not in TITLES:
+    if _is_percentage(name) and name not in TITLES:
         return f"{name.replace('_', ' ')} %"
     return TITLES.get(name, name.replace("_", " "))
+
+
+def _is_percentage(name: str) -> bool:
+    """Whether a metric is a fraction that is shown in percent."""
+    return name in SCORES or ("accuracy" in name and ":" not in name)
+
+
+def _scale(name: str) -> float:
+    """The factor from a metric's value to what the table shows."""
+    if name == "client_accuracy_variance":
+        return 1e4
+    return 100 if _is_percentage(name) else 1
 
 
 def _cell(group: Group, name: str, spread: str) -> str:
@@ -127,7 +160,7 @@ def _cell(group: Group, name: str, spread: str) -> str:
         return format_number(known_mean([trial.rate for trial in group.trials]), 1)
     if name == "staleness":
         return format_number(known_mean([trial.staleness for trial in group.trials]), 2)
-    return format_spread(group.last(name) * (100 if "accuracy" in name else 1), trials, spread)
+    return format_spread(group.last(name) * _scale(name), trials, spread)
 
 
 def _reach_cell(group: Group, accuracy: float, unit: str, spread: str) -> str:
@@ -149,6 +182,7 @@ def _notes(groups: Sequence[Group], options: Options, names: Sequence[str]) -> l
             notes.append("MB are 10^6 bytes, of consumed updates and of the messages that they answer.")
     notes += [RHO_NOTE] if "rho" in names else []
     notes += [RATE_NOTE] if "updates_per_second" in names else []
+    notes += [FAIRNESS_NOTE] if set(FAIRNESS) & set(names) else []
     notes += [PERSONAL_NOTE] if set(PERSONAL) & set(names) else []
     unlike = format_conventions(unlike_conventions(groups))
     return [*notes, *([unlike] if unlike else [])]
@@ -175,6 +209,7 @@ def summary(groups: Sequence[Group], options: Options, marked: Collection[int] =
     """
     metrics = dict.fromkeys(["test_accuracy", "train_loss", "test_loss"])
     metrics |= dict.fromkeys(PERSONAL if has_personal_models(groups) else ())
+    metrics |= dict.fromkeys([*_further(groups), *(CLIENTS if _by_client(groups) else ())])
     metrics |= dict.fromkeys(name for name in options.columns or () if name not in COMPUTED)
     rows = []
     for k, group in enumerate(groups):

@@ -60,8 +60,9 @@ class Trial:
         return float(self.evaluations.time.iloc[-1]) if len(self.evaluations) else np.nan
 
     def last(self, metric: str) -> float:
-        """The metric at the last evaluation; NaN if there is none."""
-        return float(self.evaluations[metric].iloc[-1]) if len(self.evaluations) else np.nan
+        """The metric at the last evaluation; NaN if there is none, or no such metric."""
+        known = len(self.evaluations) and metric in self.evaluations
+        return float(self.evaluations[metric].iloc[-1]) if known else np.nan
 
     def curve(self, metric: str, x: str = "time") -> tuple[np.ndarray, np.ndarray]:
         """A column of PROGRESS, ascending, and the metric there; the last of several values at one place.
@@ -156,8 +157,8 @@ def load_trial(
 ) -> Trial:
     """Reads the trial of one run file, and of its tables no column that is not asked for.
 
-    metrics: columns of /evaluations besides time, updates and version; None: all. sums: of SUMS. Raises ConfigError
-    where the file cannot be read.
+    metrics: columns of /evaluations besides time, updates, version and those of `evaluate.metrics`; None: all. sums: of
+    SUMS. Raises ConfigError where the file cannot be read.
     """
     with open_run(path) as run:
         updates = run.count("updates")
@@ -184,7 +185,7 @@ def _evaluations(run: Run, metrics: Collection[str] | None, sums: Collection[str
     names = [name for name in EvaluationRow._fields
              if metrics is None or name in metrics or name in ("time", "updates", "version")]  # fmt: skip
     rows = run.count("evaluations")
-    data = {name: run.rows("evaluations", name, 0, rows) for name in names}
+    data = {name: run.rows("evaluations", name, 0, rows) for name in names} | run.metric_columns()
     updates = run.count("updates")
     for name in sums:
         each = sum(run.rows("updates", column, 0, updates).astype(float) for column in SUMS[name])

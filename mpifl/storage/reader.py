@@ -268,21 +268,26 @@ class Run(RunTables):
         if table not in self._frames:
             columns = CLIENTS.columns if table == "clients" else TABLES[table].columns
             self._frames[table] = self._frame(table, list(columns), self._rows.get(table))
-            if table == "evaluations" and self._rows["metrics"]:
-                self._add_metrics(self._frames[table])
+            if table == "evaluations":
+                self._frames[table] = self._frames[table].assign(**self.metric_columns())
         return self._frames[table]
 
-    def _add_metrics(self, frame: DataFrame) -> None:
-        """Adds a column for each metric that the job names; other names in the table are not taken."""
-        rows = self._frame("metrics", list(TABLES["metrics"].columns), self._rows["metrics"])
-        evaluate = self.config.get("evaluate")
+    def metric_columns(self) -> dict[str, np.ndarray]:
+        """For each metric of `evaluate.metrics`, by its name, its value at each evaluation (rows,).
+
+        Names in the table that the job does not have are left out.
+        """
+        total, count = self._rows["evaluations"], self._rows["metrics"]
+        evaluate = self.config.get("evaluate") if count else None
         names = evaluate.get("metrics") if isinstance(evaluate, dict) else None
+        row, metric, value = (self.rows("metrics", name, 0, count) for name in TABLES["metrics"].columns)
+        found = {}
         for name in names[:MAX_METRICS] if isinstance(names, list) else ():
-            if isinstance(name, str) and (shown := printable(name)) not in frame:
-                mine = rows[(rows.metric == name) & rows.evaluation.between(0, len(frame) - 1)]
-                values = np.full(len(frame), np.nan)
-                values[mine.evaluation.to_numpy()] = mine.value.to_numpy()
-                frame[shown] = values
+            if isinstance(name, str) and (shown := printable(name)) not in TABLES["evaluations"].columns:
+                mine = (metric == name.encode()) & (row >= 0) & (row < total)
+                found[shown] = np.full(total, np.nan)
+                found[shown][row[mine]] = value[mine]
+        return found
 
     def _frame(self, table: str, columns: list[str], rows: int | None) -> DataFrame:
         from pandas import DataFrame
