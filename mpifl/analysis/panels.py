@@ -19,7 +19,7 @@ class Panel:
 
     title: str
     curves: Mapping[tuple[str, str], DataFrame]
-    """by the two parts of a label: the first has a colour, the second a line style"""
+    """by the two parts of a label: the first has a colour, the second a line style; without second parts both"""
 
 
 def draw_panels(path: Path, panels: Sequence[Panel], x: str, y: str, limits: tuple[float, float] | None = None) -> None:
@@ -43,7 +43,7 @@ def draw_panels(path: Path, panels: Sequence[Panel], x: str, y: str, limits: tup
         for axes, panel in zip(grid.flat, panels, strict=False):
             for label, curve in panel.curves.items():
                 colour = COLOURS[firsts.index(label[0]) % len(COLOURS)]
-                style = DASHES[seconds.index(label[1]) % len(DASHES)]
+                style = DASHES[(seconds.index(label[1]) if len(seconds) > 1 else firsts.index(label[0])) % len(DASHES)]
                 (handles[label],) = axes.plot(curve.index, curve["mean"], linestyle=style, color=colour, linewidth=1.4)
                 if "low" in curve:
                     axes.fill_between(curve.index, curve["low"], curve["high"], color=colour, alpha=0.12, linewidth=0)

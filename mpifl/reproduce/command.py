@@ -8,8 +8,11 @@ from pathlib import Path
 from tabulate import tabulate
 
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.reproduce.items import check_data, list_items, load_items
+from mpifl.reproduce.items import check_data, list_items, load_block, load_items
 from mpifl.reproduce.page import write_pages
+from mpifl.studies.index import Index
+from mpifl.studies.select import is_deciding, without_rejected
+from mpifl.studies.study import Study
 from mpifl.studies.sweep import dry_run, final_line, sweep
 
 OUT = Path("results/reproduce")
@@ -40,15 +43,25 @@ def reproduce(
         RunFailed: Some runs failed; the page is written, and says so.
     """
     options, items = load_items(name, overrides)
+    whole = not (Path(name).suffix or "/" in name.rstrip("/")) or Path(name).is_dir()
+    for item in items:
+        for block in item.page.blocks:
+            load_block(item, block)
     lines, failed = [], 0
     if compute:
+        there = []
         for item in items:
-            check_data(item, download)
-        for item in items:
-            index = sweep(item.study, processes, progress)
+            try:
+                check_data(item, download)
+                there.append(item)
+            except ConfigError as error:
+                if not whole:
+                    raise
+                lines.append(f"not run: {error}")
+        for item in there:
+            index = compute_runs(item.study, processes, progress)
             lines.append(final_line(index))
             failed += index.counts()["failed"]
-    whole = not (Path(name).suffix or "/" in name.rstrip("/")) or Path(name).is_dir()
     try:
         lines.append(f"wrote {write_pages(options, items, out, whole)}")
     except OSError as error:
@@ -56,6 +69,18 @@ def reproduce(
     if failed:
         raise RunFailed("; ".join([f"{failed} runs failed", *lines]))
     return "\n".join(lines)
+
+
+def compute_runs(study: Study, processes: int | None, progress: Callable[[str], None] | None) -> Index:
+    """Runs the missing runs of a study: where some seeds select, these first, then the others of what they select."""
+    select = study.options.select
+    if select is None or select.seeds is None:
+        return sweep(study, processes, progress)
+    sweep(study, processes, progress, only=lambda run: is_deciding(run, select))
+    needed = without_rejected(study, Index(study))
+    kept = {run.identity for run in needed.runs}
+    sweep(study, processes, progress, only=lambda run: run.identity in kept)
+    return Index(needed)
 
 
 def describe_runs(name: str, overrides: Sequence[str] = (), processes: int | None = None) -> str:

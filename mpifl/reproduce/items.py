@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,32 @@ def list_items() -> Iterator[dict[str, Any]]:
             minutes = "" if item.page.minutes is None else f"{item.page.minutes:g}"
             yield {"item": item.name, "title": item.page.title, "data": ", ".join(item.data),
                    "runs": len(item.study.runs), "min on one core": minutes}  # fmt: skip
+
+
+def missing_data(item: Item) -> list[str]:
+    """The names of the item's data sets that are missing."""
+    missing = []
+    for name, run in {str(_data(run.job)["name"]): run for run in item.study.runs}.items():
+        try:
+            api.load_problem(run.job)
+        except ConfigError:
+            missing.append(name)
+    return missing
+
+
+def load_block(item: Item, name: str) -> Callable[[Item, Path], str]:
+    """A function `FILE.py:NAME` in a file beside the study, whose code is run. Raises ConfigError."""
+    file, _, function = name.partition(":")
+    path = item.path.parent / file
+    spec = importlib.util.spec_from_file_location(path.stem, path) if path.suffix == ".py" and path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise ConfigError("page.blocks", name, "FILE.py:NAME, a file beside the study")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Callable[[Item, Path], str] | None = getattr(module, function, None)
+    if not callable(found):
+        raise ConfigError("page.blocks", name, f"a function of {file}")
+    return found
 
 
 def check_data(item: Item, download: bool) -> None:

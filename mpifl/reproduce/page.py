@@ -12,18 +12,19 @@ import numpy as np
 from pandas import DataFrame
 from tabulate import tabulate
 
-from mpifl.analysis.curves import axis_label
+from mpifl.analysis.curves import SCALES, axis_label
 from mpifl.analysis.panels import Panel, draw_panels
 from mpifl.analysis.tables import escape_markdown
 from mpifl.analysis.trials import Group
 from mpifl.reproduce.claims import claim_section
-from mpifl.reproduce.items import Item, PaperOptions
+from mpifl.reproduce.items import Item, PaperOptions, load_block, missing_data
 from mpifl.reproduce.published import Cell, Value, judge
 from mpifl.reproduce.spec import Figure, Measure, Table
 from mpifl.reproduce.spread import spread_section
-from mpifl.reproduce.values import Summary, axis_of, find, label_text, matches, mean_curve, summarise
+from mpifl.reproduce.values import Summary, axis_of, find, label_text, matches, mean_curve, summarise, trial_curve
 from mpifl.studies.index import Index
-from mpifl.studies.select import reported_groups
+from mpifl.studies.select import reported_groups, selected_labels, without_rejected
+from mpifl.studies.study import Study
 from mpifl.studies.sweep import format_duration
 
 MAX_BANDS = 4  # curves in a panel with bands
@@ -57,13 +58,20 @@ def _made_by(name: str) -> str:
 
 def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[str]:
     """The blocks of an item's section; its figures are written to the folder `out`."""
-    index = Index(item.study)
-    groups, notes, *_ = reported_groups(item.study, index)
+    needed = without_rejected(item.study, Index(item.study))
+    index = Index(needed)
     yield f"{'#' * level} {item.page.title}"
     yield item.page.about.strip()
     if made_by:
         yield _made_by(item.name)
-    yield _runs(item, index, groups)
+    elif not index.counts()["completed"]:
+        missing = ", ".join(missing_data(item))
+        yield f"Not run: {f'the data set {missing} is missing' if missing else 'no run is completed'}."
+        if item.cells:
+            yield from _comparison(item, [])
+        return
+    groups, notes, *_ = reported_groups(needed, index)
+    yield _runs(needed, index, groups)
     yield "\n".join(notes)
     for number, figure in enumerate(item.page.figures):
         yield _figure(item, figure, groups, out, f"{item.name.replace('/', '-')}-{number + 1}.png")
@@ -72,17 +80,19 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
     for table in item.page.tables if item.page.tables or item.cells else [Table()]:
         yield from _table(item, table, groups)
     yield from spread_section(item.page, item.cells, groups, level)
+    for name in item.page.blocks:
+        yield load_block(item, name)(item, out)
     yield from claim_section(item.page, item.cells, groups, level)
 
 
-def _runs(item: Item, index: Index, groups: Sequence[Group]) -> str:
+def _runs(study: Study, index: Index, groups: Sequence[Group]) -> str:
     """How many runs and trials the section is made of, and what they cost."""
     done = [entry for entry in index.entries.values() if entry.status == "completed"]
     seconds = sum(entry.seconds or 0.0 for entry in done)
     counts = [len(group.trials) for group in groups]
     trials = f"{counts[0]}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     s = "" if trials == "1" else "s"
-    return (f"{len(done)} of {len(item.study.runs)} runs, {trials} trial{s} in each row; "
+    return (f"{len(done)} of {len(study.runs)} runs, {trials} trial{s} in each row; "
             f"the runs took {format_duration(seconds)} in all.")  # fmt: skip
 
 
@@ -191,45 +201,58 @@ def _table(item: Item, table: Table, groups: Sequence[Group]) -> Iterator[str]:
         return
     names = table.measures or list(item.page.measures)
     rows: dict[str, dict[str, str]] = {}
+    selected = _selected(item, groups) if table.columns else []
     for group in shown:
         axis = axis_of(group.labels, table.columns) if table.columns else None
-        labels = {k: label_text(v) if v is not None else "-" for k, v in group.labels.items() if k != axis}
+        labels = {k: label_text(v) if v is not None else "-" for k, v in group.labels.items()
+                  if k != axis and k not in selected}  # fmt: skip
+        chosen = [f"{k} {label_text(group.labels[k])}" for k in selected if group.labels.get(k) is not None]
         row = rows.setdefault(json.dumps(labels), dict(labels))
         for name in names:
             measure = item.page.measures[name]
             heading = f"{name}{f', {measure.unit}' if measure.unit else ''}"
             if axis:
                 heading = label_text(group.labels[axis]) + (f": {heading}" if len(names) > 1 else "")
-            row[heading] = format_summary(measure, summarise(measure, group))
+            row[heading] = "; ".join([format_summary(measure, summarise(measure, group)), *chosen])
     title = table.title or (names[0] if table.columns and len(names) == 1 else "")
     if title:
         yield f"**{title}**"
     yield markdown(list(rows.values()))
 
 
+def _selected(item: Item, groups: Sequence[Group]) -> list[str]:
+    """The labels whose one selected value belongs to each combination of the others."""
+    select = item.study.options.select
+    return selected_labels(groups, select) if select and select.count == 1 else []
+
+
 def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name: str) -> str:
     """Draws a figure; the Markdown that shows it."""
-    shown = find(groups, figure.where)
+    found = find(groups, figure.where)
+    shown = [g for g in found if not all(trial_curve(trial, figure.y, "time").empty for trial in g.trials)]
     panels: dict[str, dict[tuple[str, str], DataFrame]] = {}
     scale = 100.0 if "accuracy" in figure.y else 1.0
     varied = [axis for axis in shown[0].labels if len({label_text(g.labels[axis]) for g in shown}) > 1] if shown else []
+    selected = _selected(item, groups)
     for group in shown:
         axis = axis_of(group.labels, figure.panels) if figure.panels else None
         title = _label(group, axis) if axis else ""
-        first, *rest = [a for a in varied if a != axis] or [""]
+        first, *rest = [a for a in varied if a != axis and a not in selected] or [""]
         others = ", ".join(_label(group, a) for a in rest if group.labels[a] is not None)
         label = (label_text(group.labels[first]) if first else "all trials", others)
-        panels.setdefault(title, {})[label] = mean_curve(group, figure.y, figure.x) * scale
+        curve = mean_curve(group, figure.y, figure.x) * scale
+        curve.index = curve.index * SCALES.get(figure.x, 1.0)
+        panels.setdefault(title, {})[label] = curve
     if not panels:
         return ""
     virtual = all(trial.clock.startswith("virtual") for group in shown for trial in group.trials)
-    y = axis_label(figure.y).replace("(fraction)", "(%)")
+    x, y = figure.x_label or axis_label(figure.x, virtual), axis_label(figure.y).replace("(fraction)", "(%)")
     if max(map(len, panels.values())) > MAX_BANDS:
         panels = {title: {k: c[["mean"]] for k, c in curves.items()} for title, curves in panels.items()}
     draw_panels(out / name, [Panel(title, curves) for title, curves in panels.items()],
-                axis_label(figure.x, virtual), y, (0, 100) if scale == 100 else None)  # fmt: skip
+                x, y, (0, 100) if scale == 100 else None)  # fmt: skip
     bands = max(map(len, panels.values())) <= MAX_BANDS
-    caption = figure.title or f"{y[:1].upper()}{y[1:]} against {axis_label(figure.x, virtual)}"
+    caption = figure.title or f"{y[:1].upper()}{y[1:]} against {x}"
     caption += f": mean{' and range' * bands} over the trials"
     return f"![{caption}]({name})\n\n*{caption}.*"
 

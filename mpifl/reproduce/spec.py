@@ -10,7 +10,7 @@ from mpifl.config.schema import Reader
 from mpifl.config.types import Config, NonNegativeInt, PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError, inside
 
-Quantity = Literal["time", "updates", "version", "bytes"]
+Quantity = Literal["time", "updates", "version", "bytes", "local_steps"]
 LABELS = "labels by axis: {method: AREA, step_size: 100}"
 
 
@@ -20,6 +20,8 @@ class Measure(Config):
 
     metric: str
     """column of a run's evaluations: test_accuracy, train_loss, gradient_norm, ..."""
+    fallback: str = ""
+    """the column for methods that have no values in `metric`: client_accuracy_mean for personal_accuracy_mean"""
     at: Literal["last", "best"] = "last"
     """last: at the last evaluation; best: the best of the run"""
     tail: PositiveInt | None = None
@@ -27,13 +29,16 @@ class Measure(Config):
     reaches: float | None = None
     """the x at which the metric first reaches this value, in place of the metric; inf: never"""
     x: Quantity = "time"
-    """of `reaches` and `until`: time (s), updates, version (global steps) or bytes (sent both ways)"""
+    """of `reaches` and `until`: time (s), updates, version (global steps), bytes (sent both ways) or local_steps (of a
+    client, on average)"""
     until: PositiveFloat | None = None
     """evaluations at a larger x are left out"""
     of_horizon: bool = False
     """x is divided by stop.time"""
     power: PositiveFloat = 1.0
     """the value is raised to this power"""
+    log: bool = False
+    """its decimal logarithm is taken"""
     scale: PositiveFloat = 1.0
     """the value is multiplied by this factor: 100 for per cent"""
     digits: NonNegativeInt = 2
@@ -80,7 +85,9 @@ class Figure(Config):
     y: str
     """column of a run's evaluations"""
     x: Quantity = "time"
-    """time (s), updates, version (global steps) or bytes (sent both ways)"""
+    """time (s), updates, version (global steps), bytes (sent both ways) or local_steps (of a client, on average)"""
+    x_label: str = ""
+    """label of the horizontal axis, in place of the one of x: what a second of virtual time stands for"""
     panels: str | None = None
     """the axis with one panel for each of its values"""
     where: Any = None
@@ -131,6 +138,9 @@ class Page(Config):
     """what the paper says about its methods"""
     spread: str | None = None
     """the axis, for example of partition seeds, whose spread is shown beside the spread over the trials"""
+    blocks: list[str] = field(default_factory=list)
+    """functions `FILE.py:NAME` in files beside the study, for what run files do not hold: each is called with the item
+    and the folder of the page, and returns Markdown"""
     minutes: PositiveFloat | None = None
     """about how long the runs take on one core"""
 

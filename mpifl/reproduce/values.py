@@ -57,14 +57,14 @@ def summarise(measure: Measure, group: Group) -> Summary:
     values = values[~np.isnan(values)]
     if measure.reaches is None:
         return Summary(values, float(values.mean()) if len(values) else np.nan)
-    mean = mean_curve(group, measure.metric, measure.x)["mean"]
+    mean = mean_curve(group, _metric(measure, group.trials[0]), measure.x)["mean"]
     curve = pd.DataFrame({"x": mean.index, "y": mean.to_numpy()})
     return Summary(values, _reached(measure, curve, group.horizon) if len(curve) else np.nan)
 
 
 def trial_value(measure: Measure, trial: Trial) -> float:
     """The measure of one trial; NaN where it has none, inf where it does not reach the level. Raises ConfigError."""
-    curve = trial_curve(trial, measure.metric, measure.x)
+    curve = trial_curve(trial, _metric(measure, trial), measure.x)
     if measure.until is not None:
         curve = curve[curve.x <= measure.until * (1 + 1e-9)]
     if curve.empty:
@@ -73,8 +73,18 @@ def trial_value(measure: Measure, trial: Trial) -> float:
         return _reached(measure, curve, float(trial.config.get("stop.time") or trial.end))
     y = curve.y.to_numpy() ** measure.power * measure.scale
     if measure.at == "best":
-        return float(y.max() if measure.higher_is_better else y.min())
-    return float(y[-(measure.tail or 1) :].mean())
+        value = float(y.max() if measure.higher_is_better else y.min())
+    else:
+        value = float(y[-(measure.tail or 1) :].mean())
+    if measure.log:
+        return float(np.log10(value)) if value > 0 else -np.inf
+    return value
+
+
+def _metric(measure: Measure, trial: Trial) -> str:
+    """The column of the measure: its metric, or where the trial has no values in it its fallback."""
+    column = trial.evaluations.get(measure.metric)
+    return measure.fallback if measure.fallback and column is not None and column.isna().all() else measure.metric
 
 
 def _reached(measure: Measure, curve: pd.DataFrame, horizon: float) -> float:
@@ -90,15 +100,16 @@ def trial_curve(trial: Trial, metric: str, x: str) -> pd.DataFrame:
     if metric not in trial.evaluations:
         raise ConfigError("page.measures", metric, f"one of {', '.join(map(str, trial.evaluations.columns))}")
     table = trial.evaluations
-    xs = _bytes(trial) if x == "bytes" else table[x].to_numpy()
+    xs = _sums(trial, x) if x in ("bytes", "local_steps") else table[x].to_numpy()
     return pd.DataFrame({"x": xs, "y": table[metric].to_numpy()}).dropna()
 
 
-def _bytes(trial: Trial) -> np.ndarray:
-    """(evaluations,) bytes of the updates consumed before each evaluation, both ways."""
+def _sums(trial: Trial, x: str) -> np.ndarray:
+    """(evaluations,) bytes, or local steps of a client on average, of the updates consumed before each evaluation."""
     with open_run(trial.path) as run:
-        updates = run.updates
-    total = np.concatenate([[0], np.cumsum((updates.bytes + updates.bytes_down).to_numpy())])
+        updates, clients = run.updates, len(run.clients)
+    each = updates.bytes + updates.bytes_down if x == "bytes" else updates.local_steps / clients
+    total = np.concatenate([[0], np.cumsum(each.to_numpy())])
     return np.asarray(total[trial.evaluations.updates.to_numpy()])
 
 

@@ -60,27 +60,54 @@ def select_groups(groups: Sequence[Group], select: Select) -> list[Group]:
     return [_reported(groups[k], select) for k in selected(groups, select)]
 
 
-def selected(groups: Sequence[Group], select: Select) -> list[int]:
+def selected(groups: Sequence[Group], select: Select, unreported: bool = False) -> list[int]:
     """The indices of the groups that the rule selects, for each combination of the other axes.
 
     Groups are compared by the metric's mean over the deciding trials. A group is not selected if that mean is not
-    finite, or if the group has no trial to report.
+    finite, or unless `unreported` if the group has no trial to report.
     """
-    over = _label(select.over, [label for group in groups for label in group.labels])
+    over = selected_labels(groups, select)
     rest: dict[str, list[Group]] = {}
     for group in groups:
-        key = json.dumps({label: value for label, value in group.labels.items() if label != over}, default=str)
+        key = json.dumps({label: value for label, value in group.labels.items() if label not in over}, default=str)
         rest.setdefault(key, []).append(group)
     chosen: list[int] = []
     for candidates in rest.values():
-        scores = {id(group): _score(group, select) for group in candidates if _reported(group, select).trials}
+        able = [group for group in candidates if unreported or _reported(group, select).trials]
+        scores = {id(group): _score(group, select) for group in able}
         finite = [group for group in candidates if np.isfinite(scores.get(id(group), np.nan))]
         if select.rule == "largest-finite":  # a method without the key is alone: it has no value
-            finite.sort(key=lambda group: -float(group.labels[over] or 0))
+            finite.sort(key=lambda group: -max(float(group.labels.get(label) or 0) for label in over))
         else:
             finite.sort(key=lambda group: scores[id(group)] * (1 if select.rule == "min" else -1))
         chosen += [id(group) for group in finite[: select.count]]
     return [k for k, group in enumerate(groups) if id(group) in chosen]
+
+
+def selected_labels(groups: Sequence[Group], select: Select) -> list[str]:
+    """The labels of the groups whose values the rule selects."""
+    known = [label for group in groups for label in group.labels]
+    return [_label(key, known) for key in select.keys]
+
+
+def is_deciding(run: StudyRun, select: Select | None) -> bool:
+    """Whether the run is a trial that decides what is selected apart from the trials that are reported."""
+    return select is not None and select.seeds is not None and run.seed in select.seeds
+
+
+def without_rejected(study: Study, index: Index) -> Study:
+    """The study without the reported trials of values that the deciding trials do not select.
+
+    Without seeds that decide it is the whole study.
+    """
+    select = study.options.select
+    if select is None or select.seeds is None:
+        return study
+    failed = _failed(study, index, select)
+    able = {key: group for key, group in study_groups(study, index)[0].items() if key not in failed}
+    chosen = selected(list(able.values()), select, unreported=True)
+    keys = {key for k, key in enumerate(able) if k in chosen}
+    return replace(study, runs=tuple(run for run in study.runs if is_deciding(run, select) or _key(run) in keys))
 
 
 def _label(key: str, labels: Sequence[str]) -> str:
@@ -111,11 +138,12 @@ def describe_selection(select: Select) -> str:
     """The rule in one sentence, for a table's caption."""
     values = "value" if select.count == 1 else f"{select.count} values"
     at = "the last evaluation" if select.at == "last" else "the best evaluation of each trial"
+    over = " or ".join(select.keys)
     if select.rule == "largest-finite":
-        rule = f"the largest {values} of {select.over} with a finite mean {select.by} at {at}"
+        rule = f"the largest {values} of {over} with a finite mean {select.by} at {at}"
     else:
         extreme = "smallest" if select.rule == "min" else "largest"
-        rule = f"the {values} of {select.over} with the {extreme} mean {select.by} at {at}"
+        rule = f"the {values} of {over} with the {extreme} mean {select.by} at {at}"
     seeds = "all trials" if select.seeds is None else f"seeds {_listed(select.seeds)}; the other seeds are reported"
     return f"Selected for each row: {rule} (over {seeds})."
 
@@ -126,7 +154,7 @@ def best_groups(groups: Sequence[Group], select: Select, axis: str) -> list[int]
     The best of those that differ only on the first axis, `axis`, and in what the rule selects; none where there is one.
     """
     labels = [label for group in groups for label in group.labels]
-    compared = {_label(axis, labels), _label(select.over, labels)}
+    compared = {_label(axis, labels), *(_label(key, labels) for key in select.keys)}
     settings: dict[str, list[int]] = {}
     for k, group in enumerate(groups):
         key = json.dumps({label: value for label, value in group.labels.items() if label not in compared}, default=str)
@@ -191,7 +219,7 @@ def reported_groups(study: Study, index: Index, options: Options | None = None) 
     found.notes.extend(unread)
     if not found.groups and by_key:
         text = " ".join(["a selection of something;", *found.notes])
-        raise ConfigError("select.over", select.over if select else "", text)
+        raise ConfigError("select.over", " or ".join(select.keys) if select else "", text)
     if not found.groups:
         expected = f"at least one completed run in {study.folder}; mpifl sweep computes the runs"
         raise ConfigError("study", study.options.name, " ".join([expected, *unread]))

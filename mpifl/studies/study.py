@@ -41,8 +41,8 @@ class Trials(Config):
 class Select(Config):
     """Which values of an axis a report shows: those that are best by a rule, for each combination of the other axes."""
 
-    over: str
-    """the axis, or the key inside a named axis, whose values are selected"""
+    over: str | list[str]
+    """the axis, or the key inside a named axis, whose values are selected; a list: each method has one of these keys"""
     by: Literal["train_loss", "validation_loss", "validation_accuracy", "gradient_norm"] = "train_loss"
     """the metric: of the training rows, or of those that `problem.validation_split` holds out; none of the test rows"""
     at: Literal["last", "best"] = "last"
@@ -59,6 +59,11 @@ class Select(Config):
         super().__post_init__()
         if self.rule is None:
             object.__setattr__(self, "rule", "max" if self.by == "validation_accuracy" else "min")
+
+    @property
+    def keys(self) -> list[str]:
+        """The axes or keys of `over`."""
+        return [self.over] if isinstance(self.over, str) else self.over
 
 
 @dataclass(frozen=True)
@@ -181,6 +186,8 @@ def _override(values: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(values.get(first) or {}, dict):
             raise ConfigError(key, value, f"{first} is not a section")
         values[first] = {**(values.get(first) or {}), rest: value}
+    elif key == "trials" and isinstance(values.get(key), dict) and not isinstance(value, dict):
+        values[key] = {**values[key], "seeds": value}  # what else a trial varies stays
     else:
         read.set_key(values, key, value)
 
@@ -200,12 +207,12 @@ def _check(options: StudyOptions, free: Mapping[str, Any]) -> None:
 
 def _check_select(select: Select, trials: Trials, points: Sequence[Point]) -> None:
     known = list(dict.fromkeys(label for point in points for label in point.labels))
-    if select.over not in known:
-        raise ConfigError("select.over", select.over, f"one of {', '.join(known) or 'the axes; there is none'}")
-    if select.rule == "largest-finite":
-        for point in points:
-            if isinstance(value := point.labels.get(select.over, 0), bool) or not isinstance(value, int | float):
-                raise ConfigError("select.rule", "largest-finite", f"numbers to select from; {select.over} has {value}")
+    for key in select.keys or [""]:
+        if key not in known:
+            raise ConfigError("select.over", key, f"one of {', '.join(known) or 'the axes; there is none'}")
+        for point in points if select.rule == "largest-finite" else ():
+            if isinstance(value := point.labels.get(key, 0), bool) or not isinstance(value, int | float):
+                raise ConfigError("select.rule", "largest-finite", f"numbers to select from; {key} has {value}")
     if select.seeds is not None and (not select.seeds or not set(select.seeds) < set(trials.seeds)):
         raise ConfigError("select.seeds", select.seeds, f"some, not all, of the trials' seeds {trials.seeds}")
 

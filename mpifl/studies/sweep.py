@@ -32,7 +32,7 @@ KILLED = "its process was killed"
 
 def sweep(
     study: Study, processes: int | None = None, progress: Callable[[str], None] | None = None,
-    executor: Executor | None = None, part: Part | None = None,
+    executor: Executor | None = None, part: Part | None = None, only: Callable[[StudyRun], bool] = lambda run: True,
 ) -> Index:  # fmt: skip
     """Runs the missing runs of a study; returns the index, in which some of them may have failed.
 
@@ -46,6 +46,7 @@ def sweep(
         progress: Called with a line on the state of the study, whenever a run ends.
         executor: What runs them, `processes` at a time; None: new processes on this machine.
         part: The runs that are computed here; None: all.
+        only: Whether a run is computed now.
     """
     processes = default_processes(study) if processes is None else processes
     if not executor and study.options.ranks > 1:
@@ -56,9 +57,8 @@ def sweep(
             log.warning(line)
         index.remove_temporaries()
         index.write()
-        todo = [
-            run for run in (part.of(study.runs) if part else study.runs) if _wanted(index, run, study.options.retries)
-        ]
+        mine = part.of(study.runs) if part else study.runs
+        todo = [run for run in mine if _wanted(index, run, study.options.retries) and only(run)]
         # runs of the same problem one after another: a process keeps the data that it loaded last
         todo.sort(key=lambda run: repr(run.job.problem))
         killed: list[StudyRun] = []

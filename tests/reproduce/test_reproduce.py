@@ -215,14 +215,14 @@ def test_every_item_resolves(capsys: pytest.CaptureFixture[str]) -> None:
     """Each item has its jobs, page, published cells and claims; the overview has one row for each of them."""
     names = []
     for paper in papers():
-        for item in load_items(paper, ["trials=1"])[1]:
+        for item in load_items(paper, ["trials=2"])[1]:
             names.append(item.name)
-            assert item.study.runs and len(study_labels(item.study)) == len(item.study.runs), item.name
+            assert item.study.runs and 2 * len(study_labels(item.study)) == len(item.study.runs), item.name
             assert item.page.minutes, item.name
     assert main(["reproduce"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
     assert listed == names and len(names) == len(set(names))
-    assert main(["reproduce", names[0], "--dry-run", "--trials", "1"]) == 0
+    assert main(["reproduce", names[0], "--dry-run", "--trials", "2"]) == 0
     assert "runs to do on" in capsys.readouterr().out
 
 
@@ -232,7 +232,7 @@ def test_every_published_number_is_shown_by_an_item() -> None:
     shown = {
         (item.name.partition("/")[0], item.page.published)
         for paper in papers()
-        for item in load_items(paper, ["trials=1"])[1]
+        for item in load_items(paper, ["trials=2"])[1]
         if item.cells
     }
     assert stored == shown

@@ -1,0 +1,198 @@
+"""What the papers' studies need: selection on seeds apart, measures, missing data, code beside a study."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpifl
+from mpifl.analysis.trials import load_trial
+from mpifl.cli import main
+from mpifl.reproduce.items import JOBS
+from mpifl.reproduce.spec import Measure
+from mpifl.reproduce.values import trial_curve, trial_value
+from mpifl.studies.study import load_study
+
+BASE = """
+name: base
+seed: 0
+problem:   {data: digits, clients: 4, partition: {name: dirichlet, alpha: 1}, model: logistic, batch_size: 64}
+algorithm: {name: fedavg, step_size: 0.1, local_steps: 3}
+clock:     {mode: virtual, delay: {name: fixed, seconds: 1}}
+stop:      {time: 4}
+evaluate:  {every: 1, gradient: true}
+"""
+STUDY = """
+name: tuned
+job: base.yaml
+axes:
+  algorithm.local_steps: [2, 3]
+  method:
+    FedAvg:  {algorithm.name: fedavg}
+    FedProx: {algorithm.name: fedprox, algorithm.mu: [0.1, 50]}
+    FedDR:   {algorithm.name: feddr, algorithm.eta: [0.001, 10]}
+trials: {seeds: 3, vary: [problem.partition.seed]}
+select: {over: [algorithm.mu, algorithm.eta], by: train_loss, seeds: [0]}
+page:
+  title: Tuned
+  tables: [{measures: [loss], columns: local_steps}]
+  figures: [{y: train_loss, x: local_steps, panels: local_steps, x_label: steps}]
+  blocks: ["code.py:block"]
+  claims: [{left: {method: FedDR}, relation: above, right: {method: FedProx}, measure: loss, each: local_steps}]
+"""
+MISSING = """
+name: missing
+job: base.yaml
+set: {problem.data: femnist, problem.clients: null, problem.partition: null}
+trials: 1
+page: {title: Missing}
+"""
+PAPER = "{title: A paper, items: [tuned, missing], page: {measures: {loss: {metric: train_loss, digits: 4}}}}"
+CODE = "def block(item, out):\n    return f'block of {item.name} with {len(item.study.runs)} runs'\n"
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a paper with one study that has run and one whose data are missing; its page is in `pages`."""
+    folder = tmp_path_factory.mktemp("papers") / "tiny"
+    folder.mkdir()
+    study = STUDY + f"output: {folder}/runs\n"
+    for name, text in (("base", BASE), ("tuned", study), ("missing", MISSING + f"output: {folder}/none\n")):
+        (folder / f"{name}.yaml").write_text(text)
+    (folder / "paper.yaml").write_text(PAPER)
+    (folder / "code.py").write_text(CODE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MPIFL_DATA", str(folder / "nowhere"))
+        assert main(["reproduce", str(folder), "--processes", "1", "--out", str(folder / "pages")]) == 0
+    return folder
+
+
+def test_only_what_the_deciding_seed_selects_runs_on_the_other_seeds(paper: Path) -> None:
+    """5 combinations of method and step, 2 settings: seed 0 has all 10 runs, seeds 1 and 2 the best of each method."""
+    loss: dict[tuple[int, int, str, float | None], float] = {}
+    for run in load_study(paper / "tuned.yaml").runs:
+        if run.path.exists():
+            key = run.labels.get("algorithm.mu", run.labels.get("algorithm.eta"))
+            with mpifl.open_run(run.path) as file:
+                steps, method = run.labels["algorithm.local_steps"], run.labels["method"]
+                loss[run.seed, steps, method, key] = float(file.evaluations.train_loss.iloc[-1])
+    assert sorted(seed for seed, *_ in loss) == [0] * 10 + [1] * 6 + [2] * 6
+    for steps in (2, 3):
+        for method in ("FedProx", "FedDR"):
+            tuned = {k: v for (seed, s, m, k), v in loss.items() if (seed, s, m) == (0, steps, method)}
+            (rest,) = {k for (seed, s, m, k) in loss if seed > 0 and (s, m) == (steps, method)}
+            assert rest == min(tuned, key=lambda k: tuned[k])
+
+
+def test_page_of_selected_values(paper: Path) -> None:
+    """A method has one row, whatever was selected for it, with the selected value beside the number."""
+    text = (paper / "pages" / "tiny.md").read_text()
+    assert "22 of 22 runs, 2 trials in each row" in text
+    rows = [line for line in text.splitlines() if line.startswith("| Fed")]
+    assert [row.split()[1] for row in rows] == ["FedAvg", "FedProx", "FedDR"]
+    assert rows[1].count("; mu ") == rows[2].count("; eta ") == 2 and ";" not in rows[0]
+    assert "(over seeds 0; the other seeds are reported)" in text
+    assert "block of tiny/tuned with 30 runs" in text
+    assert "raining loss against steps" in text and (paper / "pages" / "tiny-tuned-1.png").stat().st_size > 10_000
+    assert "loss of FedDR, local steps 3 above FedProx, local steps 3" in text
+
+
+def test_an_item_whose_data_are_missing_is_named_on_the_page(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (paper / "pages" / "tiny.md").read_text()
+    assert text.rstrip().endswith("## Missing\n\nNot run: the data set femnist is missing.")
+    assert main(["reproduce", str(paper / "missing.yaml"), "--no-runs", "--out", str(paper / "other")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_trials_on_the_command_line_keep_what_they_vary(paper: Path) -> None:
+    runs = load_study(paper / "tuned.yaml", ["trials=5"]).runs
+    assert {run.seed for run in runs} == set(range(5))
+    assert all(run.job.problem.partition.seed == run.seed for run in runs)  # type: ignore[union-attr]
+
+
+def test_measures_of_local_steps_logarithms_and_fallbacks(paper: Path) -> None:
+    """4 rounds of 2 steps with all clients: 0, 2, 4, 6, 8 local steps of a client at the evaluations."""
+    run = load_study(paper / "tuned.yaml").runs[0]
+    trial = load_trial(run.path)
+    assert trial_curve(trial, "train_loss", "local_steps").x.tolist() == [0, 2, 4, 6, 8]
+    with mpifl.open_run(run.path) as file:
+        norm, loss = file.evaluations.gradient_norm.to_numpy(), file.evaluations.train_loss.to_numpy()
+    squared = Measure("gradient_norm", power=2, tail=2, log=True)
+    assert trial_value(squared, trial) == pytest.approx(np.log10((norm[-1] ** 2 + norm[-2] ** 2) / 2))
+    assert trial_value(Measure("train_loss", x="local_steps", until=4), trial) == loss[2]
+    personal = Measure("personal_accuracy_mean", fallback="train_loss")
+    assert trial_value(personal, trial) == loss[-1]
+    assert np.isnan(trial_value(Measure("personal_accuracy_mean"), trial))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("code.py:block", "code.py:blok", "page.blocks=code.py:blok: a function of code.py"),
+        ("code.py:block", "cod.py:block", "page.blocks=cod.py:block: FILE.py:NAME, a file beside the study"),
+        ("x: local_steps", "x: local_step", "page.figures"),
+        ("[algorithm.mu, algorithm.eta]", "[algorithm.mu, algorithm.et]", "select.over=algorithm.et: one of"),
+        ("[algorithm.mu, algorithm.eta]", "[]", "select.over="),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    paper: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, line: str
+) -> None:
+    source = paper / "tuned.yaml"
+    before = source.read_text()
+    assert old in before
+    source.write_text(before.replace(old, new, 1))
+    try:
+        assert main(["reproduce", str(source), "--no-runs", "--out", str(tmp_path)]) == 2
+    finally:
+        source.write_text(before)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and line in error, error
+
+
+# -- the code beside the papers' studies -------------------------------------------------------------------------------
+def module(name: str) -> ModuleType:
+    """A module of `jobs`, by its path without .py."""
+    spec = importlib.util.spec_from_file_location(name.replace("/", "_"), JOBS / f"{name}.py")
+    assert spec and spec.loader
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ["{name: fedpd, eta: 10}", "{name: feddr, alpha: 1.95, eta: 100}"])
+def test_losses_at_own_models(algorithm: str, tmp_path: Path) -> None:
+    """The global model's loss is that of the run file; with one user and eta large its own model fits better."""
+    job = mpifl.load_job(JOBS / "feddr/synthetic.yaml", f"algorithm={algorithm}", "algorithm.step_size=0.01",
+                         "stop.updates=6", "problem.clients=3", output=str(tmp_path / "run.h5"))  # fmt: skip
+    with mpifl.run(job) as run:
+        last = float(run.evaluations.train_loss.iloc[-1])
+    at_server, at_users = module("feddr/own_models").losses(job)
+    assert at_server == pytest.approx(last, rel=1e-6) and at_users != pytest.approx(at_server, rel=1e-3)
+
+
+def test_least_eigenvalue_with_one_device() -> None:
+    """At W = 0 the Hessian is X'X/n (x) (I/C - 11'/C^2): with one device the least eigenvalue is 1/(1 + largest/C)."""
+    job = mpifl.load_job(JOBS / "feddane/synthetic.yaml", "problem.data={name: synthetic-iid}", "problem.clients=1",
+                         "algorithm.cohort=1")  # fmt: skip
+    problem = mpifl.load_problem(job)
+    rows: Any = np.asarray(problem.shard(0)[0], float)
+    rows = np.column_stack([rows, np.ones(len(rows))])
+    largest = np.linalg.eigvalsh(rows.T @ rows / len(rows))[-1]
+    found = module("feddane/stability").least_eigenvalue(job, np.zeros(problem.d))
+    assert found == pytest.approx(1 / (1 + largest / 10), rel=1e-6)
+
+
+def test_passages_of_verse_and_prose() -> None:
+    passages = module("torch/speeches").passages
+    verse = "\n".join(["To be or not to be that is the question"] * 3)
+    prose = (
+        "What a piece of work is a man how noble in reason how infinite\n"
+        "in faculty in form and moving how express and admirable in action"
+    )
+    assert [label for _, label in passages("\n".join([prose, verse, verse, verse, verse, verse]))] == [0, 1, 1]
