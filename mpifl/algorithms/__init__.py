@@ -65,6 +65,10 @@ ALIASES = {
     "fedadam": Alias("fedavg", {"optimizer": {"name": "adam"}}, "FedAvg with the server optimiser Adam"),
     "fedavgm": Alias("fedavg", {"optimizer": {"name": "momentum"}}, "FedAvg with momentum on the server"),
     "ia2sgd": Alias("ace", {}, "IA2SGD, the same rule as ACE"),
+    "rescaled-asgd": Alias(
+        "async-sgd", {"rescale": "rates"}, "Asynchronous SGD with steps in proportion to the clients' contact times"
+    ),
+    "ringmaster": Alias("async-sgd", {"step_rule": "ringmaster"}, "Ringmaster ASGD: discards what is too late"),
     "scaffnew": Alias("proxskip", {}, "Scaffnew, ProxSkip of federated learning"),
     "fedyogi": Alias("fedavg", {"optimizer": {"name": "yogi"}}, "FedAvg with the server optimiser Yogi"),
 }

@@ -134,7 +134,8 @@ def checked_state(algorithm: Algorithm, rule: str, state: Any) -> State:
 class Message(NamedTuple):
     """From the server to a client: up to `vectors_down` vectors of x_0's shape and dtype, and at most 6 numbers.
 
-    An algorithm fills `vectors`, `numbers` and `work`; the server loop adds the rest.
+    An algorithm fills `vectors`, `numbers` and `work`; the server loop adds the rest. A message may have no vectors, if
+    the client keeps in its state what it needs.
 
     Attributes:
         vectors: (d,) each.
@@ -169,6 +170,8 @@ class Update(NamedTuple):
         busy: Time that the client's rank spent on the contact (s): computing, and evaluating personal models.
         accuracy: Accuracy of the client's personal model on its own test rows, 0 to 1; nan: none.
         refused: Why the client loop refused to send the update; empty if it did not.
+        time: When the server received it, or in virtual time when it was due (s of the run's clock); a replay has the
+            recorded time.
     """
 
     vectors: tuple[Vector, ...]
@@ -182,6 +185,7 @@ class Update(NamedTuple):
     busy: float = nan
     accuracy: float = nan
     refused: str = ""
+    time: float = nan
 
 
 @dataclass(frozen=True)

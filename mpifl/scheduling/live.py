@@ -117,7 +117,7 @@ class RealClock:
         """The update with its computing and exchange times: the delay model's if it has them, else measured."""
         sent, times = self._in_flight.pop(i)
         compute, exchange = times or (update.compute, self.time - sent - update.busy)
-        return update._replace(compute=compute, exchange=exchange)
+        return update._replace(compute=compute, exchange=exchange, time=self.time)
 
     def now(self) -> float:
         """The time (s) at this instant."""
@@ -175,7 +175,7 @@ class VirtualClock:
             return None
         heapq.heappop(self._due)
         self.time = due
-        return i, update._replace(compute=compute, exchange=exchange)
+        return i, update._replace(compute=compute, exchange=exchange, time=due)
 
     def now(self) -> float:
         """The time (s) of the present event."""

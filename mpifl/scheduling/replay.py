@@ -105,7 +105,7 @@ class ReplaySchedule:
             due = after(aggregated) == count and not separate
             aggregated += due
             self._due = due
-            update = self._receive(source, client)._replace(compute=compute, exchange=exchange)
+            update = self._receive(source, client)._replace(compute=compute, exchange=exchange, time=time)
             yield Event("update", time, client, update, due)
             yield from between(count)
         for what, done, rows in (

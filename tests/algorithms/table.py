@@ -300,6 +300,13 @@ on("T1", {**EQUALLY, "step_size": 0.005}, optimum, 2000, 0.01, note="asynchronou
 on("T5", {**EQUALLY, "step_size": 0.01}, optimum, 3000, 0.02, note="asynchronous")
 on("T6", {**EQUALLY, "step_size": 0.01, "local_steps": 8}, lambda p: drift(p, 0.01, 8), 1500, 0.05, note="asynchronous")
 
+# Without the bias: steps in proportion to the clients' times, to first order in the step.
+for rescale in ("rates", "times", "counts"):
+    on("T3 T4", {"name": "async-sgd", "step_size": 0.01, "rescale": rescale}, optimum, 3000, 0.02, note=rescale)
+# A delay of 4 is the slow client's largest.
+on("T3 T4", {"name": "ringmaster", "threshold": 4, "step_size": 0.01}, FAST.get, 2000, 0.02, note="all-applied")
+on("T3 T4", {"name": "ringmaster", "threshold": 3, "step_size": 0.1}, [0.0], 2000, note="one-discarded")
+
 # Asynchronous and unbiased, by a table of last updates; with several local steps FedAvg's drift point.
 for name, more in (("ace", {}), ("ca2fl", EVERY1)):
     on("T3 T4", {"name": name, "step_size": 0.05, **more}, optimum, 1000, note="memory")
@@ -308,6 +315,9 @@ for name, more in (("ace", {}), ("ca2fl", EVERY1)):
        note="memory", clock={"name": "fixed", "seconds": [1.0, 2.5, 7.0]})  # fmt: skip
     on("T1", {"name": name, "step_size": 0.005, "local_steps": 10, **more}, lambda p: drift(p, 0.005, 10), 1500,
        note="memory")  # fmt: skip
+for problem, step in (("T1", 0.05), ("T3 T4", 0.1), ("T5 T6", 0.1)):
+    on(problem, {"name": "ringleader", "step_size": step}, optimum, 2000)
+on("T2", {"name": "ringleader", "step_size": 0.1}, [1.0], 20)
 on("T2", {"name": "ace", "step_size": 0.1}, table_steps(0.1, 12), 14)
 on("T1", {"name": "mifa", "step_size": 0.02, "local_steps": 10}, lambda p: drift(p, 0.02, 10), 300)
 on("T2", {"name": "mifa", "step_size": 0.1, "local_steps": 3}, growth(0.1, 3, 4), 8)

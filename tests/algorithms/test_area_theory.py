@@ -55,6 +55,36 @@ def test_event_probabilities_are_what_happens(trigger: Trigger) -> None:
     assert np.abs(counts / counts.sum() - expected).max() < 5 * sqrt(0.25 / counts.sum())
 
 
+@pytest.mark.parametrize("M", [1, 3, 10])
+def test_AREA_10(M: int) -> None:
+    """The matrix inequality of the proof (Lemmas 10, 11), for random event probabilities and every k of the schedule:
+    w'A <= rho w' with rho = 1 - p_min + p_min beta^(1/3), beta = 1 - alpha_k M gamma/4 >= 1/2, and
+    rho (k+d)^4 <= (k+d-1)^4."""
+    rng, mu = np.random.default_rng(M), 0.5
+    for L in (0.5, 2.0, 50.0):
+        for n in (1, 2, 7):
+            p = rng.dirichlet(np.full(n + 1, 1.5))
+            p, p_s = p[:n], float(p[n])
+            clients = Clients(np.ones(n, int), p / p_s)  # with lambda_s = 1 these are the event probabilities
+            schedule, trigger = StronglyConvex(mu=mu, L=L), Trigger(poisson=1.0)
+            close(event_probabilities(trigger, clients)[0], p)
+            first, b = schedule.coefficients(1.0, M, trigger, clients)
+            p_min, gamma, eye, P = min(p.min(), p_s), 2 * mu * L / (mu + L), np.eye(n), np.diag(p)
+            d = 48 / (p_min * M * gamma) / first
+            for k in (0, 1, 2, 5, 100, 10**6):
+                beta = 1 - first / (b * k + 1) * M * gamma / 4
+                assert 0.5 <= beta < 1
+                rho = 1 - p_min + p_min * beta ** (1 / 3)
+                A = np.block([
+                    [eye - P, np.zeros((n, n)), beta * p[:, None]],
+                    [P, eye - P, np.zeros((n, 1))],
+                    [np.zeros((1, n)), np.full((1, n), p_s / n), np.array([[1 - p_s]])],
+                ])  # fmt: skip
+                w = np.concatenate([1 / (n * beta ** (2 / 3) * p), 1 / (n * beta ** (1 / 3) * p), [1 / p_s]])
+                assert (w @ A <= rho * w * (1 + 1e-12)).all(), (L, n, k)
+                assert rho * (k + d) ** 4 <= (k + d - 1) ** 4 * (1 + 1e-12), (L, n, k)
+
+
 @pytest.mark.parametrize("M", [1, 2, 10])
 @pytest.mark.parametrize("trigger", [Trigger(every=2), Trigger(poisson=3.0)], ids=str)
 def test_AREA_9(M: int, trigger: Trigger) -> None:

@@ -27,8 +27,8 @@ def test_without_delay_it_is_sgd(rule: str) -> None:
 
 @pytest.mark.parametrize("reply", ["before", "after"])
 @pytest.mark.parametrize("rule", RULES)
-def test_rule(rule: str, reply: str) -> None:
-    """x <- x - eta_t grad f_i(base) in a stale order, by hand."""
+def test_DA_1(rule: str, reply: str) -> None:
+    """constant, adaptive, drop, inverse: x <- x - eta_t grad f_i(base) in a stale order, by hand."""
     clients, eta, L = random_quadratics(2, 3), 0.1, 4.0
     order = [0, 1, 0, 0, 2, 2, 0, 0, 0, 0, 0, 1, 1, 2, 0, 1]
     log = run(AsyncSgd(step_size=eta, step_rule=rule, L=L, reply=reply), clients, order, x0=1.0)

@@ -86,6 +86,8 @@ UNDEFINED: list[dict[str, Any]] = [  # not a fixed multiple of the gradient
     {"name": "fedadam"},
     {"name": "fednova", "steps": [1, 2, 3]},
     {"name": "fadas"},
+    {"name": "rescaled-asgd"},
+    {"name": "ringleader"},
     {"name": "ca2fl"},
     {"name": "ace"},
     {"name": "mifa"},
@@ -135,6 +137,7 @@ def test_every_method_has_a_case() -> None:
     assert {case["name"] for case in [*UNDEFINED, *(values for values, _ in CASES)]} == {
         *algorithms.names(),
         "ca2fl",
+        "rescaled-asgd",
         "fadas",
         "fedadam",
         "fedavgm",

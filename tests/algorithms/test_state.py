@@ -38,7 +38,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "area": [{"output": "average"}, {"reply": "after"}, {"first_contact": "zero"}],
     "async-comm-sgd": [{"draw": "fixed", "gap": [1, 2, 3, 4, 5]}],
     "async-fedavg": [{"rule": "server-memory"}, {"rule": "mix-over-n"}],
-    "async-sgd": [{"step_rule": "adaptive", "reply": "before"}],
+    "async-sgd": [
+        {"step_rule": "adaptive", "reply": "before"},
+        {"step_rule": "ringmaster", "threshold": 4},
+        {"rescale": "times"},
+        {"rescale": "counts"},
+    ],
     "asypfl": [{"mode": "synchronous", "indicators": Equal()}, {"local_epochs": 2}],
     "f-svrg": [{"cohort": 2}],
     "fedamp": [{"attention": "cosine"}],

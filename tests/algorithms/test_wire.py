@@ -38,7 +38,16 @@ def test_vectors_a_round(tmp_path: Path, name: str, options: dict[str, Any], con
 
 
 def test_every_algorithm_makes_a_claim() -> None:
-    assert {claim[0] for claim in CLAIMS} == set(names())
+    assert {claim[0] for claim in CLAIMS} | {"ringleader"} == set(names())
+
+
+def test_ringleader_sends_a_model_once_a_round(tmp_path: Path) -> None:
+    """A message that tells a client to go on is a head alone; each client gets one model for n steps."""
+    updates = run(tmp_path, {"name": "ringleader"}, 31 * N)
+    assert (updates.bytes == HEAD + 8 * D).all()
+    assert set(updates.bytes_down) == {HEAD, HEAD + 8 * D}
+    models = updates[updates.bytes_down > HEAD].groupby("client").size()
+    assert models.max() - models.min() <= 1 and abs(models.mean() - updates.version.max() / N) <= 1
 
 
 def test_a_skipped_round_sends_nothing(tmp_path: Path) -> None:

@@ -105,6 +105,16 @@ WRONG = [
     ("algorithm={name: mifa, fill: x0}", "algorithm.fill=x0", "one of wait, zero"),
     ("algorithm={name: mifa, weights: samples}", "algorithm.weights=samples", "uniform only"),
     ("algorithm={name: mifa, step_schedule: decay}", "algorithm.step_schedule=decay", "one of constant, inverse"),
+    ("algorithm=ringmaster", "algorithm.threshold=None", "required, the delay R of step_rule: ringmaster"),
+    ("algorithm={name: ringmaster, threshold: 0}", "algorithm.threshold=0", "an integer of at least 1 or null"),
+    ("algorithm={name: async-sgd, threshold: 3}", "algorithm.threshold=3", "null without, the delay R of step_rule"),
+    ("algorithm={name: async-sgd, rescale: rate}", "algorithm.rescale=rate", "one of none, rates, times, counts"),
+    ("algorithm={name: ringleader, reply: before}", "algorithm.reply=before", "after only"),
+    (
+        "algorithm={name: ringleader, local_steps: 2}",
+        "algorithm.local_steps=2",
+        "local_steps is always 1 in ringleader",
+    ),
     ("algorithm.rule=replace", "algorithm.rule=replace", "area has no rule; async-fedavg has it"),
     (
         "algorithm={name: asypfl, cohort: 4}",

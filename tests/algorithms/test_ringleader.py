@@ -1,0 +1,153 @@
+"""Ringleader ASGD: its rounds, its delay, and the optimum in spite of unequal rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.ringleader import Ringleader
+from mpifl.scheduling.delays import Fixed
+from mpifl.scheduling.live import VirtualClock
+from tests.algorithms.world import World
+from tests.quadratic_runs import Log, close, optimum, quadratics, random_quadratics, run
+
+T4 = quadratics([1, 4], [0, 1])
+
+
+def timed(clients: list, seconds: list[float], step: float, updates: int, x0: float = 0.0) -> Log:
+    clock = VirtualClock(Fixed(seconds=seconds).contact_times(len(clients), 0))
+    return run(Ringleader(step_size=step), clients, clock=clock, stop_updates=updates, x0=x0)
+
+
+def by_hand(clients: list, order: list[int], step: float, x0: np.ndarray) -> tuple[list, list[int]]:
+    """The models, and the delay of each gradient that entered a step's table, in steps since its model."""
+    n, x, k = len(clients), x0, 0
+    bases, G = [(x0, 0)] * n, [[] for _ in range(n)]
+    later: list[list] = [[] for _ in range(n)]
+    served: set[int] = set()
+    models, delays = [], []
+    for i in order:
+        g = (clients[i].gradient(bases[i][0]), bases[i][1])
+        if i in served:
+            later[i].append(g)
+            continue
+        G[i].append(g)
+        if not all(G):
+            continue
+        x = x - step / n * sum(np.mean([v for v, _ in own], axis=0) for own in G)
+        delays += [k - then for own in G for _, then in own]
+        k += 1
+        models.append(x)
+        bases[i] = (x, k)
+        served.add(i)
+        if len(served) == n:
+            G, later, served = later, [[] for _ in range(n)], set()
+    return models, delays
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rule_by_hand(seed: int) -> None:
+    """Random arrivals of four clients, some much faster than others."""
+    clients = random_quadratics(seed, 4)
+    order = np.random.default_rng(seed).choice(4, 120, p=[0.5, 0.3, 0.15, 0.05]).tolist()
+    log = run(Ringleader(step_size=0.1), clients, order, x0=1.0)
+    models, _ = by_hand(clients, order, 0.1, np.ones(3))
+    close(log.models, models, 1e-10)
+    assert len(models) >= 8
+
+
+def test_RL_1() -> None:
+    """The delay is at most 2n - 2, and that is reached."""
+    for n in (2, 3, 5):
+        most = 0
+        for seed in range(40):
+            rng = np.random.default_rng(seed)
+            order = rng.choice(n, 150, p=rng.dirichlet(np.full(n, 0.7)) * 0.9 + 0.1 / n).tolist()
+            most = max([most, *by_hand(random_quadratics(seed, n), order, 0.1, np.ones(3))[1]])
+            assert most <= 2 * n - 2
+        assert most == 2 * n - 2
+
+
+@pytest.mark.parametrize("seconds", [[1.0, 3.0, 10.0], [1.0, 1.0, 1.0]])
+def test_RL_2(seconds: list[float]) -> None:
+    """The limit is the optimum, at any rates."""
+    clients = random_quadratics(6, 3)
+    log = timed(clients, seconds, 0.1, 8000 if max(seconds) > 1 else 2500)
+    close(log.x, optimum(clients), 1e-10)
+
+
+def test_RL_3() -> None:
+    """Exact gradients: all n steps of a round go along one direction, the mean gradient of the models that the clients
+    got in the round before."""
+    clients, gamma, n = random_quadratics(7, 3), 0.1, 3
+    log = timed(clients, [1.0, 2.3, 5.1], gamma, 200, x0=1.0)
+    models = [np.ones(3), *log.models]
+    got = [np.ones(3)] * n
+    steps = iter(range(1, len(models)))
+    aggregated = [row[1] - 1 for row in log.aggregations]
+    for r in range(len(log.models) // n):
+        direction = np.mean([clients[i].gradient(got[i]) for i in range(n)], axis=0)
+        for j in range(1, n + 1):
+            close(models[next(steps)], models[r * n] - j * gamma * direction, 1e-11)
+            got[log.updates[aggregated[r * n + j - 1]][1]] = models[r * n + j]
+
+
+def test_RL_4_5_6() -> None:
+    """T4, seconds (1, 3), gamma .05: x_2 = .2, x_4 = .37, delay 2."""
+    log = timed(T4, [1.0, 3.0], 0.05, 40)
+    close(log.models[1], [0.2])
+    close(log.models[3], [0.37])
+    assert max(by_hand(T4, log.order, 0.05, np.zeros(1))[1]) == 2
+
+
+def test_one_client() -> None:
+    """n = 1: SGD."""
+    (client,) = random_quadratics(8, 1)
+    log = run(Ringleader(step_size=0.1), [client], [0] * 10, x0=1.0)
+    close(log.models, [client.steps(np.ones(3), 0.1, k) for k in range(1, 11)])
+
+
+def test_one_new_model_a_round() -> None:
+    """A client that goes on is sent no vector; each gets one model for n steps."""
+    log = timed(random_quadratics(9, 3), [1.0, 4.0, 9.0], 0.1, 300)
+    with_model = [i for i, message in log.sent if message.vectors]
+    assert abs(with_model.count(0) - with_model.count(2)) <= 1
+    assert len([1 for i, message in log.sent if not message.vectors]) > 150
+    assert len(with_model) == pytest.approx(len(log.models), abs=4)
+
+
+def contact(here: World, i: int) -> bool:
+    here.contact(i)
+    here.receive(i)
+    steps = here.algorithm.ready(here.server)
+    if steps:
+        here.aggregate()
+    return bool(steps)
+
+
+def test_lost_clients() -> None:
+    """A lost client is left out of n: a round that waited for it alone goes on, and the limit is that of the others."""
+    clients = random_quadratics(10, 4)
+    for lost_after in (0, 1, 2, 3):  # in phase 1, and after some steps of phase 2
+        here = World(Ringleader(step_size=0.15), clients, np.ones(3))
+        for i in [0, 1, 2, 3][: 3 if not lost_after else 4]:
+            contact(here, i)
+        for i in [0, 1, 2][: max(0, lost_after - 1)]:
+            contact(here, i)
+        here.algorithm.on_client_lost(here.server, 3)
+        rng = np.random.default_rng(lost_after)
+        steps = sum(contact(here, i) for i in rng.choice(3, 3000, p=[0.5, 0.3, 0.2]).tolist())
+        assert steps > 500
+        close(here.server.x, optimum(clients[:3]), 1e-9)
+
+
+def test_a_client_that_was_rolled_back_is_sent_the_model() -> None:
+    here: Any = World(Ringleader(step_size=0.1), random_quadratics(11, 3), np.ones(3))
+    contact(here, 0)
+    assert here.message(0).vectors == ()
+    here.states[0] = here.algorithm.init_client(np.zeros(3), 0)
+    here.algorithm.on_client_rollback(here.server, 0)
+    (x,) = here.message(0).vectors
+    assert np.array_equal(x, here.server.x)

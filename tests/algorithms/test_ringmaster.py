@@ -1,0 +1,175 @@
+"""Ringmaster ASGD and Rescaled ASGD: options of asynchronous SGD, by hand and by figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.async_sgd import AsyncSgd
+from mpifl.algorithms.base import Clients
+from mpifl.errors import ConfigError
+from mpifl.scheduling.delays import Fixed
+from mpifl.scheduling.live import VirtualClock
+from tests.quadratic_runs import Log, close, optimum, quadratics, random_quadratics, run
+
+CYCLE = [0, 0, 0, 1]
+T3, T4 = quadratics([1, 1], [0, 1]), quadratics([1, 4], [0, 1])
+
+
+def ringmaster(R: int, step: float = 0.1) -> AsyncSgd:
+    return AsyncSgd(step_size=step, step_rule="ringmaster", threshold=R)
+
+
+def cycle_mean(log: Log) -> float:
+    return float(np.mean([x[0] for x in log.trail[-8:]]))  # after each receipt and each aggregation
+
+
+# -- Ringmaster --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("R", [1, 2, 4])
+def test_rule_by_hand(R: int) -> None:
+    """k counts applied gradients; one of delay k - k_i >= R is discarded, its client gets x and k all the same."""
+    clients = random_quadratics(1, 4)
+    order = np.random.default_rng(1).integers(0, 4, 40).tolist()
+    log = run(ringmaster(R), clients, order, x0=1.0)
+    x, k, bases, models, discarded = np.ones(3), 0, [(np.ones(3), 0)] * 4, [], 0
+    for i in order:
+        base, then = bases[i]
+        if k - then < R:
+            x, k = x - 0.1 * clients[i].gradient(base), k + 1
+            models.append(x)
+        else:
+            discarded += 1
+        bases[i] = x, k
+    close(log.models, models, 1e-10)
+    assert discarded and len(log.updates) == 40 == discarded + len(log.aggregations)
+    assert [row[3] >= R for row in log.updates].count(True) == discarded
+
+
+def test_RM_1() -> None:
+    """R = infinity is asynchronous SGD, to the bit."""
+    clients, order = random_quadratics(2, 4), np.random.default_rng(2).integers(0, 4, 60).tolist()
+    plain = run(AsyncSgd(step_size=0.1), clients, order, x0=1.0)
+    assert np.array_equal(run(ringmaster(10**9), clients, order, x0=1.0).models, plain.models)
+
+
+@pytest.mark.parametrize(("R", "mean"), [(3, 0.0), (4, 0.25)], ids=["RM.2a", "RM.2b"])
+def test_RM_2(R: int, mean: float) -> None:
+    """T3, cycle 0,0,0,1: R = 3 discards all of client 1, R >= 4 applies everything."""
+    log = run(ringmaster(R, 0.01), T3, CYCLE * 600)
+    close(cycle_mean(log), mean, 0.005 if mean else 1e-6)
+    assert len(log.aggregations) == (2400 if R > 3 else 1800)
+
+
+def test_RM_3() -> None:
+    """R = 1, two clients in turn: of 200 gradients the 100 of client 0 are applied, none of client 1."""
+    log = run(ringmaster(1), T3, [0, 1] * 100)
+    assert len(log.aggregations) == 100
+    assert [row[1] for row in log.updates if row[3] < 1] == [0] * 100
+
+
+class Counting(AsyncSgd):
+    """As if discarded gradients made versions."""
+
+    def ready(self, server: Any) -> bool:
+        if not server.applies:
+            server.step = 0 * server.step
+        return True
+
+
+def test_RM_4() -> None:
+    """With a version that counts discarded arrivals the run stalls after one step: all that follows is late."""
+    algorithm = Counting(step_size=0.1, step_rule="ringmaster", threshold=1)
+    log = run(algorithm, quadratics([1, 1], [1, 1]), [0, 1] * 100)
+    moved = np.flatnonzero(np.diff([0.0, *np.ravel(log.models)]))
+    assert len(moved) == 1 and len(log.aggregations) == 200
+
+
+def test_threshold_is_required() -> None:
+    with pytest.raises(ConfigError, match="required, the delay R"):
+        AsyncSgd(step_rule="ringmaster")
+    with pytest.raises(ConfigError, match="null without"):
+        AsyncSgd(threshold=3)
+
+
+# -- Rescaled ----------------------------------------------------------------------------------------------------------
+def rescaled(rule: str, clients: list, gamma: float, cycles: int) -> Log:
+    """The cycle 0,0,0,1 by a clock in which client 1 takes three times as long."""
+    fixed = Fixed(seconds=[1.0, 3.0])
+    algorithm = AsyncSgd(step_size=gamma, rescale=rule)
+    clock = VirtualClock(fixed.contact_times(2, 0))
+    return run(algorithm, clients, clock=clock, rates=fixed.rates(2, 0), stop_updates=4 * cycles)
+
+
+def test_RS_g() -> None:
+    """Cycle 0,0,0,1: factors 1/(2 q_i) = 2/3 and 2, exactly by rates and by times once both are heard; by counts in the
+    limit, so that the mean step is gamma."""
+    for rule, accuracy in (("rates", 1e-12), ("times", 1e-8), ("counts", 0.02)):
+        log = rescaled(rule, quadratics([1, 1], [1, 1]), 0.001, 40)
+        steps = np.diff([0.0, *np.ravel(log.models)])
+        factors = steps / (0.001 * (1 - np.ravel(log.bases)))
+        assert log.order[-4:] == CYCLE
+        close(factors[-4:], [0.666667] * 3 + [2.0], accuracy + 1e-6)
+        close(factors[-4:].mean(), 1, accuracy)
+
+
+@pytest.mark.parametrize(
+    ("clients", "gamma", "mean"),
+    [(T3, 0.1, 0.484538), (T3, 0.01, 0.498346), (T4, 0.1, 0.747520), (T4, 0.01, 0.794202)],
+    ids=["RS.T3a", "RS.T3b", "RS.T4a", "RS.T4b"],
+)
+def test_RS_T3_and_T4(clients: list, gamma: float, mean: float) -> None:
+    """Mean of x over a cycle: unbiased as gamma tends to 0 only; sum over the cycle of gamma_i a_i (b_k - c_i) = 0."""
+    log = rescaled("rates", clients, gamma, int(14 / gamma))
+    close(np.mean([x[0] for x in log.models[-4:]]), mean, 1e-6)
+    a, c, factor = np.array([clients[0].a[0], clients[1].a[0]]), np.array([0.0, 1.0]), np.array([2 / 3, 2])
+    cycle, bases = np.array(log.order[-4:]), np.ravel(log.bases[-4:])
+    close(np.sum(factor[cycle] * a[cycle] * (bases - c[cycle])), 0.0, 1e-9)
+
+
+@pytest.mark.parametrize(("clients", "mean"), [(T3, 0.25), (T4, 0.567803)], ids=["AS.T3", "AS.T4"])
+def test_AS(clients: list, mean: float) -> None:
+    """Without rescaling, gamma = .01."""
+    log = rescaled("none", clients, 0.01, 1400)
+    close(np.mean([x[0] for x in log.models[-4:]]), mean, 1e-6)
+
+
+@pytest.mark.parametrize("rule", ["rates", "times", "counts"])
+def test_equal_speeds(rule: str) -> None:
+    """Asynchronous SGD: by rates and times at once; by counts in the limit."""
+    clients, fixed = random_quadratics(3, 3), Fixed(seconds=0.5)
+    logs = [
+        run(AsyncSgd(step_size=0.1, rescale=r), clients, clock=VirtualClock(fixed.contact_times(3, 0)), x0=1.0,
+            rates=fixed.rates(3, 0), stop_updates=600)
+        for r in (rule, "none")
+    ]  # fmt: skip
+    if rule != "counts":
+        close(logs[0].models, logs[1].models, 1e-9)
+    close(logs[0].x, logs[1].x, 2e-3)
+
+
+def test_counts_by_hand() -> None:
+    """q_i from updates so far, of which each client has one at the start; any order of arrivals."""
+    clients, order = random_quadratics(4, 3), [0, 0, 2, 0, 1, 0, 0, 2, 1, 0]
+    log = run(AsyncSgd(step_size=0.1, rescale="counts"), clients, order, x0=1.0)
+    x, bases, counts, models = np.ones(3), [np.ones(3)] * 3, np.ones(3), []
+    for i in order:
+        counts[i] += 1
+        x = x - 0.1 / (3 * counts[i] / counts.sum()) * clients[i].gradient(bases[i])
+        bases[i] = x
+        models.append(x)
+    close(log.models, models, 1e-10)
+
+
+def test_rates_are_those_of_the_delay_model() -> None:
+    with pytest.raises(ConfigError, match="times or counts: the delay model has no rates"):
+        AsyncSgd(rescale="rates").init_server(np.zeros(1), Clients(np.ones(2, int)))
+
+
+def test_times_without_any() -> None:
+    """Contacts that take no time are equally fast."""
+    clients = random_quadratics(5, 2)
+    log = run(AsyncSgd(step_size=0.1, rescale="times"), clients, clock=VirtualClock(lambda i, k: 0.0), stop_updates=400)
+    assert np.isfinite(log.x).all()
+    assert optimum(clients).shape == log.x.shape
