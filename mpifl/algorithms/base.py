@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, get_args
 
@@ -302,6 +302,24 @@ class Algorithm(Config):
         other update is to come.
         """
         return None
+
+    def alarm(self, server: State) -> float:
+        """The time (s of the run's clock) of an aggregation that no update triggers; infinity: none.
+
+        Asked after every event. At equal times updates come first. For algorithms without rounds; changes nothing.
+        """
+        return inf
+
+    def on_alarm(self, server: State, time: float) -> None:
+        """Called before an aggregation that no update triggers, with its time (s): not before the alarm."""
+
+    def answers(self, server: State, waiting: list[int], aggregated: bool) -> list[int]:
+        """Of the clients that wait for an answer, in order of arrival, those that are sent a message now.
+
+        Asked where replies are deferred and there are no rounds: after each update that triggers no aggregation, and
+        after each aggregation.
+        """
+        return waiting if aggregated else []
 
     @abstractmethod
     def aggregate(self, server: State) -> None:

@@ -134,6 +134,8 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
         if not isinstance(job.delay, Trace):
             known |= {"split": job.delay.has_split_times, "rates": job.delay.rates(clients.n, known["seed"])}
         known |= {"vectors": (method.vectors_up, method.vectors_down), "contact_times": times}
+        if type(method).answers is not Algorithm.answers:
+            return Rules(**known), "the method itself decides whom it answers"
         known |= {"trigger": method.aggregation_trigger(), "reply": method.reply_policy()}
         known["decides"] = known["trigger"] is None and type(method).ready is not Algorithm.ready
         return Rules(**known, cohort=method.participation(clients, known["seed"])), ""

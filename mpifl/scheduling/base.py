@@ -41,6 +41,7 @@ class Schedule(Protocol):
     is_replay: bool
     round_size: int  # updates that complete the present synchronous round; the server loop sets it
     checkpoint_requested: bool  # a checkpoint is to be the next event; the server loop sets it
+    alarm: float  # s: when the algorithm wants to aggregate; the server loop sets it
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
         """Notes that a message asking for `work` units is sent to client i now; returns the delay (s) it carries."""

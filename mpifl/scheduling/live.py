@@ -213,6 +213,7 @@ class LiveSchedule:
         self.deterministic = clock.deterministic
         self.round_size = 0
         self.checkpoint_requested = False
+        self.alarm = inf
         self._pending = self._updates = 0  # updates since the last aggregation, and all
         self._due, self._taken = False, 0  # whether the last update triggered one, and how many it then takes
         self._timed_aggregations = self._aggregations = 0  # timed ones, and all
@@ -266,11 +267,12 @@ class LiveSchedule:
         while self._updates < self._stop_updates:
             if self._checkpoint_due():
                 yield Event("checkpoint", clock.time)
-            if self._pending and not clock.has_in_flight and not (trigger and trigger.timed):
+            if self._pending and not clock.has_in_flight and self.alarm == inf and not (trigger and trigger.timed):
                 self._aggregations, self._pending = self._aggregations + 1, 0
                 yield Event("aggregate", clock.time)
             next_evaluation = (self._evaluations + 1) * self._evaluate_every
-            got = clock.next_update(source, min(self._next_aggregation, next_evaluation), self._stop_time)
+            due_next = min(self._next_aggregation, next_evaluation, self.alarm)
+            got = clock.next_update(source, due_next, self._stop_time)
             if got and got[1].refused:
                 yield Event("refused", clock.time, got[0], got[1])
             elif got:
@@ -289,6 +291,9 @@ class LiveSchedule:
                 self._aggregations, self._pending = self._aggregations + 1, 0
                 after = trigger.next_time(clock.time, self._timed_aggregations, seed)
                 self._next_aggregation = max(after, nextafter(clock.time, inf))
+                yield Event("aggregate", clock.time)
+            elif self.alarm <= min(clock.time, self._stop_time, next_evaluation):
+                self._aggregations, self._pending = self._aggregations + 1, 0
                 yield Event("aggregate", clock.time)
             elif next_evaluation <= min(clock.time, self._stop_time):
                 self._evaluations = max(self._evaluations + 1, int(clock.time / self._evaluate_every))

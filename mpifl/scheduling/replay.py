@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpifl.algorithms.base import Update
@@ -41,6 +42,8 @@ class ReplaySchedule:
         self._aggregations, self._evaluations = aggregations, evaluations
         self.round_size = 0
         self.checkpoint_requested = False
+        self.alarm = inf  # those of the recorded run are among its aggregations
+        self._aggregated = 0
         self._due = False  # whether the last update triggered an aggregation
 
     @classmethod
@@ -62,11 +65,13 @@ class ReplaySchedule:
         """Nothing to do: only consumed updates are recorded."""
 
     def decide(self, ready: bool) -> bool:
+        if self._due and not ready:  # the recorded aggregation came later, by an alarm
+            self._aggregated, self._due = self._aggregated - 1, False
         return self._due
 
     def events(self, source: UpdateSource) -> Iterator[Event]:
         """The recorded events in order. Raises RunFailed where a client does not answer as it did."""
-        aggregated = evaluated = failed = 0
+        self._aggregated = evaluated = failed = 0
 
         def after(k: int) -> int:
             """The updates before the k-th aggregation; -1 where there are no more."""
@@ -75,16 +80,16 @@ class ReplaySchedule:
         def evaluation(updates: int) -> tuple[float, int, int, float] | None:
             """The evaluation after this many updates and before the next aggregation."""
             found = self._evaluations[evaluated] if evaluated < len(self._evaluations) else None
-            return found if found and found[1:3] == (updates, aggregated) else None
+            return found if found and found[1:3] == (updates, self._aggregated) else None
 
         def incident(updates: int) -> ClientIncident | None:
             """The refusal or loss after this many updates and before the next aggregation."""
             found = self._incidents[failed] if failed < len(self._incidents) else None
-            return found if found and (found.updates, found.version) == (updates, aggregated) else None
+            return found if found and (found.updates, found.version) == (updates, self._aggregated) else None
 
         def between(updates: int) -> Iterator[Event]:
             """The events between this many updates and the next one."""
-            nonlocal aggregated, evaluated, failed
+            nonlocal evaluated, failed
             while True:
                 if due := evaluation(updates):
                     evaluated += 1
@@ -93,23 +98,23 @@ class ReplaySchedule:
                     failed += 1
                     refused = self._receive(source, found.client) if found.kind == "refused" else None
                     yield Event(found.kind, found.time, found.client, refused, text=found.text)
-                elif after(aggregated) == updates:
-                    aggregated += 1
-                    yield Event("aggregate", self._aggregations[aggregated - 1][0])
+                elif after(self._aggregated) == updates:
+                    self._aggregated += 1
+                    yield Event("aggregate", self._aggregations[self._aggregated - 1][0])
                 else:
                     return
 
         yield from between(0)
         for count, (time, client, compute, exchange) in enumerate(self._updates, 1):
             separate = self._timed or evaluation(count) or incident(count)  # an event precedes the aggregation
-            due = after(aggregated) == count and not separate
-            aggregated += due
+            due = after(self._aggregated) == count and not separate
+            self._aggregated += due
             self._due = due
             update = self._receive(source, client)._replace(compute=compute, exchange=exchange, time=time)
             yield Event("update", time, client, update, due)
             yield from between(count)
         for what, done, rows in (
-            ("aggregation", aggregated, self._aggregations),
+            ("aggregation", self._aggregated, self._aggregations),
             ("evaluation", evaluated, self._evaluations),
             ("incident", failed, self._incidents),
         ):

@@ -135,10 +135,12 @@ class ServerLoop:
         """
         if not self._resumed:
             self.start_round()
+        self.schedule.alarm = self.algorithm.alarm(self.server)
         for event in self.schedule.events(self.transport):
             if event.kind == "update":
                 self._update(event)
             elif event.kind == "aggregate":
+                self.algorithm.on_alarm(self.server, event.time)
                 self._aggregate(event.time)
             elif event.kind == "evaluate":
                 if self.evaluate(event.time, event.age):
@@ -153,6 +155,7 @@ class ServerLoop:
                     self.evaluate(event.time)
                     return False
             self._poll(event.time)
+            self.schedule.alarm = self.algorithm.alarm(self.server)
             interrupt = interrupted()
             if interrupt and self.checkpointer:
                 self.schedule.checkpoint_requested = True  # the next event
@@ -192,6 +195,8 @@ class ServerLoop:
             clients.waiting += reply_to
         if aggregates:
             self._aggregate(event.time)
+        elif self._reply == "deferred" and not self.cohort:
+            self._answer(aggregated=False)
         if self._reply == "after":
             self.send(reply_to)
 
@@ -202,8 +207,14 @@ class ServerLoop:
         if self.cohort:
             self.start_round()
         elif self._reply == "deferred":
-            waiting, self.clients.waiting = self.clients.waiting, []
-            self.send(waiting)
+            self._answer(aggregated=True)
+
+    def _answer(self, aggregated: bool) -> None:
+        """Answers those of the waiting clients that the algorithm names."""
+        waiting = self.clients.waiting
+        now = self.algorithm.answers(self.server, list(waiting), aggregated)
+        self.clients.waiting = [i for i in waiting if i not in now] if len(now) < len(waiting) else []
+        self.send(now)
 
     # -- failures ------------------------------------------------------------------------------------------------------
     def _poll(self, time: float) -> None:

@@ -81,6 +81,19 @@ def table_steps(step: float, arrivals: int) -> list[float]:
     return [x]
 
 
+def compass(step: float, count: int, rounds: int) -> list[float]:
+    """FedCompass on T2, alpha 1: each client's first model is mixed in alone, x <- x + (y - x)/2; then rounds."""
+    u, v = (1 - 2 * step) ** count, (1 + 2 * step) ** count
+    x = 1 + (u - 1) / 2  # client 0
+    base = x
+    x += (v - x) / 2  # client 1, from x_0 = 1
+    bases = [base, x]
+    for _ in range(rounds):
+        x += ((u * bases[0] - x) + (v * bases[1] - x)) / 2
+        bases = [x, x]
+    return [x]
+
+
 @dataclass(frozen=True)
 class Row:
     """A job on a problem, and the server's model after so many updates, within the accuracy."""
@@ -241,6 +254,14 @@ UNEVEN = {"name": "fednova", "step_size": 0.01, "steps": [2, 10]}
 on("T1", UNEVEN, [-0.734956998269], 400, 1e-9, note="uneven")
 on("T1", {**UNEVEN, "normalise": False}, [-0.940705122753], 400, 1e-9, note="fedavg")
 
+# Equal speeds: one group of all, so FedAvg's rounds with the weight alpha, of Qmax local steps.
+COMPASS = {"name": "fedcompass", "min_steps": 2, "alpha": 0.9}
+on("T1", {**COMPASS, "step_size": 0.05, "max_steps": 10}, [-0.4268843393694543], 300)
+on("T2", {**COMPASS, "step_size": 0.1, "max_steps": 3, "alpha": 1.0}, compass(0.1, 3, 4), 10)
+on("T3 T4", {**COMPASS, "step_size": 0.05, "max_steps": 8}, lambda p: drift(p, 0.05, 8), 500, clock=EQUAL)
+on("T5", {**COMPASS, "step_size": 0.005, "max_steps": 2}, optimum, 6000, 0.02)
+on("T6", {**COMPASS, "step_size": 0.1, "max_steps": 8}, lambda p: drift(p, 0.1, 8), 300)
+
 # Server optimisers, by the names that they are known under: they rest where FedAvg does.
 for name, server_step, more in (
     ("fedavgm", 1.0, {}),
@@ -372,6 +393,7 @@ CLAIMS: list[tuple[str, dict[str, Any], int, int, int]] = [  # name, options, co
     ("fedadmm", {}, 1, 1, 1),
     ("fedavg", {}, 1, 1, 1),
     ("fedbuff", {}, 1, 1, 1),
+    ("fedcompass", {"min_steps": 2, "max_steps": 4}, 1, 1, 1),
     ("feddane", {}, 2, 2, 2),  # two round trips
     ("feddane", {"variant": "pipelined"}, 1, 2, 2),  # one round trip
     ("feddr", {"eta": 0.1}, 1, 1, 1),

@@ -59,6 +59,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"calibrate": True, "staleness": "inverse-sqrt"},
         {"optimizer": AmsGrad(), "delay_threshold": 0, "delay_rule": "scale"},
     ],
+    "fedcompass": [{"min_steps": 2, "max_steps": 5, "upload": "delta", "staleness": "polynomial"}],
     "feddane": [{"variant": "pipelined"}, {"cohort": 2, "decay": 0.9}],
     "fedadmm": [{"cohort": 2, "eta": None}],
     "feddr": [{"cohort": 2}],

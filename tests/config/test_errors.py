@@ -115,6 +115,15 @@ WRONG = [
         "algorithm.local_steps=2",
         "local_steps is always 1 in ringleader",
     ),
+    ("algorithm={name: fedcompass, min_steps: 9, max_steps: 5}", "algorithm.min_steps=9", "at most max_steps, 5"),
+    ("algorithm={name: fedcompass, latest_factor: 0.9}", "algorithm.latest_factor=0.9", "a number of at least 1"),
+    ("algorithm={name: fedcompass, speed_momentum: 0}", "algorithm.speed_momentum=0", "above 0 and up to 1"),
+    ("algorithm={name: fedcompass, upload: gradient}", "algorithm.upload=gradient", "one of model, delta"),
+    (
+        "algorithm={name: fedcompass, local_steps: 3}",
+        "algorithm.local_steps=3",
+        "local_steps is always 1 in fedcompass",
+    ),
     ("algorithm.rule=replace", "algorithm.rule=replace", "area has no rule; async-fedavg has it"),
     (
         "algorithm={name: asypfl, cohort: 4}",

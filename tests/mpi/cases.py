@@ -75,6 +75,7 @@ CASES = {
     "asypfl-synchronous": job({"name": "asypfl", "mode": "synchronous", "indicators": "equal"}),
     "f-svrg": job({"name": "f-svrg", "cohort": 3, "local_steps": 3}, DIGITS),
     "fedamp": job({"name": "fedamp", "proximal": 0.1}, {**DIGITS, "test_split": 0.1}),
+    "fedcompass": job({"name": "fedcompass", "min_steps": 2, "max_steps": 6}, DIGITS, clock=SPEED),
     "feddane": job({"name": "feddane", "cohort": 3, "mu": 0.1, "local_steps": 3}, DIGITS),
     "feddane-pipelined": job({"name": "feddane", "variant": "pipelined-memory", "decay": 0.9}, LARGE),
     "feddr": job({"name": "feddr", "cohort": 3, "eta": 0.5, "local_epochs": 1, "init": "mean"}, DIGITS),
