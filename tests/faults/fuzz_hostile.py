@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import json
@@ -77,9 +76,8 @@ def damaged(damage: Damage) -> Damage:
 # -- run files ---------------------------------------------------------------------------------------------------------
 def run_file(folder: Path, random: Random) -> list[str]:
     """A run file that is valid HDF5 and has one or two traps."""
-    scratch = folder.resolve() / "scratch"  # later changes may write through an external dataset with a relative name
-    scratch.mkdir(exist_ok=True)
-    with contextlib.chdir(scratch), h5py.File(scratch.parent / "run.h5", "r+", libver="latest") as file:
+    (folder / "scratch").mkdir(exist_ok=True)  # where later changes may write through an external dataset
+    with h5py.File(folder.resolve() / "run.h5", "r+", libver="latest") as file:
         for _ in range(random.choice((1, 1, 2))):
             try:
                 random.choice(TRAPS)(file, random)
@@ -99,8 +97,9 @@ def _taken(file: h5py.File, random: Random) -> tuple[h5py.Group, str, h5py.Datas
 
 def other_file(file: h5py.File, random: Random) -> None:
     group, name, old = _taken(file, random)
-    source = random.choice(("secret.h5", str(Path("secret.h5").absolute()), "pipe", "/dev/zero", "../secret.h5"))
-    text = random.choice(("secret.txt", "pipe", "/dev/zero", "/dev/null"))  # never a file of this machine
+    scratch = Path(file.filename).parent / "scratch"
+    source = random.choice(("secret.h5", str(scratch.parent / "secret.h5"), "pipe", "/dev/zero", "../secret.h5"))
+    text = random.choice((str(scratch / "secret.txt"), str(scratch / "pipe"), "/dev/zero", "/dev/null"))
     size = max(1, old.size) * old.dtype.itemsize
     kind = random.randrange(4)
     if kind == 0:
