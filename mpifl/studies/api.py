@@ -43,7 +43,8 @@ def sweep(
         processes: Runs at a time on this machine; None: as many as there are cores for their ranks. Not under
             `mpirun`.
         part: "K/N": only every N-th run from run K (0, 1, ...) on, as one of N batch tasks.
-        progress: Called on rank 0 with a line on the state of the study, whenever a run ends.
+        progress: Called on rank 0 with a line on the state of the study, whenever a run begins or ends and every few
+            seconds; with an empty one where a message follows, and at the end.
 
     Returns:
         The index: `index.entries` has the runs by identity, each with `file`, `labels`, `seed`, `status`

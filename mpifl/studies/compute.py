@@ -112,14 +112,21 @@ NO_MORE_RUNS = -1  # the code with which the ranks of a group are released at th
 
 
 # -- a launcher --------------------------------------------------------------------------------------------------------
-def find_launcher() -> str:
-    """The path of `mpirun`: $MPIFL_MPIEXEC, else beside this Python, else on the PATH. Raises ConfigError."""
+def find_launcher(ranks: int) -> str:
+    """The path of `mpirun`: $MPIFL_MPIEXEC, else beside this Python, else on the PATH. Raises ConfigError.
+
+    ranks: What it is to start, for the error.
+    """
+    if named := os.environ.get("MPIFL_MPIEXEC"):
+        if found := shutil.which(named):
+            return found
+        raise ConfigError("MPIFL_MPIEXEC", named, "a program that starts MPI ranks, such as mpirun")
     beside = Path(sys.executable).with_name("mpirun")
-    named = os.environ.get("MPIFL_MPIEXEC") or (str(beside) if beside.exists() else "mpirun")
-    if (found := shutil.which(named)) is None and (found := shutil.which("mpiexec")) is None:
-        text = "1, or an mpirun on the PATH, or mpirun -n RANKS mpifl sweep, which needs one rank more than a run"
-        raise ConfigError("ranks", "more than 1", text)
-    return found
+    for name in (str(beside), "mpirun", "mpiexec"):
+        if found := shutil.which(name):
+            return found
+    text = f"1, or an mpirun on the PATH; or mpirun -n {ranks + 1} mpifl sweep, with one rank more than a run has"
+    raise ConfigError("ranks", ranks, text)
 
 
 def _launched(job: Job, resume: bool, ranks: int) -> Finished:
@@ -130,7 +137,7 @@ def _launched(job: Job, resume: bool, ranks: int) -> Finished:
         with suppress(ConfigError):  # otherwise it begins anew
             _resume_task(job)
             command = ["resume", job.output, *(f"{k}={name}" for k, name in outside_code(job_to_dict(job)).items())]
-    words = [find_launcher(), "-n", str(ranks), sys.executable, "-m", "mpifl", *command]
+    words = [find_launcher(ranks), "-n", str(ranks), sys.executable, "-m", "mpifl", *command]
     interrupted = False
     with tempfile.TemporaryFile() as errors:
         try:

@@ -21,9 +21,10 @@ from typing import Any
 from mpifl.analysis.labels import INDEX
 from mpifl.config import read
 from mpifl.config.trust import outside_code
-from mpifl.errors import ConfigError, RunFailed
-from mpifl.storage import open_run
+from mpifl.errors import ConfigError, RunFailed, host_name
+from mpifl.storage import Run, open_run
 from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.storage.live import is_locked
 from mpifl.studies.parts import Part, index_lock
 from mpifl.studies.study import Study, StudyRun, identify
 
@@ -93,6 +94,11 @@ class Index:
                                          stamp=stamp)  # fmt: skip
         if time.monotonic() >= self._written + WRITE_INTERVAL:
             self.write()
+
+    def look_again(self, run: StudyRun) -> None:
+        """Reads the status of a run from its file again."""
+        stamp = _run_files(self.folder).get(run.path.name)
+        self.entries[run.identity] = _inspected(self.entries[run.identity], run, stamp)
 
     def counts(self) -> Counter[str]:
         """The number of runs of each status."""
@@ -247,10 +253,18 @@ def _file_status(path: Path, with_config: bool = False) -> tuple[str, float | No
     try:
         with open_run(path) as file:
             seconds = float(file.attrs.get("wall_seconds", math.nan))
-            status = "interrupted" if file.status == "running" and not file.is_alive else file.status
+            status = "interrupted" if file.status == "running" and not _is_running(file) else file.status
             return status, None if math.isnan(seconds) else seconds, dict(file.config) if with_config else None
     except ConfigError:
         return "damaged", None, None
+
+
+def _is_running(file: Run) -> bool:
+    """Whether a process is computing the run: it holds a lock, or writes where locks do not tell."""
+    locked = is_locked(file.path)
+    if locked or (locked is False and file.host == host_name()):  # a run that was killed just now has no lock
+        return bool(locked)
+    return file.is_alive
 
 
 def can_resume(run: StudyRun) -> bool:

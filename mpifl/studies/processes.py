@@ -86,18 +86,22 @@ class _Processes(Executor):
             pool.shutdown(wait=wait)
 
 
+_main_lock = threading.Lock()  # sweeps may run in several threads
+
+
 @contextmanager
 def _no_main_module() -> Iterator[None]:
     """Within the block new processes do not import the program's main module, which they have no use for.
 
     A script without `if __name__ == "__main__"` would begin anew in each of them.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _main_lock:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _start(environment: Mapping[str, str]) -> None:
@@ -107,6 +111,7 @@ def _start(environment: Mapping[str, str]) -> None:
     """
     os.environ.clear()
     os.environ.update(environment)
+    os.environ["TQDM_DISABLE"] = "1"  # the bars of several runs would overwrite the line of the study
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("mpifl").propagate = False
     parent = multiprocessing.parent_process()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mpifl.durations import format_duration
 from mpifl.errors import ConfigError
 from mpifl.signals import SignalRecorder
+from mpifl.storage.reader import HEARTBEAT_TIMEOUT
 from mpifl.studies.compute import Finished, compute, end_group, find_launcher, serve_group
 from mpifl.studies.index import Index, can_resume
 from mpifl.studies.parts import Part, locked
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__package__)
 LOG_INTERVAL = 60.0  # s between two lines in a log
+REFRESH_INTERVAL = 5.0  # s between two lines on a terminal while no run ends
 MAX_NAMED = 5  # run files or failures that are named in one line
 KILLED = "its process was killed"
 
@@ -43,14 +45,15 @@ def sweep(
     Args:
         study: The study.
         processes: Runs at a time; None: as many as there are cores for their ranks.
-        progress: Called with a line on the state of the study, whenever a run ends.
+        progress: Called with a line on the state of the study, whenever a run begins or ends and every few seconds;
+            with an empty one where a message follows, and at the end.
         executor: What runs them, `processes` at a time; None: new processes on this machine.
         part: The runs that are computed here; None: all.
         only: Whether a run is computed now.
     """
     processes = default_processes(study) if processes is None else processes
     if not executor and study.options.ranks > 1:
-        find_launcher()
+        find_launcher(study.options.ranks)
     with locked(study.folder, part):
         index = Index(study, part)
         for line in _foreign_files(index):
@@ -58,11 +61,13 @@ def sweep(
         index.remove_temporaries()
         index.write()
         mine = part.of(study.runs) if part else study.runs
-        todo = [run for run in mine if _wanted(index, run, study.options.retries) and only(run)]
+        mine = [run for run in mine if only(run)]
+        todo = [run for run in mine if _wanted(index, run, study.options.retries)]
         # runs of the same problem one after another: a process keeps the data that it loaded last
         todo.sort(key=lambda run: repr(run.job.problem))
         killed: list[StudyRun] = []
         try:
+            todo = todo or _left_behind(index, mine)
             while todo or killed:
                 # A run whose process was killed, perhaps for want of memory, is tried again alone, after the others.
                 batch, killed = (todo, killed) if todo else (killed, [])
@@ -70,7 +75,11 @@ def sweep(
                 with nullcontext(executor) if executor else new_processes(count) as pool:
                     todo, more = _pass(study, index, batch, pool, count, progress)
                 killed += more
+                if not todo and not killed:
+                    todo = _left_behind(index, mine)
         finally:
+            if progress:
+                progress("")
             index.write()
     return index
 
@@ -83,6 +92,21 @@ def available_cores() -> int:
 def default_processes(study: Study) -> int:
     """Runs at a time on this machine, where nothing else is said."""
     return max(1, available_cores() // study.options.ranks)
+
+
+def _left_behind(index: Index, runs: Sequence[StudyRun]) -> list[StudyRun]:
+    """Those of `runs` that seemed to be running, and turn out to have been killed shortly before, on another host.
+
+    There locks may not tell, so that a run's heartbeat has to be awaited.
+    """
+    end = time.monotonic() + HEARTBEAT_TIMEOUT + 1
+    seemed = alive = [run for run in runs if index.entries[run.identity].status == "running"]
+    while alive and time.monotonic() < end:
+        time.sleep(0.5)
+        for run in alive:
+            index.look_again(run)
+        alive = [run for run in alive if index.entries[run.identity].status == "running"]
+    return [run for run in seemed if index.entries[run.identity].status == "interrupted"]
 
 
 def _wanted(index: Index, run: StudyRun, retries: int) -> bool:
@@ -102,11 +126,19 @@ def _pass(
     begin, done = time.monotonic(), 0
     waiting = list(reversed(todo))
     running: dict[Future[Finished], StudyRun] = {}
+
+    def show() -> None:
+        if progress:
+            left = len(todo) - done
+            seconds = (time.monotonic() - begin) / done * left if done else index.estimate(todo, processes)
+            progress(status_line(index, left + len(again) + len(killed), seconds, len(running)))
+
     while waiting or running:
         while waiting and len(running) < processes:
             run = waiting.pop()
             running[executor.submit(compute, run.job, can_resume(run), run.ranks)] = run
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
+        show()
+        for future in wait(running, REFRESH_INTERVAL, FIRST_COMPLETED).done:
             run = running.pop(future)
             try:
                 end = future.result()
@@ -115,12 +147,12 @@ def _pass(
             index.finish(run.identity, end.status, end.error, end.seconds)
             done += 1
             if end.status == "failed":
+                if progress:
+                    progress("")  # the line of the study makes room
                 log.warning("%s failed: %s", describe(run), end.error)
                 if _wanted(index, run, study.options.retries):
                     (killed if end.error == KILLED else again).append(run)
-            if progress:
-                seconds = (time.monotonic() - begin) / done * (len(todo) - done)
-                progress(status_line(index, len(waiting) + len(running) + len(again) + len(killed), seconds))
+    show()
     return again, killed
 
 
@@ -159,11 +191,15 @@ def groups(size: int, ranks: int) -> int:
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------------
-def status_line(index: Index, left: int, seconds: float | None) -> str:
-    """The state of a study in one line: runs by status, and the time that is left."""
+def status_line(index: Index, left: int, seconds: float | None, running: int = 0) -> str:
+    """The state of a study in one line: runs by status, and the time that is left.
+
+    running: Runs of this process, which the index does not count.
+    """
     counts = index.counts()
     parts = [f"{counts['completed']} of {len(index.entries)} runs completed"]
-    parts += [f"{counts[status]} {status}" for status in ("failed", "interrupted", "running") if counts[status]]
+    counts["running"] += running
+    parts += [f"{counts[status]} {status}" for status in ("running", "failed", "interrupted") if counts[status]]
     if left and seconds is not None:
         parts.append(f"about {format_duration(seconds)} left")
     return f"{index.name}: {', '.join(parts)}"
@@ -202,14 +238,17 @@ def dry_run(study: Study, processes: int | None = None) -> str:
 
 
 def print_progress() -> Callable[[str], None]:
-    """A function that prints lines of progress: on a terminal over one another, in a log at most one a minute."""
-    last = 0.0
+    """A function that prints lines of progress: on a terminal over one another, in a log at most one a minute.
+
+    An empty line clears the one on the terminal.
+    """
+    last = -LOG_INTERVAL
 
     def write(line: str) -> None:
         nonlocal last
         if sys.stderr.isatty():
             print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
-        elif time.monotonic() - last >= LOG_INTERVAL:
+        elif line and time.monotonic() - last >= LOG_INTERVAL:
             last = time.monotonic()
             print(line, file=sys.stderr, flush=True)
 

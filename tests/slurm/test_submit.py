@@ -78,6 +78,43 @@ def test_a_study_as_an_array(slurm: dict[str, str], study: Study, tmp_path: Path
     assert contents(study.folder) == contents(tmp_path / "alone")
 
 
+def test_a_study_that_is_cut_off(slurm: dict[str, str], study: Study, tmp_path: Path) -> None:
+    """Its time limit cuts runs off, one node is drained, one task is cancelled; submitted again, the rest runs."""
+    (tmp_path / "mpifl-site.yaml").write_text("{time: 0:02:00, warning: 60}")
+    longer = "set={stop.time: 20, checkpoint.updates: 10}"  # 24 s a run, so a task has no time for all of its three
+    long = load_study(tmp_path / "study.yaml", [longer, f"output={study.folder}"])
+    job = mpifl_submit(slurm, tmp_path, "study.yaml", longer, "--tasks", 3)
+    until(lambda: Index(long).counts()["running"] >= 3, "a run of each task")
+    ask(slurm, "scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=test")
+    ask(slurm, "scancel", f"{job}_2")
+    until(lambda: re.search(r"Restarts=[1-9]", ask(slurm, "scontrol", "show", "job", job)), "requeue by the time limit")
+    until(lambda: array_ended(slurm, job, 3), "end of the array", 400)
+    found = states(slurm, job)
+    assert found["0"] == found["1"] == "COMPLETED", [path.read_text() for path in study.folder.glob("logs/*")]
+    assert found["2"] == "CANCELLED"
+    completed = {run.path: run.path.stat().st_mtime_ns for k, run in enumerate(long.runs) if k % 3 < 2}
+    assert all(open_run(path).status == "completed" for path in completed)
+    again = mpifl_submit(slurm, tmp_path, "study.yaml", longer, "--tasks", 3)
+    until(lambda: array_ended(slurm, again, 3), "end of the second array", 400)
+    assert Index(long).counts() == {"completed": 8}
+    assert {path: path.stat().st_mtime_ns for path in completed} == completed
+    alone = load_study(tmp_path / "study.yaml", [longer, f"output={tmp_path}/alone"])
+    sweep(alone, 2)
+    assert contents(long.folder) == contents(tmp_path / "alone")
+
+
+def test_a_job_over_seeds(slurm: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(BASE)
+    (tmp_path / "mpifl-site.yaml").write_text("{ranks_per_node: 2, time: 0:05:00}")
+    job = mpifl_submit(slurm, tmp_path, "base.yaml", "--seeds", "3,5")
+    until(lambda: array_ended(slurm, job, 2), "end of the array")
+    logs = [path.read_text() for path in tmp_path.glob("results/*.log")]
+    assert set(states(slurm, job).values()) == {"COMPLETED"}, logs
+    for seed in (3, 5):
+        with open_run(tmp_path / "results" / f"base-seed-{seed}.h5") as run:
+            assert (run.status, run.attrs["ranks"], run.attrs["seed"]) == ("completed", 2, seed)
+
+
 def test_a_job_on_two_nodes(slurm: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text(BASE)
     (tmp_path / "mpifl-site.yaml").write_text("{nodes: 2, ranks_per_node: 3, time: 0:05:00}")

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,7 +59,8 @@ def test_an_identity_has_the_keys_that_differ_from_their_defaults() -> None:
     }  # fmt: skip
     expected = hashlib.sha256(json.dumps(differ, sort_keys=True).encode()).hexdigest()[:12]
     assert identify(load(values)) == expected
-    assert identify(load(values, ["name=b", "output=c.h5", "overwrite=true", "checkpoint={}"]), 3) == expected
+    same = ["name=b", "output=c.h5", "output_tensorboard=true", "overwrite=true", "checkpoint={}"]
+    assert identify(load(values, same), 3) == expected
     changes = ("problem.validation_split=0.2", "problem.l2=0", "evaluate.every=2", "seed=4", "clock.mode=real")
     assert len({expected, *(identify(load(values, [change])) for change in changes)}) == 6
     real = load(values, ["clock.mode=real"])
@@ -157,6 +159,8 @@ WRONG = [
     ("trials: 2\nselect: {over: method, seeds: [5]}", "trials: 2", "some, not all, of the trials' seeds"),
     ("trials: 2\nbudget: 0", "trials: 2", "budget=0: an integer of at least 1"),
     ("trials: 2\nretries: -1", "trials: 2", "retries=-1: an integer of at least 0"),
+    ("trials: 2\nranks: 0", "trials: 2", "ranks=0: an integer of at least 1"),
+    ("trials: 2\nranks: two", "trials: 2", "ranks=two: an integer of at least 1"),
     ("trials: 2\nouput: x", "trials: 2", "ouput=x: no such key; the nearest is output"),
     ("name: small\nname: b", "name: small", "duplicate key name"),
 ]
@@ -194,6 +198,26 @@ def test_wrong_command_lines(write: Write, capsys: pytest.CaptureFixture[str], l
     out, err = capsys.readouterr()
     assert not out and err.count("\n") == 1
     assert says in err, err
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("", "ranks=3: 1, or an mpirun on the PATH; or mpirun -n 4 mpifl sweep, with one rank more than a run has"),
+        ("none/mpirun", "MPIFL_MPIEXEC=none/mpirun: a program that starts MPI ranks"),
+    ],
+)
+def test_ranks_without_a_launcher(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, named: str,
+    says: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("MPIFL_MPIEXEC", named)
+    monkeypatch.setattr("mpifl.studies.compute.sys", SimpleNamespace(executable=str(tmp_path / "python")))
+    assert main(["sweep", str(write()), "ranks=3"]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1 and says in err
+    assert not (tmp_path / "out").exists()
 
 
 def test_load_study_raises_what_the_command_prints(write: Write) -> None:

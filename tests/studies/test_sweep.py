@@ -24,6 +24,7 @@ import mpifl
 from mpifl.analysis.trials import Group, Trial, load_trial
 from mpifl.cli import main
 from mpifl.errors import ConfigError, RunFailed
+from mpifl.storage.live import is_locked
 from mpifl.studies.index import INDEX, Index
 from mpifl.studies.parts import Part
 from mpifl.studies.select import describe_selection, select_groups
@@ -75,8 +76,10 @@ def test_a_study_runs_and_grows(write: Write, tmp_path: Path, caplog: pytest.Log
     lines: list[str] = []
     index = sweep(study, 2, lines.append)
     assert [entry.status for entry in index.entries.values()] == ["completed"] * 4
+    lines = [line for line in lines if line]
+    assert lines[0] == "small: 0 of 4 runs completed, 2 running"
     assert lines[-1] == "small: 4 of 4 runs completed"
-    assert len(lines) == 4
+    assert "2 of 4 runs completed, 2 running, about" in "".join(lines)
     alone = mpifl.run(study.runs[0].job, output=str(tmp_path / "alone.h5"))
     with alone, mpifl.open_run(study.runs[0].path) as run:
         np.testing.assert_array_equal(alone.model, run.model)
@@ -88,6 +91,24 @@ def test_a_study_runs_and_grows(write: Write, tmp_path: Path, caplog: pytest.Log
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert len(list(study.folder.glob("*.h5"))) == 6
     assert "2 run files do not belong to the study as it is now: small-AREA-10-0" in caplog.text
+
+
+def test_the_line_of_a_study(write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a terminal one line, cleared before a message and at the end; in a log the first one, then one a minute."""
+    path = write("retries: 0\n", TWO, ("[10, 100]", "[10, 1.0e+30]"), ("trials: 2", "trials: 1"))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(["sweep", str(path), "--processes", "1"]) == 3
+    shown = capsys.readouterr().err.split("\r\033[K")
+    assert shown[1] == "small: 0 of 2 runs completed, 1 running"
+    (message,) = (k for k, text in enumerate(shown) if "seed 0 failed: " in text)
+    assert shown[message].startswith("mpifl: ") and shown[message].endswith("\n")
+    assert shown[-1].startswith("mpifl: the run failed: 1 of 2 runs of the study failed")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
+    assert main(["sweep", str(path), "--processes", "1", "trials=3"]) == 3
+    err = capsys.readouterr().err
+    assert "\033" not in err
+    (line,) = (line for line in err.splitlines() if "completed" in line)
+    assert line.startswith("small: 1 of 6 runs completed, 1 running, 1 failed, about ")
 
 
 @pytest.mark.parametrize("text", [None, "", "{", '{"runs": [3]}'])
@@ -123,6 +144,23 @@ def test_failed_runs_are_tried_again_and_reported(
     capsys.readouterr()
     assert main(["report", str(path)]) == 0
     assert "1 of the study's 2 runs are missing here: 1 failed." in capsys.readouterr().out
+
+
+def test_a_run_that_was_killed_a_moment_ago_is_not_running(copied: Study) -> None:
+    """Its file says that it runs, and was written to just now; but no process holds the lock."""
+    run = copied.runs[0]
+    script = (
+        "import os, sys, mpifl; job = mpifl.open_run(sys.argv[1]).config; os.remove(sys.argv[1]);"
+        "mpifl.run({**job, 'stop': {'time': 1e6}, 'evaluate': {'every': 1e5}, 'output': sys.argv[1]})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(run.path)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not is_locked(run.path) or Index(copied).entries[run.identity].status == "completed":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert Index(copied).entries[run.identity].status == "interrupted"
 
 
 def test_two_sweeps_at_once(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -329,14 +367,21 @@ def _sweep(path: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
-LONGER = ("trials: 2", "trials: 10")
+def index_of(folder: Path) -> dict[str, dict[str, object]]:
+    """What the index file has of each run, but for wall times and the times of files."""
+    runs = json.loads((folder / INDEX).read_text())["runs"]
+    return {run["file"]: {key: run[key] for key in ("identity", "labels", "seed", "status", "attempts", "error")}
+            for run in runs}  # fmt: skip
+
+
+SIXTY = ("  clock.delay.spread: [0, 5]\ntrials: 2", "trials: 15")
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.long)])
 def test_a_sweep_that_is_killed_continues(write: Write, tmp_path: Path, kills: int) -> None:
     """The whole process group is killed at random instants; the numbers are those of a sweep that was never killed."""
     rng = random.Random(kills)
-    path = write("", LONGER) if kills > 2 else write("", TWO)
+    path = write("", SIXTY) if kills > 2 else write("", TWO)
     study = load_study(path)
     completed: dict[str, int] = {}  # file -> time of its completion
     for _ in range(kills):
@@ -352,7 +397,11 @@ def test_a_sweep_that_is_killed_continues(write: Write, tmp_path: Path, kills: i
     other = load_study(path, [f"output={tmp_path}/whole"])
     sweep(other, 2)
     assert contents(study.folder) == contents(other.folder)
+    assert index_of(study.folder) == index_of(other.folder)
     assert Index(study).counts() == {"completed": len(study.runs)}
+    assert len(study.runs) == (60 if kills > 2 else 4)
+    begun = {file: time for file, time in completed.items() if (study.folder / file).stat().st_mtime_ns != time}
+    assert not begun, "a completed run was run again"
 
 
 def test_a_signal_ends_a_sweep_and_it_continues(write: Write) -> None:
