@@ -577,7 +577,7 @@ COMMANDS = {
                 "action": "store_true",
                 "help": "of a study: show all values, and mark those that its rule selects",
             },
-            "--formats": {"metavar": "NAMES", "help": "files to write: md,csv,tex,png,pdf (the default), svg"},
+            "--formats": {"metavar": "NAMES", "help": "files to write: md,csv,tex,png,pdf (the default), svg, html"},
             "--figures": {
                 "metavar": "NAMES",
                 "help": "figures to draw: accuracy, loss, gradient, staleness, client-updates, step-size-accuracy, "

@@ -15,6 +15,7 @@ from mpifl.storage.tables import EvaluationRow
 
 TABLES = ("md", "csv", "tex")
 PICTURES = ("png", "pdf", "svg")
+PAGE = "html"
 PLACE = ("time", "updates", "version", "age")  # columns of the evaluations that are no metric
 METRICS = tuple(name for name in EvaluationRow._fields if name not in PLACE)
 COMPUTED = ("rho", "global_steps", "updates_per_second", "staleness")  # columns of the table that are no metric
@@ -52,7 +53,7 @@ class Options:
         _check("spread", [self.spread], SPREADS)
         _check("columns", self.columns or (), (*METRICS, *COMPUTED, *SCORES), own=True)
         _check("reach-in", self.reach_in, PROGRESS)
-        _check("formats", self.formats, (*TABLES, *PICTURES))
+        _check("formats", self.formats, (*TABLES, *PICTURES, PAGE))
         _check("figures", self.figures or (), (*FIGURES, *METRICS))
         _check("x", self.x, PROGRESS)
         for accuracy in self.reach:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from mpifl.analysis.labels import read_labels
-from mpifl.analysis.options import PICTURES, Options
+from mpifl.analysis.options import PAGE, PICTURES, Options
 from mpifl.analysis.run import find_runs
 from mpifl.analysis.tables import build_table, format_csv
 from mpifl.analysis.trials import Group, Trial, group_trials, load_trial
 from mpifl.errors import ConfigError
+from mpifl.storage import open_run
 
 MAX_NOTES = 20  # lines about files
 
@@ -41,7 +43,9 @@ def report(paths: Sequence[str | Path], out: str | Path | None = None, options: 
             raise unread[0]
         raise ConfigError("run files", f"{len(unread)} files", f"at least one that can be read; the first: {unread[0]}")
     notes = [f"Left out: {error}." for error in unread]
-    return report_groups(group_trials(trials), out, options, [*_few(notes), *_few(trial_notes(trials, options))])
+    notes = [*_few(notes), *_few(trial_notes(trials, options))]
+    groups, runs = group_trials(trials), incomplete_runs(trials, unread) if PAGE in options.formats else []
+    return report_groups(groups, out, options, notes, incomplete=runs)
 
 
 def report_groups(
@@ -51,11 +55,13 @@ def report_groups(
     notes: Sequence[str] = (),
     marked: Collection[int] = (),
     candidates: Sequence[Group] = (),
+    title: str = "",
+    incomplete: Sequence[Incomplete] = (),
 ) -> str:
     """The same for trials that are grouped already.
 
     notes: further lines below the table. marked: indices of the best groups. candidates: all groups of a study, before
-    its selection.
+    its selection. title, incomplete: of the page, the latter the runs that it does not show to their end.
     """
     options = options or Options()
     if options.panels:
@@ -82,9 +88,48 @@ def report_groups(
 
             pictures, missing = draw_report(groups, folder, options, candidates)
             written += pictures
+        if PAGE in options.formats:
+            from mpifl.analysis.page import write_page
+
+            write_page(folder / "report.html", title or folder.absolute().name, table, groups, options, incomplete)
+            written.append(folder / "report.html")
     except OSError as error:
         raise ConfigError("out", folder, f"a folder that can be written ({error.strerror or error})") from error
     return "\n".join([text, *missing, "", *(f"wrote {path}" for path in written)])
+
+
+class Incomplete(NamedTuple):
+    """A run that is not in a report, or not to its end."""
+
+    run: str
+    """its file, or its labels and its file"""
+    status: str
+    reason: str
+
+
+def incomplete_runs(trials: Sequence[Trial], unread: Sequence[ConfigError]) -> list[Incomplete]:
+    """The run files that cannot be read, and those of runs that are not completed, with the reasons."""
+    found = [Incomplete(str(error.value), "cannot be read", error.expected) for error in unread]
+    for trial in trials:
+        if trial.status != "completed":
+            found.append(Incomplete(str(trial.path), describe_state(trial), reason_of(trial.path)))
+    return found
+
+
+def describe_state(trial: Trial) -> str:
+    """The status of a run; that of a killed one is inferred, since its file has "running"."""
+    return trial.status if trial.status != "running" else "running" if trial.alive else "killed or cut off"
+
+
+def reason_of(path: Path) -> str:
+    """What the last event of a run file that ended it says; "" where there is none."""
+    try:
+        with open_run(path) as run:
+            kinds, texts = (run.rows("events", name, 0, run.count("events")).tolist() for name in ("kind", "text"))
+    except ConfigError:
+        return ""
+    said = [text for kind, text in zip(kinds, texts, strict=True) if kind in (b"failed", b"interrupted")]
+    return said[-1].decode("utf-8", "replace") if said else ""
 
 
 def trial_notes(trials: Sequence[Trial], options: Options) -> list[str]:

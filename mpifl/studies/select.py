@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifl.analysis.options import Options
-from mpifl.analysis.report import report_groups
+from mpifl.analysis.report import Incomplete, report_groups
 from mpifl.analysis.trials import Group, Trial, load_trial, short_names
 from mpifl.errors import ConfigError
 from mpifl.studies.index import Index
@@ -178,9 +178,24 @@ def report_study(study: Study, out: str | Path | None = None, options: Options |
 
     With `options.all` all values are shown, and those that the rule selects are marked.
     """
-    found = reported_groups(study, Index(study), options or Options())
+    index = Index(study)
+    found = reported_groups(study, index, options or Options())
     notes = [*found.notes, *([found.mark] if found.marked else [])]
-    return report_groups(found.groups, out, options, notes, found.marked, found.candidates)
+    runs = _incomplete(study, index)
+    return report_groups(found.groups, out, options, notes, found.marked, found.candidates, study.options.name, runs)
+
+
+def _incomplete(study: Study, index: Index) -> list[Incomplete]:
+    """The runs of a study that are not completed, with the reasons."""
+    reasons = {"waiting": "not begun; mpifl sweep runs it", "running": "another process computes it",
+               "interrupted": "ended before its stop; mpifl sweep continues it"}  # fmt: skip
+    found = []
+    for run in study.runs:
+        entry = index.entries[run.identity]
+        if entry.status != "completed":
+            reason = entry.error or reasons.get(entry.status, "")
+            found.append(Incomplete(f"{describe(run)} ({entry.file})", entry.status, reason))
+    return found
 
 
 class Reported(NamedTuple):
