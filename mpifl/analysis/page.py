@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from mpifl.storage import open_run
 from mpifl.untrusted import printable
 from mpifl.version import __version__
 
-if TYPE_CHECKING:
-    from mpifl.analysis.report import Incomplete
-
 ASSETS = Path(__file__).with_name("assets")
 MAX_NUMBERS = 250_000  # of all curves together: about 2 MB
 MAX_POINTS, MIN_POINTS = 1000, 40  # of a curve
@@ -42,6 +39,15 @@ BANDS = {"range": "the range from the smallest value to the largest", "sd": "the
          "ci95": "the 95 % interval of the mean"}  # fmt: skip
 DIGITS = 6  # of a curve's values
 MAX_BANDS = 6  # lines whose bands are shown at first: more hide one another
+
+
+class Incomplete(NamedTuple):
+    """A run that is not in a report, or not to its end."""
+
+    run: str
+    """its file, or its labels and its file"""
+    status: str
+    reason: str
 
 
 def write_page(

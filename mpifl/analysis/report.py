@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from mpifl.analysis.labels import read_labels
 from mpifl.analysis.options import PAGE, PICTURES, Options
+from mpifl.analysis.page import Incomplete, write_page
 from mpifl.analysis.run import find_runs
 from mpifl.analysis.tables import build_table, format_csv
 from mpifl.analysis.trials import Group, Trial, group_trials, load_trial
@@ -89,22 +89,11 @@ def report_groups(
             pictures, missing = draw_report(groups, folder, options, candidates)
             written += pictures
         if PAGE in options.formats:
-            from mpifl.analysis.page import write_page
-
             write_page(folder / "report.html", title or folder.absolute().name, table, groups, options, incomplete)
             written.append(folder / "report.html")
     except OSError as error:
         raise ConfigError("out", folder, f"a folder that can be written ({error.strerror or error})") from error
     return "\n".join([text, *missing, "", *(f"wrote {path}" for path in written)])
-
-
-class Incomplete(NamedTuple):
-    """A run that is not in a report, or not to its end."""
-
-    run: str
-    """its file, or its labels and its file"""
-    status: str
-    reason: str
 
 
 def incomplete_runs(trials: Sequence[Trial], unread: Sequence[ConfigError]) -> list[Incomplete]:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifl.analysis.options import Options
-from mpifl.analysis.report import Incomplete, report_groups
+from mpifl.analysis.page import Incomplete
+from mpifl.analysis.report import report_groups
 from mpifl.analysis.trials import Group, Trial, load_trial, short_names
 from mpifl.errors import ConfigError
 from mpifl.studies.index import Index
