@@ -18,7 +18,7 @@ from mpifl.config.types import Config
 from mpifl.errors import ConfigError
 from mpifl.reproduce.published import FILE, Cell, read_published
 from mpifl.reproduce.spec import Page, read_page
-from mpifl.reproduce.values import find_labels
+from mpifl.reproduce.values import axis_of, find_labels
 from mpifl.studies.study import Study, load_study
 
 JOBS = Path(__file__).parents[1] / "jobs"  # the folder of jobs, which the package contains
@@ -49,6 +49,8 @@ class Item:
     page: Page
     cells: list[Cell]
     """published numbers"""
+    overrides: tuple[str, ...] = ()
+    """`key=value` by which the study differs from its file"""
 
     @property
     def data(self) -> list[str]:
@@ -72,6 +74,8 @@ def load_items(name: str, overrides: Sequence[str] = ()) -> tuple[PaperOptions, 
         if paper not in papers() or (wanted and wanted not in read_paper(folder)[0].items):
             raise ConfigError("reproduce", name, "an item or a paper that `mpifl reproduce` lists, or a STUDY.yaml")
     options, defaults = read_paper(folder)
+    if wanted is None and any(each.startswith("output=") and "${name}" not in each for each in overrides):
+        raise ConfigError("output", name, "a folder with ${name}, so that each study of the paper has its own")
     return options, [load_item(folder, each, defaults, overrides) for each in ([wanted] if wanted else options.items)]
 
 
@@ -95,17 +99,20 @@ def load_item(folder: Path, name: str, defaults: Any, overrides: Sequence[str] =
     full = f"{folder.resolve().name}/{name}"
     cells = read_published(folder.parent / FILE, folder.resolve().name, page.published) if page.published else []
     _check_cells(study, page, cells)
-    return Item(full, path, study, page, cells)
+    return Item(full, path, study, page, cells, tuple(overrides))
 
 
 def _check_cells(study: Study, page: Page, cells: Sequence[Cell]) -> None:
     """Every published cell is one combination of the axes, and every claim compares combinations that exist."""
     labels = study_labels(study)
     for cell in cells:
-        if len(find_labels(labels, cell.labels)) != 1:
+        found = find_labels(labels, cell.labels)
+        rest = {repr({k: v for k, v in each.items() if k != axis_of(each, page.spread or "")}) for each in found}
+        if len(rest) != 1:
             text = "labels of one combination of the study's axes"
             raise ConfigError("page.published", "; ".join(f"{k}={v}" for k, v in cell.labels.items()), text)
-        if unknown := [name for name in cell.values if name not in page.measures]:
+        unknown = [name for name in cell.values if name not in page.measures]
+        if unknown and page.spread is None:
             raise ConfigError("page.published", unknown[0], f"one of the measures {', '.join(page.measures)}")
     for k, claim in enumerate(page.claims):
         for side in (claim.left, *(claim.right if isinstance(claim.right, list) else [claim.right])):

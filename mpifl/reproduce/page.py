@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: 
     out.mkdir(parents=True, exist_ok=True)
     if whole:
         paper = items[0].name.partition("/")[0]
-        path, head = out / f"{paper}.md", [f"# {options.title}", options.about.strip(), _made_by(paper)]
+        path, head = out / f"{paper}.md", [f"# {options.title}", options.about.strip(), _made_by(paper, items[0])]
         level = 2
     else:
         path, head, level = out / f"{items[0].name.replace('/', '-')}.md", [], 1
@@ -52,8 +53,8 @@ def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: 
     return path
 
 
-def _made_by(name: str) -> str:
-    return f"Made by\n\n{SKIP}\n```sh\nmpifl reproduce {name}\n```"
+def _made_by(name: str, item: Item) -> str:
+    return f"Made by\n\n{SKIP}\n```sh\n{shlex.join(['mpifl', 'reproduce', name, *item.overrides])}\n```"
 
 
 def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[str]:
@@ -63,7 +64,7 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
     yield f"{'#' * level} {item.page.title}"
     yield item.page.about.strip()
     if made_by:
-        yield _made_by(item.name)
+        yield _made_by(item.name, item)
     elif not index.counts()["completed"]:
         missing = ", ".join(missing_data(item))
         yield f"Not run: {f'the data set {missing} is missing' if missing else 'no run is completed'}."
@@ -75,7 +76,7 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
     yield "\n".join(notes)
     for number, figure in enumerate(item.page.figures):
         yield _figure(item, figure, groups, out, f"{item.name.replace('/', '-')}-{number + 1}.png")
-    if item.cells:
+    if item.cells and item.page.spread is None:
         yield from _comparison(item, groups)
     for table in item.page.tables if item.page.tables or item.cells else [Table()]:
         yield from _table(item, table, groups)
@@ -230,7 +231,7 @@ def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
     """Draws a figure; the Markdown that shows it."""
     found = find(groups, figure.where)
     shown = [g for g in found if not all(trial_curve(trial, figure.y, "time").empty for trial in g.trials)]
-    panels: dict[str, dict[tuple[str, str], DataFrame]] = {}
+    panels: dict[str, dict[str, DataFrame]] = {}
     scale = 100.0 if "accuracy" in figure.y else 1.0
     varied = [axis for axis in shown[0].labels if len({label_text(g.labels[axis]) for g in shown}) > 1] if shown else []
     selected = _selected(item, groups)
@@ -239,7 +240,7 @@ def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
         title = _label(group, axis) if axis else ""
         first, *rest = [a for a in varied if a != axis and a not in selected] or [""]
         others = ", ".join(_label(group, a) for a in rest if group.labels[a] is not None)
-        label = (label_text(group.labels[first]) if first else "all trials", others)
+        label = ", ".join(filter(None, [label_text(group.labels[first]) if first else "all trials", others]))
         curve = mean_curve(group, figure.y, figure.x) * scale
         curve.index = curve.index * SCALES.get(figure.x, 1.0)
         panels.setdefault(title, {})[label] = curve

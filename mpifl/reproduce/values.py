@@ -29,8 +29,9 @@ class Summary:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation over the trials; NaN for fewer than two."""
-        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else np.nan
+        """Standard deviation over the trials; NaN for fewer than two, or where one is infinite."""
+        known = len(self.values) > 1 and np.isfinite(self.values).all()
+        return float(np.std(self.values, ddof=1)) if known else np.nan
 
 
 @dataclass(frozen=True)

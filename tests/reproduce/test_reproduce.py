@@ -12,7 +12,7 @@ import pytest
 import mpifl
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.reproduce.items import JOBS, load_items, papers, study_labels
+from mpifl.reproduce.items import JOBS, Item, PaperOptions, load_items, papers, study_labels
 from mpifl.reproduce.published import Value, z_score
 from mpifl.reproduce.spread import components
 from mpifl.reproduce.values import Summary
@@ -151,6 +151,17 @@ def test_claims_follow_the_runs(runs: Path, tmp_path: Path) -> None:
     assert "1 hold, 1 do not, 0 are not decided." in text or "0 hold, 1 do not" in text
 
 
+def test_runs_are_those_of_single_jobs_bit_for_bit(runs: Path, tmp_path: Path) -> None:
+    keys = "algorithm={name: area, step_size: 10, trigger: {every: 2}}", "seed=2"
+    with mpifl.run(runs / "base.yaml", *keys, output=tmp_path / "single.h5") as single:
+        (path,) = (runs / "runs").glob("tiny-AREA-2-*.h5")
+        with mpifl.open_run(path) as run:
+            assert (single.model.view("u1") == run.model.view("u1")).all()
+            assert single.updates.equals(run.updates)
+            columns = ["time", "updates", "version", "train_loss", "test_accuracy"]
+            assert single.evaluations[columns].equals(run.evaluations[columns])
+
+
 def test_one_seed_gives_no_interval_and_missing_runs_are_counted(runs: Path, tmp_path: Path) -> None:
     publish(runs, {("AREA", "accuracy"): (90, 80, 95)})
     text = page(runs, tmp_path, "--trials", "1")
@@ -211,31 +222,35 @@ def test_missing_data_are_one_line(
 
 
 # -- the papers of the package -----------------------------------------------------------------------------------------
-def test_every_item_resolves(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def items() -> dict[str, tuple[PaperOptions, list[Item]]]:
+    """The items of each paper, with two trials."""
+    return {paper: load_items(paper, ["trials=2"]) for paper in papers()}
+
+
+def test_every_item_resolves(
+    items: dict[str, tuple[PaperOptions, list[Item]]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each item has its jobs, page, published cells and claims; the overview has one row for each of them."""
-    names = []
-    for paper in papers():
-        for item in load_items(paper, ["trials=2"])[1]:
-            names.append(item.name)
-            assert item.study.runs and 2 * len(study_labels(item.study)) == len(item.study.runs), item.name
-            assert item.page.minutes, item.name
+    every = [item for _, each in items.values() for item in each]
+    for item in every:
+        assert item.study.runs and 2 * len(study_labels(item.study)) == len(item.study.runs), item.name
+        assert item.page.minutes, item.name
+    monkeypatch.setattr("mpifl.reproduce.items.load_items", items.__getitem__)  # loading them is what takes time
     assert main(["reproduce"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
-    assert listed == names and len(names) == len(set(names))
-    assert main(["reproduce", names[0], "--dry-run", "--trials", "2"]) == 0
+    assert listed == [item.name for item in every] and len(listed) == len(set(listed))
+    monkeypatch.undo()
+    assert main(["reproduce", listed[0], "--dry-run", "--trials", "2"]) == 0
     assert "runs to do on" in capsys.readouterr().out
 
 
-def test_every_published_number_is_shown_by_an_item() -> None:
+def test_every_published_number_is_shown_by_an_item(items: dict[str, tuple[PaperOptions, list[Item]]]) -> None:
     with (JOBS / "published.csv").open(newline="") as file:
         stored = {(row["paper"], row["item"]) for row in csv.DictReader(file)}
-    shown = {
-        (item.name.partition("/")[0], item.page.published)
-        for paper in papers()
-        for item in load_items(paper, ["trials=2"])[1]
-        if item.cells
-    }
-    assert stored == shown
+    assert stored == {(paper, i.page.published) for paper, (_, each) in items.items() for i in each if i.cells}
 
 
 # -- formulas ----------------------------------------------------------------------------------------------------------

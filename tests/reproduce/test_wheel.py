@@ -29,7 +29,7 @@ def test_reproduce_works_from_an_installed_wheel(tmp_path: Path) -> None:
     subprocess.run([*install, str(built)], check=True, timeout=120)
     environment = {**os.environ, "PYTHONPATH": str(target)}
     code = "import mpifl; from mpifl.cli import main; print(mpifl.__file__); raise SystemExit(main(['reproduce']))"
-    found = subprocess.run(
-        [sys.executable, "-c", code], cwd=empty, env=environment, check=True, timeout=120, capture_output=True, text=True
-    ).stdout
-    assert found.startswith(str(target)) and "area/table3" in found
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=empty, env=environment, timeout=120, capture_output=True, text=True
+    )
+    assert run.returncode == 0 and run.stdout.startswith(str(target)) and "area/table3" in run.stdout, run.stderr
