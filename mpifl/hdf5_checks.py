@@ -62,8 +62,7 @@ def datasets(
     group: h5py.Group, first: Sequence[str] = (), soft: bool = False, filters: Collection[int] = ()
 ) -> Iterator[h5py.Dataset]:
     """The datasets below a group, all checked. Raises Refused; `filters` are accepted, others as in `check_links`."""
-    for path in check_links(group, first, soft):
-        found = group.get(path)
+    for _, found in _checked_links(group, first, soft):
         if isinstance(found, h5py.Dataset):
             check_dataset(found, filters)
             yield found
@@ -76,19 +75,24 @@ def check_links(group: h5py.Group, first: Sequence[str] = (), soft: bool = False
            dataset when it is first opened, also in a file that is being written
     soft   accept soft links; they lead to objects of the same file, as it has no external link
     """
+    return [path for path, _ in _checked_links(group, first, soft)]
+
+
+def _checked_links(group: h5py.Group, first: Sequence[str], soft: bool) -> list[tuple[str, Any]]:
+    """The paths of all links below a group, and their objects, as in `check_links`. All links are checked first."""
     found = []
-    for path, link in _links(group, "", MAX_DEPTH, [MAX_LINKS], first):
+    for path, link, member in _links(group, "", MAX_DEPTH, [MAX_LINKS], first):
         if not isinstance(link, h5py.HardLink) and not (soft and isinstance(link, h5py.SoftLink)):
             kind = {h5py.ExternalLink: "a link to another file", h5py.SoftLink: "a soft link"}.get(type(link))
             raise Refused(f"{path} is {kind or 'a link of an unknown kind'}")
-        found.append(path)
-    return found
+        found.append((path, member))
+    return [(path, group.get(path) if member is None else member) for path, member in found]
 
 
 def _links(
     group: h5py.Group, path: str, depth: int, left: list[int], first: Sequence[str] = ()
-) -> Iterator[tuple[str, Any]]:
-    """Every link below a group, without following any but hard ones."""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Every link below a group with its object, without following any but hard ones; the object of others is None."""
     for name in sorted(group, key=lambda name: first.index(name) if name in first else len(first)):
         left[0] -= 1
         if left[0] < 0 or not depth:
@@ -98,9 +102,10 @@ def _links(
             link = group.get(name, getlink=True)
         except TypeError:  # of a kind that a program defines
             link = None
-        yield place, link
-        if isinstance(link, h5py.HardLink) and isinstance(below := group.get(name), h5py.Group):
-            yield from _links(below, place, depth - 1, left)
+        member = group.get(name) if isinstance(link, h5py.HardLink) else None
+        yield place, link, member
+        if isinstance(member, h5py.Group):
+            yield from _links(member, place, depth - 1, left)
 
 
 def check_dataset(dataset: h5py.Dataset, filters: Collection[int] = ()) -> None:

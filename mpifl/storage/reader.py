@@ -154,7 +154,8 @@ class Run(RunTables):
         if "schema" not in file.attrs:
             raise _bad(self.path, "a run file of mpifl; this is another HDF5 file")
         # Before anything is read; tables that refer to others first, so that what they refer to is there.
-        held = sum(map(data_size, datasets(file, ["checksums", *reversed(TABLES)])))
+        opened = list(datasets(file, ["checksums", *reversed(TABLES)]))
+        held = sum(map(data_size, opened))
         schema = plain(read_attribute(file, "schema"))
         if isinstance(schema, int) and schema > SCHEMA:
             expected = f"a run file of schema {SCHEMA} or older; this is schema {schema}, update mpifl"
@@ -162,7 +163,7 @@ class Run(RunTables):
         self.attrs = {name: plain(read_attribute(file, name)) for name in file.attrs}
         self._frames: dict[str, DataFrame] = {}
         self._config: dict[str, Any] | None = None
-        self._rows = check(file, self.attrs, closed=not self.open_ended)
+        self._rows = check(file, self.attrs, not self.open_ended, {each.name: each for each in opened})
         if self.open_ended:
             self._check_not_truncated()
             self._rows["updates"] = self._complete_updates()
@@ -206,8 +207,10 @@ class Run(RunTables):
         if self._config is None:
             import yaml
 
+            from mpifl.storage.fast_yaml import Loader
+
             try:
-                self._config = dict(parse_yaml(self.attrs.get("config") or "{}", yaml.SafeLoader) or {})
+                self._config = dict(parse_yaml(self.attrs.get("config") or "{}", Loader) or {})
             except (yaml.YAMLError, *DAMAGE_ERRORS) as error:
                 raise _damaged(self.path, f"a run file with a configuration ({error})") from error
         return self._config

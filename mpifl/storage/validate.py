@@ -21,13 +21,16 @@ SINGULARS = {int: "an integer", float: "a number", str: "text"}  # of attributes
 PLURALS = {int: "integers", float: "numbers", str: "texts"}
 
 
-def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, int]:
+def check(
+    file: h5py.File, attrs: Mapping[str, Any], closed: bool, opened: Mapping[str, h5py.Dataset] | None = None
+) -> dict[str, int]:  # fmt: skip
     """Checks the attributes, tables and model; the number of rows of each table.
 
     That is 0 where a file of an older version has no such table. Raises ValueError with the reason.
 
     attrs   root attributes as plain values
     closed  whether the file was closed, so that every row must be stored
+    opened  datasets of the file by path, which need not be opened again
     """
     _attributes(attrs)
     rows = {}
@@ -39,8 +42,9 @@ def check(file: h5py.File, attrs: Mapping[str, Any], closed: bool) -> dict[str, 
         group = _member(file, name, h5py.Group)
         lengths = []
         for field, column in table.columns.items():
-            if field in group:
-                lengths.append(_column(group, field, column.dtype, closed).shape[0])
+            known = (opened or {}).get(f"/{name}/{field}")
+            if known is not None or field in group:
+                lengths.append(_column(group, field, column.dtype, closed, known).shape[0])
             elif column.missing is None:
                 raise ValueError(f"column {name}/{field} is missing")
         rows[name] = min(lengths)
@@ -78,8 +82,10 @@ def _member(group: h5py.Group, name: str, kind: type) -> Any:
     return found
 
 
-def _column(group: h5py.Group, name: str, kind: str, closed: bool) -> h5py.Dataset:
-    column = _member(group, name, h5py.Dataset)
+def _column(
+    group: h5py.Group, name: str, kind: str, closed: bool, known: h5py.Dataset | None = None
+) -> h5py.Dataset:  # fmt: skip
+    column = _member(group, name, h5py.Dataset) if known is None else known
     if column.shape is None or len(column.shape) != 1 or column.dtype.kind not in KINDS[kind[0]]:
         raise ValueError(f"{column.name} is not a column of {VALUES[kind[0]]}")
     if closed and not _stored(column):
