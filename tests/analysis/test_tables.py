@@ -30,7 +30,7 @@ def trial(accuracies: Sequence[float], status: str = "completed", **columns: Seq
     """Evaluations at 0, 1, 2, ... s, after 0, 10, 20, ... updates and 0, 2, 4, ... global steps."""
     k = np.arange(len(accuracies))
     frame = pd.DataFrame({"time": k.astype(float), "updates": 10 * k, "version": 2 * k, "test_accuracy": accuracies})
-    for name in ("train_loss", "test_loss", "personal_accuracy_mean", "personal_accuracy_best"):
+    for name in ("train_loss", "test_loss", "gradient_norm", "personal_accuracy_mean", "personal_accuracy_best"):
         frame[name] = columns.get(name, np.full(len(k), np.nan))
     frame["bytes"], frame["local_steps"] = 1_500_000.0 * k, 5.0 * k
     return Trial(Path("a.h5"), status, "virtual", {}, frame, 1.0, 0.0, 1)

@@ -1,0 +1,135 @@
+"""Figures of a report: what they show, and that lines can be told apart in grey and by colour-blind readers."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpifl.analysis import style
+from mpifl.analysis.figures import draw_figure, draw_report
+from mpifl.analysis.options import Options
+from mpifl.analysis.timeline import read_contacts
+from mpifl.analysis.trials import Group
+from mpifl.errors import ConfigError
+from mpifl.storage import RunWriter
+from mpifl.storage.tables import AggregationRow, UpdateRow
+from tests.analysis.test_tables import trial
+
+# Machado, Oliveira and Fernandes 2009, severity 1: linear RGB as seen with protanopia, deuteranopia and tritanopia.
+SEEN = {
+    "all": np.eye(3),
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def lab(colour: str, seen: str) -> np.ndarray:
+    """L*, a*, b* of a colour (CIE 1976, white D65)."""
+    srgb = np.array([int(colour[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    rgb = np.clip(np.array(SEEN[seen]) @ linear, 0, 1)
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ rgb
+    x, y, z = (np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in xyz / [0.9505, 1, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_lines_can_be_told_apart() -> None:
+    lightness = sorted(lab(colour, "all")[0] for colour in style.COLOURS)
+    assert np.diff(lightness).min() > 6 and lightness[-1] < 80, "in grey, on white"
+    for seen in SEEN:
+        for one, other in itertools.combinations(style.COLOURS, 2):
+            assert np.linalg.norm(lab(one, seen) - lab(other, seen)) > 14, (seen, one, other)
+    lines = [style.line_style(k) for k in range(style.MAX_LINES)]
+    assert len({(line["color"], str(line["linestyle"]), line["marker"]) for line in lines}) == style.MAX_LINES
+    first = lines[:8]
+    assert len({line["marker"] for line in first}) == 8 and len({str(line["linestyle"]) for line in first}) == 5
+
+
+def groups(count: int, **labels: str) -> list[Group]:
+    curves = [[0.1, 0.5 + k / 100, 0.8] for k in range(count)]
+    return [Group({"method": f"m{k}", "spread": s, **labels}, [trial(c), trial([0.1, 0.4, 0.6])])
+            for k, c in enumerate(curves) for s in (0, 5)]  # fmt: skip
+
+
+def test_a_panel_for_each_value_of_an_axis() -> None:
+    """A group has the same line in each panel; what is the same for all groups is in no label."""
+    options = Options(panels="clock.delay.spread", spread="sd", width=3.3, x=("updates",))
+    figure = draw_figure("accuracy", groups(3, data="digits"), options)
+    first, second = figure.axes
+    assert [ax.get_title() for ax in figure.axes] == ["spread 0", "spread 5"]
+    assert first.get_ylim() == (0, 100) and second.get_xlabel() == "updates consumed" and first.get_xlabel() == ""
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["m0", "m1", "m2"]
+    for one, other, k in zip(first.get_lines(), second.get_lines(), range(3), strict=True):
+        assert one.get_color() == other.get_color() == style.COLOURS[k]
+        assert one.get_ydata() == pytest.approx([10, 100 * (0.45 + k / 200), 70])
+    figure.draw_without_rendering()
+    box = legend.get_window_extent()
+    assert all(box.y1 <= ax.get_window_extent().y0 for ax in figure.axes), "no legend over data"
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1, "inside the figure"
+    assert figure.get_size_inches()[0] == 3.3
+
+
+def test_long_labels_stay_inside_the_figure() -> None:
+    found = [Group({"method": f"{k} {'with a very long name ' * 8}"}, [trial([0.1, 0.5])]) for k in range(2)]
+    figure = draw_figure("accuracy", found, Options(width=3.3))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert legend.get_window_extent().x1 <= figure.bbox.x1 and legend.get_window_extent().x0 >= 0
+
+
+def test_too_many_lines_are_not_drawn(tmp_path: Path) -> None:
+    many = [Group({"method": str(k)}, [trial([0.1])]) for k in range(style.MAX_LINES + 1)]
+    written, notes = draw_report(many, tmp_path, Options(figures=("accuracy",), formats=("png",)))
+    assert not written and "17 lines in a panel, more than 16" in notes[0]
+    with pytest.raises(ConfigError, match="figure=gradient: a figure that the runs have values for"):
+        draw_figure("gradient", [Group({}, [trial([0.1], gradient_norm=[np.nan])])], Options())
+
+
+def test_step_sizes(tmp_path: Path) -> None:
+    """The last values by step size; a size at which a trial is not finite has no point."""
+    found = [Group({"method": m, "step_size": s}, [trial([0.1, s / 100]), trial([0.1, s / 50])])
+             for m, s in (("a", 1), ("a", 10), ("b", 10), ("b", 20))]  # fmt: skip
+    found += [Group({"method": "a", "step_size": 100}, [trial([0.1, np.inf])])]
+    figure = draw_figure("step-size-accuracy", found, Options())
+    (ax,) = figure.axes
+    assert ax.get_xscale() == "log" and ax.get_xlabel() == "step size"
+    lines = [container.lines[0] for container in ax.containers]
+    assert [line.get_xdata().tolist() for line in lines] == [[1, 10], [10, 20]]  # type: ignore[union-attr]
+    assert lines[0].get_ydata() == pytest.approx([1.5, 15])
+
+
+def test_files_of_each_format(tmp_path: Path) -> None:
+    """Fonts are embedded as TrueType in PDF, text is paths in SVG, and the same runs give the same bytes."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        folder.mkdir()
+        draw_report(groups(2), folder, Options(figures=("staleness", "accuracy"), formats=("pdf", "svg"), width=3.3))
+    names = ["accuracy.pdf", "accuracy.svg"]
+    assert sorted(path.name for path in one.iterdir()) == names, "nothing is known of staleness"
+    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
+    pdf, svg = (one / "accuracy.pdf").read_bytes(), (one / "accuracy.svg").read_text()
+    assert b"/FontFile2" in pdf and b"/Type3" not in pdf and "<text" not in svg
+    (width,) = re.findall(r'<svg [^>]*?width="([\d.]+)pt"', svg, re.S)
+    assert float(width) == pytest.approx(3.3 * 72)
+
+
+def test_contacts_by_hand(tmp_path: Path) -> None:
+    """A contact begins at the client's previous update, or at the global step of its version if that is later."""
+    writer = RunWriter(tmp_path / "a.h5", attrs={"name": "a", "config": ""}, x0=np.zeros(2), layout=[("w", (2,))],
+                       clients={"samples": [3, 4], "rank": [0, 0], "rate": None})  # fmt: skip
+    rows = [(1.0, 0, 0), (2.0, 1, 0), (3.0, 0, 0), (5.0, 1, 1)]  # time, client, version; the global step is at 2.5 s
+    for k, (time, client, version) in enumerate(rows):
+        if k == 2:
+            writer.append(AggregationRow(2.5, 2))
+        writer.append(UpdateRow(time, client, version, 0, 1, 30, 1.0, 10, 0.5, 0.4))
+    writer.close("completed", np.zeros(2))
+    found = read_contacts(tmp_path / "a.h5")
+    assert found.start.tolist() == [0, 0, 1, 2.5] and found.end.tolist() == [1, 2, 3, 5] and found.clients == 2
+    # 30 of 40 bytes are the update's: it is in transit for 0.3 s after 0.5 s of computing
+    assert found.computing[0] == pytest.approx([0.2, 0.7]) and found.computing[3] == pytest.approx([4.2, 4.7])
