@@ -1,11 +1,18 @@
-"""Updates a second through the real server loop, beside a hand-written mpi4py loop of the same messages.
+"""Updates a second through the real server loop, beside the same work by hand and beside a bare echo.
 
     mpirun -n 5 python benchmarks/server_rate.py [--sizes 7850 1000000 10000000] [--repeats 5]
 
-Clients do no work: they answer every message at once with a vector that they keep. Both loops exchange the same
-messages in the same run, taken in turn; the figure is the median of the repeats' ratios. The hand-written loop has no
-rule, no trace and no bookkeeping: blocking named receives of frame and vector, round robin, and blocking replies. So
-that both sides share what the machine gives, its waits sleep no more than MPI's own do.
+Clients do no work: they answer every message at once with a vector that they keep. Three programs are measured in turn,
+in one run:
+
+ours     the server loop and both ends of the MPI transport, with AREA (an aggregation every 4 updates)
+by_hand  what one would write for this one rule: nonblocking requests, messages answered in any order, waits that sleep
+         as ours do, a snapshot that is sent from where it is, and the rule's arithmetic in the fewest passes over
+         memory. It has no trace, no checks and no checkpoints
+limit    every message is sent back as it came, by the server and by the clients: what MPI and the waiting cost
+
+Ratios are of the rates of one repeat; the figure is the median of the repeats. `server_us` is CPU time of the server
+process for each update.
 """
 
 from __future__ import annotations
@@ -13,9 +20,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import struct
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,12 +36,32 @@ from mpifl.client.worker import serve_clients
 from mpifl.scheduling.live import LiveSchedule, RealClock
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import Row
-from mpifl.transport.frames import FrameFormat, Header, Kind
-from mpifl.transport.mpi import DATA, FRAME, MPI
+from mpifl.transport.backoff import Backoff
+from mpifl.transport.frames import HEADER_BYTES
+from mpifl.transport.mpi import FRAME, MPI
 from mpifl.transport.mpi_client import MPIClientTransport
 from mpifl.transport.mpi_server import MPIServerTransport
 
+EVERY = 4  # updates for an aggregation
 
+
+class Rate(NamedTuple):
+    """Of one program, on the server; zeros on the other ranks."""
+
+    updates_per_s: float = 0.0
+    cpu_us: float = 0.0  # of the server's process, for each update
+
+
+class Stopwatch:
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def rate(self, updates: int) -> Rate:
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return Rate(updates / wall, 1e6 * cpu / updates)
+
+
+# -- ours --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Idle(Area):
     """AREA whose clients send the same vector again and again."""
@@ -66,76 +96,193 @@ class Rows:
     def set_client_state(self, client: int, state: str) -> None: ...
 
 
-def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
-    """Updates a second of the server loop (rank 0), 0 elsewhere."""
-    algorithm = Idle(trigger=Trigger(every=4))
+def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
+    algorithm = Idle(trigger=Trigger(every=EVERY))
     if comm.rank:
         transport = MPIClientTransport(comm, comm.size - 1, x0.size, x0.dtype, 1)
         serve_clients(Idlers(algorithm, x0), transport)  # type: ignore[arg-type]
-        return 0.0
+        return Rate()
     n = comm.size - 1
     transport = MPIServerTransport(comm, n, x0.size, x0.dtype, 1)
     plan = LiveSchedule(RealClock(lambda i, round: 0.0), algorithm.trigger, 0, stop_updates=updates)
     plan.clock.start()
-    begin = time.perf_counter()
     clients = Clients(np.ones(n, int))
-    ServerLoop(
-        algorithm, algorithm.init_server(x0, clients), clients, transport, plan, Rows(), lambda *a: False, 0
-    ).run()
-    seconds = time.perf_counter() - begin
+    server = algorithm.init_server(x0, clients)
+    watch = Stopwatch()
+    ServerLoop(algorithm, server, clients, transport, plan, Rows(), lambda *a: False, 0).run()
+    rate = watch.rate(updates)
     transport.shut_down(0)
-    return updates / seconds
+    return rate
 
 
-def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> float:
-    """The same messages without a server."""
-    frames = FrameFormat(x0.size, x0.dtype, 1)
-    buffers = frames.pack(Header(Kind.UPDATE), (x0,))
-    tags = [FRAME, DATA][: len(buffers)]
-    rounds = updates // (comm.size - 1)
+# -- by hand -----------------------------------------------------------------------------------------------------------
+HEADER = struct.Struct("qq")  # version; whether the run is over
+BLOCK = 1 << 14  # entries that stay in the cache between two operations
+
+
+def buffer(x0: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A message: its bytes, and its vector."""
+    whole = np.zeros(HEADER_BYTES + x0.nbytes, np.uint8)
+    return whole, whole[HEADER_BYTES:].view(x0.dtype)
+
+
+def client_by_hand(comm: MPI.Comm, x0: np.ndarray) -> None:
+    message, _ = buffer(x0)
+    update, y = buffer(x0)
+    y[:] = x0
+    receive, send = comm.Recv_init(message, 0, FRAME), comm.Send_init(update, 0, FRAME)
+    while True:
+        receive.Start()
+        backoff = Backoff()
+        while not receive.Test():
+            backoff.sleep()
+        version, over = HEADER.unpack_from(message)
+        if over:
+            break
+        while not send.Test():
+            backoff.sleep()
+        HEADER.pack_into(update, 0, version, 0)
+        send.Start()
+    send.Wait()
+
+
+def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
     if comm.rank:
-        for _ in range(rounds):
-            for b, tag in zip(buffers, tags, strict=True):
-                comm.Recv(b, 0, tag)
-            for b, tag in zip(buffers, tags, strict=True):
-                comm.Send(b, 0, tag)
-        return 0.0
-    workers = range(1, comm.size)
-    arriving = [np.empty_like(b) for b in buffers]
-    begin = time.perf_counter()
-    for _ in range(rounds):
-        requests = [comm.Isend(b, r, tag) for r in workers for b, tag in zip(buffers, tags, strict=True)]
-        for r in workers:
-            for b, tag in zip(arriving, tags, strict=True):
-                comm.Recv(b, r, tag)
-        MPI.Request.Waitall(requests)
-    return rounds * len(workers) / (time.perf_counter() - begin)
+        client_by_hand(comm, x0)
+        return Rate()
+    n, d = comm.size - 1, x0.size
+    arriving = [buffer(x0) for _ in range(n)]
+    receives = [comm.Recv_init(whole, r, FRAME) for r, (whole, _) in enumerate(arriving, 1)]
+    u, whole, x = np.empty_like(x0), *buffer(x0)
+    x[:] = x0
+    snapshots = {id(whole): 0}  # how many sends each has under way
+    unused: list[tuple[np.ndarray, np.ndarray]] = []  # snapshots that nobody is being sent
+    sends: list[tuple[MPI.Request, np.ndarray, np.ndarray] | None] = [None] * n
+    version = count = pending = 0
+    staleness = 0
+
+    def answer(k: int) -> None:
+        """Sends client k the present snapshot; that of its last message is not being sent to it any more."""
+        if before := sends[k]:
+            before[0].Wait()  # the client has answered it
+            snapshots[id(before[1])] -= 1
+            if not snapshots[id(before[1])] and before[1] is not whole:
+                unused.append(before[1:])
+        receives[k].Start()
+        sends[k] = comm.Isend((whole, MPI.BYTE), k + 1, FRAME), whole, x
+        snapshots[id(whole)] += 1
+
+    watch, backoff = Stopwatch(), Backoff()
+    for k in range(n):
+        answer(k)
+    while count < updates:
+        done = MPI.Request.Testsome(receives)
+        if not done:
+            backoff.sleep()
+            continue
+        backoff.reset()
+        for k in done:
+            frame, v = arriving[k]
+            staleness += version - HEADER.unpack_from(frame)[0]
+            np.add(u, v, out=u) if pending else np.copyto(u, v)
+            pending, count = pending + 1, count + 1
+            answer(k)
+            if pending == EVERY:
+                new_whole, new = unused.pop() if unused else buffer(x0)
+                for first in range(0, d, BLOCK):
+                    part = slice(first, first + BLOCK)
+                    np.divide(u[part], n, out=new[part])
+                    np.add(x[part], new[part], out=new[part])
+                if not snapshots[id(whole)]:
+                    unused.append((whole, x))
+                whole, x, pending, version = new_whole, new, 0, version + 1
+                snapshots.setdefault(id(whole), 0)
+                HEADER.pack_into(whole, 0, version, 0)
+    rate = watch.rate(count)
+    last = np.zeros(HEADER_BYTES, np.uint8)
+    HEADER.pack_into(last, 0, version, 1)
+    for send in sends:
+        assert send
+        send[0].Wait()
+    stops = [comm.Isend((last, MPI.BYTE), r, FRAME) for r in range(1, n + 1)]
+    MPI.Request.Waitall([*stops, *receives])
+    return rate
+
+
+# -- the limit ---------------------------------------------------------------------------------------------------------
+def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
+    """Messages go back and forth; the last one of each client is empty."""
+    ranks = [0] if comm.rank else list(range(1, comm.size))
+    n, count, running = len(ranks), 0, len(ranks)
+    buffers = [buffer(x0)[0] for _ in ranks]
+    receives = [comm.Recv_init(b, r, FRAME) for b, r in zip(buffers, ranks, strict=True)]
+    sends = [comm.Send_init(b, r, FRAME) for b, r in zip(buffers, ranks, strict=True)]
+    requests, rate, status = [*receives, *sends], Rate(), [MPI.Status() for _ in range(2 * n)]
+    watch, backoff = Stopwatch(), Backoff()
+    MPI.Prequest.Startall(receives if comm.rank else sends)
+    while running:
+        done = MPI.Request.Testsome(requests, status)
+        if not done:
+            backoff.sleep()
+            continue
+        backoff.reset()
+        for k, each in zip(done, status):
+            if k >= n:  # it was sent: the answer may overwrite it
+                receives[k - n].Start()
+                continue
+            count += 1
+            if count == updates:
+                rate = watch.rate(count)
+            if not each.Get_count():
+                running -= 1
+            elif comm.rank or count < updates:
+                sends[k].Start()
+            else:
+                comm.Send(b"", ranks[k], FRAME)
+                running -= 1
+    return rate
+
+
+PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Rate]] = {"ours": ours, "by_hand": by_hand, "limit": limit}
+
+
+def measure(comm: MPI.Comm, d: int, repeats: int, seconds: float) -> dict[str, float]:
+    """Rates and ratios at one dimension; `seconds`: about how long one program runs."""
+    x0 = np.ones(d, np.float32)
+    updates = max(40, int(seconds * min(20_000, 4e8 / d)))
+    found: dict[str, list[Rate]] = {name: [] for name in PROGRAMS}
+    for _ in range(repeats + 1):  # the first is the warm-up
+        for name, program in PROGRAMS.items():
+            comm.Barrier()
+            found[name].append(program(comm, x0, updates))
+    row: dict[str, float] = {"d": d, "clients": comm.size - 1, "updates": updates}
+    if comm.rank:
+        return row
+    rates = {name: np.array(found[name][1:]) for name in PROGRAMS}
+    for name in PROGRAMS:
+        speed, cpu = np.median(rates[name], axis=0).tolist()
+        key = "" if name == "ours" else f"{name}_"
+        row |= {f"{key}updates_per_s": round(speed, 1), f"{key}server_us": round(cpu, 2)}
+    for key, one, other in (("ratio", "ours", "by_hand"), ("by_hand_to_limit", "by_hand", "limit")):
+        ratios = (rates[one][:, 0] / rates[other][:, 0]).tolist()
+        row |= {key: round(statistics.median(ratios), 3), f"{key}_low": round(min(ratios), 3),
+                f"{key}_high": round(max(ratios), 3)}  # fmt: skip
+    return row
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[7850, 1_000_000, 10_000_000])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="about how long each program runs each time")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     if comm.size < 2:
         print("server_rate: run it under mpirun with at least 2 ranks", file=sys.stderr)
         return 2
     for d in args.sizes:
-        x0 = np.ones(d, np.float32)
-        updates = max(40, min(20_000, 2_000_000_000 // (4 * d))) // (comm.size - 1) * (comm.size - 1)
-        pairs = []
-        for _ in range(args.repeats + 1):  # the first is the warm-up
-            comm.Barrier()
-            hand = by_hand(comm, x0, updates)
-            comm.Barrier()
-            pairs.append((ours(comm, x0, updates), hand))
+        row = measure(comm, d, args.repeats, args.seconds)
         if comm.rank == 0:
-            rate, hand = (statistics.median(p[k] for p in pairs[1:]) for k in (0, 1))
-            ratio = statistics.median(a / b for a, b in pairs[1:])
-            row = {"d": d, "clients": comm.size - 1, "updates": updates, "updates_per_s": round(rate, 1),
-                   "by_hand_per_s": round(hand, 1), "ratio": round(ratio, 3),
-                   "GB_per_s_in": round(rate * d * 4 / 1e9, 2)}  # fmt: skip
             print(json.dumps(row), flush=True)
     return 0
 

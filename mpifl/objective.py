@@ -38,8 +38,9 @@ def check_vectors(who: str, vectors: Sequence[Vector], x: Vector) -> None:
         vectors: The vectors to check.
         x: (d,) the model.
     """
+    shape, dtype = x.shape, x.dtype
     for v in vectors:
-        if v.shape != x.shape or v.dtype != x.dtype or _device(v) != _device(x):
+        if v.shape != shape or v.dtype != dtype or (type(v) is not np.ndarray and _device(v) != _device(x)):
             raise ValueError(f"{who} {v.dtype} of shape {tuple(v.shape)}, not {x.dtype} of shape {tuple(x.shape)}")
 
 

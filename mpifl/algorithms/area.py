@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import LocalTraining, StepWeights
 from mpifl.algorithms.common.step_schedules import Constant, Convex, StronglyConvex
+from mpifl.algorithms.common.vectors import add, mean_step, zeros
 from mpifl.algorithms.participation import Reply, Trigger
 from mpifl.config.types import PositiveFloat
 from mpifl.objective import Objective, Vector
@@ -45,22 +44,21 @@ class Area(LocalTraining):
         return 1 / clients.n if isinstance(self.step_schedule, Constant) else None
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        alpha = self.step_schedule.coefficients(self.step_size, self.local_steps, self.trigger, clients)
-        return State(x=x0.copy(), u=0 * x0, k=0, n=clients.n, alpha=np.array(alpha), past_sum=0 * x0, events_at_x=0)
+        a, b = self.step_schedule.coefficients(self.step_size, self.local_steps, self.trigger, clients)
+        return State(x=x0.copy(), u=zeros(x0), k=0, n=clients.n, a=float(a), b=float(b), past_sum=0 * x0, events_at_x=0)
 
     def message(self, server: State, i: int) -> Message:
-        return Message((server.x,), (float(server.alpha[0] / (server.k * server.alpha[1] + 1)),))
+        return Message((server.x,), (server.a / (server.k * server.b + 1),))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.u += update.vectors[0]
+        server.u = add(server.u, update.vectors[0])
         self._count_event(server)
 
     def aggregate(self, server: State) -> None:
         if self.output == "average":
             server.past_sum += server.events_at_x * server.x
             server.events_at_x = 0
-        server.x = server.x + server.u / server.n
-        server.u[:] = 0
+        server.x, server.u = mean_step(server.x, server.u, server.n), zeros(server.x)
         self._count_event(server)
 
     def _count_event(self, server: State) -> None:

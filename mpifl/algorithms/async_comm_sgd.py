@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import LocalTraining
+from mpifl.algorithms.common.vectors import add, mean_step, zeros
 from mpifl.algorithms.participation import Reply, Trigger
 from mpifl.config.types import Bounds, PositiveInt
 from mpifl.errors import ConfigError
@@ -55,19 +56,19 @@ class AsyncCommSgd(LocalTraining):
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         contacts = dict.fromkeys(range(clients.n), 0)
-        return State(x=x0.copy(), sum=0 * x0, contacts=contacts, n=clients.n, seed=clients.seed)
+        return State(x=x0.copy(), sum=zeros(x0), contacts=contacts, n=clients.n, seed=clients.seed)
 
     def message(self, server: State, i: int) -> Message:
         steps = self.steps(server.seed, i, server.contacts[i])
         return Message((server.x,), (float(steps),), work=steps)
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.sum += update.vectors[0]
+        server.sum = add(server.sum, update.vectors[0])
         server.contacts[i] += 1
 
     def aggregate(self, server: State) -> None:
-        server.x = server.x + server.sum / server.n
-        server.sum[:] = 0
+        server.x = mean_step(server.x, server.sum, server.n)
+        server.sum = zeros(server.x)
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         (base,), (steps,) = message.vectors, message.numbers

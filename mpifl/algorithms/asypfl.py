@@ -25,6 +25,7 @@ import numpy as np
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.indicators import Decayed, Equal, Indicators, Measured, Theorem2
 from mpifl.algorithms.common.local_solver import LocalTraining, update_buffers
+from mpifl.algorithms.common.vectors import axpy
 from mpifl.algorithms.participation import CohortSampler, Reply, Trigger
 from mpifl.config.types import NonNegativeFloat, PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
@@ -91,7 +92,7 @@ class AsyPFL(LocalTraining):
         return Message((server.x,), (pi_k * self.E, *eta_gamma), work=int(pi_k))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.sum += float(server.p[i]) * update.vectors[0]
+        server.sum = axpy(server.sum, float(server.p[i]), update.vectors[0])
         server.g[i], server.c[i] = update.compute / update.numbers[0], update.exchange
         server.pi = self.indicators.updated(server.pi, server.p, server.g, server.c, self.E)
 

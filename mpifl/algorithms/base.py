@@ -151,6 +151,10 @@ class Message(NamedTuple):
     version: int = 0
     round: int = 0
 
+    def numbered(self, version: int, round: int) -> Message:
+        """The message with this version and round; faster than `_replace`."""
+        return Message(self.vectors, self.numbers, self.work, version, round)
+
 
 class Update(NamedTuple):
     """From a client to the server: up to `vectors_up` vectors of x_0's shape and dtype, and at most 6 numbers.
@@ -186,6 +190,10 @@ class Update(NamedTuple):
     accuracy: float = nan
     refused: str = ""
     time: float = nan
+
+    def timed(self, compute: float, exchange: float, time: float) -> Update:
+        """The update with these times; faster than `_replace`."""
+        return Update(*self[:6], compute, exchange, *self[8:11], time)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import Solver, Svrg
 from mpifl.algorithms.common.rounds import GRADIENT, SOLVE, TwoPhaseRounds
+from mpifl.algorithms.common.vectors import axpy
 from mpifl.algorithms.participation import CohortSampler
 from mpifl.objective import Objective, Vector
 
@@ -40,7 +41,7 @@ class FSVRG(TwoPhaseRounds):
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         super().receive(server, i, update, staleness)
-        server.sum += server.weights[i] * update.vectors[0]
+        server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
 
     def aggregate(self, server: State) -> None:
         mean, server.sum = server.sum, 0 * server.sum

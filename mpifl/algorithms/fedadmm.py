@@ -18,6 +18,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import SampledRounds
+from mpifl.algorithms.common.vectors import axpy
 from mpifl.config.types import PositiveFloat
 from mpifl.objective import Objective, Vector
 
@@ -50,7 +51,7 @@ class FedADMM(SampledRounds):
         return Message((server.x,))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.sum += server.weights[i] * update.vectors[0]
+        server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
 
     def aggregate(self, server: State) -> None:
         server.x = server.x + (1.0 if self.eta is None else self.eta) * server.sum

@@ -19,6 +19,7 @@ from mpifl.algorithms.common import update_table
 from mpifl.algorithms.common.local_solver import LocalTraining
 from mpifl.algorithms.common.robust import Aggregation, Mean, aggregate_vectors
 from mpifl.algorithms.common.server_optimizers import Momentum, Optimizer, Plain
+from mpifl.algorithms.common.vectors import axpy, step, zeros
 from mpifl.algorithms.participation import Reply, Trigger
 from mpifl.config.types import NonNegativeInt, PositiveFloat
 from mpifl.errors import ConfigError
@@ -72,7 +73,7 @@ class FedBuff(LocalTraining):
         return min(eta, 1 / tau_max) if self.delay_rule == "cap" else eta / tau_max
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        server = State(x=x0.copy(), buffer=0 * x0, count=0, received={}, tau_max=0)
+        server = State(x=x0.copy(), buffer=zeros(x0), count=0, received={}, tau_max=0)
         if self.optimizer:
             self.optimizer.init(server)
         if self.calibrate:
@@ -87,11 +88,11 @@ class FedBuff(LocalTraining):
         (v,) = update.vectors
         if self.calibrate:
             v = update_table.replace(server, i, v)
-        weighted = v if self.staleness == "none" else (1 + staleness) ** -0.5 * v
+        weight = 1.0 if self.staleness == "none" else (1 + staleness) ** -0.5
         if self.aggregation.needs_all_vectors:
-            server.received[server.count] = weighted.copy()
+            server.received[server.count] = weight * v
         else:
-            server.buffer += weighted
+            server.buffer = axpy(server.buffer, weight, v)
         server.count += 1
         server.tau_max = max(server.tau_max, staleness)
 
@@ -100,10 +101,10 @@ class FedBuff(LocalTraining):
         if server.count and (self.optimizer or self.calibrate or self.aggregation.needs_all_vectors):
             server.x = (self.optimizer or Plain()).step(server, -self.mean(server), eta_g)
         elif server.count:
-            server.x = server.x - (eta_g / server.count) * server.buffer
+            server.x = step(server.x, -eta_g / server.count, server.buffer)
         if self.calibrate:
             server.h = server.total / server.n
-        server.buffer[:] = 0
+        server.buffer = zeros(server.x)
         server.count, server.received, server.tau_max = 0, {}, 0
 
     def mean(self, server: State) -> Vector:

@@ -17,6 +17,7 @@ from typing import Literal
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, TwoPhaseRounds
+from mpifl.algorithms.common.vectors import axpy
 from mpifl.algorithms.participation import CohortSampler
 from mpifl.config.types import Fraction, NonNegativeFloat
 from mpifl.errors import ConfigError
@@ -70,9 +71,9 @@ class FedDANE(TwoPhaseRounds):
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         super().receive(server, i, update, staleness)
         if server.phase != GRADIENT:
-            server.x_sum += server.weights[i] * update.vectors[0]
+            server.x_sum = axpy(server.x_sum, server.weights[i], update.vectors[0])
         if server.phase != SOLVE:
-            server.g_sum += server.weights[i] * update.vectors[-1]
+            server.g_sum = axpy(server.g_sum, server.weights[i], update.vectors[-1])
 
     def aggregate(self, server: State) -> None:
         if server.phase != SOLVE:

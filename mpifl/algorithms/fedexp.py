@@ -16,6 +16,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import SampledRounds
+from mpifl.algorithms.common.vectors import axpy
 from mpifl.config.types import NonNegativeFloat
 from mpifl.objective import Objective, Vector
 
@@ -39,7 +40,7 @@ class FedExP(SampledRounds):
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         (D,) = update.vectors
-        server.sum += server.weights[i] * D
+        server.sum = axpy(server.sum, server.weights[i], D)
         server.squares += server.weights[i] * float(np.square(D, dtype=np.float64).sum())
 
     def aggregate(self, server: State) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import GradientTracking
+from mpifl.algorithms.common.vectors import axpy, step
 from mpifl.config.types import PositiveFloat, PositiveInt
 from mpifl.objective import Objective, Vector, from_numpy, to_numpy
 from mpifl.rng import stream
@@ -44,10 +45,10 @@ class FedGate(GradientTracking):
         return Message((server.x,), (float(server.seed), server.resets))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.D += server.weights[i] * update.vectors[0]
+        server.D = axpy(server.D, server.weights[i], update.vectors[0])
 
     def aggregate(self, server: State) -> None:
-        server.x = server.x - self.server_step * server.D
+        server.x = step(server.x, -self.server_step, server.D)
         server.D[:] = 0
 
     def init_client(self, x0: Vector, i: int) -> State:

@@ -17,6 +17,7 @@ import numpy as np
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import Momentum, Sgd, Solver, Svrg
 from mpifl.algorithms.common.rounds import BOTH, GRADIENT, SOLVE, TwoPhaseRounds
+from mpifl.algorithms.common.vectors import axpy
 from mpifl.algorithms.participation import CohortSampler
 from mpifl.objective import Objective, Vector
 
@@ -57,9 +58,9 @@ class Mime(TwoPhaseRounds):
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         super().receive(server, i, update, staleness)
         if server.phase != GRADIENT:
-            server.x_sum += server.weights[i] * update.vectors[0]
+            server.x_sum = axpy(server.x_sum, server.weights[i], update.vectors[0])
         if server.phase != SOLVE:
-            server.c_sum += server.weights[i] * update.vectors[-1]
+            server.c_sum = axpy(server.c_sum, server.weights[i], update.vectors[-1])
 
     def aggregate(self, server: State) -> None:
         if server.phase != SOLVE:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import GradientTracking
+from mpifl.algorithms.common.vectors import axpy
 from mpifl.config.types import PositiveFraction, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
@@ -56,7 +57,7 @@ class ProxSkip(GradientTracking):
         return Message((server.x,), (server.resets, server.k), work=server.k)
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.sum += server.weights[i] * update.vectors[0]
+        server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
 
     def aggregate(self, server: State) -> None:
         server.x, server.sum = server.sum, 0 * server.sum

@@ -17,6 +17,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import SampledRounds
+from mpifl.algorithms.common.vectors import axpy, step
 from mpifl.config.types import PositiveFloat
 from mpifl.objective import Objective, Vector
 
@@ -47,11 +48,11 @@ class Scaffold(SampledRounds):
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         dy, dc = update.vectors
-        server.dx += server.weights[i] * dy
-        server.dc += float(server.p[i]) * dc
+        server.dx = axpy(server.dx, server.weights[i], dy)
+        server.dc = axpy(server.dc, float(server.p[i]), dc)
 
     def aggregate(self, server: State) -> None:
-        server.x = server.x + self.server_step * server.dx
+        server.x = step(server.x, self.server_step, server.dx)
         server.c = server.c + server.dc
         server.dx[:] = 0
         server.dc[:] = 0

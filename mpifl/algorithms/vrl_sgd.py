@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.rounds import GradientTracking
+from mpifl.algorithms.common.vectors import axpy
 from mpifl.objective import Objective, Vector
 
 
@@ -29,7 +30,7 @@ class VrlSgd(GradientTracking):
         return Message((server.x,), (server.resets, 1 if self.warm_up and server.first else self.local_steps))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.sum += server.weights[i] * update.vectors[0]
+        server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
 
     def aggregate(self, server: State) -> None:
         server.x, server.sum, server.first = server.sum, 0 * server.sum, False

@@ -111,9 +111,9 @@ class Worker:
             found = type(update.vectors).__name__
             return f"client {i} sends vectors={found}, not a tuple of vectors: Update((y,), steps)", nan
         try:
-            check_vectors(f"client {i} sends", update.vectors, self._x0)
+            check_vectors("sends", update.vectors, self._x0)
         except ValueError as error:
-            return str(error), nan
+            return f"client {i} {error}", nan
         if len(update.vectors) > (most := self._algorithm.vectors_up):
             return f"client {i} sends {len(update.vectors)} vectors, more than vectors_up ({most})", nan
         norm = sqrt(sum(float(v @ v) for v in update.vectors))

@@ -95,29 +95,30 @@ class RealClock:
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
         times = self._split_times(i, round, work) if self._split_times else None
-        self._in_flight[i] = self.now(), times
+        self._in_flight[i] = time.perf_counter() - self._origin, times
         return sum(times) if times else self._contact_times(i, round)
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
         end = deadline if deadline < stop else stop  # on the path of every update: faster than `min`
-        if not self._in_flight and end == inf:
+        if end == inf and not self._in_flight:
             raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
-        now, got = self.now(), None
-        until = min(end, now + POLL_INTERVAL)
+        now = time.perf_counter() - self._origin
         # What was overdue when updates had their last turn comes first; what became overdue since must not starve them.
-        if now < until or (self._last_turn < end and now < stop):
-            got = source.receive_any(max(0.0, until - now))
-            self._last_turn = self.time = self.now()
+        if now < end or (self._last_turn < end and now < stop):
+            left = end - now
+            if got := source.receive_any(POLL_INTERVAL if left > POLL_INTERVAL else max(0.0, left)):
+                self._last_turn = self.time = now = time.perf_counter() - self._origin
+                self.timed_out = False
+                i, update = got
+                sent, times = self._in_flight.pop(i)
+                # the times of the delay model if it has them, else those that were measured
+                compute, exchange = times or (update.compute, now - sent - update.busy)
+                return i, update.timed(compute, exchange, now)
+            self._last_turn = self.time = time.perf_counter() - self._origin
         elif self.time < stop:
             self.time = now
-        self.timed_out = not got and self.time < end
-        return got and (got[0], self._timed(*got))
-
-    def _timed(self, i: int, update: Update) -> Update:
-        """The update with its computing and exchange times: the delay model's if it has them, else measured."""
-        sent, times = self._in_flight.pop(i)
-        compute, exchange = times or (update.compute, self.time - sent - update.busy)
-        return update._replace(compute=compute, exchange=exchange, time=self.time)
+        self.timed_out = self.time < end
+        return None
 
     def now(self) -> float:
         """The time (s) at this instant."""
@@ -175,7 +176,7 @@ class VirtualClock:
             return None
         heapq.heappop(self._due)
         self.time = due
-        return i, update._replace(compute=compute, exchange=exchange, time=due)
+        return i, update.timed(compute, exchange, due)
 
     def now(self) -> float:
         """The time (s) of the present event."""
@@ -210,7 +211,8 @@ class LiveSchedule:
         self._stop_time, self._stop_updates = stop_time or inf, stop_updates or inf
         self._evaluate_every, self._evaluate_updates = evaluate_every or inf, evaluate_updates
         self._checkpoint_every, self._updates_per_checkpoint = checkpoint_every or inf, checkpoint_updates or inf
-        self.deterministic = clock.deterministic
+        self._periodic_checkpoints = min(self._checkpoint_every, self._updates_per_checkpoint) < inf
+        self.deterministic, self.register_message = clock.deterministic, clock.register_message
         self.round_size = 0
         self.checkpoint_requested = False
         self.alarm = inf
@@ -240,9 +242,6 @@ class LiveSchedule:
         evaluated = saved.evaluated_time, saved.evaluated_updates, saved.evaluated_aggregations
         self._evaluated = None if saved.evaluated_updates < 0 else evaluated
 
-    def register_message(self, i: int, round: int, work: int = 1) -> float:
-        return self.clock.register_message(i, round, work)
-
     def cancel(self, i: int) -> None:
         self.clock.cancel(i)
 
@@ -265,21 +264,26 @@ class LiveSchedule:
         if self._evaluated is None:
             yield self._evaluation(0.0)
         while self._updates < self._stop_updates:
-            if self._checkpoint_due():
+            if (self._periodic_checkpoints or self.checkpoint_requested) and self._checkpoint_due():
                 yield Event("checkpoint", clock.time)
             if self._pending and not clock.has_in_flight and self.alarm == inf and not (trigger and trigger.timed):
                 self._aggregations, self._pending = self._aggregations + 1, 0
                 yield Event("aggregate", clock.time)
             next_evaluation = (self._evaluations + 1) * self._evaluate_every
-            due_next = min(self._next_aggregation, next_evaluation, self.alarm)
-            got = clock.next_update(source, due_next, self._stop_time)
+            deadline = next_evaluation if next_evaluation < self._next_aggregation else self._next_aggregation
+            if self.alarm < deadline:
+                deadline = self.alarm
+            got = clock.next_update(source, deadline, self._stop_time)
             if got and got[1].refused:
                 yield Event("refused", clock.time, got[0], got[1])
             elif got:
-                self._updates, self._pending = self._updates + 1, self._pending + 1
+                self._updates += 1
+                self._pending += 1
                 due = trigger.due(self._pending, self._updates, seed) if trigger else self._pending >= self.round_size
-                self._due, self._taken, self._pending = due, self._pending, 0 if due else self._pending
-                self._aggregations += due
+                self._due, self._taken = due, self._pending
+                if due:
+                    self._pending = 0
+                    self._aggregations += 1
                 yield Event("update", clock.time, got[0], got[1], due)
                 if self._evaluate_updates and self._updates % self._evaluate_updates == 0:
                     yield self._evaluation(clock.time)

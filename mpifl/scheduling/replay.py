@@ -110,7 +110,7 @@ class ReplaySchedule:
             due = after(self._aggregated) == count and not separate
             self._aggregated += due
             self._due = due
-            update = self._receive(source, client)._replace(compute=compute, exchange=exchange, time=time)
+            update = self._receive(source, client).timed(compute, exchange, time)
             yield Event("update", time, client, update, due)
             yield from between(count)
         for what, done, rows in (

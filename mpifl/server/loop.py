@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -73,7 +73,8 @@ class ServerLoop:
         self.algorithm, self.server, self.schedule, self.transport = algorithm, server, schedule, transport
         self.recorder, self.checkpointer, self._evaluate = recorder, checkpointer, evaluate
         self._observers = tuple(observers)
-        self._x0 = server.x
+        self._x0, self._vector_bytes = server.x, server.x.nbytes
+        self._valid: Vector = None  # the vector that was checked last
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
         self._reply = algorithm.reply_policy()
         self.clients = ClientTable(clients.n, algorithm.personal_models)
@@ -93,18 +94,26 @@ class ServerLoop:
         self._resumed = True
 
     # -- messages ------------------------------------------------------------------------------------------------------
-    def send(self, members: list[int]) -> None:
+    def send(self, members: Iterable[int]) -> None:
         """Sends each of these clients its next message."""
-        clients = self.clients
+        clients, version, valid = self.clients, self.version, self._valid
         for i in members:
             round = clients.rounds[i]
-            message = self.algorithm.message(self.server, i)._replace(version=self.version, round=round)
-            check_vectors(f"client {i} is sent", message.vectors, self._x0)
+            message = self.algorithm.message(self.server, i).numbered(version, round)
+            vectors = message.vectors
+            for v in vectors:
+                if v is not valid:  # often the same model is sent again and again
+                    self._check(i, v)
+                    valid = self._valid = v
             delay = self.schedule.register_message(i, round, message.work)
             clients.rounds[i] = round + 1
-            clients.bytes_down[i] = wire_bytes(message.vectors)
+            clients.bytes_down[i] = HEADER_BYTES + len(vectors) * self._vector_bytes
             clients.in_flight[i] = time.perf_counter() + delay if self._patience else 0.0
             self.transport.send(i, message, delay)
+
+    def _check(self, i: int, v: Vector) -> None:
+        """Raises ValueError where client i cannot be sent v."""
+        check_vectors(f"client {i} is sent", (v,), self._x0)
 
     def evaluate(self, time: float, age: float = 0.0) -> bool:
         """Evaluates the present model, `age` seconds after that was due; returns whether the run is to end."""
@@ -137,19 +146,20 @@ class ServerLoop:
             self.start_round()
         self.schedule.alarm = self.algorithm.alarm(self.server)
         for event in self.schedule.events(self.transport):
-            if event.kind == "update":
+            kind = event.kind
+            if kind == "update":
                 self._update(event)
-            elif event.kind == "aggregate":
+            elif kind == "aggregate":
                 self.algorithm.on_alarm(self.server, event.time)
                 self._aggregate(event.time)
-            elif event.kind == "evaluate":
+            elif kind == "evaluate":
                 if self.evaluate(event.time, event.age):
                     return True
-            elif event.kind == "refused":
+            elif kind == "refused":
                 self._refuse(event)
-            elif event.kind == "lost":
+            elif kind == "lost":
                 self._lose(event.time, event.client, LOST, event.text)
-            elif event.kind == "checkpoint" and self.checkpointer:
+            elif kind == "checkpoint" and self.checkpointer:
                 self.checkpointer.snapshot(event.time, self)
                 if interrupted():
                     self.evaluate(event.time)
@@ -160,45 +170,45 @@ class ServerLoop:
             if interrupt and self.checkpointer:
                 self.schedule.checkpoint_requested = True  # the next event
             elif interrupt or stopped():
-                if event.kind != "evaluate":
+                if kind != "evaluate":
                     self.evaluate(event.time)  # the run's last model
                 return not interrupt
         return True
 
     def _update(self, event: Event) -> None:
-        i, update, clients = event.client, event.update, self.clients
+        _, time, i, update, aggregates, _, _ = event
         assert update
-        staleness = self.version - update.version
+        vectors, steps, _, version, _, norm, compute, exchange, _, accuracy, _, _ = update
+        clients, reply, staleness = self.clients, self._reply, self.version - version
         self.algorithm.receive(self.server, i, update, staleness)
         ready = self.algorithm.ready(self.server)
-        aggregates = event.aggregates if ready is None else self.schedule.decide(ready)
+        if ready is not None:
+            aggregates = self.schedule.decide(ready)
         if self.checkpointer:
-            self.checkpointer.consumed(i, update.vectors)
+            self.checkpointer.consumed(i, vectors)
         self.transport.release_update(i)
         self.updates += 1
+        self.time = time
         clients.refused[i] = clients.moved[i] = 0
         del clients.in_flight[i]
-        self.time = event.time
-        row = UpdateRow(
-            event.time, i, update.version, staleness, update.local_steps, wire_bytes(update.vectors), update.norm,
-            clients.bytes_down[i], update.compute, update.exchange,
-        )  # fmt: skip
+        size = HEADER_BYTES + len(vectors) * self._vector_bytes
+        row = UpdateRow(time, i, version, staleness, steps, size, norm, clients.bytes_down[i], compute, exchange)
         self.recorder.append(row)
         for observer in self._observers:
             observer.on_update(row)
         if clients.accuracies is not None:
-            clients.accuracies[i] = update.accuracy
-        reply_to = [] if i in clients.inactive else [i]
-        if self._reply == "before":
-            self.send(reply_to)
-        elif self._reply == "deferred" and not self.cohort:
-            clients.waiting += reply_to
+            clients.accuracies[i] = accuracy
+        answer = () if i in clients.inactive else (i,)
+        if reply == "before":
+            self.send(answer)
+        elif reply == "deferred" and not self.cohort:
+            clients.waiting += answer
         if aggregates:
-            self._aggregate(event.time)
-        elif self._reply == "deferred" and not self.cohort:
+            self._aggregate(time)
+        elif reply == "deferred" and not self.cohort:
             self._answer(aggregated=False)
-        if self._reply == "after":
-            self.send(reply_to)
+        if reply == "after":
+            self.send(answer)
 
     def _aggregate(self, time: float) -> None:
         self.algorithm.aggregate(self.server)
@@ -299,8 +309,3 @@ class ServerLoop:
 
     def _record_event(self, time: float, kind: str, i: int, text: str) -> None:
         self.recorder.append(EventRow(time, kind, i, text, self.updates, self.version))
-
-
-def wire_bytes(vectors: tuple[Vector, ...]) -> int:
-    """Bytes on the wire (header and vectors) of a message or an update with these vectors."""
-    return HEADER_BYTES + sum(v.nbytes for v in vectors)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
+from mpifl.algorithms.common.vectors import use_threads
 from mpifl.errors import inside
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
 from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
@@ -84,6 +85,7 @@ def run_server(
             refuse_live(Path(job.output))
     hellos = handshake.gather_hellos()
     resources = ComputeResources(*rank_resources(hellos)[0])
+    use_threads(resources.cores)
     payload = resumed.payload() if resumed else None
     facts: list[Any] = [dict(problem.prepare(resources))]
     check_evaluation(job, problem)

@@ -6,7 +6,9 @@ message; larger ones follow in messages of their own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
+from math import nan
 from struct import Struct
 from typing import NamedTuple
 
@@ -38,58 +40,82 @@ WITH_TEXT = frozenset([Kind.REFUSED, Kind.CLIENT_ERROR, Kind.PART_STATUS])
 
 
 class Header(NamedTuple):
-    """A frame's header: the only definition of its fields. A field that a kind does not use is 0."""
+    """What the header of every frame begins with; a field that a kind does not use is 0."""
 
     kind: int
     subject: int = 0  # the client; else the number of the checkpoint or signal, the exit code, or a count
     length: int = 0  # vectors, or bytes of text, that follow
-    round: int = 0
-    work: int = 0
-    version: int = 0
-    local_steps: int = 0
-    delay: float = 0.0  # s
-    norm: float = 0.0
-    compute: float = 0.0  # s
-    busy: float = 0.0  # s
-    accuracy: float = 0.0
-    numbers: tuple[float, ...] = ()
 
-    @classmethod
-    def of_message(cls, i: int, m: Message, delay: float) -> Header:
-        """The header of a message to client i."""
-        return cls(
-            Kind.MESSAGE, i, len(m.vectors), m.round, int(m.work), m.version, delay=delay, numbers=tuple(m.numbers)
+
+# kind, count of numbers, subject, length; round, work, version, local steps; delay, norm, times of computing and of the
+# rank (s), accuracy; after these the numbers
+_UPDATE_FIELDS = Struct("=BBxxiII3q5d")
+_MESSAGE_FIELDS = Struct("=BBxxiII2q8xd")  # the same, up to the last that messages use
+_BEGIN = Struct("=BxxxiI")  # a `Header`
+_NUMBERS = [Struct(f"={count}d") for count in range(MAX_NUMBERS + 1)]
+_MESSAGE, _UPDATE, _REFUSED = int(Kind.MESSAGE), int(Kind.UPDATE), int(Kind.REFUSED)
+
+
+class Frame:
+    """The buffer of a frame, (size,) uint8, with views of its header and of its vectors, (d,) each."""
+
+    __slots__ = ("buffer", "header", "vectors")
+
+    def __init__(self, size: int, d: int, dtype: np.dtype) -> None:
+        self.buffer = np.zeros(size, np.uint8)
+        self.header = self.buffer.data
+        self.vectors = tuple(self.buffer[HEADER_BYTES:].view(dtype).reshape(-1, d))
+
+    def write(self, header: Header) -> None:
+        """Writes a frame that is neither message nor update."""
+        _BEGIN.pack_into(self.header, 0, *header)
+
+    def read(self) -> Header:
+        """What every frame begins with."""
+        return Header._make(_BEGIN.unpack_from(self.header))
+
+    def write_message(self, i: int, m: Message, delay: float) -> None:
+        """Writes a message to client i, with the vectors that travel in the frame."""
+        vectors, numbers, work, version, round = m
+        count, header = len(numbers), self.header
+        _MESSAGE_FIELDS.pack_into(header, 0, _MESSAGE, count, i, len(vectors), round, int(work), version, delay)
+        if count:
+            _NUMBERS[count].pack_into(header, _UPDATE_FIELDS.size, *numbers)
+        for inside, v in zip(self.vectors, vectors):
+            inside[...] = v
+
+    def read_message(self) -> tuple[int, Message, float, int]:
+        """Client, message without its vectors, delay (s), and how many vectors it has."""
+        _, count, i, length, round, work, version, delay = _MESSAGE_FIELDS.unpack_from(self.header)
+        return i, Message((), self._numbers(count), work, version, round), delay, length
+
+    def write_update(self, i: int, u: Update, vectors: Sequence[np.ndarray], text: int = 0) -> None:
+        """Writes an update of client i, with the vectors that travel in the frame.
+
+        text: for a refused update, the bytes of the reason, which follows
+        """
+        own, steps, numbers, version, round, norm, compute, _, busy, accuracy, refused, _ = u
+        count, header = len(numbers), self.header
+        kind, length = (_REFUSED, text) if refused else (_UPDATE, len(own))
+        _UPDATE_FIELDS.pack_into(
+            header, 0, kind, count, i, length, round, 0, version, int(steps), 0.0, norm, compute, busy, accuracy
         )
+        if count:
+            _NUMBERS[count].pack_into(header, _UPDATE_FIELDS.size, *numbers)
+        for inside, v in zip(self.vectors, vectors):
+            inside[...] = v
 
-    @classmethod
-    def of_update(cls, i: int, u: Update) -> Header:
-        """The header of an update of client i; for a refused one the caller sets `length`, that of its text."""
-        return cls(
-            Kind.REFUSED if u.refused else Kind.UPDATE, i, len(u.vectors), u.round, 0, u.version, int(u.local_steps),
-            0.0, u.norm, u.compute, u.busy, u.accuracy, tuple(u.numbers),
-        )  # fmt: skip
+    def read_update(self) -> tuple[int, Update, int]:
+        """Client, update with views of the vectors that travel in the frame, and how many vectors follow it."""
+        _, count, i, length, round, _, version, steps, _, norm, compute, busy, accuracy = _UPDATE_FIELDS.unpack_from(
+            self.header
+        )
+        numbers = self._numbers(count) if count else ()
+        vectors = self.vectors[:length]
+        return i, Update(vectors, steps, numbers, version, round, norm, compute, nan, busy, accuracy), length
 
-    def to_message(self, vectors: tuple[np.ndarray, ...]) -> Message:
-        """The message whose header this is."""
-        return Message(vectors, self.numbers, self.work, self.version, self.round)
-
-    def to_update(self, vectors: tuple[np.ndarray, ...], refused: str = "") -> Update:
-        """The update whose header this is."""
-        return Update(
-            vectors, self.local_steps, self.numbers, self.version, self.round, self.norm, self.compute,
-            refused=refused, busy=self.busy, accuracy=self.accuracy,
-        )  # fmt: skip
-
-
-_LAYOUT = Struct("=BBxxiII3q5d6d")  # count of numbers after the kind, then the fields in order; all 8-byte aligned
-_PADDING = [(0.0,) * (MAX_NUMBERS - count) for count in range(MAX_NUMBERS + 1)]  # of the numbers
-
-
-def read_header(frame: np.ndarray) -> Header:
-    """The header of a frame."""
-    kind, count, *fields = _LAYOUT.unpack_from(frame.data)
-    numbers = fields[-MAX_NUMBERS:]
-    return Header._make((kind, *fields[:-MAX_NUMBERS], tuple(numbers[:count])))
+    def _numbers(self, count: int) -> tuple[float, ...]:
+        return _NUMBERS[count].unpack_from(self.header, _UPDATE_FIELDS.size)
 
 
 class FrameFormat:
@@ -98,23 +124,9 @@ class FrameFormat:
     def __init__(self, d: int, dtype: np.dtype, vectors: int) -> None:
         self.d, self.dtype, self.vectors = d, dtype, vectors
         self.inline = vectors * d * dtype.itemsize <= INLINE_BYTES
-        self.size = HEADER_BYTES + (vectors * d * dtype.itemsize if self.inline else 0)
+        # bytes of a frame with so many vectors
+        self.sizes = [HEADER_BYTES + (count * d * dtype.itemsize if self.inline else 0) for count in range(vectors + 1)]
 
-    def buffer(self) -> np.ndarray:
-        """A buffer to receive a frame, (size,) uint8."""
-        return np.zeros(self.size, np.uint8)
-
-    def read_vectors(self, frame: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
-        """Copies of the `count` vectors in a frame."""
-        end = HEADER_BYTES + count * self.d * self.dtype.itemsize
-        return tuple(frame[HEADER_BYTES:end].view(self.dtype).reshape(count, self.d).copy())
-
-    def pack(self, header: Header, vectors: tuple[np.ndarray, ...] = ()) -> list[np.ndarray]:
-        """The buffers to send, in order: the frame, then the vectors that do not fit into it."""
-        inside = vectors if self.inline else ()
-        frame = np.empty(HEADER_BYTES + len(inside) * self.d * self.dtype.itemsize, np.uint8)
-        kind, *fields, numbers = header
-        _LAYOUT.pack_into(frame.data, 0, kind, len(numbers), *fields, *numbers, *_PADDING[len(numbers)])
-        if inside:
-            frame[HEADER_BYTES:].view(self.dtype).reshape(len(inside), self.d)[:] = inside
-        return [frame, *(() if self.inline else map(np.ascontiguousarray, vectors))]
+    def frame(self) -> Frame:
+        """A frame with room for as many vectors as travel in it."""
+        return Frame(self.sizes[-1], self.d, self.dtype)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import mpi4py
-import numpy as np
 
 from mpifl.errors import ConfigError
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.detection import check_library, check_size
+from mpifl.transport.frames import Frame, FrameFormat
 
 mpi4py.rc.initialize = False  # MPI starts below, once the library has been checked
 mpi4py.rc.finalize = True
@@ -40,12 +41,6 @@ def wait(*requests: MPI.Request) -> None:
         backoff.sleep()
 
 
-def send_frame(comm: MPI.Comm, buffers: list[np.ndarray], rank: int, client: int = 0) -> list[MPI.Request]:
-    """Starts to send a frame, and a client's vectors behind it."""
-    frame, *vectors = buffers
-    return [comm.Isend(frame, rank, FRAME), *(comm.Isend(v, rank, DATA + client) for v in vectors)]
-
-
 def check_tags(comm: MPI.Comm, clients: int) -> None:
     """Raises ConfigError where this MPI has fewer tags than there are clients."""
     most = (comm.Get_attr(MPI.TAG_UB) or 32767) - DATA
@@ -63,6 +58,97 @@ def dead_ranks(comm: MPI.Comm) -> set[int]:
         return set()
 
 
+KEPT_FRAMES = 8  # of one rank: buffers that are kept for its next frames
+
+
+class Outbox:
+    """Frames to one rank: persistent sends, whose buffers are used again once they are complete.
+
+    Methods raise MPI.Exception where the rank has died.
+    """
+
+    def __init__(self, comm: MPI.Comm, rank: int, format: FrameFormat) -> None:
+        self._comm, self._rank, self._format = comm, rank, format
+        self._sending: deque[tuple[MPI.Prequest, OutgoingFrame]] = deque()  # in order
+
+    def take(self) -> OutgoingFrame:
+        """A frame to write, which `start` is to send."""
+        sending = self._sending
+        if not sending or not sending[0][0].Test():
+            return OutgoingFrame(self._format.frame(), {})
+        _, outgoing = sending.popleft()
+        while len(sending) >= KEPT_FRAMES and sending[0][0].Test():
+            sending.popleft()[1].free()
+        return outgoing
+
+    def start(self, outgoing: OutgoingFrame, count: int) -> None:
+        """Starts to send a frame with `count` vectors in it."""
+        request = outgoing.sends.get(count) or self._new_send(outgoing, count)
+        request.Start()
+        self._sending.append((request, outgoing))
+
+    def _new_send(self, outgoing: OutgoingFrame, count: int) -> MPI.Prequest:
+        used = outgoing.frame.buffer[: self._format.sizes[count]]
+        request = outgoing.sends[count] = self._comm.Send_init((used, MPI.BYTE), self._rank, FRAME)
+        return request
+
+    def drain(self) -> None:
+        """Waits for all sends, and frees them."""
+        wait(*(request for request, _ in self._sending))
+        while self._sending:
+            self._sending.popleft()[1].free()
+
+
+class OutgoingFrame(NamedTuple):
+    """A frame and its persistent sends, by the number of vectors in it."""
+
+    frame: Frame
+    sends: dict[int, MPI.Prequest]
+
+    def free(self) -> None:
+        for request in self.sends.values():
+            request.Free()
+
+
+class Inbox:
+    """Frames from one rank: persistent receives into several buffers, of which one is in progress at a time."""
+
+    def __init__(self, comm: MPI.Comm, rank: int, format: FrameFormat) -> None:
+        self._comm, self._rank, self._format = comm, rank, format
+        self.frames: list[IncomingFrame] = []
+        self.free: list[IncomingFrame] = []  # those that nobody reads any more
+        self.current: IncomingFrame | None = None
+
+    def start(self) -> MPI.Prequest:
+        """Starts the receive of the next frame, `current`; raises MPI.Exception where the rank has died."""
+        self.current = self.free.pop() if self.free else self._new()
+        receive = self.current.receive
+        receive.Start()
+        return receive
+
+    def _new(self) -> IncomingFrame:
+        frame = self._format.frame()
+        incoming = IncomingFrame(frame, self._comm.Recv_init((frame.buffer, MPI.BYTE), self._rank, FRAME))
+        self.frames.append(incoming)
+        return incoming
+
+    def has_room(self) -> bool:
+        """Whether the next frame can be received while the current one waits to be read."""
+        return bool(self.free) or len(self.frames) <= KEPT_FRAMES
+
+    def close(self) -> None:
+        """Frees the receives, of which none is in progress."""
+        for incoming in self.frames:
+            incoming.receive.Free()
+
+
+class IncomingFrame(NamedTuple):
+    """A frame, and the receive that fills it."""
+
+    frame: Frame
+    receive: MPI.Prequest
+
+
 class SendQueue:
     """Sends in flight: their buffers live until they complete, and for ever where the receiver has died."""
 
@@ -75,12 +161,9 @@ class SendQueue:
     def __len__(self) -> int:
         return len(self._sends)
 
-    def start(self, send: Callable[[], list[MPI.Request]], buffers: object, rank: int) -> None:
-        """Starts sends to a rank."""
-        try:
-            self._sends.append((send(), buffers, rank))
-        except MPI.Exception as error:
-            self._on_error(error)
+    def add(self, requests: list[MPI.Request], buffers: object, rank: int) -> None:
+        """Sends to a rank that were started."""
+        self._sends.append((requests, buffers, rank))
 
     def poll(self) -> None:
         """Tests two sends; called for each send that is started, so that old models are freed soon."""

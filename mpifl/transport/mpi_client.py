@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -16,10 +16,11 @@ from mpifl.algorithms.base import Message, Update
 from mpifl.errors import format_client_error
 from mpifl.memory import HOST, Arrival, Departure, Memory
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.frames import FrameFormat, Header, Kind, read_header
-from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, send_frame, wait
+from mpifl.transport.frames import FrameFormat, Header, Kind
+from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, Outbox, wait
 
 END_INTERVAL = 0.01  # s between two looks for the end of the run while messages are there
+MESSAGE = int(Kind.MESSAGE)
 HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are held back
 
 
@@ -27,15 +28,17 @@ class Received(NamedTuple):
     """A frame whose vectors may still be in flight."""
 
     header: Header
-    vectors: Arrival
-    requests: list[MPI.Request]  # that fill the vectors' buffers
+    message: Message | None = None  # without its vectors
+    delay: float = 0.0  # s
+    vectors: Arrival = Arrival(())
+    requests: Sequence[MPI.Request] = ()  # that fill the vectors' buffers
 
 
 class Outgoing(NamedTuple):
     """An update that is not sent yet."""
 
     client: int
-    frame: list[np.ndarray]
+    update: Update
     vectors: Departure
     text: bytes = b""  # why the update was refused
 
@@ -50,14 +53,15 @@ class MPIClientTransport:
         self._comm, self._memory = comm, memory
         self._format = FrameFormat(d, dtype, vectors)
         self._hosted = len(range(comm.rank - 1, clients, comm.size - 1))  # clients on this rank
-        self._frame = self._format.buffer()
-        self._frame_receive = comm.Recv_init(self._frame, 0, FRAME)
+        self._frame = self._format.frame()
+        self._frame_receive = comm.Recv_init((self._frame.buffer, MPI.BYTE), 0, FRAME)
         self._receiving = False  # whether the frame's receive is in progress
         self._early: Received | None = None  # a frame that arrived while clients computed
         self._arrival_time: dict[int, float] = {}  # perf_counter, of each client's last message
         self._held: list[tuple[float, int, Outgoing]] = []  # (perf_counter until which it is held back, client, update)
         self._due: deque[Outgoing] = deque()  # their vectors may still be on their way out of the memory
-        self._sending: deque[tuple[list[MPI.Request], Outgoing]] = deque()
+        self._outbox = Outbox(comm, 0, self._format)
+        self._sending: deque[tuple[list[MPI.Request], Outgoing]] = deque()  # large vectors and texts
         self._ending = self._stopped = False  # whether the run has ended, and whether the last frame has arrived
         self._dropped = 0  # messages that came before the last frame, but were not processed
         self._next_look = 0.0  # perf_counter
@@ -74,17 +78,18 @@ class MPIClientTransport:
         batch: list[tuple[int, Message, float]] = []
         while True:
             received = self._next(wait=not batch)
-            if received and received.header.kind == Kind.MESSAGE:
-                wait(*received.requests)
-                received.vectors.load()
+            if received and (message := received.message):
+                if received.requests:
+                    wait(*received.requests)
+                    received.vectors.load()
                 if self._ending:
                     self._dropped += 1
                     continue
-                header = received.header
-                batch.append((header.subject, header.to_message(received.vectors.get()), header.delay))
+                message = message._replace(vectors=received.vectors.get())
+                batch.append((received.header.subject, message, received.delay))
                 if len(batch) < most:
                     continue
-            if received and received.header.kind == Kind.STOP:
+            elif received and received.header.kind == Kind.STOP:
                 self.code, self._stopped = received.header.subject, True
             if batch:
                 yield batch
@@ -110,20 +115,22 @@ class MPIClientTransport:
     def _next(self, wait: bool) -> Received | None:
         """The next frame; None where none has arrived and there is no `wait`."""
         early, self._early = self._early, None
-        if early or not (header := self._receive(wait)):
+        if early or not self._receive(wait):
             return early
-        if header.kind != Kind.MESSAGE:
-            return Received(header, Arrival(()), [])
-        i, count, format = header.subject, header.length, self._format
+        frame, format = self._frame, self._format
+        header = frame.read()
+        if header.kind != MESSAGE:
+            return Received(header)
+        i, message, delay, count = frame.read_message()
         self._arrival_time[i] = time.perf_counter()
         if format.inline:
-            vectors = [self._memory.from_host(v) for v in format.read_vectors(self._frame, count)]
-            return Received(header, Arrival(vectors), [])
+            arrival = Arrival([self._memory.from_host(v.copy()) for v in frame.vectors[:count]])
+            return Received(header, message, delay, arrival)
         arrival = self._memory.arrival(count, format.d, format.dtype)
-        return Received(header, arrival, [self._comm.Irecv(b, 0, DATA + i) for b in arrival.buffers])
+        return Received(header, message, delay, arrival, [self._comm.Irecv(b, 0, DATA + i) for b in arrival.buffers])
 
-    def _receive(self, wait: bool) -> Header | None:
-        """The header of the next frame, or None; sends held updates as they fall due.
+    def _receive(self, wait: bool) -> bool:
+        """Receives the next frame; False where none has arrived. Sends held updates as they fall due.
 
         While the updates of all its clients are held back, no message to them can arrive: it polls less often.
         """
@@ -133,10 +140,16 @@ class MPIClientTransport:
         if wait:  # also where messages are always there
             self._report()
             self._flush(time.perf_counter())
+        if not self._frame_receive.Test():
+            if not wait:
+                return False
+            self._await_frame()
+        self._receiving = False
+        return True
+
+    def _await_frame(self) -> None:
         backoff = Backoff()
         while not self._frame_receive.Test():
-            if not wait:
-                return None
             self._report()
             if self._held or self._due or self._sending:
                 self._flush(time.perf_counter())
@@ -146,8 +159,6 @@ class MPIClientTransport:
                 time.sleep(max(0.0, min(self._held[0][0] - time.perf_counter(), HELD_INTERVAL)))
             else:
                 backoff.sleep(self._held[0][0] - time.perf_counter())
-        self._receiving = False
-        return read_header(self._frame)
 
     def poll(self) -> None:
         """Sends what is due and ready, and receives one frame, which then waits; called while clients compute."""
@@ -161,34 +172,51 @@ class MPIClientTransport:
 
     # -- updates -------------------------------------------------------------------------------------------------------
     def send_update(self, i: int, update: Update, delay: float) -> None:
-        header, vectors, format = Header.of_update(i, update), update.vectors, self._format
-        text = update.refused.encode()
-        if text:
-            frame, departure = format.pack(header._replace(length=len(text))), Departure(())
+        format, text = self._format, b""
+        if update.refused:
+            vectors, text = Departure(()), update.refused.encode()
         elif format.inline:
-            frame, departure = format.pack(header, tuple(map(self._memory.to_host, vectors))), Departure(())
+            vectors = Departure([self._memory.to_host(v) for v in update.vectors])
         else:
-            frame, departure = format.pack(header), self._memory.departure(vectors, format.d, format.dtype)
-        outgoing = Outgoing(i, frame, departure, text)
+            vectors = self._memory.departure(update.vectors, format.d, format.dtype)
+        outgoing = Outgoing(i, update, vectors, text)
         if delay > 0:
             heappush(self._held, (self._arrival_time[i] + delay, i, outgoing))
-        else:
+        elif self._due or not vectors.ready():
             self._due.append(outgoing)
-            self._flush(-inf)
+        else:
+            self._send(outgoing)
 
     def _flush(self, until: float) -> None:
         """Sends updates held back until `until` (perf_counter) or earlier, if ready, and frees sent ones."""
         while self._held and self._held[0][0] <= until:
             self._due.append(heappop(self._held)[2])
         while self._due and self._due[0].vectors.ready():
-            outgoing = self._due.popleft()
-            buffers = [*outgoing.frame, *outgoing.vectors.buffers]
-            requests = send_frame(self._comm, buffers, 0, outgoing.client)
-            if outgoing.text:
-                requests.append(self._comm.Isend(outgoing.text, 0, TEXT))
+            self._send(self._due.popleft())
+        if self._sending:
+            self._test_sends()
+
+    def _send(self, outgoing: Outgoing) -> None:
+        """Starts to send an update whose vectors are ready."""
+        i, update, vectors, text = outgoing
+        inside = vectors.buffers if self._format.inline else ()
+        frame = self._outbox.take()
+        frame.frame.write_update(i, update, inside, len(text))
+        self._outbox.start(frame, len(inside))
+        requests = [] if self._format.inline else [self._comm.Isend(b, 0, DATA + i) for b in vectors.buffers]
+        if text:
+            requests.append(self._comm.Isend(text, 0, TEXT))
+        if requests:
             self._sending.append((requests, outgoing))
             self._test_sends()
-        self._test_sends()
+        else:
+            vectors.release()
+
+    def _send_frame(self, header: Header) -> None:
+        """Starts to send a frame that is no update."""
+        outgoing = self._outbox.take()
+        outgoing.frame.write(header)
+        self._outbox.start(outgoing, 0)
 
     def _test_sends(self) -> None:
         """Tests two sends; called for each send that is started. The server receives them in any order."""
@@ -206,8 +234,9 @@ class MPIClientTransport:
             backoff.sleep()
         self._frame_receive.Free()
         self._comm.Recv(np.empty(0), 0, END)
-        goodbye = send_frame(self._comm, self._format.pack(Header(Kind.GOODBYE, self._dropped)), 0)
-        wait(*(r for requests, _ in self._sending for r in requests), *goodbye)
+        self._send_frame(Header(Kind.GOODBYE, self._dropped))
+        wait(*(r for requests, _ in self._sending for r in requests))
+        self._outbox.drain()
 
     def resend_update(self, i: int, update: Update, delay: float) -> None:
         """Sends client i's update, which was in flight when the run was saved, once `delay` seconds have passed."""
@@ -223,8 +252,9 @@ class MPIClientTransport:
     def _send_report(self, kind: Kind, subject: int, text: str = "") -> None:
         """Sends the server a frame and the text that follows it."""
         raw = text.encode()
-        requests = send_frame(self._comm, self._format.pack(Header(kind, subject, len(raw))), 0)
-        wait(*requests, *([self._comm.Isend(raw, 0, TEXT)] if raw else ()))
+        self._send_frame(Header(kind, subject, len(raw)))
+        if raw:
+            wait(self._comm.Isend(raw, 0, TEXT))
 
     def _report(self) -> None:
         while self._signals_reported < len(self.signals):

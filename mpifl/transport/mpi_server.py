@@ -1,8 +1,9 @@
 """The server's end of the MPI transport, on rank 0; bounded memory.
 
 Client i of n lives on rank 1 + i mod (R-1), until it is moved. An update comes as a frame (`frames`), for which one
-persistent receive a rank is posted; vectors too large for it wait at the sender until one of a pool of reused buffers
-is free. Large messages leave by Isend straight from the model's array, which lives until its sends complete.
+persistent receive a rank is posted, and is consumed from the frame's buffer. Vectors too large for a frame wait at the
+sender until one of a pool of reused buffers is free. Large messages leave by Isend straight from the model's array,
+which lives until its sends complete.
 
 Where the MPI reports deaths (ULFM) the transport continues with the live ranks: a failed call only means that some rank
 is dead, so the dead ones are looked up, what is in flight to or from them is forgotten, and their clients have failed.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -23,27 +24,27 @@ from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.base import PartStatus
-from mpifl.transport.frames import WITH_TEXT, FrameFormat, Header, Kind, read_header
+from mpifl.transport.frames import WITH_TEXT, Frame, FrameFormat, Header, Kind
 from mpifl.transport.handshake import array_specs, setup_buffers
 from mpifl.transport.mpi import (
     DATA,
     END,
-    FRAME,
     MPI,
     SETUP,
     STUCK_TIMEOUT,
     TEXT,
+    Inbox,
+    Outbox,
     SendQueue,
     dead_ranks,
-    send_frame,
     wait,
 )
 
 log = logging.getLogger(__package__)
 
-UNTESTED_SENDS = 64  # sends of small frames, which are copies, before the first test whether they are complete
 POOL_BYTES = 256 << 20  # most memory in the buffers that receive large vectors
 POOL_BUFFERS = 32
+UPDATE = int(Kind.UPDATE)
 
 
 class MPIServerTransport:
@@ -56,15 +57,17 @@ class MPIServerTransport:
         """vectors: most in a message; shard: the data of a client that moves to another rank."""
         self._comm, self._workers, self._shard = comm, comm.size - 1, shard
         self._format = FrameFormat(d, dtype, vectors)
-        self._frames = [self._format.buffer() for _ in range(self._workers)]  # rank r + 1's next frame
-        self._frame_receives = [comm.Recv_init(f, r, FRAME) for r, f in enumerate(self._frames, 1)]
+        self._inboxes = [Inbox(comm, rank, self._format) for rank in range(comm.size)]  # by rank; 0's is not used
+        self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]
         self.rank_of = [1 + i % self._workers for i in range(clients)]
         self.live_ranks = set(range(1, comm.size))
-        self._requests: list[MPI.Request] = [*self._frame_receives]  # those of the frames, then those of the pool
+        self._requests = [MPI.REQUEST_NULL] * comm.size  # a frame's from each rank, by rank; then those of the pool
         self._pool = ReceivePool(comm, self._format, clients, self._requests)
-        self._announced: dict[tuple[int, int], Header] = {}  # (client, rank) -> an update whose vectors wait, in order
+        # (client, rank) -> an update whose vectors wait, and how many it has; in order
+        self._announced: dict[tuple[int, int], tuple[Update, int]] = {}
         self._ready: dict[int, Update] = {}  # complete updates, in order of completion
-        self._slots: dict[int, int] = {}  # and their slots in the pool, by client
+        # And their buffers, by client: the list to which they return, and the item that is put there.
+        self._buffers: dict[int, tuple[list[Any], Any]] = {}
         self._sends = SendQueue(self._handle_death)
         self._quarantined: list[object] = []  # buffers that MPI may still write for a dead rank
         self._closed: set[int] = set()  # ranks that have sent their last frame
@@ -85,18 +88,42 @@ class MPIServerTransport:
 
     # -- sending -------------------------------------------------------------------------------------------------------
     def send(self, i: int, message: Message, delay: float) -> None:
-        buffers = self._format.pack(Header.of_message(i, message, delay), message.vectors)
-        self._send(buffers, self.rank_of[i], i)
-        if not self._format.inline or len(self._sends) >= UNTESTED_SENDS:
+        rank, vectors, inline = self.rank_of[i], message.vectors, self._format.inline
+        if rank not in self.live_ranks:
+            return
+        outbox = self._outboxes[rank]
+        try:
+            outgoing = outbox.take()
+            outgoing.frame.write_message(i, message, delay)
+            outbox.start(outgoing, len(vectors) if inline else 0)
+        except MPI.Exception as error:
+            self._handle_death(error)
+            return
+        if vectors and not inline:
+            self._send_large([np.ascontiguousarray(v) for v in vectors], rank, DATA + i)
             self._sends.poll()
 
-    def _send(self, buffers: list[np.ndarray], rank: int, client: int = 0) -> None:
-        if rank in self.live_ranks:
-            self._sends.start(lambda: send_frame(self._comm, buffers, rank, client), buffers, rank)
+    def _send_frame(self, header: Header, rank: int) -> None:
+        """Starts to send a frame that is no message."""
+        if rank not in self.live_ranks:
+            return
+        try:
+            outgoing = self._outboxes[rank].take()
+            outgoing.frame.write(header)
+            self._outboxes[rank].start(outgoing, 0)
+        except MPI.Exception as error:
+            self._handle_death(error)
+
+    def _send_large(self, buffers: list[np.ndarray], rank: int, tag: int) -> None:
+        """Starts to send buffers from where they are."""
+        try:
+            self._sends.add([self._comm.Isend(b, rank, tag) for b in buffers], buffers, rank)
+        except MPI.Exception as error:
+            self._handle_death(error)
 
     def send_marker(self, number: int) -> None:
         for rank in sorted(self.live_ranks):
-            self._send(self._format.pack(Header(Kind.MARKER, number)), rank)
+            self._send_frame(Header(Kind.MARKER, number), rank)
 
     def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
         """Moves client i to the rank with the fewest clients, of those that answer and never hosted it."""
@@ -111,15 +138,16 @@ class MPIServerTransport:
         buffers = setup_buffers(text, [*shard, *consumed])
         self._errors.pop(i, None)
         self.rank_of[i] = rank
-        self._send(self._format.pack(Header(Kind.HOST, i)), rank)
-        self._sends.start(lambda: [self._comm.Isend(b, rank, SETUP) for b in buffers], buffers, rank)
+        self._send_frame(Header(Kind.HOST, i), rank)
+        if rank in self.live_ranks:
+            self._send_large(buffers, rank, SETUP)
         return f"to rank {rank}"
 
     # -- receiving -----------------------------------------------------------------------------------------------------
     def _receive_vectors(self, key: tuple[int, int]) -> None:
         """Starts the receives of an announced update into a free buffer."""
         try:
-            self._pool.start(*key, self._announced.pop(key))
+            self._pool.start(*key, *self._announced.pop(key))
         except MPI.Exception as error:
             self._handle_death(error)
 
@@ -128,44 +156,66 @@ class MPIServerTransport:
         while receive_vectors and self._announced and self._pool.free:
             self._receive_vectors(next(iter(self._announced)))
         try:
-            done = MPI.Request.Testsome(self._requests) or ()
+            done = MPI.Request.Testsome(self._requests)
         except MPI.Exception as error:
             self._handle_death(error)
             done = self._test_each()
-        self._pool.completed(done)
+        if not done:
+            return False
         for k in done:
-            if k < self._workers:
-                self._handle_frame(k + 1)
+            if k <= self._workers:
+                self._handle_frame(k)
             else:
+                self._pool.active.discard(k)
                 self._handle_vector(k)
         if error_text := self._rank_error:
             self._rank_error = ""
             raise RunFailed(error_text)
-        return bool(done)
+        return True
 
     def _receive_frame(self, rank: int) -> None:
         """Starts the receive of a rank's next frame."""
         try:
             if rank in self.live_ranks:
-                self._frame_receives[rank - 1].Start()
+                self._requests[rank] = self._inboxes[rank].start()
         except MPI.Exception as error:
             self._handle_death(error)
 
     def _handle_frame(self, rank: int) -> None:
         if rank not in self.live_ranks:  # it has just died
             return
-        header = read_header(self._frames[rank - 1])
-        kind, i = header.kind, header.subject
-        text = self._receive_text(rank, header.length) if kind in WITH_TEXT else ""
-        if kind == Kind.UPDATE and not self._format.inline:
-            self._announced[i, rank] = header
-        elif kind == Kind.UPDATE:
-            if self.rank_of[i] == rank:  # else it was moved or abandoned
-                vectors = self._format.read_vectors(self._frames[rank - 1], header.length)
-                self._ready[i] = header.to_update(vectors)
+        inbox = self._inboxes[rank]
+        incoming = inbox.current
+        assert incoming
+        frame = incoming.frame
+        if frame.header[0] == UPDATE and self._format.inline and (inbox.free or inbox.has_room()):
+            i, update, _ = frame.read_update()
+            if self.rank_of[i] == rank:
+                self._ready[i] = update
+                self._buffers[i] = inbox.free, incoming
+            else:  # it was moved or abandoned
+                inbox.free.append(incoming)
+        else:
+            more = self._handle_other(rank, frame)
+            inbox.free.append(incoming)
+            if not more:
+                return
+        self._receive_frame(rank)
+
+    def _handle_other(self, rank: int, frame: Frame) -> bool:
+        """Handles a frame that is not needed any more afterwards; returns whether another one follows it."""
+        kind, i, length = frame.read()
+        text = self._receive_text(rank, length) if kind in WITH_TEXT else ""
+        if kind == Kind.UPDATE:
+            _, update, _ = frame.read_update()
+            if not self._format.inline:
+                self._announced[i, rank] = update, length
+            elif self.rank_of[i] == rank:
+                self._ready[i] = update._replace(vectors=tuple(v.copy() for v in update.vectors))
         elif kind == Kind.REFUSED:
             if self.rank_of[i] == rank:
-                self._ready[i] = header.to_update((), refused=text)
+                _, update, _ = frame.read_update()
+                self._ready[i] = update._replace(vectors=(), refused=text)
         elif kind == Kind.CLIENT_ERROR:
             if i < 0:
                 self._rank_error = text
@@ -178,8 +228,8 @@ class MPIServerTransport:
         elif kind == Kind.GOODBYE:
             self._closed.add(rank)
             self._unanswered += i
-            return  # nothing follows
-        self._receive_frame(rank)
+            return False
+        return True
 
     def _receive_text(self, rank: int, length: int) -> str:
         """The text that follows a frame; incomplete if the rank dies."""
@@ -195,15 +245,26 @@ class MPIServerTransport:
     def _handle_vector(self, k: int) -> None:
         if not (complete := self._pool.received(k)):
             return
-        slot, i, rank, header = complete
+        slot, i, rank, update = complete
         if self.rank_of[i] != rank:  # it was moved or abandoned
             self._pool.free.append(slot)
             return
-        self._ready[i] = header.to_update(self._pool.vectors(slot, header.length))
-        self._slots[i] = slot
+        self._ready[i] = update
+        self._buffers[i] = self._pool.free, slot
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
-        end = time.perf_counter() + timeout
+        ready = self._ready
+        if not ready and not self._progress(receive_vectors=True):
+            self._await_update(time.perf_counter() + timeout)
+        if self._errors:
+            for i in [i for i in self._errors if i not in ready]:
+                self._failures.append((i, self._errors.pop(i)))
+        for i in ready:
+            return i, ready.pop(i)
+        return None
+
+    def _await_update(self, end: float) -> None:
+        """Waits until an update is complete, until `end` (perf_counter) at most."""
         backoff = Backoff()
         while not self._ready:
             if self._progress(receive_vectors=True):
@@ -212,10 +273,6 @@ class MPIServerTransport:
                 break
             else:
                 backoff.sleep(left)
-        for i in [i for i in self._errors if i not in self._ready]:
-            self._failures.append((i, self._errors.pop(i)))
-        i = next(iter(self._ready), -1)
-        return (i, self._ready.pop(i)) if i >= 0 else None
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         end = time.perf_counter() + timeout
@@ -235,8 +292,9 @@ class MPIServerTransport:
         return self._ready.pop(i)
 
     def release_update(self, i: int) -> None:
-        if i in self._slots:
-            self._pool.free.append(self._slots.pop(i))
+        if buffer := self._buffers.pop(i, None):
+            free, item = buffer
+            free.append(item)
 
     def poll(self) -> None:
         """Handles what has arrived, without waiting; large vectors are left to `receive_from`, which chooses."""
@@ -251,7 +309,7 @@ class MPIServerTransport:
             raise error
         self.live_ranks -= died
         for rank in died:
-            self._requests[rank - 1] = MPI.REQUEST_NULL
+            self._requests[rank] = MPI.REQUEST_NULL
         for key in [key for key in self._announced if key[1] in died]:
             del self._announced[key]
         for i in [i for i, rank in enumerate(self.rank_of) if rank in died and i not in self._errors]:
@@ -264,7 +322,7 @@ class MPIServerTransport:
     def _test_each(self) -> list[int]:
         """Which requests are complete, tested one by one: a failed test of all of them does not show that."""
         found = []
-        for k in [*(rank - 1 for rank in self.live_ranks - self._closed), *self._pool.active]:
+        for k in [*(self.live_ranks - self._closed), *self._pool.active]:
             try:
                 if self._requests[k].Test():
                     found.append(k)
@@ -305,14 +363,13 @@ class MPIServerTransport:
     # -- the end -------------------------------------------------------------------------------------------------------
     def _send_end(self, rank: int) -> None:
         """Tells a rank that the run has ended ahead of the messages that are left there, which it drops."""
-        nothing = np.empty(0)
-        self._sends.start(lambda: [self._comm.Isend(nothing, rank, END)], nothing, rank)
+        self._send_large([np.empty(0)], rank, END)
 
     def shut_down(self, code: int, timeout: float = inf) -> int:
         for rank in sorted(self.live_ranks):
             self._send_end(rank)
-            self._send(self._format.pack(Header(Kind.STOP, code)), rank)
-        for i in [i for i in self._slots if i not in self._ready]:  # being consumed when the run failed
+            self._send_frame(Header(Kind.STOP, code), rank)
+        for i in [i for i in self._buffers if i not in self._ready]:  # being consumed when the run failed
             self.release_update(i)
         dropped, backoff, end = 0, Backoff(), time.perf_counter() + timeout
         while (running := self.live_ranks - self._closed) or self._pool.slots or self._ready or self._announced:
@@ -335,8 +392,12 @@ class MPIServerTransport:
                 self.stuck_ranks = running | sending
                 return dropped + self._unanswered
         self._sends.drain()
-        for rank in self.live_ranks:
-            self._frame_receives[rank - 1].Free()
+        for rank in sorted(self.live_ranks):
+            try:
+                self._outboxes[rank].drain()
+                self._inboxes[rank].close()
+            except MPI.Exception as error:
+                self._handle_death(error)
         return dropped + self._unanswered
 
 
@@ -353,34 +414,32 @@ class ReceivePool:
         requests += [MPI.REQUEST_NULL] * (count * format.vectors)
         self.free = list(range(count))
         self.active: set[int] = set()  # requests in progress
-        self.slots: dict[int, tuple[int, int, Header, int]] = {}  # slot -> client, rank, header, vectors to come
+        # slot -> client, rank, update, vectors to come
+        self.slots: dict[int, tuple[int, int, Update, int]] = {}
 
     def _range(self, slot: int, count: int) -> range:
         first = self._first + slot * self._format.vectors
         return range(first, first + count)
 
-    def start(self, i: int, rank: int, header: Header) -> None:
-        """Receives client i's announced update into a free slot."""
+    def start(self, i: int, rank: int, update: Update, count: int) -> None:
+        """Receives the vectors of client i's announced update into a free slot."""
         slot = self.free.pop()
-        self.slots[slot] = i, rank, header, header.length
-        for v, k in enumerate(self._range(slot, header.length)):
+        self.slots[slot] = i, rank, update._replace(vectors=tuple(self._buffers[slot][:count])), count
+        for v, k in enumerate(self._range(slot, count)):
             self._requests[k] = self._comm.Irecv(self._buffers[slot][v], rank, DATA + i)
             self.active.add(k)
 
-    def received(self, k: int) -> tuple[int, int, int, Header] | None:
-        """Slot, client, rank and header of an update that request k completes."""
+    def received(self, k: int) -> tuple[int, int, int, Update] | None:
+        """Slot, client, rank and update that request k completes."""
         slot = (k - self._first) // self._format.vectors
         if slot not in self.slots:  # it was just abandoned
             return None
-        i, rank, header, missing = self.slots[slot]
+        i, rank, update, missing = self.slots[slot]
         if missing > 1:
-            self.slots[slot] = i, rank, header, missing - 1
+            self.slots[slot] = i, rank, update, missing - 1
             return None
         del self.slots[slot]
-        return slot, i, rank, header
-
-    def vectors(self, slot: int, count: int) -> tuple[np.ndarray, ...]:
-        return tuple(self._buffers[slot][:count])
+        return slot, i, rank, update
 
     def abandon(self, which: Callable[[int, int], bool]) -> None:
         """Stops waiting for the updates of the (client, rank) pairs that `which` selects."""
@@ -392,7 +451,3 @@ class ReceivePool:
             self._quarantined.append(self._buffers[slot])
             self._buffers[slot] = np.empty_like(self._buffers[slot])
             self.free.append(slot)
-
-    def completed(self, done: Iterable[int]) -> None:
-        """Notes which requests are not in progress any more."""
-        self.active.difference_update(done)

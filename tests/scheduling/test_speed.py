@@ -23,7 +23,7 @@ from mpifl.errors import ConfigError
 from mpifl.objective import Objective
 from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
 from mpifl.scheduling.live import RealClock, VirtualClock
-from mpifl.transport.frames import HEADER_BYTES, FrameFormat, Header, read_header
+from mpifl.transport.frames import HEADER_BYTES, FrameFormat
 from tests.mpi.files import differing
 from tests.quadratic_runs import Log, close, quadratics, run
 
@@ -212,13 +212,14 @@ def test_the_wire_carries_work_and_times() -> None:
     """With the largest number of numbers; 2**53 units of work are exact."""
     format = FrameFormat(3, np.dtype(np.float32), 1)
     message = Message((), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), work=2**53, version=3, round=4)
-    (frame,) = format.pack(Header.of_message(7, message, 0.5))
-    header = read_header(frame)
-    assert (header.subject, header.to_message(()), header.delay) == (7, message, 0.5)
+    frame = format.frame()
+    frame.write_message(7, message, 0.5)
+    assert frame.read_message() == (7, message, 0.5, 0)
     update = Update((), 5, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), 3, 4, 2.5, compute=0.125, busy=0.25, accuracy=0.75)
-    (frame,) = format.pack(Header.of_update(7, update))
-    assert len(frame) == HEADER_BYTES
-    arrived = read_header(frame).to_update(())
+    frame.write_update(7, update, ())
+    assert format.sizes == [HEADER_BYTES, HEADER_BYTES + 3 * 4] == [HEADER_BYTES, len(frame.buffer)]
+    client, arrived, count = frame.read_update()
+    assert (client, count) == (7, 0)
     assert arrived._replace(exchange=0.0) == update._replace(exchange=0.0) and np.isnan(arrived.exchange)
 
 

@@ -13,6 +13,7 @@ from mpifl.algorithms.base import Clients, State, Update
 from mpifl.algorithms.common.local_solver import LocalTraining, StepWeights
 from mpifl.algorithms.common.robust import Aggregation, Mean, aggregate_vectors
 from mpifl.algorithms.common.server_optimizers import Momentum, Optimizer, Plain
+from mpifl.algorithms.common.vectors import axpy
 from mpifl.algorithms.participation import CohortSampler
 from mpifl.config.types import PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
@@ -115,7 +116,7 @@ class ModelAveraging(SampledRounds):
         if self.aggregation.needs_all_vectors:
             server.received[i] = update.vectors[0].copy()
         else:
-            server.sum += server.weights[i] * update.vectors[0]
+            server.sum = axpy(server.sum, server.weights[i], update.vectors[0])
 
     def aggregate(self, server: State) -> None:
         if self.aggregation.needs_all_vectors:

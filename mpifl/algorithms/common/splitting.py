@@ -21,6 +21,7 @@ import numpy as np
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import Gd, LocalSolution, LocalTraining
 from mpifl.algorithms.common.proximal import NoRegulariser, Regulariser, norm
+from mpifl.algorithms.common.vectors import axpy
 from mpifl.config.types import Bounds, Config, PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
@@ -95,7 +96,7 @@ class DouglasRachford(LocalTraining):
         return Message((server.x,))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.xtilde += float(server.p[i]) * update.vectors[0]
+        server.xtilde = axpy(server.xtilde, float(server.p[i]), update.vectors[0])
 
     def aggregate(self, server: State) -> None:
         server.x = self.regulariser.prox(server.xtilde, self.eta)

@@ -1,0 +1,84 @@
+"""Sums and steps of the server's vectors, in one pass over memory.
+
+Each function has the plain NumPy meaning that its first line states, and gives the same bits. In that form NumPy makes
+a temporary of each operation, which for a vector beyond the cache is a pass of its own over memory. Here a vector is
+processed in blocks that stay in the cache, and a large one by several threads (`use_threads`): elements are computed
+independently of each other, so the bits do not depend on blocks or threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+BLOCK = 1 << 15  # entries: a block of each operand fits into a core's cache
+LARGE = 1 << 18  # entries from which threads pay
+MAX_THREADS = 8  # fewer saturate the memory of most machines
+
+_threads: ThreadPoolExecutor | None = None
+_count = 1
+
+
+def use_threads(count: int) -> None:
+    """Has vectors of at least `LARGE` entries processed by so many threads, at most `MAX_THREADS`."""
+    global _threads, _count
+    if (count := max(1, min(count, MAX_THREADS))) != _count:
+        if _threads:
+            _threads.shutdown()
+        _threads, _count = ThreadPoolExecutor(count, "vectors") if count > 1 else None, count
+
+
+def zeros(x: np.ndarray) -> np.ndarray:
+    """0 * x, an empty sum: a vector that takes no memory and cannot be written to."""
+    return np.broadcast_to(np.zeros((), x.dtype), x.shape)
+
+
+def add(total: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """total + v, in place unless the sum is empty (`zeros`)."""
+    out = total if total.flags.writeable else np.empty_like(v)
+    if _threads is None or v.size < LARGE:  # one operation needs no blocks
+        return np.add(total, v, out)
+    _in_blocks(lambda s: np.add(total[s], v[s], out[s]), v.size)
+    return out
+
+
+def axpy(total: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
+    """total + a * v, in place unless the sum is empty (`zeros`)."""
+    out = total if total.flags.writeable else np.empty_like(v)
+    _in_blocks(lambda s: np.add(total[s], a * v[s], out[s]), v.size)
+    return out
+
+
+def step(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
+    """x + a * v, a new vector."""
+    if x.size <= BLOCK:
+        return x + a * v
+    new = np.empty_like(x)
+    _in_blocks(lambda s: np.add(x[s], np.multiply(v[s], a, new[s]), new[s]), x.size)
+    return new
+
+
+def mean_step(x: np.ndarray, total: np.ndarray, n: int) -> np.ndarray:
+    """x + total / n, a new vector."""
+    if x.size <= BLOCK:
+        return x + total / n
+    new = np.empty_like(x)
+    _in_blocks(lambda s: np.add(x[s], np.divide(total[s], n, new[s]), new[s]), x.size)
+    return new
+
+
+def _in_blocks(block: Callable[[slice], object], size: int) -> None:
+    """Calls `block` with slices of at most BLOCK entries; those of a large vector are shared among the threads."""
+    if _threads is None or size < LARGE:
+        _run(block, 0, size)
+        return
+    share = -(-size // (_count * BLOCK)) * BLOCK  # entries of a thread
+    for done in [_threads.submit(_run, block, first, min(first + share, size)) for first in range(0, size, share)]:
+        done.result()
+
+
+def _run(block: Callable[[slice], object], first: int, stop: int) -> None:
+    for k in range(first, stop, BLOCK):
+        block(slice(k, min(k + BLOCK, stop)))

@@ -1,0 +1,36 @@
+"""Sums and steps of vectors: the bits of the plain NumPy form, for any size and number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from mpifl.algorithms.common.vectors import BLOCK, LARGE, add, axpy, mean_step, step, use_threads, zeros
+
+SIZES = [1, 7, BLOCK, BLOCK + 1, 3 * BLOCK + 5, LARGE, 2 * LARGE + 3]
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    use_threads(request.param)
+    yield request.param
+    use_threads(1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bits_are_those_of_plain_numpy(threads: int, dtype: type) -> None:
+    rng = np.random.default_rng(3)
+    for size in SIZES:
+        x, total, v = rng.standard_normal((3, size)).astype(dtype)
+        v[0] = -0.0  # a sum that begins with 0 has no negative zero
+        for start in (total, np.zeros_like(total), zeros(x)):
+            for function, expected in ((add, start + v), (lambda t, v: axpy(t, 0.3, v), start + dtype(0.3) * v)):
+                before = start.copy() if start.flags.writeable else start
+                result = function(before, v)
+                assert result.tobytes() == expected.tobytes() and result.dtype == dtype, size
+                assert (result is before) == before.flags.writeable and result.flags.writeable
+        for new, expected in ((step(x, -0.7, v), x + -0.7 * v), (mean_step(x, total, 3), x + total / 3)):
+            assert new.tobytes() == expected.tobytes() and new.dtype == dtype, size
+        assert not np.shares_memory(step(x, 1.0, v), x)
