@@ -1,0 +1,137 @@
+"""Counts the bytecodes that an update takes on the server and on the client's rank; prints them as JSON.
+
+    mpirun -n 2 python -m tests.mpi.hot_path [share]
+
+share: by which share of the server's count the server's rule is slowed down on purpose (a test of the test).
+
+Clients are AREA's on quadratics, in real time, with an aggregation every 4 updates. Counted are the bytecodes of the
+package for 4 updates in a row; of all such windows the smallest has no waiting in it, so it is the same in every run and
+on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Clients, State, Update
+from mpifl.algorithms.participation import Trigger
+from mpifl.client.worker import Worker, serve_clients
+from mpifl.scheduling.live import LiveSchedule, RealClock
+from mpifl.server.loop import ServerLoop
+from mpifl.storage.tables import Row, UpdateRow
+from mpifl.transport.mpi import MPI
+from mpifl.transport.mpi_client import MPIClientTransport
+from mpifl.transport.mpi_server import MPIServerTransport
+from tests.quadratic_runs import Quadratic
+
+D, CLIENTS, EVERY, UPDATES = 100, 4, 4, 800
+LOOP = 3  # bytecodes of a loop's iteration
+
+
+class Counter:
+    """Bytecodes executed in the package; `mark` is called once an update."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.marks: list[int] = []
+
+    def mark(self) -> None:
+        self.marks.append(self.count)
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if "mpifl" not in frame.f_code.co_filename and frame.f_code.co_name != "burn":
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._opcode
+
+    def _opcode(self, frame: FrameType, event: str, arg: Any) -> Any:
+        self.count += event == "opcode"
+        return self._opcode
+
+    def per_update(self) -> float:
+        marks = np.array(self.marks)
+        return float((marks[EVERY:] - marks[:-EVERY]).min() / EVERY)
+
+
+@dataclass(frozen=True)
+class Slowed(Area):
+    """AREA whose server executes more bytecodes for each update."""
+
+    more: int = 0
+    """how many"""
+
+    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        super().receive(server, i, update, staleness)
+        burn(self.more // LOOP)
+
+
+def burn(iterations: int) -> None:
+    for _ in range(iterations):
+        pass
+
+
+class Rows:
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+
+    def append(self, row: Row) -> None:
+        if isinstance(row, UpdateRow):
+            self._counter.mark()
+
+    def set_client_state(self, client: int, state: str) -> None: ...
+
+
+class Marked(Worker):
+    counter: Counter
+
+    def train_all(self, messages: Any) -> Any:
+        self.counter.mark()
+        return super().train_all(messages)
+
+
+def run(comm: MPI.Comm, traced: int, more: int) -> float:
+    """Bytecodes for each update on the traced rank, which alone is slowed down by counting; 0 on the other."""
+    x0, counter = np.ones(D, np.float32), Counter()
+    algorithm = Slowed(trigger=Trigger(every=EVERY), more=more)
+    if comm.rank:
+        one, zero = np.ones(D, np.float32), np.zeros(D, np.float32)
+        worker = Marked(algorithm, x0, {i: Quadratic(one, zero, clients=CLIENTS) for i in range(CLIENTS)})
+        worker.counter = counter
+        transport = MPIClientTransport(comm, CLIENTS, D, x0.dtype, 1)
+        sys.settrace(counter if traced else None)
+        serve_clients(worker, transport)
+    else:
+        server_transport = MPIServerTransport(comm, CLIENTS, D, x0.dtype, 1)
+        schedule = LiveSchedule(RealClock(lambda i, round: 0.0), algorithm.trigger, 0, stop_updates=UPDATES)
+        schedule.clock.start()
+        clients = Clients(np.ones(CLIENTS, int))
+        server = algorithm.init_server(x0, clients)
+        loop = ServerLoop(algorithm, server, clients, server_transport, schedule, Rows(counter), lambda *a: False, 0)
+        sys.settrace(None if traced else counter)
+        loop.run()
+        sys.settrace(None)
+        server_transport.shut_down(0)
+    sys.settrace(None)
+    return counter.per_update() if comm.rank == traced else 0.0
+
+
+def main() -> None:
+    share = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
+    comm = MPI.COMM_WORLD
+    server = comm.bcast(run(comm, 0, 0))
+    if share:
+        server = run(comm, 0, int(share * server))
+    client = comm.bcast(run(comm, 1, 0), root=1)
+    if comm.rank == 0:
+        print(json.dumps({"server": server, "client": client}))
+
+
+if __name__ == "__main__":
+    main()
