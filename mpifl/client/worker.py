@@ -100,10 +100,10 @@ class Worker:
             self.errors[i] = format_client_error(self._rank, error)
             return ClientError(self.errors[i])
         busy = time.perf_counter() - begin
-        self.last_updates[i] = update._replace(
-            version=message.version, round=message.round, norm=norm, compute=compute, busy=busy, accuracy=accuracy
+        self.last_updates[i] = update = Update(
+            *update[:3], message.version, message.round, norm, compute, update.exchange, busy, accuracy, update.refused
         )
-        return self.last_updates[i]
+        return update
 
     def _check_update(self, i: int, update: Update) -> tuple[str, float]:
         """Checks an update; returns why it is invalid, or "", and its norm."""
@@ -116,7 +116,10 @@ class Worker:
             return f"client {i} {error}", nan
         if len(update.vectors) > (most := self._algorithm.vectors_up):
             return f"client {i} sends {len(update.vectors)} vectors, more than vectors_up ({most})", nan
-        norm = sqrt(sum(float(v @ v) for v in update.vectors))
+        square = 0.0
+        for v in update.vectors:
+            square += float(v @ v)
+        norm = sqrt(square)
         if not isfinite(norm) or not all(map(isfinite, update.numbers)):
             return "the update is not finite", norm
         return (f"the update's norm {norm:.6g} is above faults.norm" if norm > self._norm else ""), norm
