@@ -325,7 +325,7 @@ class Algorithm(Config):
         """Of the clients that wait for an answer, in order of arrival, those that are sent a message now.
 
         Asked where replies are deferred and there are no rounds: after each update that triggers no aggregation, and
-        after each aggregation.
+        after each aggregation. `waiting` is not to be changed.
         """
         return waiting if aggregated else []
 

@@ -222,9 +222,9 @@ class ServerLoop:
     def _answer(self, aggregated: bool) -> None:
         """Answers those of the waiting clients that the algorithm names."""
         waiting = self.clients.waiting
-        now = self.algorithm.answers(self.server, list(waiting), aggregated)
-        self.clients.waiting = [i for i in waiting if i not in now] if len(now) < len(waiting) else []
-        self.send(now)
+        if now := self.algorithm.answers(self.server, waiting, aggregated):
+            self.clients.waiting = [i for i in waiting if i not in now] if len(now) < len(waiting) else []
+            self.send(now)
 
     # -- failures ------------------------------------------------------------------------------------------------------
     def _poll(self, time: float) -> None:
