@@ -15,6 +15,7 @@ from mpifl.analysis.page import Incomplete
 from mpifl.analysis.report import report_groups
 from mpifl.analysis.trials import Group, Trial, load_trial, short_names
 from mpifl.errors import ConfigError
+from mpifl.storage import open_run
 from mpifl.studies.index import Index
 from mpifl.studies.study import Select, Study, StudyRun, describe
 
@@ -31,7 +32,10 @@ def study_groups(study: Study, index: Index, options: Options | None = None) -> 
     metrics = options.metrics | ({study.options.select.by} if study.options.select else set())
     found: dict[str, tuple[StudyRun, list[Trial]]] = {}
     for run in study.runs:
-        if index.entries[run.identity].status == "completed":
+        status = index.entries[run.identity].status
+        if status == "interrupted" and run.path.exists() and (damage := _damage(run.path)):
+            unread.append(damage)
+        if status == "completed":
             try:
                 trial = load_trial(run.path, metrics, options.sums)
             except ConfigError as error:
@@ -44,6 +48,16 @@ def study_groups(study: Study, index: Index, options: Options | None = None) -> 
         for key, (run, trials) in found.items()
     }
     return groups, unread
+
+
+def _damage(path: Path) -> str:
+    """A line about a run file that cannot be read; "" for one that can be."""
+    try:
+        with open_run(path) as run:
+            run.config  # noqa: B018 - raises an error where it is damaged
+    except ConfigError as error:
+        return f"Left out: {error}."
+    return ""
 
 
 def _key(run: StudyRun) -> str:

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
+import h5py
 import numpy as np
 import pytest
 
@@ -562,3 +563,19 @@ def test_show_a_folder_with_a_damaged_index(item: str, capsys: pytest.CaptureFix
     (tmp_path / "bad.h5").write_bytes(b"no run")
     assert main(["show", str(tmp_path)]) == 0
     assert "1 runs: 1 damaged" in capsys.readouterr().out
+
+
+def test_a_report_names_a_damaged_run_and_shows_the_others(
+    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether the file is cut short, or only its configuration cannot be read."""
+    shutil.copytree(swept.parent, tmp_path / "copy")
+    study = load_study(tmp_path / "copy" / "study.yaml", [f"output={tmp_path}/copy/out"])
+    first, second, *_ = [run.path for run in study.runs]
+    first.write_bytes(first.read_bytes()[:5000])
+    with h5py.File(second, "r+", libver="latest") as file:
+        file.attrs["config"] = "["
+    assert main(["report", str(tmp_path / "copy" / "study.yaml"), f"output={tmp_path}/copy/out"]) == 0
+    out = capsys.readouterr().out
+    assert [path.name in out for path in (first, second)] == [True, True] and "\nFedAvg " in out
+    assert out.count("Left out: run file=") == 2 and "2 interrupted" in out
