@@ -17,7 +17,7 @@ from mpifl.reproduce.values import Difference, axis_of, find, label_text, matche
 
 NOTE = (
     "Differences are left minus right, paired by seed, with the 95 % confidence interval of their mean (Student's t). "
-    "A relation holds, or does not, only if the whole interval says so; with one seed there is no interval."
+    "A relation holds, or does not, only if the whole interval says so. One seed gives no interval and decides nothing."
 )
 
 
@@ -96,7 +96,8 @@ def judge_difference(claim: Claim, difference: Difference) -> str:
     """holds, does not hold, or not decided by these seeds."""
     if math.isnan(difference.mean):
         return "no values"
-    half = 0.0 if math.isnan(difference.half_width) else difference.half_width
+    if math.isnan(half := difference.half_width):
+        return "not decided"
     low, high = difference.mean - half, difference.mean + half
     if claim.relation == "near":
         holds, fails = max(abs(low), abs(high)) <= claim.by, low > claim.by or high < -claim.by
