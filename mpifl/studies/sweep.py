@@ -232,8 +232,10 @@ def dry_run(study: Study, processes: int | None = None) -> str:
     count = default_processes(study) if processes is None else processes
     seconds = index.estimate(todo, count)
     time_ = "time unknown until a run has completed" if seconds is None else f"about {format_duration(seconds)}"
-    plural = "es" if count > 1 else ""
-    last = f"{len(todo)} of {len(rows)} runs to do on {count} process{plural}, {time_}"
+    where = f"on {count} process{'es' if count > 1 else ''}"
+    if study.options.ranks > 1:
+        where = f"{count} at a time on {study.options.ranks} ranks each"
+    last = f"{len(todo)} of {len(rows)} runs to do" + (f" {where}, {time_}" if todo else "")
     return "\n".join([tabulate(rows, headers="keys", disable_numparse=True), "", *_foreign_files(index), last])
 
 

@@ -118,6 +118,21 @@ def test_a_dead_rank_ends_the_job_and_the_next_one_continues(
 
 
 @pytest.mark.long
+def test_a_signal_ends_the_runs_of_all_groups(start: Start, study: Callable[..., Path], tmp_path: Path) -> None:
+    """As ahead of a time limit: the launcher passes USR1 on to all ranks; the runs save checkpoints and continue."""
+    path = study("ranks: 2\nset: {stop.time: 20, checkpoint.every: 1}\n", ("[10, 100]", "[10]"), ("[0.1, 1]", "[1]"))
+    command = start(5, *MPIFL, "sweep", "study.yaml")
+    until(lambda: len({file.parent for file in (tmp_path / "out").glob("*.ckpt/*.json")}) == 2, command, "checkpoints")
+    os.kill(command.process.pid, signal.SIGUSR1)
+    assert command.end().code == 143
+    assert Index(load_study(path, [f"output={tmp_path}/out"])).counts() == {"interrupted": 2}
+    assert start(5, *MPIFL, "sweep", "study.yaml").end(120).code == 0
+    alone = load_study(path, [f"output={tmp_path}/alone", "ranks=1"])
+    sweep(alone, 2)
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+
+
+@pytest.mark.long
 def test_too_few_ranks(run: Start, study: Callable[..., Path], tmp_path: Path) -> None:
     study("ranks: 3\n")
     done = run(3, *MPIFL, "sweep", "study.yaml")

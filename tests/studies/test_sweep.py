@@ -73,6 +73,9 @@ def test_a_study_runs_and_grows(write: Write, tmp_path: Path, caplog: pytest.Log
     """The numbers are those of single runs; completed runs are not repeated; files of no run of the study are named."""
     study = load_study(write("", TWO))
     assert "4 of 4 runs to do on 2 processes, time unknown" in dry_run(study, 2)
+    assert "4 of 4 runs to do 1 at a time on 9 ranks each, time unknown" in dry_run(
+        load_study(write("ranks: 9\n", TWO))
+    )
     assert not study.folder.exists()
     lines: list[str] = []
     index = sweep(study, 2, lines.append)
@@ -399,6 +402,7 @@ def test_a_sweep_that_is_killed_continues(write: Write, tmp_path: Path, kills: i
     sweep(other, 2)
     assert contents(study.folder) == contents(other.folder)
     assert index_of(study.folder) == index_of(other.folder)
+    assert dry_run(study).endswith(f"\n0 of {len(study.runs)} runs to do")
     assert Index(study).counts() == {"completed": len(study.runs)}
     assert len(study.runs) == (60 if kills > 2 else 4)
     begun = {file: time for file, time in completed.items() if (study.folder / file).stat().st_mtime_ns != time}
