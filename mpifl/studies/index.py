@@ -29,7 +29,8 @@ from mpifl.studies.parts import Part, index_lock
 from mpifl.studies.study import Study, StudyRun, identify
 
 WRITE_INTERVAL = 1.0  # s between two writes of the index file during a sweep
-STALE_AGE = 60.0  # s after which a temporary index file belongs to a process that was killed
+TEMPORARIES = (f".{INDEX}.*", ".*.h5.*", ".*.yaml")  # new index files, new run files, jobs for a launcher
+STALE_AGE = 60.0  # s after which a temporary file belongs to a process that was killed
 STATUSES = ("completed", "waiting", "running", "interrupted", "failed", "damaged")
 
 
@@ -120,11 +121,12 @@ class Index:
             raise RunFailed(f"{self.folder / INDEX} cannot be written: {error.strerror}") from error
 
     def remove_temporaries(self) -> None:
-        """Removes what processes left that were killed while they wrote the index file."""
-        for path in self.folder.glob(f".{INDEX}.*"):
-            with suppress(OSError):
-                if time.time() - path.stat().st_mtime > STALE_AGE:
-                    path.unlink()
+        """Removes what processes left that were killed while they created a file."""
+        for pattern in TEMPORARIES:
+            for path in self.folder.glob(pattern):
+                with suppress(OSError):
+                    if time.time() - path.stat().st_mtime > STALE_AGE:
+                        path.unlink()
 
     def _replace(self) -> None:
         temporary = self.folder / f".{INDEX}.{secrets.token_hex(4)}"

@@ -214,13 +214,15 @@ def test_unchanged_run_files_are_not_opened(copied: Study, monkeypatch: pytest.M
     assert Index(copied).counts() == {"completed": 3, "interrupted": 1}
 
 
-def test_what_a_killed_sweep_left_of_its_index_is_removed(copied: Study) -> None:
-    old, new = copied.folder / f".{INDEX}.1234", copied.folder / f".{INDEX}.5678"
-    for path in (old, new):
+def test_what_a_killed_sweep_left_is_removed(copied: Study) -> None:
+    names = [f".{INDEX}.1234", ".small-AREA-10-0-00112233aabb.h5.1234", ".small-AREA-10-0-00112233aabb.yaml"]
+    old, new = [copied.folder / name for name in names], copied.folder / f".{INDEX}.5678"
+    for path in (*old, new):
         path.write_text("{")
-    os.utime(old, (time.time() - 120,) * 2)
+        os.utime(path, (time.time() - 120,) * 2)
+    os.utime(new)
     sweep(copied, 1)
-    assert not old.exists() and new.exists()  # another process may be writing the new one
+    assert not any(path.exists() for path in old) and new.exists()  # another process may be writing the new one
 
 
 def test_an_index_that_cannot_be_written(copied: Study, monkeypatch: pytest.MonkeyPatch) -> None:
