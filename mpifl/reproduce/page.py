@@ -24,8 +24,8 @@ from mpifl.reproduce.spec import Figure, Measure, Table
 from mpifl.reproduce.spread import spread_section
 from mpifl.reproduce.values import Summary, axis_of, find, label_text, matches, mean_curve, summarise, trial_curve
 from mpifl.studies.index import Index
-from mpifl.studies.select import reported_groups, selected_labels, without_rejected
-from mpifl.studies.study import Study
+from mpifl.studies.select import is_deciding, reported_groups, selected_labels, without_rejected
+from mpifl.studies.study import Study, StudyRun
 from mpifl.studies.sweep import format_duration
 
 MAX_BANDS = 4  # curves in a panel with bands
@@ -65,9 +65,9 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
     yield item.page.about.strip()
     if made_by:
         yield _made_by(item.name, item)
-    elif not index.counts()["completed"]:
+    elif not any(_is_reported(run, needed, index) for run in needed.runs):
         missing = ", ".join(missing_data(item))
-        yield f"Not run: {f'the data set {missing} is missing' if missing else 'no run is completed'}."
+        yield f"Not run: {f'the data set {missing} is missing' if missing else 'no run that is reported is completed'}."
         if item.cells:
             yield from _comparison(item, [])
         return
@@ -84,6 +84,11 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
     for name in item.page.blocks:
         yield load_block(item, name)(item, out)
     yield from claim_section(item.page, item.cells, groups, level)
+
+
+def _is_reported(run: StudyRun, study: Study, index: Index) -> bool:
+    """Whether the run is completed and a trial that is reported."""
+    return index.entries[run.identity].status == "completed" and not is_deciding(run, study.options.select)
 
 
 def _runs(study: Study, index: Index, groups: Sequence[Group]) -> str:
