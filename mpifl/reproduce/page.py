@@ -99,7 +99,7 @@ def _runs(study: Study, index: Index, groups: Sequence[Group]) -> str:
     trials = f"{counts[0]}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     s = "" if trials == "1" else "s"
     return (f"{len(done)} of {len(study.runs)} runs, {trials} trial{s} in each row; "
-            f"the runs took {format_duration(seconds)} in all.")  # fmt: skip
+            f"the runs took {format_duration(seconds)} of wall time in all.")  # fmt: skip
 
 
 # -- published numbers -------------------------------------------------------------------------------------------------
