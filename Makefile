@@ -4,6 +4,7 @@
 # make test-mpich  all tests that start MPI, with MPICH
 # make timings     the slowest tests of the last make test or test-all, and the time by folder
 # make mutation    random mistakes in the package, and the test that notices each: hours;  make mutation COUNT=5 SEED=3
+# make bench       the server's rate beside a loop by hand, written into docs/results/performance.md: minutes, alone on the machine
 # make docs        the documentation, into site/ (open site/index.html; nothing is fetched to read it)
 # make faults      the whole fault injection, its table in docs/results/faults.md: hours;  make faults SOAK=10 (minutes)
 # make clean       what these made, results excepted
@@ -30,7 +31,7 @@ ULFM = $(shell $(dir $(MPIRUN))ompi_info 2> /dev/null | grep -q "Fault Tolerance
 PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGE = pyproject.toml constraints.txt
 
-.PHONY: run test test-all check test-mpich timings mutation docs faults clean
+.PHONY: run test test-all check test-mpich timings mutation bench docs faults clean
 
 run: .venv/.run
 	.venv/bin/python -m compileall -q mpifl  # once, and not by every rank at the same time
@@ -68,6 +69,9 @@ MARK ?= mpi
 test-mpich: .venv/.dev .venv-mpich/.done
 	MPIFL_MPIEXEC=$(abspath .venv-mpich/bin/mpiexec) MPI4PY_LIBMPI=$(abspath .venv-mpich/lib/libmpi.so.12) \
 		.venv/bin/pytest -m "$(MARK)" tests/mpi tests/faults tests/test_examples.py
+
+bench: .venv/.dev
+	.venv/bin/python benchmarks/performance.py
 
 docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet

@@ -1,0 +1,152 @@
+"""Measures the server's rate by dimension and by number of clients; writes docs/results/performance.md and its figure.
+
+    python benchmarks/performance.py [--repeats 5] [--seconds 0.5] [--out docs/results]
+
+Starts `mpirun` of server_rate.py for 1, 4 and 16 clients. `make bench` runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, launcher
+
+SIZES = {1: [7850], 4: [7850, 100_000, 1_000_000, 10_000_000], 16: [7850]}  # by number of clients
+NAMES = {"": "mpifl", "by_hand_": "by hand", "limit_": "echo"}
+TARGETS = {7850: 0.5, 100_000: 0.85, 1_000_000: 0.9, 10_000_000: 0.9}  # of the rate by hand
+
+COLUMNS = (
+    "clients", "d (float32)", "mpifl, updates/s", "by hand, updates/s", "echo, updates/s", "mpifl / by hand",
+    "lowest to highest", "by hand / echo", "server CPU, mpifl and by hand",
+)  # fmt: skip
+
+PAGE = """# Performance
+
+The rate of the server beside the same work written by hand, and beside a bare echo. `make bench` measures and writes
+this page.
+
+{machine}
+
+![Rates by dimension and by number of clients](performance.png)
+
+Clients do no work: they answer every message at once with a vector that they keep. All ranks share the machine's cores.
+
+{table}
+
+{sentence}
+
+Rates are medians of {repeats} repeats. Each repeat measures the three programs one after the other in one run, and a
+ratio is of the rates of one repeat; the table has its median, and the lowest and the highest. CPU is user and system
+time of the server's process for an update, polling included.
+
+*mpifl* is the server loop with both ends of the MPI transport and AREA, which aggregates every 4 updates: messages,
+versions, staleness, a row for each update. *By hand* is what one would write for that rule alone: nonblocking requests,
+answers in any order, the same waits, a snapshot that is sent from where it is, and the arithmetic in the fewest passes
+over memory, without rows, checks and checkpoints. *Echo* sends every message back as it came.
+[server_rate.py](../../benchmarks/server_rate.py) has all three.
+"""
+
+
+def measure(clients: int, sizes: list[int], repeats: int, seconds: float) -> list[dict[str, Any]]:
+    """Rows of server_rate.py."""
+    program = [str(ROOT / "benchmarks" / "server_rate.py"), "--sizes", *map(str, sizes)]
+    words = [*launcher(clients + 1), *program, "--repeats", str(repeats), "--seconds", str(seconds)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=environment)
+    if out.returncode:
+        sys.exit(f"performance: server_rate.py with {clients} clients failed\n{out.stderr}")
+    return [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")]
+
+
+def machine() -> str:
+    """What was measured on, and how busy it was."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), platform.processor())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    library = subprocess.run(
+        [*launcher(1), "-c", "from mpi4py import MPI; print(MPI.Get_library_version().split(',')[0])"],
+        capture_output=True, text=True, timeout=120, check=True,
+    ).stdout.strip()  # fmt: skip
+    return (
+        f"Measured on {cores} cores of {model} with {memory:.0f} GB, load average {load:.1f} before; "
+        f"Python {platform.python_version()}, NumPy {version('numpy')}, mpi4py {version('mpi4py')}, {library}."
+    )
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'--:|' * len(COLUMNS)}"]
+    for r in rows:
+        rates = [f"{r[f'{key}updates_per_s']:,.0f}" for key in NAMES]
+        spread, cpu = (r["ratio_low"], r["ratio_high"]), (r["server_us"], r["by_hand_server_us"])
+        cells = [
+            str(r["clients"]), f"{r['d']:,}", *rates, f"{r['ratio']:.2f}", "{:.2f} to {:.2f}".format(*spread),
+            f"{r['by_hand_to_limit']:.2f}", "{:,.0f} and {:,.0f} us".format(*cpu),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def sentence(rows: list[dict[str, Any]]) -> str:
+    """Where the ratio to the loop by hand is at least its target, and where it is not."""
+    missed = [r for r in rows if r["ratio"] < TARGETS[r["d"]]]
+    if not missed:
+        return (
+            "The ratio to the loop by hand reaches its target in every row: 0.5 at d = 7,850, 0.85 at 1e5, 0.9 above."
+        )
+    where = "; ".join(
+        f"{r['clients']} client{'s' if r['clients'] > 1 else ''}, d = {r['d']:,}: {r['ratio']:.2f} of {TARGETS[r['d']]}"
+        for r in missed
+    )
+    return f"The ratio to the loop by hand is below its target in {len(missed)} of {len(rows)} rows: {where}."
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (by_d, by_clients) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=False)
+    panels = (
+        (by_d, "d", [r for r in rows if r["clients"] == 4], "dimension d (float32), 4 clients"),
+        (by_clients, "clients", [r for r in rows if r["d"] == 7850], "clients, d = 7,850"),
+    )
+    for axes, key, chosen, label in panels:
+        for (prefix, name), style in zip(NAMES.items(), ("o-", "s--", "^:"), strict=True):
+            axes.plot([r[key] for r in chosen], [r[f"{prefix}updates_per_s"] for r in chosen], style, label=name)
+        axes.set(xscale="log", yscale="log", xlabel=label, ylabel="updates/s")
+        axes.grid(alpha=0.3, which="both")
+    ticks = [r["clients"] for r in panels[1][2]]
+    by_clients.set_xticks(ticks, map(str, ticks))
+    by_clients.minorticks_off()
+    by_d.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5, help="about how long each program runs each time")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    args = parser.parse_args()
+    facts = machine()
+    rows = [r for n, sizes in SIZES.items() for r in measure(n, sizes, args.repeats, args.seconds)]
+    page = PAGE.format(machine=facts, table=table(rows), sentence=sentence(rows), repeats=args.repeats)
+    (args.out / "performance.md").write_text(page)
+    draw(rows, args.out / "performance.png")
+    print(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
