@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 
 import mpifl
+from mpifl.analysis.trials import Group, load_trial
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.reproduce.items import JOBS, Item, PaperOptions, load_items, papers, study_labels
 from mpifl.reproduce.published import Value, z_score
-from mpifl.reproduce.spread import components
+from mpifl.reproduce.spread import components, spread_section
 from mpifl.reproduce.values import Summary
 
 BASE = """
@@ -160,6 +162,20 @@ def test_runs_are_those_of_single_jobs_bit_for_bit(runs: Path, tmp_path: Path) -
             assert single.updates.equals(run.updates)
             columns = ["time", "updates", "version", "train_loss", "test_accuracy"]
             assert single.evaluations[columns].equals(run.evaluations[columns])
+
+
+def test_spread_over_an_axis_beside_the_spread_over_trials(runs: Path) -> None:
+    """The run files of both methods as if they were two splits of one; the published range gives its deviation."""
+    publish(runs, {("AREA", "accuracy"): (90, 80, 95.4)})
+    (item,) = load_items(str(runs / "table1.yaml"))[1]
+    area, fedavg = ([load_trial(p) for p in sorted((runs / "runs").glob(f"tiny-{m}-*"))] for m in ("AREA", "FedAvg"))
+    groups = [Group({"method": "AREA", "split": k}, trials) for k, trials in enumerate((area, fedavg))]
+    text = "\n".join(spread_section(replace(item.page, spread="split"), item.cells, groups, 1))
+    one, two = (ours(runs)[method]["accuracy"] for method in ("AREA", "FedAvg"))
+    within = np.sqrt((one.var(ddof=1) + two.var(ddof=1)) / 2)
+    between = np.sqrt(max(0, np.var([one.mean(), two.mean()], ddof=1) - within**2 / 3))
+    found = row(text, "AREA", "accuracy")
+    assert found[2] == "2" and found[4:] == [f"{within:.2f}", f"{between:.2f}", "5.00"]  # 15.4 / 3.08
 
 
 def test_one_seed_gives_no_interval_and_missing_runs_are_counted(runs: Path, tmp_path: Path) -> None:
