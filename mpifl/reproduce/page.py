@@ -68,7 +68,7 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
     elif not any(_is_reported(run, needed, index) for run in needed.runs):
         missing = ", ".join(missing_data(item))
         yield f"Not run: {f'the data set {missing} is missing' if missing else 'no run that is reported is completed'}."
-        if item.cells:
+        if item.cells and item.page.spread is None:
             yield from _comparison(item, [])
         return
     groups, notes, *_ = reported_groups(needed, index)

@@ -269,6 +269,13 @@ def test_every_published_number_is_shown_by_an_item(items: dict[str, tuple[Paper
     assert stored == {(paper, i.page.published) for paper, (_, each) in items.items() for i in each if i.cells}
 
 
+def test_the_page_of_a_paper_whose_items_have_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "area", "--no-runs", "--trials", "1"]) == 0
+    text = (tmp_path / "results" / "reproduce" / "area.md").read_text()
+    assert text.count("Not run: ") == text.count("## ") == 9 and "61.16 (52.75-66.46)" in text
+
+
 # -- formulas ----------------------------------------------------------------------------------------------------------
 def test_z_score_and_components() -> None:
     """z: sd 1 over 10 trials and sd 2 over 4 give sqrt(1/10 + 4/4); components of variance of a one-way layout."""
