@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from mpifl.algorithms.common.vectors import BLOCK, LARGE, add, axpy, mean_step, step, use_threads, zeros
+from mpifl.algorithms.common.vectors import BLOCK, LARGE, add, axpy, cleared, mean_step, step, use_threads, zeros
 
 SIZES = [1, 7, BLOCK, BLOCK + 1, 3 * BLOCK + 5, LARGE, 2 * LARGE + 3]
 
@@ -34,3 +34,19 @@ def test_bits_are_those_of_plain_numpy(threads: int, dtype: type) -> None:
         for new, expected in ((step(x, -0.7, v), x + -0.7 * v), (mean_step(x, total, 3), x + total / 3)):
             assert new.tobytes() == expected.tobytes() and new.dtype == dtype, size
         assert not np.shares_memory(step(x, 1.0, v), x)
+
+
+def test_cleared_sum_gives_its_memory_to_the_next_unless_something_refers_to_it() -> None:
+    v = np.arange(1.0, 6.0)
+    total = add(zeros(v), v)
+    address = total.__array_interface__["data"][0]
+    empty = cleared(total)
+    assert (empty == 0).all() and not empty.flags.writeable
+    del total
+    total = add(empty, 2 * v)
+    assert total.__array_interface__["data"][0] == address and total.tolist() == (2 * v).tolist()
+    view = total[1:]  # as a snapshot may hold
+    empty = cleared(total)
+    del total
+    again = add(empty, v)
+    assert not np.shares_memory(again, view) and view.tolist() == (2 * v)[1:].tolist()

@@ -8,17 +8,19 @@ independently of each other, so the bits do not depend on blocks or threads.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-BLOCK = 1 << 15  # entries: a block of each operand fits into a core's cache
+BLOCK = 1 << 17  # entries: a block of each operand fits into a core's second-level cache
 LARGE = 1 << 18  # entries from which threads pay
 MAX_THREADS = 8  # fewer saturate the memory of most machines
 
 _threads: ThreadPoolExecutor | None = None
 _count = 1
+_spare: np.ndarray | None = None  # the last sum that was cleared
 
 
 def use_threads(count: int) -> None:
@@ -35,9 +37,26 @@ def zeros(x: np.ndarray) -> np.ndarray:
     return np.broadcast_to(np.zeros((), x.dtype), x.shape)
 
 
+def cleared(total: np.ndarray) -> np.ndarray:
+    """0 * total, an empty sum; the next sum of this shape takes the memory of `total`, if nothing else refers to it."""
+    global _spare
+    if total.flags.writeable:
+        _spare = total
+    return zeros(total)
+
+
+def _memory_like(v: np.ndarray) -> np.ndarray:
+    """An uninitialised vector: that of the last sum that was cleared, whose pages are mapped, or a new one."""
+    global _spare
+    spare, _spare = _spare, None
+    if spare is not None and sys.getrefcount(spare) == 2 and (spare.shape, spare.dtype) == (v.shape, v.dtype):
+        return spare
+    return np.empty_like(v)
+
+
 def add(total: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """total + v, in place unless the sum is empty (`zeros`)."""
-    out = total if total.flags.writeable else np.empty_like(v)
+    """total + v, in place unless the sum is empty (`zeros`, `cleared`)."""
+    out = total if total.flags.writeable else _memory_like(v)
     if _threads is None or v.size < LARGE:  # one operation needs no blocks
         return np.add(total, v, out)
     _in_blocks(lambda s: np.add(total[s], v[s], out[s]), v.size)
@@ -45,8 +64,8 @@ def add(total: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def axpy(total: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
-    """total + a * v, in place unless the sum is empty (`zeros`)."""
-    out = total if total.flags.writeable else np.empty_like(v)
+    """total + a * v, in place unless the sum is empty (`zeros`, `cleared`)."""
+    out = total if total.flags.writeable else _memory_like(v)
     _in_blocks(lambda s: np.add(total[s], a * v[s], out[s]), v.size)
     return out
 
