@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpifl.algorithms import names
+from mpifl.algorithms import ALIASES, names
 from tests.mpi.cases import CASES
 from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, write
 from tests.mpi.files import attribute, contents, differing
@@ -44,7 +44,8 @@ def test_every_rank_count_gives_the_same_bits(alone: Path, tmp_path: Path, ranks
 def test_the_cases_are_what_they_say(alone: Path) -> None:
     """No case is empty, no two are the same run, and no method is left out."""
     seen = {}
-    assert {case["algorithm"]["name"] for case in CASES.values()} == set(names())
+    named = {case["algorithm"]["name"] for case in CASES.values()}
+    assert {ALIASES[name].name if name in ALIASES else name for name in named} == set(names())
     for name in CASES:
         held = contents(alone / f"{name}.h5")
         assert held["updates/client"] or name == "before-any-update"

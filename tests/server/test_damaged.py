@@ -17,6 +17,7 @@ from mpifl import open_run
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.loop import ServerLoop
 from mpifl.storage import live
+from mpifl.storage.checkpoint import FORMAT
 from mpifl.storage.checkpoint_set import folder_of
 from mpifl.storage.live import Lock
 from tests.mpi.cases import AREA, CASES, job
@@ -119,7 +120,7 @@ def test_a_newer_checkpoint(interrupted: tuple[Path, Path], capsys: pytest.Captu
     """The message names its format; the checkpoint before, which can be read, is used."""
     whole, path = interrupted
     manifest = folder_of(path) / "000003.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 4}))
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": FORMAT + 1}))
     assert mpifl("resume", path) == 0
     assert "checkpoint 3 is of a newer format" in capsys.readouterr().err
     assert not differing(whole, path, but=("events",))

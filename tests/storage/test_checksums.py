@@ -12,7 +12,17 @@ import pytest
 
 from mpifl.errors import ConfigError
 from mpifl.storage import RunWriter, open_run, reader
-from mpifl.storage.tables import CHECKSUMS, CLIENTS, TABLES, AggregationRow, EvaluationRow, EventRow, UpdateRow
+from mpifl.storage.tables import (
+    CHECKSUMS,
+    CLIENTS,
+    TABLES,
+    AggregationRow,
+    ClientEvaluationRow,
+    EvaluationRow,
+    EventRow,
+    MetricRow,
+    UpdateRow,
+)
 from tests.storage.test_resumed import attributes, rows_of
 from tests.storage.test_writer import ATTRS, writer
 from tests.tiers import examples
@@ -23,6 +33,8 @@ def fill(w: RunWriter, rows: int, first: int = 0) -> None:
         w.append(UpdateRow(0.5 * k, k % 3, k, 0, 1, 144, 0.1 * k, 144))
         w.append(AggregationRow(0.5 * k, k + 1))
         w.append(EvaluationRow(0.5 * k, k + 1, k + 1, train_loss=1 / (k + 1)))
+        w.append(ClientEvaluationRow(k, 0, 0.25 * k, np.nan))
+        w.append(MetricRow(k, "auroc", 0.25 * k))
         w.append(EventRow(0.5 * k, "checkpoint", -1, f"number {k}", k + 1, k + 1))
         w.flush()
 
@@ -145,6 +157,8 @@ def test_a_resumed_run(tmp_path: Path) -> None:
         w.append(UpdateRow(0.5 * k, k % 3, 0, 0, 1, 144, 0.1 * k, 144))
     w.append(AggregationRow(2.0, 4))
     w.append(EvaluationRow(2.0, 4, 1))
+    w.append(ClientEvaluationRow(0, 0, 0.5, np.nan))
+    w.append(MetricRow(0, "auroc", 0.5))
     w.append(EventRow(2.0, "checkpoint"))
     w.flush()
     w.close("interrupted")
