@@ -74,7 +74,7 @@ def test_mistakes(results: Path, tmp_path: Path) -> None:
 def test_the_plot_of_one_run(results: Path) -> None:
     run = mpifl.open_run(results / "s0.1-0.h5")
     axes = run.plot("train_loss", color="black")
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("virtual time (s)", "train loss")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("virtual time (s)", "training loss")
     (line,) = axes.lines
     assert line.get_color() == "black" and line.get_ydata().tolist() == run.evaluations.train_loss.tolist()
     assert run.plot(["train_loss", "version"], x="updates", ax=axes) is axes and len(axes.lines) == 3
@@ -83,5 +83,6 @@ def test_the_plot_of_one_run(results: Path) -> None:
 
 def test_the_plot_of_several_runs(results: Path) -> None:
     axes = mpifl.open_runs(results).plot("train_loss")
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["step size 0.05", "step size 0.1"]
+    (legend,) = axes.figure.legends  # below the axes
+    assert [text.get_text() for text in legend.get_texts()] == ["step size 0.05", "step size 0.1"]
     assert len(axes.lines) == len(axes.collections) == 2

@@ -174,8 +174,12 @@ BASE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("block", of("yaml"), ids=str)
-def test_yaml_is_a_job_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
+def test_yaml_is_a_job_or_a_part_of_one(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole job or study is valid as it stands; sections are valid in place of those of a plain job."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for other in blocks(block.page):  # modules that the job may name
+        if other.action == "file" and other.language == "python":
+            (tmp_path / other.argument).write_text(other.text)
     values = yaml.safe_load(block.text)
     if block.argument == "mpifl-site.yaml":
         (tmp_path / block.argument).write_text(block.text)
