@@ -189,7 +189,8 @@ def test_yaml_is_a_job_or_a_part_of_one(block: Block, tmp_path: Path, monkeypatc
         return
     if "axes" in values:
         (tmp_path / values["job"]).parent.mkdir(exist_ok=True)
-        (tmp_path / values["job"]).write_text(yaml.safe_dump(BASE))
+        own = [other.text for other in blocks(block.page) if other.argument == values["job"]]
+        (tmp_path / values["job"]).write_text(own[0] if own else yaml.safe_dump(BASE))
         (tmp_path / "study.yaml").write_text(block.text)
         assert load_study(tmp_path / "study.yaml").runs
         return
