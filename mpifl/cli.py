@@ -240,6 +240,8 @@ def _report(args: argparse.Namespace) -> None:
     if not args.arguments:
         raise ConfigError("report", "''", "at least one RUN.h5, a folder of run files, or one STUDY.yaml")
     options = parse_options({name: getattr(args, name) for name in REPORT})
+    if args.reach_in is not None and args.reach is None:
+        raise ConfigError("reach-in", args.reach_in, "--reach ACCURACIES as well: it says in what they are counted")
     for name in ("formats", "figures", "x", "width"):
         if args.out is None and (value := getattr(args, name)):
             raise ConfigError(name, value, "--out DIR as well: it is for the files that are written there")

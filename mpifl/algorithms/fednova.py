@@ -51,7 +51,7 @@ class FedNova(SampledRounds):
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
-        if self.steps and len(self.steps) != clients:
+        if self.steps is not None and len(self.steps) != clients:
             raise ConfigError("steps", f"{len(self.steps)} values", f"a list of {clients}, one per client")
 
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:

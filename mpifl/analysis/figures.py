@@ -45,7 +45,7 @@ def draw_report(
                 written += style.save(make(), out, stem, formats)
         except _Nothing as reason:
             if options.figures or str(reason):
-                notes.append(f"No figure {stem}: {reason or 'no run has values for it'}.")
+                notes.append(f"No figure {stem}: {str(reason) or 'no run has values for it'}.")
     return written, notes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def reproduce(
         RunFailed: Some runs failed; the page is written, and says so.
     """
     options, items = load_items(name, overrides)
+    check_out(out)
     whole = not (Path(name).suffix or "/" in name.rstrip("/")) or Path(name).is_dir()
     for item in items:
         for block in item.page.blocks:
@@ -69,6 +71,14 @@ def reproduce(
     if failed:
         raise RunFailed("; ".join([f"{failed} runs failed", *lines]))
     return "\n".join(lines)
+
+
+def check_out(out: Path) -> None:
+    """Raises ConfigError where the folder of the page cannot be made: before the runs, not after them."""
+    there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = "Permission denied" if there.is_dir() else f"{there} is a file"
+        raise ConfigError("--out", out, f"a folder that can be written ({reason})")
 
 
 def compute_runs(study: Study, processes: int | None, progress: Callable[[str], None] | None) -> Index:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifl import api
+from mpifl.analysis.options import METRICS
 from mpifl.analysis.trials import short_names
 from mpifl.config import read
 from mpifl.config.read import job_to_dict
@@ -74,6 +75,8 @@ def load_items(name: str, overrides: Sequence[str] = ()) -> tuple[PaperOptions, 
         if paper not in papers() or (wanted and wanted not in read_paper(folder)[0].items):
             raise ConfigError("reproduce", name, "an item or a paper that `mpifl reproduce` lists, or a STUDY.yaml")
     options, defaults = read_paper(folder)
+    if wanted is None and not options.items:
+        raise ConfigError("items", "[]", f"the names of at least one study file of {folder}, without .yaml")
     if wanted is None and any(each.startswith("output=") and "${name}" not in each for each in overrides):
         raise ConfigError("output", name, "a folder with ${name}, so that each study of the paper has its own")
     return options, [load_item(folder, each, defaults, overrides) for each in ([wanted] if wanted else options.items)]
@@ -118,6 +121,30 @@ def _check_cells(study: Study, page: Page, cells: Sequence[Cell]) -> None:
         for side in (claim.left, *(claim.right if isinstance(claim.right, list) else [claim.right])):
             if not isinstance(side, int | float) and not find_labels(labels, side):
                 raise ConfigError(f"page.claims[{k}]", side, "labels of the study's axes")
+    _check_names(study, page, labels)
+
+
+def _check_names(study: Study, page: Page, labels: Sequence[dict[str, Any]]) -> None:
+    """The metrics and axes that the page names exist."""
+    own = {name for run in study.runs for name in run.job.evaluate.metrics}
+    metrics = ["time", "updates", "version", *METRICS, *sorted(own)]
+    named = [("page.measures", name) for m in page.measures.values() for name in (m.metric, m.fallback) if name]
+    for key, name in [*named, *((f"page.figures[{k}].y", figure.y) for k, figure in enumerate(page.figures))]:
+        if name not in metrics:
+            raise ConfigError(key, name, f"one of {', '.join(metrics)}")
+    axes = [("page.spread", page.spread)]
+    axes += [(f"page.tables[{k}].columns", table.columns) for k, table in enumerate(page.tables)]
+    axes += [(f"page.figures[{k}].panels", figure.panels) for k, figure in enumerate(page.figures)]
+    axes += [(f"page.claims[{k}].each", claim.each) for k, claim in enumerate(page.claims)]
+    for key, axis in axes:
+        if axis is not None and not any(axis_of(each, axis) for each in labels):
+            known = ", ".join(dict.fromkeys(name for each in labels for name in each))
+            raise ConfigError(key, axis, f"one of the axes {known}")
+    shown = [(f"page.tables[{k}].where", table.where) for k, table in enumerate(page.tables)]
+    shown += [(f"page.figures[{k}].where", figure.where) for k, figure in enumerate(page.figures)]
+    for key, where in shown:
+        if where and not find_labels(labels, where):
+            raise ConfigError(key, where, "labels of the study's axes")
 
 
 def study_labels(study: Study) -> list[dict[str, Any]]:

@@ -41,7 +41,6 @@ def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: 
 
     Raises ConfigError where an item has no completed run.
     """
-    out.mkdir(parents=True, exist_ok=True)
     if whole:
         paper = items[0].name.partition("/")[0]
         path, head = out / f"{paper}.md", [f"# {options.title}", options.about.strip(), _made_by(paper, items[0])]
@@ -49,6 +48,7 @@ def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: 
     else:
         path, head, level = out / f"{items[0].name.replace('/', '-')}.md", [], 1
     parts = head + [block for item in items for block in item_blocks(item, out, level, made_by=not whole)]
+    out.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
     return path
 
@@ -72,6 +72,7 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
             yield from _comparison(item, [])
         return
     groups, notes, *_ = reported_groups(needed, index)
+    out.mkdir(parents=True, exist_ok=True)
     yield _runs(needed, index, groups)
     yield "\n".join(notes)
     for number, figure in enumerate(item.page.figures):

@@ -53,7 +53,7 @@ def measure(metrics: Mapping[str, Metric], labels: np.ndarray, scores: np.ndarra
 def _value(name: str, metric: Metric, labels: np.ndarray, scores: np.ndarray) -> float:
     try:
         value = metric(labels, scores)
-    except Exception as error:  # whatever a user's function raises
+    except (Exception, SystemExit) as error:  # whatever a user's function raises
         text = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         raise ConfigError("evaluate.metrics", name, f"{WANTED}; it raised {text[:200]}") from error
     if not isinstance(value, Real) or isinstance(value, bool | np.bool_):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from mpifl.errors import ConfigError
 from mpifl.rng import stream
 
 SPACINGS = ("linear", "log", "uniform", "loguniform")
+MAX_RUNS = 100_000  # of a study: more are a mistake in a range, and would fill the memory first
 RANGE = "a range: {from: 0.001, to: 10, log: 9}, or linear, uniform or loguniform with a count in place of log"
 
 
@@ -45,6 +47,8 @@ def combinations(axes: Mapping[str, Any], seed: int = 0) -> list[Point]:
         seed: Seed of the ranges that are drawn at random.
     """
     choices = [axis_points(name, spec, seed) for name, spec in axes.items()]
+    if (count := math.prod(map(len, choices))) > MAX_RUNS:
+        raise ConfigError("axes", f"{count} combinations", f"at most {MAX_RUNS:,}")
     return [sum(combination, Point({}, {})) for combination in itertools.product(*choices)]
 
 
@@ -74,7 +78,9 @@ def _named(key: str, start: Point, settings: Mapping[str, Any], seed: int) -> li
     points = [start]
     for name, value in settings.items():
         if isinstance(value, list) or _is_range(value):
-            values = _labelled(_values(f"{key}.{name}", name, value, seed))
+            values = list(_labelled(_values(f"{key}.{name}", name, value, seed)))
+            if (count := len(points) * len(values)) > MAX_RUNS:
+                raise ConfigError(key, f"{count} combinations", f"at most {MAX_RUNS:,}")
             points = [p + Point({name: label}, {name: each}) for p in points for label, each in values]
         else:
             points = [p + Point({}, {name: value}) for p in points]
@@ -112,6 +118,8 @@ def _values(key: str, name: str, spec: Any, seed: int) -> list[Any]:
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
     if not numbers or not -np.inf < low < high < np.inf or not isinstance(count, int) or count < 1:
         raise ConfigError(key, json.dumps(spec, default=str), f"{RANGE}; from is below to")
+    if count > MAX_RUNS:
+        raise ConfigError(f"{key}.{kind}", count, f"at most {MAX_RUNS:,} values")
     if kind.startswith("log") and low <= 0:
         raise ConfigError(f"{key}.from", low, f"a number above 0, since the range is {kind}")
     if kind in ("linear", "log"):

@@ -28,8 +28,9 @@ def study_groups(study: Study, index: Index, options: Options | None = None) -> 
     The groups by their labels as JSON (`_key`), and a line about each run file that cannot be read. options: of the
     report; None: with all metrics.
     """
-    options, unread = options or Options(), []
-    metrics = options.metrics | ({study.options.select.by} if study.options.select else set())
+    unread: list[str] = []
+    select = {study.options.select.by} if study.options.select else set()
+    metrics = None if options is None else options.metrics | select
     found: dict[str, tuple[StudyRun, list[Trial]]] = {}
     for run in study.runs:
         status = index.entries[run.identity].status
@@ -37,7 +38,7 @@ def study_groups(study: Study, index: Index, options: Options | None = None) -> 
             unread.append(damage)
         if status == "completed":
             try:
-                trial = load_trial(run.path, metrics, options.sums)
+                trial = load_trial(run.path, metrics, options.sums if options else ())
             except ConfigError as error:
                 unread.append(f"Left out: {error}.")
             else:

@@ -18,7 +18,7 @@ from mpifl.config.types import Config, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.problems.metrics import METRICS
 from mpifl.rng import stream
-from mpifl.studies.axes import Point, combinations, excluded
+from mpifl.studies.axes import MAX_RUNS, Point, combinations, excluded
 
 FREE = ("set", "axes", "exclude", "page")  # sections whose keys are those of a job, labels, or for `mpifl reproduce`
 NOT_IDENTITY = (*OUTPUT_KEYS, "checkpoint")  # keys of a job that do not change what a run computes
@@ -151,6 +151,8 @@ def _options(values: dict[str, Any]) -> StudyOptions:
     if isinstance(count := section.get("seeds"), int) and not isinstance(count, bool):
         if count < 1:
             raise ConfigError("trials", count, "a number of trials of at least 1, or a list of seeds")
+        if count > MAX_RUNS:
+            raise ConfigError("trials", count, f"at most {MAX_RUNS:,} trials")
         section["seeds"] = list(range(count))
     if trials is not None:
         if not isinstance(section.get("seeds"), list):
@@ -174,6 +176,11 @@ def _points(options: StudyOptions, axes: Mapping[str, Any], exclude: Sequence[Ma
     if options.budget and options.budget < len(points):
         drawn = stream(options.seed, "study budget").choice(len(points), options.budget, replace=False)
         points = [points[k] for k in sorted(drawn.tolist())]
+    if not points:
+        raise ConfigError("exclude", f"{len(exclude)} items", "items that leave at least one combination of the axes")
+    if (count := len(points) * len(options.trials.seeds)) > MAX_RUNS:
+        expected = f"a study of at most {MAX_RUNS:,} runs; this has {count:,}"
+        raise ConfigError("trials", len(options.trials.seeds), expected)
     if options.select:
         _check_select(options.select, options.trials, points)
     return points

@@ -193,6 +193,7 @@ def test_wrong_options(key: str, value: str, expected: str) -> None:
     [
         (["--width", "3.3"], "mpifl: width=3.3: --out DIR as well"),
         (["--figures", "loss"], "mpifl: figures=loss: --out DIR as well"),
+        (["--reach-in", "time"], "mpifl: reach-in=time: --reach ACCURACIES as well"),
         (["--all"], "mpifl: all=true: a STUDY.yaml with a selection"),
         (["--panels", "lambda"], "mpifl: panels=lambda: one of the axes; the runs do not differ"),
         (["--spred", "sd"], "mpifl: option=--spred: mpifl report takes --help, --out, --spread"),
@@ -207,6 +208,14 @@ def test_options_that_do_not_fit(
     assert main(["report", str(path), *arguments]) == 2
     out = capsys.readouterr()
     assert out.err.startswith(line) and out.err.count("\n") == 1 and not out.out
+
+
+def test_a_figure_without_values_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.analysis.test_analysis import run_file
+
+    path = run_file(tmp_path / "a.h5", [0.5])
+    assert main(["report", str(path), "--figures", "gradient", "--formats", "png", "--out", str(tmp_path / "o")]) == 0
+    assert "No figure gradient: no run has values for it." in capsys.readouterr().out
 
 
 def test_options_of_a_command_line() -> None:

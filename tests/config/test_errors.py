@@ -70,6 +70,7 @@ WRONG = [
     ),
     ("algorithm={name: fedadam, optimizer: null}", "algorithm.optimizer=None", "adam, since fedadam stands for"),
     ("algorithm={name: fadas, cohort: 3}", "algorithm.cohort=3", "fedbuff has no cohort"),
+    ("algorithm={name: fednova, steps: []}", "algorithm.steps=0 values", "a list of 4, one per client"),
     ("algorithm={name: fednova, steps: [1, 2]}", "algorithm.steps=2 values", "a list of 4, one per client"),
     ("algorithm={name: fednova, steps: [1, 0, 1, 1]}", "algorithm.steps[1]=0", "an integer of at least 1"),
     ("algorithm={name: fednova, steps: [1, 1, 1, 1], local_epochs: 1}", "algorithm.local_epochs=1", "null with steps"),

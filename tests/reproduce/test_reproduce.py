@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,6 +203,14 @@ def test_one_seed_gives_no_interval_and_missing_runs_are_counted(runs: Path, tmp
         ("paper", "within: range", "within: rang", "page.measures.accuracy.within=rang"),
         ("paper", "metric: train_loss", "metric: train_los", "page.measures=train_los: one of"),
         ("paper", "items: [table1]", "item: [table1]", "item="),
+        ("table1", "title: Table 1", "title: Table 1\n  spread: splitt", "page.spread=splitt: one of the axes method"),
+        ("table1", "title: Table 1", "title: Table 1\n  figures: [{y: test_acc}]", "figures[0].y=test_acc: one of"),
+        (
+            "table1",
+            "title: Table 1",
+            "title: Table 1\n  figures: [{y: train_loss, panels: rate}]",
+            "page.figures[0].panels=rate: one of the axes method",
+        ),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(
@@ -218,6 +227,50 @@ def test_mistakes_are_one_line(
         source.write_text(before)
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and line in error, error
+
+
+def test_a_paper_without_items(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    (folder / "paper.yaml").write_text((runs / "paper.yaml").read_text().replace("[table1]", "[]"))
+    assert main(["reproduce", str(folder)]) == 2
+    assert capsys.readouterr().err.startswith("mpifl: items=[]: the names of at least one study file")
+
+
+@pytest.mark.parametrize("inside", ["", "/pages"])
+def test_the_folder_of_the_page_is_checked_before_the_runs(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], inside: str
+) -> None:
+    publish(runs, {("AREA", "accuracy"): (90, 80, 95)})
+    (tmp_path / "file").write_text("kept")
+    out = f"{tmp_path}/file{inside}"
+    assert main(["reproduce", str(runs / "table1.yaml"), f"output={tmp_path}/runs", "--out", out]) == 2
+    assert capsys.readouterr().err == (
+        f"mpifl: --out={out}: a folder that can be written ({tmp_path}/file is a file)\n"
+    )
+    assert (tmp_path / "file").read_text() == "kept" and not (tmp_path / "runs").exists()
+
+
+def test_measures_of_every_column(runs: Path, tmp_path: Path) -> None:
+    """Also of columns that the table of a report leaves out unless it is asked for them."""
+    publish(runs, {("AREA", "accuracy"): (90, 80, 95)})
+    folder = tmp_path / "tiny"
+    shutil.copytree(runs, folder)
+    shutil.copy(runs.parent / "published.csv", tmp_path)
+    paper = folder / "paper.yaml"
+    paper.write_text(paper.read_text().replace("  strict", "    quartile: {metric: personal_accuracy_q25}\n  strict"))
+    text = (folder / "table1.yaml").read_text()
+    shown = "  figures: [{y: validation_loss}]\n  tables: [{measures: [quartile]}]\noutput:"
+    (folder / "table1.yaml").write_text(text.replace("output:", shown))
+    assert main(["reproduce", str(folder / "table1.yaml"), "--no-runs", "--out", str(tmp_path / "pages")]) == 0
+    assert "quartile" in (tmp_path / "pages/tiny-table1.md").read_text()
+
+
+def test_no_folder_is_left_without_completed_runs(runs: Path, tmp_path: Path) -> None:
+    publish(runs, {("AREA", "accuracy"): (90, 80, 95)})
+    arguments = ["reproduce", str(runs / "table1.yaml"), f"output={tmp_path}/none", "--no-runs"]
+    assert main([*arguments, "--out", str(tmp_path / "pages")]) == 2
+    assert not (tmp_path / "pages").exists()
 
 
 def test_a_published_cell_without_runs_is_refused(runs: Path) -> None:

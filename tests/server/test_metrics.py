@@ -101,6 +101,10 @@ def fails(labels: np.ndarray, scores: np.ndarray) -> float:
     raise KeyError("lost")
 
 
+def ends(labels: np.ndarray, scores: np.ndarray) -> float:
+    raise SystemExit(0)
+
+
 def text(labels: np.ndarray, scores: np.ndarray) -> Any:
     return "high"
 
@@ -193,6 +197,7 @@ def test_a_run_file_does_not_import_its_metrics(tmp_path: Path, capsys: pytest.C
     ("name", "says"),
     [
         ("fails", "it raised KeyError: 'lost'"),
+        ("ends", "it raised SystemExit: 0"),
         ("text", "it returned 'high' (str)"),
         ("nothing", "it returned NoneType"),
         ("truth", "it returned True (bool)"),

@@ -139,6 +139,28 @@ WRONG = [
     ("trials: 2\nexclude: [{method: X}]", "trials: 2", "labels of at least one combination of the axes; no"),
     ("trials: 2\nexclude: [3]", "trials: 2", "exclude[0]=3: labels by axis"),
     ("trials: 2\nexclude: {}", "trials: 2", "exclude={}: a list of labels by axis"),
+    (
+        "trials: 2\nexclude: [{method: AREA}, {method: FedAvg}]",
+        "trials: 2",
+        "exclude=2 items: items that leave at",
+    ),
+    (
+        "{from: 1, to: 9, linear: 400}, clock.jobs: {from: 1, to: 2, linear: 400}}",
+        "[10, 100]}",
+        "axes.method.AREA=160000 combinations: at most 100,000",
+    ),
+    ("trials: 1000000000", "trials: 2", "trials=1000000000: at most 100,000 trials"),
+    ("trials: 20000", "trials: 2", "trials=20000: a study of at most 100,000 runs; this has "),
+    (
+        "clock.delay.spread: {from: 0, to: 1, linear: 1000000000}",
+        "clock.delay.spread: [0, 5]",
+        "axes.clock.delay.spread.linear=1000000000: at most 100,000 values",
+    ),
+    (
+        "clock.delay.spread: {from: 0, to: 1, linear: 90000}",
+        "clock.delay.spread: [0, 5]",
+        "axes=360000 combinations: at most 100,000",
+    ),
     ("trials: 2\nset: {stop.tiem: 3}", "trials: 2", "stop.tiem=3: no such key; the nearest is stop.time"),
     ("trials: 2\nselect: {over: step_sise}", "trials: 2", "select.over=step_sise: one of method, algorithm.step_size"),
     ("trials: 2\nselect: {over: method, by: loss}", "trials: 2", "select.by=loss: one of train_loss"),
