@@ -123,11 +123,12 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     for axes, key, chosen, label in panels:
         for (prefix, name), style in zip(NAMES.items(), ("o-", "s--", "^:"), strict=True):
             axes.plot([r[key] for r in chosen], [r[f"{prefix}updates_per_s"] for r in chosen], style, label=name)
-        axes.set(xscale="log", yscale="log", xlabel=label, ylabel="updates/s")
+        axes.set(xscale="log", yscale="log" if key == "d" else "linear", xlabel=label, ylabel="updates/s")
         axes.grid(alpha=0.3, which="both")
     ticks = [r["clients"] for r in panels[1][2]]
     by_clients.set_xticks(ticks, map(str, ticks))
-    by_clients.minorticks_off()
+    by_clients.xaxis.minorticks_off()
+    by_clients.set_ylim(bottom=0)
     by_d.legend(frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=110)

@@ -131,9 +131,13 @@ class Index:
     def _replace(self) -> None:
         temporary = self.folder / f".{INDEX}.{secrets.token_hex(4)}"
         content = {"study": self.name, "runs": [asdict(entry) for entry in self.entries.values()]}
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, allow_nan=False)  # not synced: after a power loss it is made anew
-        os.replace(temporary, self.folder / INDEX)
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1, allow_nan=False)  # not synced: after a power loss it is made anew
+            os.replace(temporary, self.folder / INDEX)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
     def estimate(self, todo: Sequence[StudyRun], processes: int) -> float | None:
         """Estimated wall time (s) of the runs of `todo`, from the completed runs; None if there are none."""

@@ -234,6 +234,14 @@ def test_an_index_that_cannot_be_written(copied: Study, monkeypatch: pytest.Monk
         sweep(copied, 1)
 
 
+def test_an_index_that_cannot_be_replaced_leaves_no_temporary_file(copied: Study) -> None:
+    (copied.folder / "index.json").unlink()
+    (copied.folder / "index.json").mkdir()
+    with pytest.raises(RunFailed, match=r"index\.json cannot be written: Is a directory"):
+        sweep(copied, 1)
+    assert not list(copied.folder.glob(".index.json*"))
+
+
 KILLED = """
 import os, signal
 from dataclasses import dataclass
