@@ -126,6 +126,7 @@ def test_what_is_no_run_file_is_an_error_of_the_command(
     assert main(["verify", str(files["real"]), str(files["real"])]) == 2
 
 
+@pytest.mark.long
 def test_a_truncated_file_is_wrong(tmp_path: Path, files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     content = files["real"].read_bytes()
     for part in (0.3, 0.6, 0.9):

@@ -74,6 +74,7 @@ def test_one_program_of_many_calls(run: Start, tmp_path: Path) -> None:
     assert not differing(alone.path, tmp_path / "results/small.h5")
 
 
+@pytest.mark.long
 def test_an_interrupt(start: Start, tmp_path: Path) -> None:
     """A signal to one rank: the file is closed, and every rank gets a KeyboardInterrupt after which it can go on."""
     (tmp_path / "job.json").write_text(json.dumps({**JOB, "clock": REAL, "stop": {"time": 1000}}))

@@ -104,6 +104,7 @@ def test_a_page_runs_as_written(page: Path, folder: Path) -> None:
 
 @pytest.mark.mpi
 @pytest.mark.timeout(200)
+@pytest.mark.long
 def test_more_ranks_than_cores_on_a_laptop(folder: Path) -> None:
     """The README's mpirun command works without settings in the environment."""
     if "mpich" in os.environ.get("MPIFL_MPIEXEC", ""):

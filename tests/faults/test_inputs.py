@@ -17,6 +17,7 @@ import pytest
 from tests.faults.fuzz import ALWAYS, Reply, Worker, attempt, row, survey, workers, wrong
 from tests.faults.fuzz_kinds import KINDS
 from tests.faults.harness import FULL
+from tests.tiers import parameters
 
 NAMES = [name for name, kind in KINDS.items() if FULL or not kind.torch]
 SHORT = 100  # inputs of the short pass, about
@@ -54,7 +55,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return prepared
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", parameters(NAMES, NAMES[::2]))
 def test_malformed(
     name: str, pool: SimpleQueue[Worker], good: Callable[[str], Path], rows: list[dict[str, object]], tmp_path: Path
 ) -> None:
@@ -65,7 +66,7 @@ def test_malformed(
     assert not bad, "\n".join(map(str, bad[:20]))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", parameters(NAMES, NAMES[1::2]))
 def test_what_is_not_damaged_is_taken(
     name: str, pool: SimpleQueue[Worker], good: Callable[[str], Path], tmp_path: Path
 ) -> None:

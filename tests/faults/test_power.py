@@ -124,7 +124,7 @@ def resumed(path: Path, promised: int, whole: Path, capsys: pytest.CaptureFixtur
     return "the run file was lost" if path.name in text else "resumed"
 
 
-@pytest.mark.parametrize("seed", [*range(3), *map(long, range(3, 50))])
+@pytest.mark.parametrize("seed", [0, *map(long, range(1, 50))])
 def test_the_power_is_cut(
     tmp_path: Path, whole: Callable[[int], Path], recorded: Recorded, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:

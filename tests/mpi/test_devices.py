@@ -57,6 +57,7 @@ os.write(1, f"{len(_loaded('libmpi')) > 0} {cuda_aware()} {'torch' in sys.module
 
 
 @pytest.mark.smoke
+@pytest.mark.long
 def test_this_mpi_takes_no_gpu_memory(run: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The MPIs that pip installs do not accept it, and say so when asked."""
     for name in ("MPIFL_CUDA_AWARE", "MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA"):

@@ -48,7 +48,7 @@ def failing(tmp_path: Path) -> Any:
         pytest.param(4, REAL, 20, marks=pytest.mark.smoke),
         long(4, VIRTUAL, 20000),
         long(3, VIRTUAL, 20),
-        (0, REAL, 20),
+        long(0, REAL, 20),
     ],
 )
 def test_a_client_raises(run: Start, failing: Any, tmp_path: Path, ranks: int, clock: dict[str, Any], dim: int) -> None:
@@ -96,7 +96,7 @@ def test_a_client_raises_before_the_run(run: Start, failing: Any, tmp_path: Path
         ("longer", REAL, 20, "client 1 sends float32 of shape (21,), not float32 of shape (20,)"),
         long("shorter", VIRTUAL, 20000, "client 1 sends float32 of shape (19999,), not float32 of shape (20000,)"),
         long("wider", REAL, 20000, "client 1 sends float64 of shape (20000,), not float32 of shape (20000,)"),
-        ("two", REAL, 20, "client 1 sends 2 vectors, more than vectors_up"),
+        long("two", REAL, 20, "client 1 sends 2 vectors, more than vectors_up"),
         ("nan", VIRTUAL, 20, "the update is not finite"),
         long("infinite", REAL, 20000, "the update is not finite"),
         long("large", VIRTUAL, 20, "the update's norm"),

@@ -139,6 +139,7 @@ def test_rate(folder: Path) -> None:
 
 
 @pytest.mark.smoke
+@pytest.mark.long
 def test_one_rank_hosts_hundreds(tmp_path: Path) -> None:
     many = {**NINE, "clients": 300}
     jobs = {"many": job(AREA, many, **{**SECOND, "clock": exponential(2)}), "large": CASES["large"]}

@@ -45,7 +45,7 @@ def running(path: Path, updates: int) -> bool:
     ("to", "number", "ranks", "clock"),
     [
         pytest.param("launcher", signal.SIGTERM, 4, REAL, marks=pytest.mark.smoke),
-        ("launcher", signal.SIGTERM, 3, SLOW),
+        long("launcher", signal.SIGTERM, 3, SLOW),
         long("launcher", signal.SIGINT, 3, REAL),
         long("rank 0", signal.SIGTERM, 3, VIRTUAL),
         long("rank 0", signal.SIGINT, 4, REAL),

@@ -163,6 +163,7 @@ def test_the_launcher_passes_the_exit_code_on(run: Start, tmp_path: Path, ranks:
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long
 def test_overwrite(run: Start, tmp_path: Path) -> None:
     """A run that begins replaces the results if asked to; the script takes overrides without a job."""
     prepare(tmp_path)

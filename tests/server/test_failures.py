@@ -31,7 +31,6 @@ from tests.mpi.cases import SMALL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
 from tests.server.test_resume import kept, mpifl, run  # noqa: F401 - a fixture
-from tests.tiers import parameters
 
 DEATHS: dict[str, dict[int, tuple[int, ...]]] = {  # updates consumed -> the clients that are lost then
     "one": {7: (2,)},
@@ -215,7 +214,8 @@ def failing(**more: Any) -> dict[str, Any]:
     return job(FAILING, {**SMALL, "dtype": "float64"}, stop={"updates": 90}, **more)
 
 
-@pytest.mark.parametrize("policy", parameters(["freeze", "rehost"], ["rehost"]))
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["freeze", "rehost"])
 def test_resumed_with_a_lost_client(tmp_path: Path, kept: list[Path], policy: str) -> None:  # noqa: F811
     """The client stays lost, or is lost again at the same place; in one process there is no rank to move it to."""
     whole = run(tmp_path, "whole", failing(checkpoint={"updates": 4}, faults={"lost": policy}))

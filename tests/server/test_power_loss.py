@@ -17,6 +17,7 @@ from mpifl.storage.checkpoint_set import folder_of
 from tests.mpi.files import differing
 from tests.server.test_damaged import damage, interrupted, refused, touched
 from tests.server.test_resume import kept, moved, mpifl
+from tests.tiers import parameters
 
 
 def zeros(path: Path) -> None:
@@ -47,7 +48,7 @@ LOST: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("how", LOST)
+@pytest.mark.parametrize("how", parameters(LOST, ["it is cut off", "its object headers are lost"]))
 def test_a_run_resumes_from_its_checkpoints_alone(
     interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
@@ -90,6 +91,7 @@ def test_an_earlier_damaged_file_is_kept_too(
 
 
 @pytest.mark.damaged
+@pytest.mark.long
 def test_with_damaged_checkpoints(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     """The checkpoint before is taken; where there is none, one line says what is wrong and nothing is changed."""
     whole, path = interrupted

@@ -101,9 +101,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 # In the short tier each kind of checkpoint once: triggers and replies, rounds and phases, large vectors, personal
 # models, ties. That every method saves and restores all it has is shown by `test_saved.py`.
 SHORT = [
-    "area-before", "area-period", "area-poisson", "area-large-deferred", "fedavg-cohort", "fedbuff-deferred",
-    "fedasync-after", "async-fedavg-memory", "ties", "before-any-update", "apfl", "asypfl", "fedpd", "refused",
-    "feddane-odd", "torch-personal",
+    "area-period", "area-large-deferred", "fedavg-cohort", "fedasync-after", "before-any-update", "apfl", "refused",
+    "feddane-odd",
 ]  # fmt: skip
 
 
@@ -260,6 +259,7 @@ def own(folder: Path, patch: pytest.MonkeyPatch, rule: str, last: str = "0", **m
     return write(folder, rule, job({**AREA, "name": f"{module}:{rule}"}, **more))
 
 
+@pytest.mark.long
 def test_a_client_that_raised_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `stop` no checkpoint contains the error, though its turn comes later; the run continues with all clients."""
     file = own(tmp_path, monkeypatch, "Once", checkpoint={"updates": 1}, faults={"lost": "stop"})

@@ -35,7 +35,8 @@ from mpifl.storage.checkpoint import (
 )
 from mpifl.storage.tables import EventRow, Row
 from mpifl.transport.in_process import InProcessTransport
-from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, every_case, same
+from tests.algorithms.test_state import CASES, LONG, UPDATES, N, build, clients, same
+from tests.tiers import parameters
 
 EVERY = 11  # updates from one cut to the next: in rounds of 5 each falls elsewhere
 MORE = {
@@ -154,7 +155,7 @@ def check(algorithm: Algorithm, dtype: str = "float64", every: int = EVERY, **mo
     return whole
 
 
-@every_case
+@pytest.mark.parametrize("case", parameters(CASES, [case for case in CASES if case not in LONG][::2]))
 def test_every_algorithm(case: str) -> None:
     check(build(case), ["float64", "float32"][list(CASES).index(case) % 2])
 

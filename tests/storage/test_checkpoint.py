@@ -272,6 +272,7 @@ def test_the_manifest_is_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(110)
+@pytest.mark.long
 def test_killed_while_saving(tmp_path: Path) -> None:
     """At any instant the last set that was reported valid exists, or a newer one, complete; the next run resumes from
     it."""

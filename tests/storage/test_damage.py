@@ -335,6 +335,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(["format", "number", "run", "session", "files"]), VALUES | st.just("absent"), st.booleans())
+@pytest.mark.long
 def test_mutated_manifests_with_right_checksums(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any, inside: bool
 ) -> None:

@@ -124,6 +124,7 @@ def test_an_open_run_keeps_its_rows_until_refreshed(start: Start) -> None:
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.long
 def test_killed_and_cut_off_is_refused_or_whole(start: Start) -> None:
     """Only space without rows may be missing; HDF5 would read rows that are cut off as zeros."""
     process, path = start()

@@ -57,6 +57,7 @@ def test_a_killed_run_goes_on(start: Start) -> None:
             assert run.clients.updates.sum() == k
 
 
+@pytest.mark.long
 def test_a_row_is_read_or_not_whatever_is_resumed(start: Start) -> None:
     """A reader in another process never fails, nor sees a torn row, while the file is replaced again and again."""
     process, path = start()

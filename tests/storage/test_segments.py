@@ -135,6 +135,7 @@ class Run:
                 assert found.dtype == values.dtype and found.tobytes() == values.tobytes(), f"{table}/{name}"
 
 
+@pytest.mark.long
 def test_rows_of_every_checkpoint_come_back(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for _ in range(30):

@@ -298,6 +298,7 @@ def test_wrong_parts(write: Write, capsys: pytest.CaptureFixture[str], text: str
     assert f"--part={text}: NUMBER/COUNT" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_damaged_run_file_is_made_anew(copied: Study) -> None:
     whole = contents(copied.folder)
     copied.runs[1].path.write_bytes(copied.runs[1].path.read_bytes()[:3000])
@@ -322,6 +323,7 @@ class Mean(FedAvg):
 """
 
 
+@pytest.mark.long
 def test_code_that_only_a_run_file_names_is_not_imported(
     copied: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
