@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.server.outcome import Outcome
     from mpifl.studies.index import Index
-    from mpifl.transport.mpi import MPI
 
 VERBOSE, QUIET = frozenset({"-v", "--verbose"}), frozenset({"-q", "--quiet"})
 LOG_LEVEL = "MPIFL_LOG_LEVEL"  # environment variable: what -v and -q do not say
@@ -55,14 +54,10 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
     with _log_to_stderr(arguments), _second_interrupt_kills():
         try:
             code = api.execute(lambda: _command(arguments, default_job), _print_end, process_ends=True).code
-            if code == 0 and arguments[:1] == ["sweep"] and not {"--dry-run", "--help", "-h"} & set(arguments):
-                from mpifl.transport.launcher import communicator
-
-                if comm := communicator():
-                    return _sweep_on_ranks(comm, arguments[1:])
-            if code == 0 and arguments[:1] == ["selftest"] and not {"--help", "-h"} & set(arguments):
-                return _run_selftest(arguments[1:])
-            return code
+            command = COMMANDS.get(arguments[0]) if arguments else None
+            if code or not command or not command.on_all_ranks or not {"--help", "-h"}.isdisjoint(arguments):
+                return code
+            return command.on_all_ranks(_Parser(f"mpifl {arguments[0]}", command).parse_intermixed_args(arguments[1:]))
         except LaunchError as error:
             if error.is_first:
                 _print_end(error)
@@ -114,7 +109,7 @@ def _log_level(arguments: Sequence[str]) -> int:
         return logging.WARNING
     if level := os.environ.get(LOG_LEVEL):
         return LEVELS.get(level.lower(), logging.INFO)
-    runs = bool({"run", "resume", "replay"}.intersection(arguments[:1]))
+    runs = bool(arguments) and arguments[0] in COMMANDS and LOGGING.keys() <= COMMANDS[arguments[0]].options.keys()
     return logging.INFO if runs and not sys.stderr.isatty() else logging.WARNING
 
 
@@ -356,14 +351,16 @@ def _end_of_sweep(index: Index) -> None:
         raise RunFailed(f"{failed} of {len(index.entries)} runs of the study failed")
 
 
-def _sweep_on_ranks(comm: MPI.Intracomm, arguments: Sequence[str]) -> int:
-    """`mpifl sweep` under MPI, once the study has been checked: whole runs side by side; the exit code on all ranks."""
+def _sweep_on_ranks(args: argparse.Namespace) -> int:
+    """`mpifl sweep` under MPI, once the study has been checked: whole runs side by side."""
     from mpifl.studies.parts import Part
     from mpifl.studies.study import load_study
     from mpifl.studies.sweep import print_progress, sweep_on_ranks
-    from mpifl.transport.launcher import broadcast_number, run_or_abort
+    from mpifl.transport.launcher import broadcast_number, communicator, run_or_abort
 
-    args = _Parser("mpifl sweep", COMMANDS["sweep"]).parse_intermixed_args(arguments)
+    comm = communicator()
+    if comm is None or args.dry_run:  # `_sweep` has done it
+        return 0
     part = Part.parse(args.part) if args.part else None
 
     def run() -> int:
@@ -397,12 +394,10 @@ def _selftest(args: argparse.Namespace) -> None:
         raise ConfigError("--folder", args.folder, f"a folder that can be written ({error.strerror})") from error
 
 
-def _run_selftest(arguments: Sequence[str]) -> int:
-    """`mpifl selftest`, on every rank; the exit code."""
+def _run_selftest(args: argparse.Namespace) -> int:
+    """`mpifl selftest`, once its arguments have been checked."""
     from mpifl.selftest import FAILED, format_checks, selftest
     from mpifl.transport.launcher import broadcast_number, communicator, run_or_abort
-
-    args = _Parser("mpifl selftest", COMMANDS["selftest"]).parse_intermixed_args(arguments)
 
     def run() -> int:
         if not (checks := selftest(communicator(), args.folder)):
@@ -432,6 +427,8 @@ class Command(NamedTuple):
     usage: str
     help: str
     options: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - never changed
+    on_all_ranks: Callable[[argparse.Namespace], int] | None = None
+    """called on every rank once `action` has passed on rank 0; the exit code, the same on all of them"""
 
 
 def _at_least_one(text: str) -> int:
@@ -498,6 +495,7 @@ COMMANDS = {
                 "help": "compute every N-th run from run K (0, 1, ...) on, as one of N batch tasks",
             },
         },
+        _sweep_on_ranks,
     ),
     "submit": Command(
         _submit,
@@ -545,6 +543,7 @@ COMMANDS = {
         "",
         "check that MPI, HDF5, file locks and torch work on this machine, in one process or under mpirun",
         {"--folder": {"metavar": "DIR", "type": Path, "default": Path(), "help": "folder in which files are tested"}},
+        _run_selftest,
     ),
     "list": Command(
         _list,

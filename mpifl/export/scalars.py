@@ -6,7 +6,6 @@ The points are a function of the run file's rows alone: a live export and an exp
 from __future__ import annotations
 
 import secrets
-import socket
 import time
 from bisect import bisect_right, insort
 from collections import deque
@@ -17,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from mpifl.errors import ConfigError
+from mpifl.errors import ConfigError, host_name
 from mpifl.storage import Run
 from mpifl.storage.tables import TABLES
 
@@ -129,7 +128,7 @@ class EventWriter:
 
 def event_file_name() -> str:
     """A new name in the form that TensorBoard and W&B expect: with the time and the host."""
-    return f"{EVENT_FILES[:-1]}{int(time.time()):010d}.{socket.gethostname()}.{secrets.token_hex(4)}"
+    return f"{EVENT_FILES[:-1]}{int(time.time()):010d}.{host_name()}.{secrets.token_hex(4)}"
 
 
 def event_files(run: Run) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:

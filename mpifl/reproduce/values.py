@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
+from mpifl.analysis.spread import half_width
 from mpifl.analysis.trials import Group, Trial, format_value
 from mpifl.errors import ConfigError
 from mpifl.reproduce.spec import Measure
@@ -48,8 +48,7 @@ class Difference:
     @property
     def half_width(self) -> float:
         """Half the 95 % confidence interval of the mean by Student's t; NaN for fewer than two pairs."""
-        n = len(self.values)
-        return float(stdtrit(n - 1, 0.975) * np.std(self.values, ddof=1) / np.sqrt(n)) if n > 1 else np.nan
+        return float(half_width(self.values, "ci95"))
 
 
 def summarise(measure: Measure, group: Group) -> Summary:

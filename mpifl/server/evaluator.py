@@ -138,8 +138,9 @@ class Evaluator:
             metrics |= self._personal_accuracies(accuracies)
         self.latest = metrics
         further = self._metric_rows(x)
-        known = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items() if not isnan(value))
-        log.debug("evaluation at %.4g s, %s updates: %s", time, f"{updates:,}", known)
+        if log.isEnabledFor(logging.DEBUG):
+            known = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items() if not isnan(value))
+            log.debug("evaluation at %.4g s, %s updates: %s", time, f"{updates:,}", known)
         self._writer.append(EvaluationRow(time, updates, version, age=age, **metrics))
         if own is not None:
             self._writer.extend(self._client_rows(own, accuracies))

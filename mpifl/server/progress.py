@@ -69,8 +69,11 @@ def progress_bar(stop: Any, evaluator: Evaluator, updates: int) -> ProgressBar |
 def summary(updates: int, seconds: float, latest: Mapping[str, float], notes: Sequence[str] = ()) -> str:
     """A run in one line; seconds of the run's clock; latest: evaluated metrics; notes: clauses at the end."""
     rate = f" ({updates / seconds:,.0f} a second)" if seconds else ""
-    parts = [f"{updates:,} updates in {seconds:.4g} s{rate}"]
-    for key, text in (("train_loss", "train loss {:.4f}"), ("test_accuracy", "test accuracy {:.2%}")):
-        if not isnan(latest.get(key, nan)):
-            parts.append(text.format(latest[key]))
+    parts = [f"{updates:,} updates in {seconds:.4g} s{rate}", *format_metrics(latest)]
     return "; ".join([", ".join(parts), *notes])
+
+
+def format_metrics(latest: Mapping[str, float]) -> list[str]:
+    """Training loss and test accuracy as clauses, those that are known."""
+    texts = {"train_loss": "train loss {:.4f}", "test_accuracy": "test accuracy {:.2%}"}
+    return [text.format(latest[key]) for key, text in texts.items() if not isnan(latest.get(key, nan))]

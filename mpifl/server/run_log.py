@@ -10,12 +10,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpifl.durations import format_duration
 from mpifl.server.evaluator import Evaluator
+from mpifl.server.progress import format_metrics
 from mpifl.storage.tables import UpdateRow
 from mpifl.transport.detection import name_of
 
@@ -162,10 +162,7 @@ class RunLog:
         ]
         if count:
             parts.append(f"staleness {(self._staleness - staleness) / count:.1f}")
-        latest = self._evaluator.latest
-        for key, text in (("train_loss", "train loss {:.4f}"), ("test_accuracy", "test accuracy {:.2%}")):
-            if not isnan(latest.get(key, nan)):
-                parts.append(text.format(latest[key]))
+        parts += format_metrics(self._evaluator.latest)
         clients = self._loop.clients
         lost = len(clients.inactive)
         parts.append(f"{clients.n - lost:,} clients live" + (f", {lost:,} lost or set aside" if lost else ""))

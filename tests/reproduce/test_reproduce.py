@@ -19,16 +19,8 @@ from mpifl.reproduce.items import JOBS, Item, PaperOptions, load_items, papers, 
 from mpifl.reproduce.published import Value, z_score
 from mpifl.reproduce.spread import components, spread_section
 from mpifl.reproduce.values import Summary
+from tests.studies.conftest import BASE
 
-BASE = """
-name: base
-seed: 0
-problem:   {data: digits, clients: 6, partition: {name: dirichlet, alpha: 0.5, min_samples: 2}, model: {name: logistic}}
-algorithm: {name: area, step_size: 10}
-clock:     {mode: virtual, delay: {name: exponential, rate: 10}}
-stop:      {time: 1}
-evaluate:  {every: 0.5}
-"""
 STUDY = """
 name: tiny
 job: base.yaml

@@ -139,7 +139,7 @@ def test_golden_files(
              "seeds": ["base.yaml", "--seeds", "0-2,7"]}[kind]  # fmt: skip
     text = "\n".join(dry(capsys, *words)) + "\n"
     mpirun = Path(sys.executable).with_name("mpirun")
-    for path, name in ((mpirun, "mpirun"), (sys.executable, "python"), (tmp_path, "/work")):
+    for path, name in ((mpirun, "mpirun"), (sys.executable, "python"), (tmp_path, "/project")):
         text = text.replace(str(path), name)
     golden = GOLDEN / f"{scheduler}-{kind}.sh"
     if os.environ.get("MPIFL_WRITE_GOLDEN") == "1":

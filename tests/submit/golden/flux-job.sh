@@ -6,8 +6,8 @@
 # flux: --cores-per-slot=4
 # flux: --time-limit=150m
 # flux: --signal=USR1@120s
-# flux: --output=/work/results/{{name}}-{{id}}.log
-# flux: --cwd=/work
+# flux: --output=/project/results/{{name}}-{{id}}.log
+# flux: --cwd=/project
 # flux: --queue=long
 # flux: --bank=physics
 # flux: --gpus-per-slot=4
@@ -23,10 +23,10 @@ pass_on() {
 }
 requeue() { echo "Flux requeues no jobs: submit again to continue" >&2; }
 
-command=(python -m mpifl run /work/base.yaml stop.time=2 output=/work/results/base.h5)
+command=(python -m mpifl run /project/base.yaml stop.time=2 output=/project/results/base.h5)
 # When the batch system starts this job again, the run continues from its checkpoint, or begins anew where it has none.
 if [ "$restarts" != 0 ]; then
-    if ls /work/results/base.ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /work/results/base.h5 --trust); else command+=(overwrite=true); fi
+    if ls /project/results/base.ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /project/results/base.h5 --trust); else command+=(overwrite=true); fi
 fi
 
 # Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time

@@ -6,8 +6,8 @@
 # flux: --cores-per-slot=4
 # flux: --time-limit=150m
 # flux: --signal=USR1@120s
-# flux: --output=/work/out/small/logs/{{name}}-{{id}}.log
-# flux: --cwd=/work
+# flux: --output=/project/out/small/logs/{{name}}-{{id}}.log
+# flux: --cwd=/project
 # flux: --queue=long
 # flux: --bank=physics
 # flux: --gpus-per-slot=4
@@ -24,7 +24,7 @@ pass_on() {
 requeue() { echo "Flux requeues no jobs: submit again to continue" >&2; }
 
 # Task $task of 8 has every 8-th run of the study. Completed runs are skipped; interrupted ones continue.
-command=(python -m mpifl sweep /work/study.yaml ranks=3 output=/work/out/small --part "$task/8")
+command=(python -m mpifl sweep /project/study.yaml ranks=3 output=/project/out/small --part "$task/8")
 
 # Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
 # limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their

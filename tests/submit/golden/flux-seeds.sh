@@ -6,8 +6,8 @@
 # flux: --cores-per-slot=4
 # flux: --time-limit=150m
 # flux: --signal=USR1@120s
-# flux: --output=/work/results/{{name}}-{{id}}.log
-# flux: --cwd=/work
+# flux: --output=/project/results/{{name}}-{{id}}.log
+# flux: --cwd=/project
 # flux: --queue=long
 # flux: --bank=physics
 # flux: --gpus-per-slot=4
@@ -25,10 +25,10 @@ requeue() { echo "Flux requeues no jobs: submit again to continue" >&2; }
 
 seeds=(0 1 2 7)
 seed=${seeds[$task]}
-command=(python -m mpifl run /work/base.yaml seed="$seed" name=base-seed-"$seed" output=/work/results/base-seed-"$seed".h5)
+command=(python -m mpifl run /project/base.yaml seed="$seed" name=base-seed-"$seed" output=/project/results/base-seed-"$seed".h5)
 # When the batch system starts this job again, the run continues from its checkpoint, or begins anew where it has none.
 if [ "$restarts" != 0 ]; then
-    if ls /work/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /work/results/base-seed-"$seed".h5 --trust); else command+=(overwrite=true); fi
+    if ls /project/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /project/results/base-seed-"$seed".h5 --trust); else command+=(overwrite=true); fi
 fi
 
 # Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time

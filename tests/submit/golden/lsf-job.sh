@@ -8,8 +8,8 @@
 #BSUB -wt 2
 #BSUB -r
 #BSUB -Q 143
-#BSUB -o /work/results/base-%J.log
-#BSUB -cwd /work
+#BSUB -o /project/results/base-%J.log
+#BSUB -cwd /project
 #BSUB -q long
 #BSUB -P physics
 #BSUB -gpu "num=2"
@@ -22,10 +22,10 @@ restarts=$([ "${LSB_RESTART:-N}" = Y ] && echo 1 || echo 0)
 pass_on() { kill -USR1 "$run" 2> /dev/null || true; }
 requeue() { :; }  # LSF does so for the exit code 143 (-Q)
 
-command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl run /work/base.yaml stop.time=2 output=/work/results/base.h5)
+command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl run /project/base.yaml stop.time=2 output=/project/results/base.h5)
 # When the batch system starts this job again, the run continues from its checkpoint, or begins anew where it has none.
 if [ "$restarts" != 0 ]; then
-    if ls /work/results/base.ckpt/*.json > /dev/null 2>&1; then command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl resume /work/results/base.h5 --trust); else command+=(overwrite=true); fi
+    if ls /project/results/base.ckpt/*.json > /dev/null 2>&1; then command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl resume /project/results/base.h5 --trust); else command+=(overwrite=true); fi
 fi
 
 # Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time

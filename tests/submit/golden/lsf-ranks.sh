@@ -8,8 +8,8 @@
 #BSUB -wt 2
 #BSUB -r
 #BSUB -Q 143
-#BSUB -o /work/out/small/logs/small-%J-%I.log
-#BSUB -cwd /work
+#BSUB -o /project/out/small/logs/small-%J-%I.log
+#BSUB -cwd /project
 #BSUB -q long
 #BSUB -P physics
 #BSUB -gpu "num=2"
@@ -23,7 +23,7 @@ pass_on() { kill -USR1 "$run" 2> /dev/null || true; }
 requeue() { :; }  # LSF does so for the exit code 143 (-Q)
 
 # Task $task of 8 has every 8-th run of the study. Completed runs are skipped; interrupted ones continue.
-command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl sweep /work/study.yaml ranks=3 output=/work/out/small --part "$task/8")
+command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl sweep /project/study.yaml ranks=3 output=/project/out/small --part "$task/8")
 
 # Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
 # limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their

@@ -8,8 +8,8 @@
 #BSUB -wt 2
 #BSUB -r
 #BSUB -Q 143
-#BSUB -o /work/results/base-%J-%I.log
-#BSUB -cwd /work
+#BSUB -o /project/results/base-%J-%I.log
+#BSUB -cwd /project
 #BSUB -q long
 #BSUB -P physics
 #BSUB -gpu "num=2"
@@ -24,10 +24,10 @@ requeue() { :; }  # LSF does so for the exit code 143 (-Q)
 
 seeds=(0 1 2 7)
 seed=${seeds[$task]}
-command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl run /work/base.yaml seed="$seed" name=base-seed-"$seed" output=/work/results/base-seed-"$seed".h5)
+command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl run /project/base.yaml seed="$seed" name=base-seed-"$seed" output=/project/results/base-seed-"$seed".h5)
 # When the batch system starts this job again, the run continues from its checkpoint, or begins anew where it has none.
 if [ "$restarts" != 0 ]; then
-    if ls /work/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl resume /work/results/base-seed-"$seed".h5 --trust); else command+=(overwrite=true); fi
+    if ls /project/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl resume /project/results/base-seed-"$seed".h5 --trust); else command+=(overwrite=true); fi
 fi
 
 # Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time

@@ -5,11 +5,11 @@
 #PBS -l walltime=02:30:00
 #PBS -r y
 #PBS -j oe
-#PBS -o /work/results/
+#PBS -o /project/results/
 #PBS -q long
 #PBS -A physics
 set -euo pipefail
-cd /work
+cd /project
 module load openmpi/5
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
@@ -24,10 +24,10 @@ requeue() { qrerun "$PBS_JOBID" || echo "this site requeues no jobs: submit agai
 timer=$!
 trap 'kill "$timer" 2> /dev/null || true' EXIT
 
-command=(python -m mpifl run /work/base.yaml stop.time=2 output=/work/results/base.h5)
+command=(python -m mpifl run /project/base.yaml stop.time=2 output=/project/results/base.h5)
 # When the batch system starts this job again, the run continues from its checkpoint, or begins anew where it has none.
 if [ "$restarts" != 0 ]; then
-    if ls /work/results/base.ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /work/results/base.h5 --trust); else command+=(overwrite=true); fi
+    if ls /project/results/base.ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /project/results/base.h5 --trust); else command+=(overwrite=true); fi
 fi
 
 # Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time

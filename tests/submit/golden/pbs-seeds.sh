@@ -5,12 +5,12 @@
 #PBS -l walltime=02:30:00
 #PBS -r y
 #PBS -j oe
-#PBS -o /work/results/
+#PBS -o /project/results/
 #PBS -J 0-3%4
 #PBS -q long
 #PBS -A physics
 set -euo pipefail
-cd /work
+cd /project
 module load openmpi/5
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
@@ -27,10 +27,10 @@ trap 'kill "$timer" 2> /dev/null || true' EXIT
 
 seeds=(0 1 2 7)
 seed=${seeds[$task]}
-command=(python -m mpifl run /work/base.yaml seed="$seed" name=base-seed-"$seed" output=/work/results/base-seed-"$seed".h5)
+command=(python -m mpifl run /project/base.yaml seed="$seed" name=base-seed-"$seed" output=/project/results/base-seed-"$seed".h5)
 # When the batch system starts this job again, the run continues from its checkpoint, or begins anew where it has none.
 if [ "$restarts" != 0 ]; then
-    if ls /work/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /work/results/base-seed-"$seed".h5 --trust); else command+=(overwrite=true); fi
+    if ls /project/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /project/results/base-seed-"$seed".h5 --trust); else command+=(overwrite=true); fi
 fi
 
 # Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time

@@ -5,12 +5,12 @@
 #PBS -l walltime=02:30:00
 #PBS -r y
 #PBS -j oe
-#PBS -o /work/out/small/logs/
+#PBS -o /project/out/small/logs/
 #PBS -J 0-7%5
 #PBS -q long
 #PBS -A physics
 set -euo pipefail
-cd /work
+cd /project
 module load openmpi/5
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
@@ -26,7 +26,7 @@ timer=$!
 trap 'kill "$timer" 2> /dev/null || true' EXIT
 
 # Task $task of 8 has every 8-th run of the study. Completed runs are skipped; interrupted ones continue.
-command=(python -m mpifl sweep /work/study.yaml output=/work/out/small --processes 1 --part "$task/8")
+command=(python -m mpifl sweep /project/study.yaml output=/project/out/small --processes 1 --part "$task/8")
 
 # Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
 # limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their

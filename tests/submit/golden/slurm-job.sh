@@ -8,8 +8,8 @@
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output=/work/results/%x-%j.log
-#SBATCH --chdir=/work
+#SBATCH --output=/project/results/%x-%j.log
+#SBATCH --chdir=/project
 #SBATCH --partition=long
 #SBATCH --account=physics
 #SBATCH --mem-per-cpu=1G
@@ -23,10 +23,10 @@ restarts=${SLURM_RESTART_COUNT:-0}
 pass_on() { kill -USR1 "$run" 2> /dev/null || true; }
 requeue() { scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"; }
 
-command=(python -m mpifl run /work/base.yaml stop.time=2 output=/work/results/base.h5)
+command=(python -m mpifl run /project/base.yaml stop.time=2 output=/project/results/base.h5)
 # When the batch system starts this job again, the run continues from its checkpoint, or begins anew where it has none.
 if [ "$restarts" != 0 ]; then
-    if ls /work/results/base.ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /work/results/base.h5 --trust); else command+=(overwrite=true); fi
+    if ls /project/results/base.ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /project/results/base.h5 --trust); else command+=(overwrite=true); fi
 fi
 
 # Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time

@@ -8,8 +8,8 @@
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output=/work/out/small/logs/%A-%a.log
-#SBATCH --chdir=/work
+#SBATCH --output=/project/out/small/logs/%A-%a.log
+#SBATCH --chdir=/project
 #SBATCH --array=0-7%5
 #SBATCH --partition=long
 #SBATCH --account=physics
@@ -25,7 +25,7 @@ pass_on() { kill -USR1 "$run" 2> /dev/null || true; }
 requeue() { scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"; }
 
 # Task $task of 8 has every 8-th run of the study. Completed runs are skipped; interrupted ones continue.
-command=(python -m mpifl sweep /work/study.yaml ranks=3 output=/work/out/small --part "$task/8")
+command=(python -m mpifl sweep /project/study.yaml ranks=3 output=/project/out/small --part "$task/8")
 
 # Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
 # limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their

@@ -8,8 +8,8 @@
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output=/work/results/%A-%a.log
-#SBATCH --chdir=/work
+#SBATCH --output=/project/results/%A-%a.log
+#SBATCH --chdir=/project
 #SBATCH --array=0-3%4
 #SBATCH --partition=long
 #SBATCH --account=physics
@@ -26,10 +26,10 @@ requeue() { scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_
 
 seeds=(0 1 2 7)
 seed=${seeds[$task]}
-command=(python -m mpifl run /work/base.yaml seed="$seed" name=base-seed-"$seed" output=/work/results/base-seed-"$seed".h5)
+command=(python -m mpifl run /project/base.yaml seed="$seed" name=base-seed-"$seed" output=/project/results/base-seed-"$seed".h5)
 # When the batch system starts this job again, the run continues from its checkpoint, or begins anew where it has none.
 if [ "$restarts" != 0 ]; then
-    if ls /work/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /work/results/base-seed-"$seed".h5 --trust); else command+=(overwrite=true); fi
+    if ls /project/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /project/results/base-seed-"$seed".h5 --trust); else command+=(overwrite=true); fi
 fi
 
 # Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
