@@ -331,6 +331,8 @@ def _reproduce(args: argparse.Namespace) -> None:
     if wrong := [argument for argument in overrides if not _is_override(argument)]:
         raise ConfigError("reproduce", wrong[0], "one item or paper, then key=value")
     if args.trials:
+        if any(override.startswith("trials=") for override in overrides):
+            raise ConfigError("--trials", args.trials, "this option or trials=..., not both")
         overrides.append(f"trials={args.trials}")
     if args.dry_run:
         _print(describe_runs(name, overrides, args.processes))

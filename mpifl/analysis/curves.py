@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpifl.analysis import style
+from mpifl.analysis.options import is_percentage, scale_of
 from mpifl.analysis.trials import PROGRESS, Group
 from mpifl.errors import ConfigError
 
@@ -19,7 +20,7 @@ LOG_DECADES = 1.5  # a loss that spans more is drawn on a logarithmic axis
 DIVERGED = 100.0  # times the largest first value: what is above is outside of the axes
 LABELS = {"updates": "updates consumed",
           "version": "global steps", "bytes": "traffic (MB)", "local_steps": "local steps",
-          "train_loss": "training loss"}  # fmt: skip
+          "train_loss": "training loss", "client_accuracy_variance": "variance of client accuracy (%²)"}  # fmt: skip
 SCALES = {"bytes": 1e-6}
 
 
@@ -95,9 +96,9 @@ def progress_label(x: str, groups: Sequence[Group]) -> str:
 
 
 def metric_label(metric: str) -> str:
-    """A metric with its unit, accuracies in percent."""
-    text = metric.replace("_", " ")
-    return f"{text} (%)" if "accuracy" in metric else LABELS.get(metric, text)
+    """A metric with its unit."""
+    text = metric.replace("_", " ") if ":" not in metric else metric
+    return f"{text} (%)" if is_percentage(metric) else LABELS.get(metric, text)
 
 
 def axis_label(name: str, virtual: bool = False) -> str:
@@ -108,14 +109,9 @@ def axis_label(name: str, virtual: bool = False) -> str:
     return LABELS.get(name, f"{text} (fraction)" if "accuracy" in name else text)
 
 
-def scale_of(metric: str) -> float:
-    """100 for accuracies, which figures and tables show in percent."""
-    return 100.0 if "accuracy" in metric else 1.0
-
-
 def scale_axis(ax: Axes, metric: str, curves: Sequence[DataFrame]) -> None:
-    """0 to 100 % for an accuracy; for a loss a logarithmic axis where it spans decades, up to where runs diverge."""
-    if "accuracy" in metric:
+    """0 to 100 % for a percentage; for a loss a logarithmic axis where it spans decades, up to where runs diverge."""
+    if is_percentage(metric):
         ax.set_ylim(0, 100)
         return
     shown = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpifl.analysis import style
-from mpifl.analysis.curves import metric_label, plot_group, progress_label, scale_axis, scale_of
-from mpifl.analysis.options import CURVES, FIGURES, PICTURES, Options
+from mpifl.analysis.curves import metric_label, plot_group, progress_label, scale_axis
+from mpifl.analysis.options import CURVES, FIGURES, PICTURES, Options, scale_of
 from mpifl.analysis.spread import mean_and_spread
 from mpifl.analysis.trials import Group, format_value
 from mpifl.errors import ConfigError
@@ -76,7 +77,7 @@ def _wanted(
             made[kind] = partial(step_size_figure, candidates, CURVES[kind.removeprefix("step-size-")], options)
         else:
             for x in options.x:
-                stem = kind if x == "time" else f"{kind}-{x}"
+                stem = re.sub(r"[^\w.-]+", "_", kind) + ("" if x == "time" else f"-{x}")
                 made[stem] = partial(curves_figure, groups, CURVES.get(kind, kind), x, options)
     return made
 

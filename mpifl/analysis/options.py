@@ -20,9 +20,20 @@ PLACE = ("time", "updates", "version", "age")  # columns of the evaluations that
 METRICS = tuple(name for name in EvaluationRow._fields if name not in PLACE)
 COMPUTED = ("rho", "global_steps", "updates_per_second", "staleness")  # columns of the table that are no metric
 CLIENTS = tuple(f"client_accuracy_{name}" for name in SUMMARY)  # metrics of `evaluate.clients`
+VARIANCE = "client_accuracy_variance"
 CURVES = {"accuracy": "test_accuracy", "loss": "train_loss", "gradient": "gradient_norm"}  # figures and their metrics
 FIGURES = (*CURVES, "staleness", "client-updates", "step-size-accuracy", "step-size-loss", "timeline")
 WIDTHS = (2.0, 12.0)  # inches, least and greatest
+
+
+def is_percentage(metric: str) -> bool:
+    """Whether a metric is a fraction that tables and figures show in percent."""
+    return metric in SCORES or ("accuracy" in metric and metric != VARIANCE and ":" not in metric)
+
+
+def scale_of(metric: str) -> float:
+    """The factor from a metric's value to what tables and figures show; a variance is one of percentages."""
+    return 1e4 if metric == VARIANCE else 100.0 if is_percentage(metric) else 1.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ class Options:
         _check("columns", self.columns or (), (*METRICS, *COMPUTED, *SCORES), own=True)
         _check("reach-in", self.reach_in, PROGRESS)
         _check("formats", self.formats, (*TABLES, *PICTURES, PAGE))
-        _check("figures", self.figures or (), (*FIGURES, *METRICS))
+        _check("figures", self.figures or (), (*FIGURES, *METRICS, *SCORES), own=True)
         _check("x", self.x, PROGRESS)
         for accuracy in self.reach:
             if not 0 < accuracy <= 1:

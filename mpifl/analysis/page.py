@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifl.analysis import style
-from mpifl.analysis.curves import metric_label, progress_label, scale_of
-from mpifl.analysis.options import METRICS, Options
+from mpifl.analysis.curves import metric_label, progress_label
+from mpifl.analysis.options import METRICS, PLACE, Options, scale_of
 from mpifl.analysis.tables import Table
-from mpifl.analysis.trials import PROGRESS, Group, differing_keys, flatten, format_value
+from mpifl.analysis.trials import PROGRESS, SUMS, Group, differing_keys, flatten, format_value
 from mpifl.config import yaml_io
 from mpifl.errors import ConfigError
 from mpifl.storage import open_run
@@ -101,7 +101,12 @@ def curve_data(groups: Sequence[Group], options: Options) -> tuple[dict[str, Any
     """The curves of all metrics against all columns of progress that the runs have, and notes on what was left out."""
     found: dict[tuple[str, str], list[Any]] = {}
     columns = set.intersection(*({*trial.evaluations} for group in groups for trial in group.trials))
-    metrics = [name for name in METRICS if name in columns and any(len(group.last(name)) for group in groups)]
+    own = {str(name) for group in groups for trial in group.trials for name in trial.evaluations} - {
+        *METRICS,
+        *PLACE,
+        *SUMS,
+    }
+    metrics = [name for name in (*METRICS, *sorted(own)) if any(len(group.last(name)) for group in groups)]
     metrics.sort(key=lambda name: name != "test_accuracy")
     xs = [x for x, column in PROGRESS.items() if column in columns]
     limit = max(MIN_POINTS, min(MAX_POINTS, MAX_NUMBERS // max(1, 4 * len(groups) * len(metrics) * len(xs))))

@@ -14,7 +14,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from mpifl.analysis import latex
-from mpifl.analysis.options import CLIENTS, COMPUTED, METRICS, SCORES, Options
+from mpifl.analysis.options import CLIENTS, COMPUTED, METRICS, Options, is_percentage, scale_of
 from mpifl.analysis.spread import SPREADS, half_width, mean_and_spread
 from mpifl.analysis.trials import PROGRESS, SUMS, Group, format_value, unlike_conventions
 from mpifl.untrusted import printable
@@ -133,21 +133,9 @@ def has_personal_models(groups: Sequence[Group]) -> bool:
 
 
 def _title(name: str) -> str:
-    if _is_percentage(name) and name not in TITLES:
+    if is_percentage(name) and name not in TITLES:
         return f"{name.replace('_', ' ')} %"
     return TITLES.get(name, name.replace("_", " "))
-
-
-def _is_percentage(name: str) -> bool:
-    """Whether a metric is a fraction that is shown in percent."""
-    return name in SCORES or ("accuracy" in name and ":" not in name)
-
-
-def _scale(name: str) -> float:
-    """The factor from a metric's value to what the table shows."""
-    if name == "client_accuracy_variance":
-        return 1e4
-    return 100 if _is_percentage(name) else 1
 
 
 def _cell(group: Group, name: str, spread: str) -> str:
@@ -160,7 +148,7 @@ def _cell(group: Group, name: str, spread: str) -> str:
         return format_number(known_mean([trial.rate for trial in group.trials]), 1)
     if name == "staleness":
         return format_number(known_mean([trial.staleness for trial in group.trials]), 2)
-    return format_spread(group.last(name) * _scale(name), trials, spread)
+    return format_spread(group.last(name) * scale_of(name), trials, spread)
 
 
 def _reach_cell(group: Group, accuracy: float, unit: str, spread: str) -> str:

@@ -67,8 +67,10 @@ class Trial:
     def curve(self, metric: str, x: str = "time") -> tuple[np.ndarray, np.ndarray]:
         """A column of PROGRESS, ascending, and the metric there; the last of several values at one place.
 
-        Rows in which one of them is missing are left out.
+        Rows in which one of them is missing are left out; a metric that the run does not have has none.
         """
+        if metric not in self.evaluations:
+            return np.empty(0), np.empty(0)
         xs, ys = (self.evaluations[name].to_numpy(float) for name in (PROGRESS[x], metric))
         known = ~(np.isnan(xs) | np.isnan(ys))
         xs, ys = xs[known], ys[known]

@@ -128,12 +128,13 @@ class Reader:
         return " or ".join(filter(None, [section, describe(hint)])) or "another type of value"
 
     def _unknown(self, path: str, key: str, value: Any) -> ConfigError:
-        """Names the nearest key of the same section, or of another one where that is nearly the same word."""
+        """Names the nearest key of the same section, or of another one, first below it, where it is nearly the same."""
 
         def likeness(known: str) -> float:
             section, _, leaf = known.rpartition(".")
             ratio = difflib.SequenceMatcher(None, key[:80], leaf).ratio()
-            return ratio if section == path else ratio - (0.1 if ratio > 0.8 else 1)
+            below = 0.05 if section.startswith(f"{path}.") else 0.0
+            return ratio if section == path else ratio - (0.1 if ratio > 0.8 else 1) + below
 
         nearest = max(self._keys(self.cls, self.values, ""), key=likeness)
         return ConfigError(_join(path, key), _short(value), f"no such key; the nearest is {nearest}")

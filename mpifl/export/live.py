@@ -20,6 +20,7 @@ from mpifl.export.files import require
 from mpifl.export.scalars import EVENT_FILES, SUFFIX, EventWriter, Point, Scalars, event_file_name, points
 from mpifl.storage import Run
 from mpifl.storage.durable import error_text
+from mpifl.storage.tables import TABLES
 
 KEY = "output_tensorboard"  # of the job
 QUEUE_LIMIT = 1000  # blocks of rows that may wait, one each half second: the file system hangs
@@ -125,6 +126,8 @@ class LiveScalars:
             self._scalars.add_updates(blocks["updates"]["staleness"])
         if "events" in blocks:
             self._scalars.add_events(blocks["events"]["time"], blocks["events"]["kind"])
+        if "metrics" in blocks:
+            self._scalars.add_metrics(*(blocks["metrics"][column] for column in TABLES["metrics"].columns))
         yield from self._scalars.evaluations(self._evaluations)
         self._evaluations = blocks.get("evaluations", {})
 

@@ -19,6 +19,7 @@ import numpy as np
 from mpifl.errors import ConfigError, host_name
 from mpifl.storage import Run
 from mpifl.storage.tables import TABLES
+from mpifl.untrusted import printable
 
 SUFFIX = "-tensorboard"  # of the folder beside the run file
 EVENT_FILES = "events.out.tfevents.*"  # names that TensorBoard and W&B look for
@@ -47,6 +48,8 @@ class Scalars:
         self._lost: list[float] = []  # times at which clients were lost
         self._last = (-1, 0.0)  # step and time of the last point
         self._known: set[str] = set()  # metrics that have had a value
+        self._evaluations = 0  # rows of /evaluations seen
+        self._metrics: dict[int, dict[str, float]] = {}  # of `evaluate.metrics`, by row of /evaluations, not yet used
 
     def add_updates(self, staleness: np.ndarray) -> None:
         """Adds rows of /updates."""
@@ -56,19 +59,26 @@ class Scalars:
     def add_events(self, times: np.ndarray, kinds: np.ndarray) -> None:
         """Adds rows of /events; kinds are text or bytes."""
         for when, kind in zip(times.tolist(), kinds.tolist(), strict=True):
-            if (kind.decode("utf-8", "replace") if isinstance(kind, bytes) else str(kind)) in LOST_KINDS:
+            if _text(kind) in LOST_KINDS:
                 insort(self._lost, when)
+
+    def add_metrics(self, evaluations: np.ndarray, names: np.ndarray, values: np.ndarray) -> None:
+        """Adds rows of /metrics; names are text or bytes."""
+        for k, name, value in zip(evaluations.tolist(), names.tolist(), values.tolist(), strict=True):
+            if k >= self._evaluations:
+                self._metrics.setdefault(k, {})[printable(_text(name))] = value
 
     def evaluation(self, row: Mapping[str, float]) -> Point | None:
         """The point of an evaluation, whose updates and earlier events have been added; None if it is none."""
+        own = self._metrics.pop(self._evaluations, {})
+        self._evaluations += 1
         step, when = int(row["updates"]), float(row["time"])
         before, since = self._last
         if not before < step <= min(self._rows, MAX_STEP):
             return None
         self._last = step, when
         values = {}
-        for name in METRICS:
-            value = float(row[name])
+        for name, value in {**own, **{name: float(row[name]) for name in METRICS}}.items():
             if not isnan(value):
                 self._known.add(name)
             if name in self._known:  # a loss that has become NaN is shown, a metric that is never measured is not
@@ -126,6 +136,10 @@ class EventWriter:
         self._records.write(event.SerializeToString())  # type: ignore[attr-defined]
 
 
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
 def event_file_name() -> str:
     """A new name in the form that TensorBoard and W&B expect: with the time and the host."""
     return f"{EVENT_FILES[:-1]}{int(time.time()):010d}.{host_name()}.{secrets.token_hex(4)}"
@@ -151,6 +165,7 @@ def points(run: Run, scalars: Scalars) -> Iterator[Point]:
     """The points of a run file; afterwards `scalars` has all its rows."""
     scalars.add_updates(run.rows("updates", "staleness", 0, run.count("updates")))
     scalars.add_events(*(run.rows("events", column, 0, run.count("events")) for column in ("time", "kind")))
+    scalars.add_metrics(*(run.rows("metrics", column, 0, run.count("metrics")) for column in TABLES["metrics"].columns))
     columns = {
         name: run.rows("evaluations", name, 0, run.count("evaluations")) for name in ("time", "updates", *METRICS)
     }

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from mpifl.server.clients import LIVE
 from mpifl.storage import Run, open_run
 from mpifl.storage.checkpoint import ServerSnapshot
 from mpifl.storage.checkpoint_set import Checkpoint, Manifest, belongs, folder_of, newest, undone
+from mpifl.storage.create import damaged_name
 from mpifl.storage.live import check_not_written
 from mpifl.storage.reader import UnreadableRun
 from mpifl.untrusted import parse_yaml
@@ -70,7 +70,7 @@ def find_resume_point(
             raise ConfigError("resume", path, expected) from error
         if path.exists():
             check_not_written(path, "resume")
-            aside = _free_name(path)
+            aside = damaged_name(path)
             passed.insert(0, f"{path.name} cannot be read and is kept as {aside.name}")
         else:
             passed.insert(0, f"{path.name} is missing")
@@ -99,12 +99,6 @@ def _config(snapshot: ServerSnapshot, folder: Path) -> dict[str, Any]:
         return dict(parse_yaml(snapshot.config, yaml.SafeLoader) or {})
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise ConfigError("checkpoint", folder, f"one with a configuration ({error})") from error
-
-
-def _free_name(path: Path) -> Path:
-    """A name beside a damaged run file that no file has."""
-    names = (path.with_name(f"{path.name}.damaged{k or ''}") for k in count())
-    return next(name for name in names if not os.path.lexists(name))
 
 
 def _undone(folder: Path, manifest: Manifest) -> str:

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,12 @@ def rename(temporary: Path, path: Path, overwrite: bool) -> None:
         os.replace(temporary, path)
         return
     temporary.unlink()
+
+
+def damaged_name(path: Path) -> Path:
+    """A name that no file has, under which a damaged run file is kept when another one takes its place."""
+    names = (path.with_name(f"{path.name}.damaged{k or ''}") for k in count())
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def error_reason(error: Exception) -> str:

@@ -22,6 +22,7 @@ from mpifl.config.trust import outside_code
 from mpifl.errors import ConfigError, describe_unexpected
 from mpifl.server.outcome import Outcome
 from mpifl.signals import Interrupted, SignalRecorder
+from mpifl.studies.index import keep_damaged
 from mpifl.studies.study import identify
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
         if resume:
             with suppress(ConfigError):  # without a checkpoint that can be used it begins anew
                 return _finished(api.execute(lambda: _resume_task(job), comm=comm))
+        keep_damaged(job, ranks)
         return _finished(api.execute(lambda: api.Task(replace(job, overwrite=True)), comm=comm))
     except (ConfigError, OSError) as error:
         return Finished("failed", " ".join(str(error).split()))
@@ -137,6 +139,8 @@ def _launched(job: Job, resume: bool, ranks: int) -> Finished:
         with suppress(ConfigError):  # otherwise it begins anew
             _resume_task(job)
             command = ["resume", job.output, *(f"{k}={name}" for k, name in outside_code(job_to_dict(job)).items())]
+    if command[0] == "run":
+        keep_damaged(job, ranks)
     words = [find_launcher(ranks), "-n", str(ranks), sys.executable, "-m", "mpifl", *command]
     interrupted = False
     with tempfile.TemporaryFile() as errors:

@@ -20,10 +20,12 @@ from typing import Any
 
 from mpifl.analysis.labels import INDEX
 from mpifl.config import read
+from mpifl.config.job import Job
 from mpifl.config.trust import outside_code
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.storage import Run, open_run
 from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.storage.create import damaged_name
 from mpifl.storage.live import is_locked
 from mpifl.studies.parts import Part, index_lock
 from mpifl.studies.study import Study, StudyRun, identify
@@ -44,7 +46,8 @@ class Entry:
     labels: dict[str, Any]
     seed: int
     status: str = "waiting"
-    """completed; waiting; interrupted: its file is there, incomplete; running: by another process; failed"""
+    """completed; waiting; interrupted: its file is incomplete; damaged: its file cannot be read, or is of another job;
+    running: by another process; failed"""
     seconds: float | None = None
     """wall time of the run, s"""
     attempts: int = 0
@@ -202,22 +205,30 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _inspected(entry: Entry, run: StudyRun, stamp: list[int] | None) -> Entry:
-    """The entry with the status that its run file shows. A damaged file, or one of another job, is computed again."""
+    """The entry with the status that its run file shows."""
     if stamp is None:
         return replace(entry, status="failed" if entry.error else "waiting")
     status, seconds, config = _file_status(run.path, with_config=True)
-    if config is None or not _is_of(run, config):
-        return replace(entry, status="interrupted")
+    if config is None or not _is_of(run.job, run.ranks, config):
+        return replace(entry, status="damaged")
     error = entry.error if status == "failed" else ""
     return replace(entry, status=status, seconds=seconds, error=error, stamp=stamp if status == "completed" else None)
 
 
-def _is_of(run: StudyRun, config: Mapping[str, Any]) -> bool:
-    """Whether a run file's config is the run's job."""
-    if outside_code(config) != outside_code(read.job_to_dict(run.job)):  # else code of the file would be imported
+def keep_damaged(job: Job, ranks: int) -> None:
+    """Renames the run file of a job where it cannot be read, or is of another job: the name is for the job's run."""
+    path = Path(job.output)
+    status, _, config = _file_status(path, with_config=True)
+    if status != "waiting" and (config is None or not _is_of(job, ranks, config)):
+        path.rename(damaged_name(path))
+
+
+def _is_of(job: Job, ranks: int, config: Mapping[str, Any]) -> bool:
+    """Whether a run file's config is the job."""
+    if outside_code(config) != outside_code(read.job_to_dict(job)):  # else code of the file would be imported
         return False
     try:
-        return identify(read.job_from_dict(config), run.ranks) == run.identity
+        return identify(read.job_from_dict(config), ranks) == identify(job, ranks)
     except ConfigError:
         return False
 

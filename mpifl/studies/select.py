@@ -34,7 +34,7 @@ def study_groups(study: Study, index: Index, options: Options | None = None) -> 
     found: dict[str, tuple[StudyRun, list[Trial]]] = {}
     for run in study.runs:
         status = index.entries[run.identity].status
-        if status == "interrupted" and run.path.exists() and (damage := _damage(run.path)):
+        if status == "damaged" and (damage := _damage(run.path)):
             unread.append(damage)
         if status == "completed":
             try:
@@ -204,7 +204,8 @@ def report_study(study: Study, out: str | Path | None = None, options: Options |
 def _incomplete(study: Study, index: Index) -> list[Incomplete]:
     """The runs of a study that are not completed, with the reasons."""
     reasons = {"waiting": "not begun; mpifl sweep runs it", "running": "another process computes it",
-               "interrupted": "ended before its stop; mpifl sweep continues it"}  # fmt: skip
+               "interrupted": "ended before its stop; mpifl sweep continues it",
+               "damaged": "its file cannot be read, or is of another job; mpifl sweep computes it again"}  # fmt: skip
     found = []
     for run in study.runs:
         entry = index.entries[run.identity]

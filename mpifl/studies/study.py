@@ -22,6 +22,12 @@ from mpifl.studies.axes import MAX_RUNS, Point, combinations, excluded
 
 FREE = ("set", "axes", "exclude", "page")  # sections whose keys are those of a job, labels, or for `mpifl reproduce`
 NOT_IDENTITY = (*OUTPUT_KEYS, "checkpoint")  # keys of a job that do not change what a run computes
+OF_THE_STUDY = {  # keys of a job that a study sets in each run
+    "seed": "another key: the section trials has the seeds of the runs",
+    "name": "another key: name, beside set, is that of the study and of its runs",
+    "output": "another key: output, beside set, is the folder of the run files",
+    "overwrite": "another key: a run file is replaced only by that of the same run",
+}
 TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy", *METRICS)  # how metrics of test rows begin
 MAX_NAME = 120  # bytes of a run file's name before its identity
 RUN_FILE = re.compile(r".*-([0-9a-f]{12})\.h5")
@@ -134,6 +140,9 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     options = _options(values)
     _check(options, free)
     points = _points(options, free["axes"] or {}, free["exclude"] or [])
+    _check_settings("set", free["set"] or {})
+    for point in points:
+        _check_settings("axes", point.settings)
     base = read.read_yaml(source.parent / options.job, "job")
     for key, value in (free["set"] or {}).items():
         read.set_key(base, str(key), value)
@@ -210,6 +219,13 @@ def _check(options: StudyOptions, free: Mapping[str, Any]) -> None:
                             ("exclude", list, "a list of labels by axis")):  # fmt: skip
         if not isinstance(free[key], kind | None):
             raise ConfigError(key, free[key], what)
+
+
+def _check_settings(section: str, settings: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a key of the job that the study sets by itself."""
+    for key, expected in OF_THE_STUDY.items():
+        if key in settings:
+            raise ConfigError(f"{section}.{key}", settings[key], expected)
 
 
 def _check_select(select: Select, trials: Trials, points: Sequence[Point]) -> None:

@@ -29,6 +29,7 @@ log = logging.getLogger(__package__)
 LOG_INTERVAL = 60.0  # s between two lines in a log
 REFRESH_INTERVAL = 5.0  # s between two lines on a terminal while no run ends
 MAX_NAMED = 5  # run files or failures that are named in one line
+SHOWN = ("running", "failed", "interrupted", "damaged")  # statuses that are counted in a line on the study
 KILLED = "its process was killed"
 
 
@@ -63,6 +64,8 @@ def sweep(
         mine = part.of(study.runs) if part else study.runs
         mine = [run for run in mine if only(run)]
         todo = [run for run in mine if _wanted(index, run, study.options.retries)]
+        for line in _damaged_files(index, todo):
+            log.warning(line)
         # runs of the same problem one after another: a process keeps the data that it loaded last
         todo.sort(key=lambda run: repr(run.job.problem))
         killed: list[StudyRun] = []
@@ -113,7 +116,7 @@ def _wanted(index: Index, run: StudyRun, retries: int) -> bool:
     entry = index.entries[run.identity]
     if entry.status == "failed":
         return entry.attempts <= retries
-    return entry.status in ("waiting", "interrupted")
+    return entry.status in ("waiting", "interrupted", "damaged")
 
 
 def _pass(
@@ -199,7 +202,7 @@ def status_line(index: Index, left: int, seconds: float | None, running: int = 0
     counts = index.counts()
     parts = [f"{counts['completed']} of {len(index.entries)} runs completed"]
     counts["running"] += running
-    parts += [f"{counts[status]} {status}" for status in ("running", "failed", "interrupted") if counts[status]]
+    parts += [f"{counts[status]} {status}" for status in SHOWN if counts[status]]
     if left and seconds is not None:
         parts.append(f"about {format_duration(seconds)} left")
     return f"{index.name}: {', '.join(parts)}"
@@ -207,9 +210,19 @@ def status_line(index: Index, left: int, seconds: float | None, running: int = 0
 
 def _foreign_files(index: Index) -> Iterator[str]:
     if index.foreign:
-        named = ", ".join(index.foreign[:MAX_NAMED]) + (", ..." if len(index.foreign) > MAX_NAMED else "")
         s = "s do" if len(index.foreign) > 1 else " does"
-        yield f"{len(index.foreign)} run file{s} not belong to the study as it is now: {named}"
+        yield f"{len(index.foreign)} run file{s} not belong to the study as it is now: {_listed(index.foreign)}"
+
+
+def _damaged_files(index: Index, runs: Sequence[StudyRun]) -> Iterator[str]:
+    entries = [index.entries[run.identity] for run in runs]
+    if names := [entry.file for entry in entries if entry.status == "damaged"]:
+        text = "damaged, or of another job, therefore kept as FILE.damaged and computed again"
+        yield f"{len(names)} run file{'s' if len(names) > 1 else ''} {text}: {_listed(names)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_NAMED]) + (", ..." if len(names) > MAX_NAMED else "")
 
 
 def final_line(index: Index) -> str:

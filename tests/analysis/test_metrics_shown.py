@@ -18,6 +18,7 @@ from mpifl.storage import RunWriter
 from mpifl.storage.fairness import summarise
 from mpifl.storage.tables import ClientEvaluationRow, EvaluationRow, MetricRow
 from tests.analysis.test_analysis import columns
+from tests.analysis.test_page import data_of
 
 OWN = "mine:f"
 
@@ -61,6 +62,28 @@ def test_the_report_has_columns_of_the_jobs_metrics(tmp_path: Path) -> None:
     assert (row[OWN], row["macro f1 %"]) == ("3.50, 1 of 2", "-")
     with pytest.raises(ConfigError, match="columns=auoc"):
         Options(columns=("auoc",))
+
+
+def test_the_page_and_the_figures_have_the_jobs_metrics(tmp_path: Path) -> None:
+    """Built-in ones and accuracies in percent, the variance in squares of percent; beside a run without them."""
+    paths = [
+        run_file(tmp_path / "a.h5", [0.2, 0.6], 0, [0.75, 3.5]),
+        run_file(tmp_path / "b.h5", [0.2, 0.6], 1, [0.25, 2.5]),
+    ]
+    report(paths, tmp_path / "out", Options(formats=("html", "png"), figures=("auroc", OWN)))
+    data = data_of((tmp_path / "out" / "report.html").read_text(encoding="utf-8"))
+    labels = {metric["key"]: metric["label"] for metric in data["metrics"]}
+    assert (labels["auroc"], labels[OWN]) == ("auroc (%)", OWN)
+    first = {key: data["curves"][f"{key} time"][0][1:] for key in ("auroc", OWN, "client_accuracy_variance")}
+    assert first == {"auroc": [[50], [25], [75]], OWN: [[3], [2.5], [3.5]],
+                     "client_accuracy_variance": [[400], [400], [400]]}  # fmt: skip
+    assert {"auroc.png", "mine_f.png"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    other = run_file(tmp_path / "c.h5", [0.2, 0.6], 2)
+    report([*paths, other], tmp_path / "more", Options(formats=("html", "png"), figures=(OWN,)))
+    assert data_of((tmp_path / "more" / "report.html").read_text(encoding="utf-8"))["curves"][f"{OWN} time"] == [
+        [[0], [3], [2.5], [3.5]]
+    ]
+    assert (tmp_path / "more" / "mine_f.png").exists()
 
 
 def test_show_has_a_line_of_fairness(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ WRONG = [
     ("step_size=3", "step_size=3", "nearest is algorithm.step_size"),
     ("batch_size=3", "batch_size=3", "nearest is problem.batch_size"),
     ("problem.batchsize=3", "problem.batchsize=3", "nearest is problem.batch_size"),
+    ("problem.name=x", "problem.name=x", "nearest is problem.data.name"),
     ("problem.partition.alpha=1", "problem.partition.alpha=1", "iid has no alpha; dirichlet has it"),
     ("problem.partition.alpa=1", "problem.partition.alpa=1", "nearest is problem.partition.name"),
     ("problem.model.hidden=9", "problem.model.hidden=9", "logistic has no hidden; "),

@@ -242,6 +242,7 @@ def test_a_users_own_algorithm(path: Path, tmp_path: Path) -> None:
         ("points=[true]", "algorithm.points[0]=True: a number"),
         ("inner.pair=[1]", "algorithm.inner.pair=[1]: a list of 2"),
         ("inner.lo=1", "algorithm.inner.lo=1: no such key; the nearest is algorithm.inner.low"),
+        ("inner.rate=1", "algorithm.inner.rate=1: no such key; the nearest is algorithm.rate"),
         ("maybe=3", "algorithm.maybe=3: a section with low, pair or null"),
     ]:
         with pytest.raises(ConfigError) as caught:

@@ -221,6 +221,18 @@ def test_points_of_rows_in_blocks() -> None:
     assert second.values["updates/staleness_mean"] == 4.5 and second.values["updates/per_second"] == 0.25
 
 
+def test_points_have_the_metrics_of_the_job() -> None:
+    """By row of /evaluations; those of an evaluation that is no point are left out."""
+    course = Scalars()
+    course.add_updates(np.zeros(5, np.int32))
+    course.add_metrics(np.array([0, 0, 1, 2]), np.array([b"auroc", b"mine:f", b"auroc", b"auroc"]),
+                       np.array([0.5, 3.0, 0.6, 0.7]))  # fmt: skip
+    row = dict.fromkeys(mpifl_columns(), np.nan)
+    points = [course.evaluation({**row, "time": when, "updates": k}) for when, k in ((1.0, 1), (2.0, 1), (3.0, 2))]
+    assert points[0] and points[0].values["evaluations/auroc"] == 0.5 and points[0].values["evaluations/mine:f"] == 3
+    assert points[1] is None and points[2] and points[2].values["evaluations/auroc"] == 0.7
+
+
 def mpifl_columns() -> list[str]:
     return list(SCHEMA["evaluations"].columns)
 

@@ -162,6 +162,9 @@ WRONG = [
         "axes=360000 combinations: at most 100,000",
     ),
     ("trials: 2\nset: {stop.tiem: 3}", "trials: 2", "stop.tiem=3: no such key; the nearest is stop.time"),
+    ("trials: 2\nset: {seed: 3}", "trials: 2", "set.seed=3: another key: the section trials has the seeds"),
+    ("trials: 2\nset: {output: x.h5}", "trials: 2", "set.output=x.h5: another key: output, beside set, is the folder"),
+    ("seed: [1, 2]", "clock.delay.spread: [0, 5]", "axes.seed=1: another key: the section trials has the seeds"),
     ("trials: 2\nselect: {over: step_sise}", "trials: 2", "select.over=step_sise: one of method, algorithm.step_size"),
     ("trials: 2\nselect: {over: method, by: loss}", "trials: 2", "select.by=loss: one of train_loss"),
     (

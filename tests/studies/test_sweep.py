@@ -299,13 +299,19 @@ def test_wrong_parts(write: Write, capsys: pytest.CaptureFixture[str], text: str
 
 
 @pytest.mark.long
-def test_a_damaged_run_file_is_made_anew(copied: Study) -> None:
+def test_a_damaged_run_file_is_kept_and_made_anew(copied: Study, caplog: pytest.LogCaptureFixture) -> None:
     whole = contents(copied.folder)
     copied.runs[1].path.write_bytes(copied.runs[1].path.read_bytes()[:3000])
     copied.runs[2].path.write_bytes(copied.runs[3].path.read_bytes())  # undamaged, but of another job
-    assert Index(copied).counts() == {"completed": 2, "interrupted": 2}
+    assert Index(copied).counts() == {"completed": 2, "damaged": 2}
+    damaged = {run.path: run.path.read_bytes() for run in copied.runs[1:3]}
     sweep(copied, 1)
+    first, second = (run.path.name for run in copied.runs[1:3])
+    text = "2 run files damaged, or of another job, therefore kept as FILE.damaged and computed again"
+    assert caplog.messages == [f"{text}: {first}, {second}"]
     assert contents(copied.folder) == whole
+    for path, content in damaged.items():
+        assert path.with_name(f"{path.name}.damaged").read_bytes() == content
 
 
 CODE = """
@@ -338,7 +344,7 @@ def test_code_that_only_a_run_file_names_is_not_imported(
     del sys.modules["other_code"]
     shutil.move(tmp_path / "other.ckpt", run.path.with_suffix(".ckpt"))
     shutil.move(tmp_path / "other.h5", run.path)
-    assert Index(copied).entries[run.identity].status == "interrupted"
+    assert Index(copied).entries[run.identity].status == "damaged"
     assert not marker.exists()
     run.path.write_bytes(run.path.read_bytes()[:3000])  # damaged: resume would take the job from the checkpoint
     with ThreadPoolExecutor(1) as executor:  # in this process, where an import shows
@@ -594,4 +600,4 @@ def test_a_report_names_a_damaged_run_and_shows_the_others(
     assert main(["report", str(tmp_path / "copy" / "study.yaml"), f"output={tmp_path}/copy/out"]) == 0
     out = capsys.readouterr().out
     assert [path.name in out for path in (first, second)] == [True, True] and "\nFedAvg " in out
-    assert out.count("Left out: run file=") == 2 and "2 interrupted" in out
+    assert out.count("Left out: run file=") == 2 and "2 damaged" in out
