@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from mpifl.version import __version__
-
 if os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true"):  # noqa: SIM112 - as Open MPI spells it
     # Open MPI's MPI_Finalize waits for all ranks, at times for dead ones too (its issue 11404); ours have sent their
     # last message by then. It reads this when it starts, which may be before a run.
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     from mpifl.errors import ConfigError, RunFailed
     from mpifl.studies.api import load_study, sweep
     from mpifl.studies.study import Study
+    from mpifl.version import __version__
 
 __all__ = [
     "ConfigError",
@@ -48,6 +47,7 @@ _MODULES = {
     "RunFailed": "mpifl.errors",
     "Runs": "mpifl.analysis.run",
     "Study": "mpifl.studies.study",
+    "__version__": "mpifl.version",
     "load_study": "mpifl.studies.api",
     "sweep": "mpifl.studies.api",
 }

@@ -161,8 +161,10 @@ def _dispatch(arguments: list[str], default_job: Path | None) -> api.Task | None
         return None
     if name == "--version":
         from mpifl.selftest import versions
+        from mpifl.version import source
 
         print(versions())
+        print(f"commit {source().commit or 'unknown'}")
         return None
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, 1)
@@ -628,12 +630,14 @@ def _is_override(argument: str) -> bool:
 
 
 def _file_and_overrides(command: str, kind: str, arguments: list[str]) -> tuple[Path, list[str]]:
+    from mpifl.config.packaged import find_file
+
     files = [argument for argument in arguments if not _is_override(argument)]
     if not files:
         raise ConfigError(command, " ".join(arguments) or "''", f"a {kind} first, then key=value")
     if len(files) > 1:
         raise ConfigError(command, files[1], f"key=value after the {kind}")
-    return Path(files[0]), [argument for argument in arguments if _is_override(argument)]
+    return find_file(files[0]), [argument for argument in arguments if _is_override(argument)]
 
 
 def _load(command: str, arguments: list[str]) -> Job:

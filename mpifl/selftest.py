@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl import __version__, api, hdf5_checks
+from mpifl import api, hdf5_checks
 from mpifl.api import load_job
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.storage import open_run
 from mpifl.transport import detection
 from mpifl.transport.detection import name_of
+from mpifl.version import source
 
 if TYPE_CHECKING:
     from mpifl.transport.mpi import MPI
@@ -108,7 +109,7 @@ def format_checks(checks: list[Check]) -> str:
 def versions() -> str:
     """mpifl, Python, and the builds of MPI and HDF5 that it uses."""
     python = f"Python {platform.python_version()}; NumPy {np.__version__}"
-    return f"mpifl {__version__}; {python}; {detection.build()}; {hdf5_checks.build()}"
+    return f"mpifl {source().version}; {python}; {detection.build()}; {hdf5_checks.build()}"
 
 
 def _software() -> tuple[str, str]:

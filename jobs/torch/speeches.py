@@ -16,8 +16,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "results" / "torch" / "speeches"
+FOLDER = Path("results", "torch", "speeches")
 WORDS, FOURTH = 25, 4
 
 

@@ -26,7 +26,7 @@ from mpifl.config import yaml_io
 from mpifl.errors import ConfigError
 from mpifl.storage import open_run
 from mpifl.untrusted import printable
-from mpifl.version import __version__
+from mpifl.version import source
 
 ASSETS = Path(__file__).with_name("assets")
 MAX_NUMBERS = 250_000  # of all curves together: about 2 MB
@@ -191,7 +191,7 @@ def _header(title: str, groups: Sequence[Group]) -> str:
     trials = [trial for group in groups for trial in group.trials]
     done = sum(trial.status == "completed" for trial in trials)
     facts = f"{_count(len(trials), 'run')} in {_count(len(groups), 'group')}, {done} completed"
-    return f"<header><h1>{_text(title)}</h1><p>{facts}. Made by mpifl {__version__} from run files.</p></header>"
+    return f"<header><h1>{_text(title)}</h1><p>{facts}. Made by mpifl {source().version} from run files.</p></header>"
 
 
 def _count(number: int, noun: str) -> str:

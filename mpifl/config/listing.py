@@ -17,6 +17,7 @@ from tabulate import tabulate
 from mpifl.algorithms import Clients
 from mpifl.algorithms.participation import Trigger
 from mpifl.config.job import Checkpoint, Clock, Evaluate, Faults, Job, Stop
+from mpifl.config.packaged import find_jobs
 from mpifl.config.read import job_to_dict
 from mpifl.config.registry import FAMILIES, import_class
 from mpifl.config.schema import fields_of, meanings, variants
@@ -54,10 +55,8 @@ def data(name: str | None = None) -> str:
 
 def jobs(name: str | None = None) -> str:
     """The job files with the first comment line of each; studies are left out."""
-    folder = Path("jobs") if Path("jobs").is_dir() else Path(__file__).parents[1] / "jobs"
-    files = [path for path in sorted(folder.rglob("*.yaml")) if "\nproblem:" in path.read_text(encoding="utf-8")]
-    found = [(str(path), _comment(path)) for path in files if name in (None, path.stem)]
-    return _table(found) if found else f"no job files in {folder}"
+    found = [(key, _comment(path)) for key, path in find_jobs().items() if name in (None, path.stem)]
+    return _table(found) if found else f"no job file of the name {name}"
 
 
 def section(key: str, cls: type, name: str | None = None) -> str:
@@ -199,7 +198,7 @@ def _summary(thing: Any) -> str:
 
 
 def _comment(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text("utf-8", "replace").splitlines()
     return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.config.job import Job
+from mpifl.config.packaged import find_file
 from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader, dump
 from mpifl.config.trust import check_trusted, split_overrides
@@ -68,7 +69,7 @@ def load(
     A `key=value` override replaces the value of its key: `stop={updates: 9}` replaces the section, while
     `stop.updates=9` adds to it. `keys` likewise set top-level keys to plain values.
     """
-    values = _plain(source) if isinstance(source, Mapping) else read_yaml(Path(source), "job")
+    values = _plain(source) if isinstance(source, Mapping) else read_yaml(find_file(source), "job")
     if all(value is None for value in values.values()):
         shown, what = ("{}", "a dict") if isinstance(source, Mapping) else (source, "a YAML file")
         raise ConfigError("job", shown, f"{what} with name, seed, problem, algorithm, stop")

@@ -13,6 +13,7 @@ from mpifl import api
 from mpifl.analysis.options import METRICS
 from mpifl.analysis.trials import short_names
 from mpifl.config import read
+from mpifl.config.packaged import JOBS
 from mpifl.config.read import job_to_dict
 from mpifl.config.schema import Reader
 from mpifl.config.types import Config
@@ -22,7 +23,6 @@ from mpifl.reproduce.spec import Page, read_page
 from mpifl.reproduce.values import axis_of, find_labels
 from mpifl.studies.study import Study, load_study
 
-JOBS = Path(__file__).parents[1] / "jobs"  # the folder of jobs, which the package contains
 PAPER = "paper.yaml"
 
 

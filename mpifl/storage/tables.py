@@ -293,7 +293,7 @@ ATTRIBUTES: dict[str, Attribute] = {
         "JSON list, one object a rank, rank 0 first: `device`, `threads` and so on; only where a torch model computes",
         items=dict,
     ),
-    "git_commit": Attribute(str, "of the installed source, with `-dirty`; empty where there is no git"),
+    "git_commit": Attribute(str, "of the source, with `-dirty` for changed files; empty where it is not known"),
     "started": Attribute(str, "ISO 8601 with microseconds and offset"),
     "finished": Attribute(str, "as `started`; empty until the end", "S40"),
     "status": Attribute(str, ", ".join(f"`{status}`" for status in STATUSES), "S16"),

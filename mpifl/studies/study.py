@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from mpifl.config import read
 from mpifl.config.job import OUTPUT_KEYS, Job
+from mpifl.config.packaged import find_file
 from mpifl.config.schema import Reader
 from mpifl.config.types import Config, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
@@ -132,7 +133,7 @@ class Study:
 
 def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     """The study of a YAML file, changed by `key=value` overrides, with the jobs of all its runs. Raises ConfigError."""
-    source = Path(path)
+    source = find_file(path)
     values = read.read_yaml(source, "study")
     for override in overrides:
         _override(values, *read.parse_override(override))
