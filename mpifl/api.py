@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from mpifl.errors import ConfigError, Contradiction, RunFailed, describe_unexpected
+from mpifl.errors import ConfigError, Contradiction, RunFailed, describe_unexpected, inside
 from mpifl.server.outcome import Outcome
 from mpifl.signals import Interrupted, SignalRecorder
 
@@ -208,10 +208,14 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
     load_data: read the data as well, and add what it holds as a comment. Raises ConfigError where it cannot be read.
     """
     from mpifl.config.listing import annotated_yaml
+    from mpifl.problems import check_optimizer
     from mpifl.server.metrics import check_evaluation, load_metrics
 
     problem = _load_problem(job) if load_data else None
     load_metrics(job.evaluate.metrics)
+    if optimizer := job.algorithm.torch_optimizer():
+        with inside("algorithm.solver"):
+            check_optimizer(job.problem, optimizer)
     if problem:
         check_evaluation(job, problem)
     return annotated_yaml(job, problem)

@@ -7,8 +7,8 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -48,10 +48,40 @@ def _device(v: Vector) -> str:
     return "" if isinstance(v, np.ndarray) else str(v.device)
 
 
+class OptimizerSettings(NamedTuple):
+    """A torch optimiser as local solver: a job's `solver` of that kind.
+
+    Attributes:
+        name: A class of torch.optim.
+        options: Its keyword arguments, without `lr`.
+        state: fresh, it starts anew at each contact; or kept, the client keeps it from one contact to the next.
+        schedule: A class of torch.optim.lr_scheduler; empty: the learning rate is constant.
+        schedule_options: Its keyword arguments.
+        per: The schedule's unit: a local step, or a contact of the client.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    state: Literal["fresh", "kept"]
+    schedule: str
+    schedule_options: Mapping[str, Any]
+    per: Literal["step", "contact"]
+
+
+class LocalOptimizer(Protocol):
+    """An optimiser on one client's vector y, for one run of the local solver."""
+
+    def step(self, gradient: Vector) -> None:
+        """Takes a step along the gradient (d,), which changes y in place."""
+
+    def close(self) -> None:
+        """Called after the last step: the client keeps the state, if it is one that is kept."""
+
+
 class Objective(Protocol):
     """One client's f_i, as `mpifl.problems` builds it.
 
-    Three more methods are optional:
+    Further methods are optional:
 
     - `begin_round(round)` is called before a client trains; `round` is the key of the objective's random draws, as for
       dropout.
@@ -59,6 +89,10 @@ class Objective(Protocol):
       than single gradients.
     - `update_buffers(y)` is called after each step; it updates, in place, the entries of y that have no gradient, such
       as the running statistics of batch norm.
+    - `optimizer(settings, y, step)` returns a `LocalOptimizer` for the vector y (d,), with the learning rate `step`;
+      `check_optimizer(settings)` raises ConfigError where there is no such optimiser on this rank.
+    - `save()` returns what the objective keeps from one contact to the next, as a dict of vectors by name that are not
+      changed later; `load` restores it.
 
     Attributes:
         samples: s_i, the client's number of rows.

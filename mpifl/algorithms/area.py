@@ -40,6 +40,9 @@ class Area(LocalTraining):
 
     increment_of = ("y",)
 
+    def needs_plain_steps(self) -> str:
+        return "" if isinstance(self.step_schedule, Constant) else "the theorem of step_schedule is for plain steps"
+
     def update_weights(self, clients: Clients) -> float | None:
         return 1 / clients.n if isinstance(self.step_schedule, Constant) else None
 

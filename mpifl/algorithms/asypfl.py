@@ -52,6 +52,10 @@ class AsyPFL(LocalTraining):
     pace = "either"
     personal_models: ClassVar[bool] = True
 
+    def needs_plain_steps(self) -> str:
+        names = self.indicators.name + self.step_schedule.name
+        return "the theorems of indicators and step_schedule are for plain steps" if "theorem" in names else ""
+
     def validate(self, clients: int) -> None:
         super().validate(clients)
         self.indicators.initial(clients)  # raises ConfigError if they do not fit

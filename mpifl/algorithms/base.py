@@ -27,7 +27,7 @@ import numpy as np
 from mpifl.algorithms.participation import CohortSampler, Reply, Trigger
 from mpifl.config.types import Config
 from mpifl.errors import ConfigError, place_of
-from mpifl.objective import Objective, Vector, from_numpy, to_numpy
+from mpifl.objective import Objective, OptimizerSettings, Vector, from_numpy, to_numpy
 
 
 class State(SimpleNamespace):
@@ -353,6 +353,10 @@ class Algorithm(Config):
     def needs_timings(self) -> bool:
         """Whether `receive` reads `Update.compute` and `Update.exchange`."""
         return False
+
+    def torch_optimizer(self) -> OptimizerSettings | None:
+        """The optimiser of torch.optim that clients take local steps with; None: they use none."""
+        return None
 
     # -- server side: client failures ----------------------------------------------------------------------------------
     def on_client_lost(self, server: State, i: int) -> None:

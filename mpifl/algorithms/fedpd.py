@@ -58,6 +58,9 @@ class FedPD(SynchronousRounds):
         if self.refresh > 1 and not isinstance(self.solver, Sarah):
             raise ConfigError("refresh", self.refresh, "1, or solver: sarah, which keeps a gradient estimate")
 
+    def needs_plain_steps(self) -> str:
+        return "with gamma a local step has the closed form of Oracle II" if self.gamma else ""
+
     # -- server --------------------------------------------------------------------------------------------------------
     def init_server(self, x0: Vector, clients: Clients) -> State:
         return State(x=x0.copy(), sum=0 * x0, samples=clients.samples, seed=clients.seed, contacts=0, k=1)

@@ -36,6 +36,9 @@ class Scaffold(SampledRounds):
     sums = ("dx",)  # dc has fixed weights, which do not change when a member is lost
     increment_of = ("", "c")
 
+    def needs_plain_steps(self) -> str:
+        return "c_i of option II is the mean gradient of plain steps" if self.option == "II" else ""
+
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         return self.member_weights(clients, self.server_step)
 

@@ -45,6 +45,9 @@ class Worker:
         self.on_wait: Callable[[], None] = lambda: None  # called now and then while a device computes
         # most messages that are answered together
         self.batch_size = max(8, min(MAX_BATCH, BATCH_BYTES // x0.nbytes)) if train_batch else 1
+        if (optimizer := algorithm.torch_optimizer()) and objectives:
+            with inside("algorithm.solver"):  # one of them: those of a rank have one module, on one device
+                next(iter(objectives.values())).check_optimizer(optimizer)  # type: ignore[attr-defined]
         self.states = {i: self._first_state(i) for i in objectives}
         self.last_updates: dict[int, Update] = {}  # of clients that have had no message since
         self.errors: dict[int, str] = {}  # what clients raised
@@ -129,8 +132,7 @@ class Worker:
 
     def _restore_snapshot(self, i: int, state: State, own: Mapping[str, Any]) -> None:
         self.states[i] = state
-        if own:
-            self._objectives[i].load(own)  # type: ignore[attr-defined]
+        getattr(self._objectives[i], "load", lambda saved: None)(own)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
     def snapshots(self, holds: Mapping[int, float]) -> dict[int, ClientSnapshot]:

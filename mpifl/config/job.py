@@ -172,6 +172,9 @@ class Job(Config):
         if self.problem.torch is not None:
             torch = self.problem.torch.with_defaults(repeatable=self.clock.mode == "virtual")
             object.__setattr__(self, "problem", replace(self.problem, torch=torch))
+        if self.algorithm.torch_optimizer() and self.problem.torch is None:
+            text = f"another solver than torch: the model {type_name(self.problem.model)} is not a torch module"
+            raise ConfigError("algorithm.solver", "torch", text)
         if self.problem.clients is not None:  # else the number of clients is known only when the data are read
             with inside("algorithm"):
                 self.algorithm.validate(self.problem.clients)

@@ -228,7 +228,7 @@ def _other_members(family: Family, cls: type, path: str, key: str, value: object
     name = family.name_of(cls)
     for field in dataclasses.fields(cls):
         if field.name == key and field.default is not dataclasses.MISSING:  # `init=False`: not an option
-            fixed = "null" if field.default is None else field.default
+            fixed = "null" if field.default is None else getattr(field.default, "name", field.default)
             return ConfigError(_join(path, key), _short(value), f"no such key: {key} is always {fixed} in {name}")
     others = {other: family.find(other) for other in family.names() if key in fields_of(family.find(other))}
     if not others:

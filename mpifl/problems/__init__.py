@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from mpifl.errors import ConfigError
-from mpifl.objective import Objective
+from mpifl.objective import Objective, OptimizerSettings
 from mpifl.problems.base import (
     ComputeResources,
     Data,
@@ -42,6 +42,7 @@ __all__ = [
     "ProblemSettings",
     "Rows",
     "Torch",
+    "check_optimizer",
     "host",
     "load",
     "objective",
@@ -62,21 +63,34 @@ def load(config: ProblemConfig) -> Problem:
 
 def _load(config: ProblemConfig) -> Problem:
     if config.torch is not None:
-        try:
-            import mpifl.problems.torch  # noqa: F401 - before torch: it sets what torch reads when it starts
-
-            for name in ("torch", "greenlet"):
-                import_module(name)
-        except ImportError as error:
-            key, value = ("entry", config.entry) if config.entry else ("model", getattr(config.model, "name", ""))
-            text = f"torch and greenlet installed, as by pip install 'mpifl[torch]' ({error})"
-            raise ConfigError(f"problem.{key}", value, text) from error
+        _import_torch(config)
     if config.entry is not None:
         from mpifl.problems.torch.entry import EntryProblem
 
         return EntryProblem(config.settings)
     assert config.data is not None and config.partition is not None
     return config.model.problem(config.data, config.partition, config.settings)
+
+
+def _import_torch(config: ProblemConfig) -> None:
+    """Raises ConfigError where torch is not installed."""
+    try:
+        import mpifl.problems.torch  # noqa: F401 - before torch: it sets what torch reads when it starts
+
+        for name in ("torch", "greenlet"):
+            import_module(name)
+    except ImportError as error:
+        key, value = ("entry", config.entry) if config.entry else ("model", getattr(config.model, "name", ""))
+        text = f"torch and greenlet installed, as by pip install 'mpifl[torch]' ({error})"
+        raise ConfigError(f"problem.{key}", value, text) from error
+
+
+def check_optimizer(config: ProblemConfig, optimizer: OptimizerSettings) -> None:
+    """Imports torch; raises ConfigError for an optimiser or a schedule that it does not have, and for their options."""
+    _import_torch(config)
+    from mpifl.problems.torch.optimizers import check_names
+
+    check_names(optimizer)
 
 
 def host(

@@ -228,7 +228,7 @@ class ClientSnapshot:
     state: Mapping[str, np.ndarray] | None
     """the algorithm's client state, by the names that the method gives; None: the client could not be hosted"""
     objective: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """the state of the client's objective: statistics of batch norm"""
+    """the state of the client's objective: statistics of batch norm, an optimiser's state"""
     update: UpdateSnapshot | None = None
     """None: it has sent none since it was started or moved, or it raised"""
     error: str = ""

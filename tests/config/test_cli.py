@@ -172,7 +172,8 @@ def test_list_tells_options_of_the_choices_apart(capsys: pytest.CaptureFixture[s
     """An option has its own row, with the choices that have it; choices with the same option share a row."""
     assert main(["list", "algorithms", "feddr"]) == 0
     lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
-    assert ["solver", "sgd", "local solver: sgd, gd (full gradients), svrg or sarah (variance-reduced)"] in lines
+    text = "local solver: sgd, gd (full gradients), svrg or sarah (variance-reduced), torch (a torch optimiser)"
+    assert ["solver", "sgd", text] in lines
     rows = {key: say for key, _, say in lines}
     assert len(rows) == len(lines), "no option is there twice"
     assert rows["regulariser.tau"].startswith("l1, l2, l2sq: ") and rows["regulariser.low"].startswith("box: ")

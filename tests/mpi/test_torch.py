@@ -23,11 +23,13 @@ DEADLINE = 130.0
 MLP = {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}, "test_split": 0.2}
 CNN = {**DIGITS, "model": {"name": "cnn", "channels": [4], "hidden": 100}}  # large enough for a message of its own
 NORM = {**DIGITS, "model": {"name": "resnet", "norm": "batch"}, "clients": 3}
+ADAM = {"name": "torch", "optimizer": "Adam", "state": "kept", "schedule": {"name": "StepLR", "step_size": 5}}
 FEW: dict[str, Any] = {"stop": {"updates": 12}, "evaluate": {"updates": 6}}
 CASES = {
     "area": job({"name": "area", "step_size": 1, "trigger": {"every": 3}}, MLP),
     "fedprox": job({"name": "fedprox", "mu": 0.1, "local_epochs": 1}, {**MLP, "torch": {"autocast": "bfloat16"}}),
     "personal": job({"name": "apfl", "local_steps": 2}, {**MLP, "dtype": "float64"}),
+    "optimizer": job({"name": "fedbuff", "step_size": 0.01, "local_steps": 2, "solver": ADAM}, MLP),
     "large": job({"name": "scaffold", "cohort": 4, "local_steps": 2}, CNN, **FEW),
     "averaged": job({"name": "fedavg", "local_steps": 2}, NORM, **FEW),
     "local": job({"name": "fedavg"}, {**NORM, "torch": {"buffers": "local"}}, **FEW),

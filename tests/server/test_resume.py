@@ -35,6 +35,10 @@ OTHERS: dict[str, dict[str, Any]] = {  # cases that have other checkpoints
     "area-accuracy": {"updates": 4},
     "area-large": {"updates": 33},
 }
+ADAM = {
+    "name": "torch", "optimizer": {"name": "Adam", "weight_decay": 0.1}, "state": "kept",
+    "schedule": {"name": "StepLR", "step_size": 5},
+}  # fmt: skip
 MORE = {
     "robust-median": job({"name": "fedavg", "cohort": 5, "aggregation": "median"}),
     "robust-krum": job({"name": "fedbuff", "trigger": {"every": 5}, "aggregation": {"name": "krum", "keep": 2}}),
@@ -44,6 +48,10 @@ MORE = {
         {"name": "apfl", "local_steps": 2},
         {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}, "test_split": 0.2, "validation_split": 0.2},
         evaluate={"updates": 20, "clients": True, "metrics": ["balanced_accuracy", "auroc"]},
+    ),
+    "torch-optimizer": job(
+        {"name": "fedavg", "cohort": 3, "local_steps": 2, "step_size": 0.01, "solver": ADAM},
+        {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}},
     ),
 }  # fmt: skip
 ALL: dict[str, dict[str, Any]] = {

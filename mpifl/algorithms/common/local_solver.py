@@ -7,12 +7,13 @@ A client minimises `phi(y) = f_i(y) + <shift, y> + weight/2 ||y - centre||^2` by
     svrg    grad f_i(y; batch) - grad f_i(z; batch) + grad f_i(z)   + ..., z the start of the contact
     sarah   grad f_i(y; batch) - grad f_i(y'; batch) + v'           + ..., y' and v' those of the previous step
 
+or, with `torch`, by steps of an optimiser of torch.optim along the gradient of `sgd`
 (Johnson and Zhang, NIPS 2013; Nguyen, Liu, Scheinberg, Takac, ICML 2017, arXiv 1703.00102.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -20,7 +21,8 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients
 from mpifl.config.types import Bounds, Config, PositiveFloat, PositiveInt
-from mpifl.objective import Objective, Vector, clone
+from mpifl.errors import ConfigError
+from mpifl.objective import Objective, OptimizerSettings, Vector, clone
 
 Momentum = Annotated[float, Bounds(at_least=0, below=1)]
 StepWeights = Literal["one", "samples", "uniform", "relative"]
@@ -164,7 +166,69 @@ class Sarah(Config):
         return LocalSolution(y, len(batches), estimate)
 
 
-Solver = Sgd | Gd | Svrg | Sarah
+@dataclass(frozen=True)
+class TorchSolver(Config):
+    """Steps of an optimiser of torch.optim along batch gradients; `step_size` times `step_weights` is its `lr`."""
+
+    name: str = "torch"
+    optimizer: Any = "SGD"
+    """class of torch.optim and its options: Adam, or {name: Adam, betas: [0.9, 0.99], weight_decay: 0.01}"""
+    state: Literal["fresh", "kept"] = "fresh"
+    """the optimiser's state at a contact: fresh, it starts anew; kept, the client keeps that of its last contact"""
+    schedule: Any = None
+    """class of torch.optim.lr_scheduler and its options: {name: StepLR, step_size: 10}; null: a constant step"""
+    per: Literal["step", "contact"] = "step"
+    """unit of the schedule: step, a local step (counted anew at each contact, unless kept), or contact of the client"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _section("optimizer", self.optimizer)
+        if self.schedule is not None:
+            _section("schedule", self.schedule)
+        elif self.per != "step":
+            raise ConfigError("per", self.per, "step without a schedule, whose unit it is")
+
+    @property
+    def settings(self) -> OptimizerSettings:
+        """The solver as objectives take it."""
+        schedule = ("", {}) if self.schedule is None else _section("schedule", self.schedule)
+        return OptimizerSettings(*_section("optimizer", self.optimizer), self.state, *schedule, self.per)
+
+    def solve(
+        self, objective: Objective, x: Vector, step: float, batches: Sequence[Any], term: QuadraticTerm,
+        on_step: StepCallback | None, stop: StopCriterion | None, initial_estimate: Any,
+    ) -> LocalSolution:  # fmt: skip
+        y = clone(x)
+        optimizer = objective.optimizer(self.settings, y, step)  # type: ignore[attr-defined]
+        for rows in batches:
+            gradient = objective.gradient(y, rows)
+            term.add_gradient(y, gradient)
+            before = clone(y) if on_step else y
+            optimizer.step(gradient)
+            update_buffers(objective, y)
+            if on_step:
+                on_step(before, y, rows)
+        optimizer.close()
+        return LocalSolution(y, len(batches))
+
+
+def _section(key: str, section: Any) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a section, which may be the name alone. Raises ConfigError."""
+    kind = {"optimizer": "a class of torch.optim", "schedule": "a class of torch.optim.lr_scheduler"}[key]
+    options = {"name": section} if isinstance(section, str) else section
+    if not isinstance(options, Mapping):
+        raise ConfigError(key, section, f"{kind}, or a section with its name and options")
+    options = dict(options)
+    name = options.pop("name", "???")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ConfigError(f"{key}.name", name, f"required, {kind}" if name == "???" else kind)
+    for option, value in options.items():
+        if isinstance(value, Mapping):
+            raise ConfigError(f"{key}.{option}", dict(value), "a number, true or false, text, null or a list")
+    return name, options
+
+
+Solver = Sgd | Gd | Svrg | Sarah | TorchSolver
 
 
 @dataclass(frozen=True)
@@ -180,7 +244,19 @@ class LocalTraining(Algorithm):
     local_epochs: PositiveInt | None = None
     """passes over the client's rows instead of local_steps (E)"""
     solver: Solver = Sgd()
-    """local solver: sgd, gd (full gradients), svrg or sarah (variance-reduced)"""
+    """local solver: sgd, gd (full gradients), svrg or sarah (variance-reduced), torch (a torch optimiser)"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.solver, TorchSolver) and (reason := self.needs_plain_steps()):
+            raise ConfigError("solver", self.solver.name, f"sgd: {reason}, which a torch optimiser does not take")
+
+    def needs_plain_steps(self) -> str:
+        """A clause that says which formula of the method is for plain gradient steps; empty: none, any solver fits."""
+        return ""
+
+    def torch_optimizer(self) -> OptimizerSettings | None:
+        return self.solver.settings if isinstance(self.solver, TorchSolver) else None
 
     def client_step(self, objective: Objective, step_size: float | None = None) -> float:
         """The step of client i: `step_size` (None: the field) times the factor w_i of `step_weights`.
@@ -204,9 +280,9 @@ class LocalTraining(Algorithm):
         return None
 
     def effective_steps(self, clients: Clients) -> np.ndarray | None:
-        """(n,) step_size w_i times `update_weights`."""
+        """(n,) step_size w_i times `update_weights`; None with a torch optimiser."""
         weights = self.update_weights(clients)
-        if weights is None:
+        if weights is None or isinstance(self.solver, TorchSolver):
             return None
         return np.broadcast_to(self.step_size * self._step_factor(clients.n, clients.shares) * weights, (clients.n,))
 

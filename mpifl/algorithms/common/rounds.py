@@ -188,6 +188,9 @@ class GradientTracking(SynchronousRounds):
     step_weights: StepWeights = field(default="one", init=False)
     local_epochs: PositiveInt | None = field(default=None, init=False)
 
+    def needs_plain_steps(self) -> str:
+        return "the corrections are mean gradients of plain steps"
+
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         return self.member_weights(clients)
 

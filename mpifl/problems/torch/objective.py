@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mpifl.objective import Vector
+from mpifl.objective import OptimizerSettings, Vector
 from mpifl.problems.rows import Batches
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.flat import Flat, vector_like
+from mpifl.problems.torch.optimizers import ClientOptimizer, TorchOptimizer, check
 
 MAX_ROWS = 4096  # rows in one pass: a gradient over more is the mean of pieces
 EVALUATION_ROWS = 256  # rows evaluated at once
@@ -146,9 +147,11 @@ class TorchObjective(Batches):
         super().__init__(settings, meta, i, seed)
         self.shared, self.rows, self.own = shared, rows, own
         self.stats = shared.flat.own_statistics()
+        self._optimizer = ClientOptimizer()
 
     def begin_round(self, round: int) -> None:
         """What the module draws in this contact, for dropout say, belongs to (seed, client, round)."""
+        self._optimizer.contact = round
         seed = zlib.crc32(f"{self.seed} {self.i} {round}".encode())
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
         if self.shared.device.type == "cuda":
@@ -171,6 +174,14 @@ class TorchObjective(Batches):
                     if p.grad is not None:
                         p.add_(p.grad, alpha=-step)
                         p.grad = None
+
+    def optimizer(self, settings: OptimizerSettings, y: Vector, step: float) -> TorchOptimizer:
+        """An optimiser of torch.optim on y, with the learning rate `step`."""
+        return TorchOptimizer(self._optimizer, settings, y, [p.shape for p in self.shared.flat.weights], step)
+
+    def check_optimizer(self, settings: OptimizerSettings) -> None:
+        """Raises ConfigError where torch has no such optimiser, or it does not work on this module and device."""
+        check(settings, self.shared.flat.weights)
 
     def gradient(self, x: Vector, rows: Any = None) -> Vector:
         if self.shared.executor:
@@ -197,13 +208,14 @@ class TorchObjective(Batches):
         self.shared.add_regulariser()
 
     def save(self) -> dict[str, Vector]:
-        """A copy of its state from one contact to the next: running statistics of its own."""
-        return {} if self.stats is None else {"stats": self.stats.clone()}
+        """A copy of its state from one contact to the next: running statistics, and an optimiser's state."""
+        return {**({} if self.stats is None else {"stats": self.stats.clone()}), **self._optimizer.save()}
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Restores what `save` returned, as tensors or arrays."""
         if self.stats is not None:
             self.stats.copy_(torch.as_tensor(saved["stats"]))
+        self._optimizer.load(saved)
 
     def update_buffers(self, y: Vector) -> None:
         """Writes the running statistics that the last gradient's pass left into y."""
