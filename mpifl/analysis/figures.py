@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PERCENT = np.linspace(0, 100, 101)  # of the clients
 MAX_TIMELINES = 4  # panels
+LONG_TAIL = 10.0  # times the staleness of 90 % of the updates: larger ones are drawn on a logarithmic axis
 
 
 class _Nothing(Exception):
@@ -156,9 +157,13 @@ def curves_figure(groups: Sequence[Group], metric: str, x: str, options: Options
 
 
 def staleness_figure(groups: Sequence[Group], options: Options) -> Figure:
-    """The share of the updates whose staleness is at most x, over all trials of a group."""
+    """The share of the updates whose staleness is at most x, over all trials of a group.
+
+    The axis is logarithmic above 1 where a few updates are far staler than the others.
+    """
 
     most = max((trial.staleness_counts[0].max(initial=0) for group in groups for trial in group.trials), default=0) + 1
+    usual: list[float] = []  # staleness of 90 % of each group's updates
 
     def draw(ax: Axes, group: Group, line: dict[str, Any]) -> bool:
         pairs = [trial.staleness_counts for trial in group.trials if len(trial.staleness_counts[0])]
@@ -167,6 +172,7 @@ def staleness_figure(groups: Sequence[Group], options: Options) -> Figure:
         found, places = np.unique(np.concatenate([values for values, _ in pairs]), return_inverse=True)
         share = np.cumsum(np.bincount(places, np.concatenate([counts for _, counts in pairs])))
         share = 100 * share / share[-1]
+        usual.append(float(found[np.searchsorted(share, 90.0)]))
         xs, ys = np.append(found, most), np.append(share, 100.0)
         ax.plot(np.insert(xs, 0, found[0]), np.insert(ys, 0, 0.0), drawstyle="steps-post", **line)
         return True
@@ -175,6 +181,10 @@ def staleness_figure(groups: Sequence[Group], options: Options) -> Figure:
     for ax in axes:
         style.format_axes(ax)
         ax.set_ylim(0, 103)
+        if most > LONG_TAIL * max(1.0, *usual):
+            ax.set_xscale("symlog", linthresh=1)
+            ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            ax.set_xlim(left=0)
     style.label_axes(axes, "staleness (global steps)", "updates, cumulative (%)")
     return figure
 
