@@ -10,43 +10,55 @@ from mpifl.algorithms import ALIASES, names
 from tests.mpi.cases import CASES
 from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, write
 from tests.mpi.files import attribute, contents, differing
-from tests.tiers import parameters
+from tests.tiers import long, parameters, selected
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
 DEADLINE = 120.0
 
 
-def run_all(folder: Path, ranks: int) -> None:
-    """Runs every case into FOLDER/NAME.h5."""
+METHODS = [*{case["algorithm"]["name"]: name for name, case in CASES.items()}.values()]  # a case of each
+SETS = {"all": [*CASES], "methods": METHODS}
+
+
+def run_all(folder: Path, ranks: int, names: list[str]) -> None:
+    """Runs these cases into FOLDER/NAME.h5."""
     folder.mkdir()
-    commands = [["run", str(write(folder, name, job)), f"output={name}.h5"] for name, job in CASES.items()]
-    for name, reply in zip(CASES, in_one_job(folder, ranks, commands, DEADLINE), strict=True):
+    commands = [["run", str(write(folder, name, CASES[name])), f"output={name}.h5"] for name in names]
+    for name, reply in zip(names, in_one_job(folder, ranks, commands, DEADLINE), strict=True):
         assert set(reply.codes) == {0} and not reply.err, f"{name}: {reply}"
         assert reply.changed == [f"{name}.h5"]
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with every case, run in one process."""
+def alone(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """The folder with the cases of the tests that run, run in one process."""
     folder = tmp_path_factory.mktemp("virtual") / "alone"
-    run_all(folder, 0)
+    chosen = "methods" if selected(request, "cases") == ["methods"] else "all"
+    run_all(folder, 0, SETS[chosen])
     return folder
 
 
-@pytest.mark.parametrize("ranks", [*parameters([0, 1, 2, 5, 9], []), pytest.param(3, marks=pytest.mark.smoke)])
-def test_every_rank_count_gives_the_same_bits(alone: Path, tmp_path: Path, ranks: int) -> None:
-    run_all(tmp_path / "again", ranks)
-    wrong = {name: differing(alone / f"{name}.h5", tmp_path / "again" / f"{name}.h5") for name in CASES}
+@pytest.mark.parametrize(
+    ("cases", "ranks"),
+    [*(long("all", ranks) for ranks in (0, 1, 2, 3, 5, 9)), pytest.param("methods", 3, marks=pytest.mark.smoke)],
+)
+def test_every_rank_count_gives_the_same_bits(alone: Path, tmp_path: Path, cases: str, ranks: int) -> None:
+    run_all(tmp_path / "again", ranks, SETS[cases])
+    wrong = {name: differing(alone / f"{name}.h5", tmp_path / "again" / f"{name}.h5") for name in SETS[cases]}
     assert not {name: what for name, what in wrong.items() if what}
-    assert {attribute(tmp_path / "again" / f"{name}.h5", "ranks") for name in CASES} == {max(1, ranks)}
+    assert {attribute(tmp_path / "again" / f"{name}.h5", "ranks") for name in SETS[cases]} == {max(1, ranks)}
 
 
-def test_the_cases_are_what_they_say(alone: Path) -> None:
-    """No case is empty, no two are the same run, and no method is left out."""
-    seen = {}
-    named = {case["algorithm"]["name"] for case in CASES.values()}
+def test_no_method_is_left_out() -> None:
+    named = {CASES[name]["algorithm"]["name"] for name in METHODS}
     assert {ALIASES[name].name if name in ALIASES else name for name in named} == set(names())
-    for name in CASES:
+
+
+@pytest.mark.parametrize("cases", parameters(SETS, ["methods"]))
+def test_the_cases_are_what_they_say(alone: Path, cases: str) -> None:
+    """No case is empty, and no two are the same run."""
+    seen = {}
+    for name in SETS[cases]:
         held = contents(alone / f"{name}.h5")
         assert held["updates/client"] or name == "before-any-update"
         assert held["model/x"] not in seen, (name, seen[held["model/x"]])
@@ -56,7 +68,7 @@ def test_the_cases_are_what_they_say(alone: Path) -> None:
 
 @pytest.mark.smoke
 def test_each_way_to_start_it_gives_the_same_bits(run: Start, alone: Path, tmp_path: Path) -> None:
-    name = "area-before"
+    name = next(name for name in METHODS if CASES[name]["algorithm"]["name"] == "area")
     job = write(tmp_path, name, CASES[name])
     for n, (ranks, words) in enumerate([(0, RUN), (1, RUN), (3, RUN), (3, [*MPIFL, "run"])]):
         done = run(ranks, *words, job, f"output={n}.h5")

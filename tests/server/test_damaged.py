@@ -24,6 +24,7 @@ from tests.mpi.cases import AREA, CASES, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
 from tests.server.test_resume import EVERY, changed, kept, moved, mpifl, run  # noqa: F401 - a fixture
+from tests.tiers import parameters
 
 CASE = {**CASES["area-before"], "checkpoint": {"updates": EVERY}}
 
@@ -59,7 +60,7 @@ def damage(path: Path, number: int, how: str) -> None:
     change(folder_of(path) / f"{number:06d}.{suffix}")
 
 
-@pytest.mark.parametrize("how", DAMAGE)
+@pytest.mark.parametrize("how", parameters(DAMAGE, ["a part is gone", "the manifest is changed"]))
 def test_a_damaged_checkpoint(interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], how: str) -> None:
     """Resume takes the checkpoint before and reports it. If that is damaged too, nothing is changed."""
     whole, path = interrupted

@@ -24,7 +24,7 @@ from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
 from tests.storage.checksums import changing
-from tests.tiers import parameters
+from tests.tiers import long, parameters
 
 EVERY = 13  # updates from one checkpoint to the next
 OTHERS: dict[str, dict[str, Any]] = {  # cases that have other checkpoints
@@ -109,8 +109,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 # In the short tier each kind of checkpoint once: triggers and replies, rounds and phases, large vectors, personal
 # models, ties. That every method saves and restores all it has is shown by `test_saved.py`.
 SHORT = [
-    "area-period", "area-large-deferred", "fedavg-cohort", "fedasync-after", "before-any-update", "apfl", "refused",
-    "feddane-odd",
+    "area-large-deferred", "before-any-update", "apfl", "refused", "feddane-odd",
 ]  # fmt: skip
 
 
@@ -160,7 +159,7 @@ def test_checkpoints_beside_the_run(tmp_path: Path) -> None:
         assert len(sets(folder_of(made))) >= min(2, kinds.count("checkpoint"))
 
 
-@pytest.mark.parametrize("at", [1, 30, 59, 60])
+@pytest.mark.parametrize("at", [long(1), 30, 59, long(60)])
 @pytest.mark.parametrize("number", parameters([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], [signal.SIGINT]))
 def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: int) -> None:
     """After a given number of updates the run is saved and resumed; if that was the last update, it is completed."""
