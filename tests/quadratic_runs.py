@@ -112,7 +112,8 @@ class Scripted:
     def __post_init__(self) -> None:
         self._order = iter(self.order)
 
-    timed_out = False
+    timed_out = is_stalled = False
+    waited, held = 0.0, 0
 
     @property
     def has_in_flight(self) -> bool:
@@ -213,7 +214,7 @@ class Log:
 
     def record(self, timed: bool) -> ReplaySchedule:
         """The order of events, as a run file gives it to a replay."""
-        updates = [(*row[:2], *row[8:10]) for row in self.updates]
+        updates = [(*row[:2], *row[8:11]) for row in self.updates]
         evaluations = [(*row, age) for row, age in zip(self.evaluations, self.ages, strict=True)]
         return ReplaySchedule(updates, self.aggregations, evaluations, timed)  # type: ignore[arg-type]
 

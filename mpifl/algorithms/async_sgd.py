@@ -94,7 +94,9 @@ class AsyncSgd(LocalTraining):
             server.applies = True
         if self.rescale == "rates":
             if clients.rates is None:
-                raise ConfigError("rescale", self.rescale, "times or counts: the delay model has no rates")
+                raise ConfigError(
+                    "rescale", self.rescale, "times or counts: clock.delay and clock.availability give no rates"
+                )
             server.rates = clients.rates.copy()
         elif self.rescale != "none":
             zeros = np.zeros(clients.n)

@@ -202,7 +202,7 @@ class Clients:
 
     Attributes:
         samples: (n,) s_i, the rows of each client.
-        rates: (n,) contacts per second; None: the delay model has no rates.
+        rates: (n,) contacts per second, off periods included; None: delay or availability model has no rates.
         seed: The run's seed, the key of all random draws of the server side.
     """
 
@@ -234,6 +234,7 @@ class Algorithm(Config):
         vectors_up: The largest number of (d,) vectors in an update.
         vectors_down: The largest number of (d,) vectors in a message.
         pace: "asynchronous"; "synchronous", it works in rounds; or "either". Errors about options mention it.
+        draws_cohorts: Whether a round may have any of the clients as its members; else it needs all of them.
         personal_models: Whether each client has a model of its own.
         increment_of: Empty, or one entry for each of `vectors_up`: the name of the vector of the client's state whose
             increment that vector of an update is, if the server's state depends on the sum of these increments;
@@ -243,6 +244,7 @@ class Algorithm(Config):
     vectors_up: ClassVar[int] = 1
     vectors_down: ClassVar[int] = 1
     pace: ClassVar[str] = "asynchronous"
+    draws_cohorts: ClassVar[bool] = False
     personal_models: ClassVar[bool] = False
     increment_of: ClassVar[tuple[str, ...]] = ()
 

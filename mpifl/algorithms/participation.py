@@ -76,7 +76,7 @@ class Trigger(Config):
 
 @dataclass(frozen=True)
 class CohortSampler:
-    """Draws the cohort of each synchronous round; a function of (seed, round, lost clients) alone.
+    """Draws the cohort of each synchronous round; a function of (seed, round, clients lost or off) alone.
 
     Attributes:
         size: Clients in a cohort.
@@ -92,13 +92,15 @@ class CohortSampler:
     probabilities: np.ndarray | None = None
     repeat: int = 1
 
-    def sample(self, round: int, lost: Collection[int] = frozenset()) -> list[int]:
+    def sample(
+        self, round: int, lost: Collection[int] = frozenset(), off: Collection[int] = frozenset()
+    ) -> list[int]:  # fmt: skip
         """The members of a round, in ascending order; a client drawn twice (with replacement) is listed twice.
 
-        Lost clients are excluded, and replaced while enough clients are alive. The other members of the draw stay, so
-        rounds that share a cohort differ only in the lost clients and their replacements.
+        Clients that are lost or off are excluded, and replaced while there are enough others. The other members of the
+        draw stay, so rounds that share a cohort differ only in the clients excluded and their replacements.
         """
-        alive = np.setdiff1d(np.arange(self.clients), list(lost))
+        alive = np.setdiff1d(np.arange(self.clients), [*lost, *off])
         size = min(self.size, alive.size)
         if size == alive.size and self.probabilities is None:
             return alive.tolist()
@@ -112,7 +114,7 @@ class CohortSampler:
         return sorted(members[:size].tolist())
 
     def _replacements(self, rng: np.random.Generator, unused: np.ndarray, alive: np.ndarray, count: int) -> np.ndarray:
-        """(count,) replacements for lost clients: from the unused clients, or with replacement from all alive."""
+        """(count,) replacements for clients excluded: from the unused ones, or with replacement from all others."""
         if self.probabilities is None:
             return rng.permutation(unused)[:count]
         p = self.probabilities[alive]

@@ -16,7 +16,9 @@ from mpifl.config.schema import Reader
 from mpifl.config.trust import outside_code
 from mpifl.config.types import Config
 from mpifl.errors import ConfigError, Contradiction
+from mpifl.scheduling.availability import Always, Availability, TraceAvailability
 from mpifl.scheduling.delays import Delay, NoDelay, Trace
+from mpifl.scheduling.timeline import Timeline
 from mpifl.storage import Run, open_run
 from mpifl.storage.reader import DamagedRun
 from mpifl.storage.tables import CLIENTS, TABLES
@@ -102,6 +104,7 @@ class _Sections(Config):
 
     algorithm: Algorithm
     delay: Delay = NoDelay()
+    availability: Availability = Always()
 
 
 def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]:
@@ -120,13 +123,17 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
         "evaluate_clients": _value(config, "evaluate.clients") is True,
         "metrics": [str(name) for name in _list(config, "evaluate.metrics")],
     }  # fmt: skip
-    algorithm, delay = config.get("algorithm"), _value(config, "clock.delay")
-    if names := outside_code({"algorithm": algorithm, "clock": {"delay": delay}}):
+    algorithm, delay, availability = (
+        config.get("algorithm"), _value(config, "clock.delay"), _value(config, "clock.availability")
+    )  # fmt: skip
+    known["always"] = availability is None or _value(config, "clock.availability.name") == "always"
+    if names := outside_code({"algorithm": algorithm, "clock": {"delay": delay, "availability": availability}}):
         return Rules(**known), f"{', '.join(names)} is code outside mpifl"
     rates = history.clients["rate"]
     clients = Clients(history.clients["samples"], None if np.isnan(rates).any() else rates, known["seed"])
     try:
         sections = {"algorithm": algorithm, **({"delay": delay} if delay else {})}
+        sections |= {"availability": availability} if availability else {}
         job: _Sections = Reader(_Sections, sections, FAMILIES).read()
         method, times = job.algorithm, None
         if virtual and not job.delay.has_split_times and not isinstance(job.delay, Trace):  # a trace is another file
@@ -138,7 +145,15 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
             return Rules(**known), "the method itself decides whom it answers"
         known |= {"trigger": method.aggregation_trigger(), "reply": method.reply_policy()}
         known["decides"] = known["trigger"] is None and type(method).ready is not Algorithm.ready
-        return Rules(**known, cohort=method.participation(clients, known["seed"])), ""
+        drawn = job.availability.cohort_from == "available"
+        if not isinstance(job.availability, TraceAvailability):  # another file
+            next_on = job.availability.on_periods(clients.n, known["seed"])
+            restart = job.availability.interrupted == "restart"
+            known["timeline"] = Timeline(next_on, clients.n, restart) if next_on else None
+        elif drawn:
+            return Rules(**known), "the members of its rounds follow from another file, its trace"
+        cohort = method.participation(clients, known["seed"])
+        return Rules(**known, cohort=cohort, among_available=drawn), ""
     except (ConfigError, ValueError, TypeError, ArithmeticError, LookupError) as error:
         return Rules(**known), f"its job cannot be read ({error})"
 

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
+from mpifl import algorithms
 from mpifl.algorithms.base import Algorithm
 from mpifl.config.types import INT64_MAX, Bounds, Config, PositiveFloat, PositiveFraction, PositiveInt
 from mpifl.errors import ConfigError, inside
@@ -17,6 +18,7 @@ from mpifl.problems import ProblemConfig
 from mpifl.problems.data.no_data import NoData
 from mpifl.problems.metrics import MAX_METRICS, MAX_NAME, METRICS
 from mpifl.problems.partitions import Natural
+from mpifl.scheduling.availability import Always, Availability
 from mpifl.scheduling.delays import Delay, NoDelay
 
 # Keys of a job that say what it writes where, and do not change what it computes.
@@ -34,6 +36,8 @@ class Clock(Config):
     """real: as updates arrive; virtual: by the delay model, the same on any number of ranks"""
     delay: Delay = field(default_factory=NoDelay)
     """how long a client takes from one contact to the next: a delay model"""
+    availability: Availability = field(default_factory=Always)
+    """when each client is on: an availability model"""
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,11 @@ class Job(Config):
         if self.clock.mode == "virtual" and self.algorithm.needs_timings() and not self.clock.delay.has_split_times:
             text = "speed: this method needs separate times of computing and exchanging, which other models do not have"
             raise ConfigError("clock.delay", type_name(self.clock.delay), text)
+        if self.clock.availability.cohort_from == "available" and not self.algorithm.draws_cohorts:
+            rounds = "its rounds need every client" if self.algorithm.pace == "synchronous" else "it has no cohorts"
+            name = algorithms.name_of(type(self.algorithm)) or type_name(self.algorithm)
+            text = f"all with the algorithm {name}: {rounds}"
+            raise ConfigError("clock.availability.cohort_from", "available", text)
         if self.stop.time and self.stop.updates is None:
             self.check_duration(self.stop.time)
         if self.evaluate.clients:

@@ -232,6 +232,7 @@ KINDS: dict[str, Kind] = {
     "models": _classes(model="models", init="initial models"),
     "clocks": _plain_section("clock", Clock),
     "delays": _classes(delay="delay models"),
+    "availability": _classes(availability="availability models"),
     "triggers": _plain_section("trigger", Trigger),
     "stop": _plain_section("stop", Stop),
     "evaluate": _plain_section("evaluate", Evaluate),

@@ -14,6 +14,7 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.participation import Trigger
 from mpifl.config.own_classes import check_class
 from mpifl.errors import ConfigError
+from mpifl.scheduling.availability import AVAILABILITIES, Availability
 from mpifl.scheduling.delays import DELAYS, Delay
 
 
@@ -106,4 +107,5 @@ FAMILIES: dict[str, Family] = {  # by the key of the section
     "model": table(problems.Model, problems.MODELS),
     "init": table(problems.Init, problems.INITS),
     "delay": table(Delay, DELAYS),
+    "availability": table(Availability, AVAILABILITIES),
 }

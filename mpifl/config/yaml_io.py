@@ -1,4 +1,4 @@
-"""YAML as job files use it: PyYAML's safe subset, with 1e-3 a number, no dates, and no key twice.
+"""YAML as job files use it: PyYAML's safe subset, with 1e-3 a number, on and off text, no dates, and no key twice.
 
 Imported where YAML is read or written, and not by ranks that host clients.
 """
@@ -16,7 +16,10 @@ FLOAT = re.compile(
     r"(?:[-+]?(\d[\d_]*\.[\d_]*([eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*([eE][-+]?\d+)?|\.(inf|Inf|INF))"
     r"|\.(nan|NaN|NAN))$"
 )
-FLOAT_TAG, MERGE_TAG, DATE_TAG = (f"tag:yaml.org,2002:{kind}" for kind in ("float", "merge", "timestamp"))
+BOOL = re.compile(r"(?:yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE)$")  # on and off are words of a job
+FLOAT_TAG, BOOL_TAG, MERGE_TAG, DATE_TAG = (
+    f"tag:yaml.org,2002:{kind}" for kind in ("float", "bool", "merge", "timestamp")
+)
 
 
 class _Loader(yaml.SafeLoader):
@@ -57,9 +60,10 @@ def _is_printable(text: str) -> bool:
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (FLOAT_TAG, DATE_TAG)]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (FLOAT_TAG, BOOL_TAG, DATE_TAG)]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Loader.add_implicit_resolver(BOOL_TAG, BOOL, list("yYnNtTfF"))
 for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver(FLOAT_TAG, FLOAT, list("-+0123456789."))
 

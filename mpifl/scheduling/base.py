@@ -7,6 +7,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from mpifl.algorithms.base import Update
+from mpifl.scheduling.timeline import Timeline
 
 
 class Event(NamedTuple):
@@ -17,6 +18,7 @@ class Event(NamedTuple):
     client: int = -1
     update: Update | None = None
     aggregates: bool = False  # this update triggers an aggregation
+    waited: float = 0.0  # s that the message waited until the client was on
     age: float = 0.0  # s since the evaluation was due
     text: str = ""
 
@@ -30,6 +32,9 @@ class UpdateSource(Protocol):
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         """Waits for the next update of any client, at most `timeout` seconds; None where none came."""
 
+    def release_update(self, i: int) -> None:
+        """Frees the buffers of client i's update, whose vectors are not used any more."""
+
     def pop_client_failures(self) -> list[tuple[int, str]]:
         """Clients found to have failed since the last call, and why; a clock that receives by client finds a failure
         when the client's update is due."""
@@ -42,6 +47,11 @@ class Schedule(Protocol):
     round_size: int  # updates that complete the present synchronous round; the server loop sets it
     checkpoint_requested: bool  # a checkpoint is to be the next event; the server loop sets it
     alarm: float  # s: when the algorithm wants to aggregate; the server loop sets it
+    timeline: Timeline | None  # when clients are on; None: always
+
+    @property
+    def held(self) -> int:
+        """Updates that have arrived and wait until their clients are on."""
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
         """Notes that a message asking for `work` units is sent to client i now; returns the delay (s) it carries."""
@@ -51,6 +61,9 @@ class Schedule(Protocol):
 
     def decide(self, ready: bool) -> bool:
         """Whether the last update triggers an aggregation, where the algorithm decides: `ready`, or as recorded."""
+
+    def on_seconds(self, i: int, seconds: float) -> float:
+        """For how many of the last `seconds` s of wall time client i's silence counts: those in which it was on."""
 
     def events(self, source: UpdateSource) -> Iterator[Event]:
         """The run's events in order; ends when the run ends."""

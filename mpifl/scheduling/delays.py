@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -15,11 +12,10 @@ import numpy as np
 from mpifl.config.types import Bounds, Config, PositiveSeconds, Seconds
 from mpifl.errors import ConfigError, RunFailed, place_of
 from mpifl.rng import stream
-from mpifl.untrusted import read_file
+from mpifl.scheduling.trace_files import LONGEST, read_trace
 
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
 SplitTimes = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
-LONGEST = 1e9  # s that a contact may take: 30 years
 ROUNDS_PER_STREAM = 64  # draws of one random stream, made at once
 
 
@@ -182,25 +178,12 @@ class Trace(Delay):
 
     name: str = "trace"
     path: str = ""
-    """the file"""
+    """the file, or package:NAME for one that comes with mpifl"""
     exhausted: Literal["fail", "repeat"] = "fail"
     """when a client's rows are used up: the run fails, or the client starts again at its first row (repeat)"""
 
     def contact_times(self, clients: int, seed: int) -> ContactTimes:
-        times: list[list[float]] = [[] for _ in range(clients)]
-        try:
-            text = read_file(Path(self.path)).decode()
-            for line, row in enumerate(csv.DictReader(io.StringIO(text, newline="")), 2):
-                client, seconds = int(row["client"]), float(row["seconds"])
-                if not 0 <= client < clients or not 0 <= seconds <= LONGEST:
-                    expected = f"0 <= client < {clients} and 0 <= seconds <= {LONGEST:g} in line {line}"
-                    raise ConfigError("path", self.path, expected)
-                times[client].append(seconds)
-        except ConfigError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-            text = f"a readable CSV file with the columns client and seconds ({error})"
-            raise ConfigError("path", self.path or "''", text) from error
+        times = [[seconds for _, (seconds,) in rows] for rows in read_trace(self.path, ("seconds",), clients)]
         if missing := [i for i, t in enumerate(times) if not sum(t)]:
             text = f"at least one time above 0 for every client; none for client {missing[0]}"
             raise ConfigError("path", self.path, text)

@@ -19,8 +19,13 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
 from mpifl.scheduling.base import Event, UpdateSource
 from mpifl.scheduling.delays import ContactTimes, SplitTimes
+from mpifl.scheduling.timeline import Timeline
 from mpifl.storage.checkpoint import ClockState, ScheduleState
 
+STALLED = (
+    "no client with a message is on again (clock.availability): the run cannot continue; give stop.time, "
+    "after: repeat, or cohort_from: available"
+)
 POLL_INTERVAL = 0.2  # s of real time that a clock waits at most, so that the server can handle signals and failures
 
 
@@ -28,12 +33,21 @@ class Clock(Protocol):
     """Decides the order in which updates are consumed, and what time it is."""
 
     time: float  # s since start
+    waited: float  # s that the message of the last update waited until the client was on
     deterministic: bool
     timed_out: bool  # `next_update` returned None before the deadline, for the server to poll
 
     @property
     def has_in_flight(self) -> bool:
         """Whether any client has been sent a message whose update is not consumed."""
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether updates are in flight and none of their clients is on again."""
+
+    @property
+    def held(self) -> int:
+        """Updates that have arrived and wait until their clients are on."""
 
     def start(self) -> None:
         """Starts or continues the run."""
@@ -48,6 +62,9 @@ class Clock(Protocol):
         """Restores a state; `start` is to follow."""
 
     def now(self) -> float: ...
+
+    def on_seconds(self, i: int, seconds: float) -> float:
+        """For how many of the last `seconds` s of wall time client i's silence counts: those in which it was on."""
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
         """Notes that a message asking for `work` units is sent to client i now; returns the delay (s) it carries."""
@@ -64,6 +81,9 @@ class RealClock:
     """Seconds of wall time since `start`."""
 
     deterministic = False
+    waited = 0.0
+    held = 0
+    is_stalled = False
 
     def __init__(self, contact_times: ContactTimes, split_times: SplitTimes | None = None) -> None:
         self._contact_times, self._split_times, self.time = contact_times, split_times, 0.0
@@ -85,7 +105,7 @@ class RealClock:
         times = [times or (nan, nan) for _, times in self._in_flight.values()]
         return ClockState(
             self.now(), list(self._in_flight), [sent for sent, _ in self._in_flight.values()],
-            [compute for compute, _ in times], [exchange for _, exchange in times],
+            [compute for compute, _ in times], [exchange for _, exchange in times], [0.0] * len(times),
         )  # fmt: skip
 
     def load(self, saved: ClockState) -> None:
@@ -124,19 +144,31 @@ class RealClock:
         """The time (s) at this instant."""
         return time.perf_counter() - self._origin
 
+    def on_seconds(self, i: int, seconds: float) -> float:
+        return seconds
+
 
 class VirtualClock:
     """Time that jumps from one due event to the next."""
 
     deterministic = True
+    held = 0
 
-    def __init__(self, contact_times: ContactTimes, split_times: SplitTimes | None = None) -> None:
+    def __init__(
+        self, contact_times: ContactTimes, split_times: SplitTimes | None = None, timeline: Timeline | None = None
+    ) -> None:
         self._contact_times, self._split_times, self.time, self.timed_out = contact_times, split_times, 0.0, False
-        self._due: list[tuple[float, int, tuple[float, float]]] = []  # due, client, computing and exchange times
+        self._timeline, self.waited = timeline, 0.0
+        # due, client, computing and exchange times, s that the message waits
+        self._due: list[tuple[float, int, tuple[float, float], float]] = []
 
     @property
     def has_in_flight(self) -> bool:
         return bool(self._due)
+
+    @property
+    def is_stalled(self) -> bool:
+        return bool(self._due) and self._due[0][0] == inf
 
     def start(self) -> None: ...
 
@@ -146,41 +178,48 @@ class VirtualClock:
 
     def save(self) -> ClockState:
         return ClockState(
-            self.time, [i for _, i, _ in self._due], [when for when, *_ in self._due],
-            [compute for *_, (compute, _) in self._due], [exchange for *_, (_, exchange) in self._due],
+            self.time, [i for _, i, *_ in self._due], [when for when, *_ in self._due],
+            [compute for *_, (compute, _), _ in self._due], [exchange for *_, (_, exchange), _ in self._due],
+            [waited for *_, waited in self._due],
         )  # fmt: skip
 
     def load(self, saved: ClockState) -> None:
         self.time = saved.time
-        in_flight = zip(saved.client, saved.due, saved.compute, saved.exchange, strict=True)
-        self._due = [(when, i, (compute, exchange)) for i, when, compute, exchange in in_flight]
+        times = zip(saved.compute, saved.exchange, strict=True)
+        self._due = list(zip(saved.due, saved.client, times, saved.waited, strict=True))
         heapq.heapify(self._due)
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
         times = self._split_times(i, round, work) if self._split_times else (nan, nan)
         delay = sum(times) if self._split_times else self._contact_times(i, round)
-        heapq.heappush(self._due, (self.time + delay, i, times))
+        begin, due = self._timeline.contact(i, self.time, delay) if self._timeline else (self.time, self.time + delay)
+        heapq.heappush(self._due, (due, i, times, begin - self.time))
         return 0.0
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
         end = min(deadline, stop)
-        if not self._due and end == inf:
+        if end == inf and not self._due:
             raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
+        if end == inf and self.is_stalled:
+            raise RunFailed(STALLED)
         self.timed_out = False
         if not self._due or self._due[0][0] > end:
             self.time = end
             return None
-        due, i, (compute, exchange) = self._due[0]
+        due, i, (compute, exchange), waited = self._due[0]
         if not (update := source.receive_from(i, POLL_INTERVAL)):
             self.timed_out = True
             return None
         heapq.heappop(self._due)
-        self.time = due
+        self.time, self.waited = due, waited
         return i, update.timed(compute, exchange, due)
 
     def now(self) -> float:
         """The time (s) of the present event."""
         return self.time
+
+    def on_seconds(self, i: int, seconds: float) -> float:
+        return seconds  # the clients compute whatever the virtual time is
 
 
 class LiveSchedule:
@@ -206,8 +245,9 @@ class LiveSchedule:
         evaluate_updates: int | None = None,
         checkpoint_every: float | None = None,
         checkpoint_updates: int | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
-        self.clock, self._trigger, self._seed = clock, trigger, seed
+        self.clock, self._trigger, self._seed, self.timeline = clock, trigger, seed, timeline
         self._stop_time, self._stop_updates = stop_time or inf, stop_updates or inf
         self._evaluate_every, self._evaluate_updates = evaluate_every or inf, evaluate_updates
         self._checkpoint_every, self._updates_per_checkpoint = checkpoint_every or inf, checkpoint_updates or inf
@@ -244,6 +284,13 @@ class LiveSchedule:
 
     def cancel(self, i: int) -> None:
         self.clock.cancel(i)
+
+    @property
+    def held(self) -> int:
+        return self.clock.held
+
+    def on_seconds(self, i: int, seconds: float) -> float:
+        return self.clock.on_seconds(i, seconds)
 
     def decide(self, ready: bool) -> bool:
         self._aggregations += ready - self._due
@@ -284,7 +331,7 @@ class LiveSchedule:
                 if due:
                     self._pending = 0
                     self._aggregations += 1
-                yield Event("update", clock.time, got[0], got[1], due)
+                yield Event("update", clock.time, got[0], got[1], due, clock.waited)
                 if self._evaluate_updates and self._updates % self._evaluate_updates == 0:
                     yield self._evaluation(clock.time)
             elif clock.timed_out:
@@ -300,6 +347,8 @@ class LiveSchedule:
                 self._aggregations, self._pending = self._aggregations + 1, 0
                 yield Event("aggregate", clock.time)
             elif next_evaluation <= min(clock.time, self._stop_time):
+                if clock.is_stalled and self._stop_time == self._next_aggregation == self.alarm == inf:
+                    raise RunFailed(STALLED)
                 self._evaluations = max(self._evaluations + 1, int(clock.time / self._evaluate_every))
                 yield self._evaluation(clock.time, clock.time - next_evaluation)
             else:

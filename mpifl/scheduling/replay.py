@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mpifl.algorithms.base import Update
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.scheduling.base import Event, UpdateSource
+from mpifl.scheduling.timeline import Timeline
 
 if TYPE_CHECKING:
     from mpifl.storage import Run
@@ -29,15 +30,18 @@ class ReplaySchedule:
     """Repeats recorded events in their order; the times are those that were recorded."""
 
     deterministic = is_replay = True
+    held = 0
 
     def __init__(
         self,
-        updates: Sequence[tuple[float, int, float, float]],  # (time, client, compute, exchange)
+        updates: Sequence[tuple[float, int, float, float, float]],  # (time, client, compute, exchange, waited)
         aggregations: Sequence[tuple[float, int]],  # (time, updates before)
         evaluations: Sequence[tuple[float, int, int, float]],  # (time, updates before, aggregations before, age)
         timed: bool,  # aggregations were due by a clock, not with an update
         incidents: Sequence[ClientIncident] = (),
+        timeline: Timeline | None = None,
     ) -> None:
+        self.timeline = timeline
         self._updates, self._timed, self._incidents = updates, timed, incidents
         self._aggregations, self._evaluations = aggregations, evaluations
         self.round_size = 0
@@ -47,15 +51,19 @@ class ReplaySchedule:
         self._due = False  # whether the last update triggered an aggregation
 
     @classmethod
-    def from_run(cls, run: Run, timed: bool) -> ReplaySchedule:
-        """The order of events of a run file. Raises ConfigError where it cannot be repeated."""
+    def from_run(cls, run: Run, timed: bool, timeline: Timeline | None = None) -> ReplaySchedule:
+        """The order of events of a run file. Raises ConfigError where it cannot be repeated.
+
+        timeline: when clients are on, which decides who the members of rounds are.
+        """
         updates, aggregations, evaluations = run.updates, run.aggregations, run.evaluations
         return cls(
-            list(zip(*(updates[c].tolist() for c in ("time", "client", "compute", "exchange")), strict=True)),
+            list(zip(*(updates[c].tolist() for c in ("time", "client", "compute", "exchange", "waited")), strict=True)),
             list(zip(aggregations["time"].tolist(), aggregations["updates"].tolist(), strict=True)),
             list(zip(*(evaluations[c].tolist() for c in ("time", "updates", "version", "age")), strict=True)),
             timed,
             _incidents(run),
+            timeline,
         )
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
@@ -63,6 +71,9 @@ class ReplaySchedule:
 
     def cancel(self, i: int) -> None:
         """Nothing to do: only consumed updates are recorded."""
+
+    def on_seconds(self, i: int, seconds: float) -> float:
+        return seconds
 
     def decide(self, ready: bool) -> bool:
         if self._due and not ready:  # the recorded aggregation came later, by an alarm
@@ -105,13 +116,13 @@ class ReplaySchedule:
                     return
 
         yield from between(0)
-        for count, (time, client, compute, exchange) in enumerate(self._updates, 1):
+        for count, (time, client, compute, exchange, waited) in enumerate(self._updates, 1):
             separate = self._timed or evaluation(count) or incident(count)  # an event precedes the aggregation
             due = after(self._aggregated) == count and not separate
             self._aggregated += due
             self._due = due
             update = self._receive(source, client).timed(compute, exchange, time)
-            yield Event("update", time, client, update, due)
+            yield Event("update", time, client, update, due, waited)
             yield from between(count)
         for what, done, rows in (
             ("aggregation", self._aggregated, self._aggregations),

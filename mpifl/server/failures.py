@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -54,8 +54,13 @@ class ClientFailures:
         self._silence_checked = 0.0  # perf_counter
         self._last_poll = time.perf_counter()
 
-    def silent(self, transport: ServerTransport, patience: float) -> Iterator[Decision]:
+    def silent(
+        self, transport: ServerTransport, patience: float,
+        on_seconds: Callable[[int, float], float] = lambda i, seconds: seconds,
+    ) -> Iterator[Decision]:  # fmt: skip
         """Yields decisions on clients that have not answered for longer than `patience` seconds.
+
+        on_seconds: of the last seconds, those in which a client was on; the others are no silence
 
         Called after every event; a waiting clock yields an idle event each poll interval. More than POLL_INTERVAL
         between two calls means that the server was busy and transferred no large message: the patience of every client
@@ -72,6 +77,8 @@ class ClientFailures:
         self._silence_checked = now
         for i in list(in_flight):
             waited = now - in_flight.get(i, now)
+            if waited > patience / 2:
+                waited = on_seconds(i, waited)
             if waited > patience / 2 and transport.has_arrived(i):
                 yield Decision(Action.WAIT, i, since=now)  # it may wait here as long again until it is due
             elif waited > patience:

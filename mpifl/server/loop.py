@@ -68,20 +68,23 @@ class ServerLoop:
     def __init__(
         self, algorithm: Algorithm, server: State, clients: Clients, transport: ServerTransport, schedule: Schedule,
         recorder: Recorder, evaluate: Evaluate, seed: int, faults: Faults = Faults(),  # noqa: B008 - frozen
-        checkpointer: Checkpointer | None = None, observers: Sequence[Observer] = (),
+        checkpointer: Checkpointer | None = None, observers: Sequence[Observer] = (), among_available: bool = False,
     ) -> None:  # fmt: skip
+        """among_available: the members of a round are drawn among the clients that are on when it begins."""
         self.algorithm, self.server, self.schedule, self.transport = algorithm, server, schedule, transport
         self.recorder, self.checkpointer, self._evaluate = recorder, checkpointer, evaluate
         self._observers = tuple(observers)
         self._x0, self._vector_bytes = server.x, server.x.nbytes
         self._valid: Vector = None  # the vector that was checked last
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
+        self._among_available = among_available
         self._reply = algorithm.reply_policy()
         self.clients = ClientTable(clients.n, algorithm.personal_models)
         self.failures, self._patience = ClientFailures(faults, self.clients), faults.patience
         transport.on_death = self.failures.reports.ranks_died
         self.version = self.updates = 0
         self.time = 0.0  # s of the run's clock: of the last update
+        self.evaluated = 0.0  # likewise: of the last evaluation
         self._resumed = False
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
@@ -117,18 +120,22 @@ class ServerLoop:
 
     def evaluate(self, time: float, age: float = 0.0) -> bool:
         """Evaluates the present model, `age` seconds after that was due; returns whether the run is to end."""
+        self.evaluated = time
         accuracies = None if self.clients.accuracies is None else self.clients.accuracies.copy()
         return self._evaluate(time, self.updates, self.version, self.algorithm.model(self.server), accuracies, age)
 
-    def start_round(self) -> None:
-        """Sends the messages of a round; without rounds, the run's first messages."""
+    def start_round(self, time: float = 0.0) -> None:
+        """Sends the messages of a round that begins at `time`; without rounds, the run's first messages."""
         inactive = self.clients.inactive
         if self.cohort is None:
             self.send([i for i in range(self.clients.n) if i not in inactive])
             return
-        members = (
-            self.cohort.sample(self.version, frozenset(inactive)) if inactive else self.cohort.sample(self.version)
-        )
+        if self._among_available and (timeline := self.schedule.timeline):
+            members = self.cohort.sample(self.version, frozenset(inactive), timeline.off(time, inactive))
+        elif inactive:
+            members = self.cohort.sample(self.version, frozenset(inactive))
+        else:
+            members = self.cohort.sample(self.version)
         self.algorithm.begin_round(self.server, members)
         unique = list(dict.fromkeys(members))
         self.schedule.round_size = len(unique)
@@ -176,7 +183,7 @@ class ServerLoop:
         return True
 
     def _update(self, event: Event) -> None:
-        _, time, i, update, aggregates, _, _ = event
+        _, time, i, update, aggregates, waited, _, _ = event
         assert update
         vectors, steps, _, version, _, norm, compute, exchange, _, accuracy, _, _ = update
         clients, reply, staleness = self.clients, self._reply, self.version - version
@@ -192,7 +199,9 @@ class ServerLoop:
         clients.refused[i] = clients.moved[i] = 0
         del clients.in_flight[i]
         size = HEADER_BYTES + len(vectors) * self._vector_bytes
-        row = UpdateRow(time, i, version, staleness, steps, size, norm, clients.bytes_down[i], compute, exchange)
+        row = UpdateRow(
+            time, i, version, staleness, steps, size, norm, clients.bytes_down[i], compute, exchange, waited
+        )  # fmt: skip
         self.recorder.append(row)
         for observer in self._observers:
             observer.on_update(row)
@@ -215,7 +224,7 @@ class ServerLoop:
         self.version += 1
         self.recorder.append(AggregationRow(time, self.updates))
         if self.cohort:
-            self.start_round()
+            self.start_round(time)
         elif self._reply == "deferred":
             self._answer(aggregated=True)
 
@@ -233,7 +242,7 @@ class ServerLoop:
             for i, reason in self.transport.pop_client_failures():
                 self.client_failed(time, i, reason)
             if self._patience is not None:
-                for decision in self.failures.silent(self.transport, self._patience):
+                for decision in self.failures.silent(self.transport, self._patience, self.schedule.on_seconds):
                     self._apply(time, decision)
         if self.checkpointer and self.checkpointer.busy:
             self.checkpointer.poll(time, self)
@@ -292,7 +301,7 @@ class ServerLoop:
             if self.schedule.round_size:
                 self.algorithm.on_client_lost(self.server, i)
             else:
-                self.start_round()  # no member of the round is left
+                self.start_round(time)  # no member of the round is left
 
     def _move(self, time: float, i: int, reason: str) -> None:
         """Moves client i to another rank, where it gets a new message; loses it where no rank can host it."""

@@ -53,7 +53,7 @@ def _start_lines(job: Job, problem: Problem, attrs: Mapping[str, Any], origin: s
         f"mpifl {attrs['mpifl_version']}{commit}; {mpi}; Python {platform.python_version()}",
         f"job: {job.name}, {attrs['algorithm']}, {size}, seed {job.seed}",
         f"ranks: {_ranks(attrs)}",
-        f"clock: {_clock(attrs['clock'], config['clock']['delay'])}",
+        f"clock: {_clock(attrs['clock'], config['clock']['delay'], config['clock']['availability'])}",
         f"stop: {_targets(job)}; evaluation: {_cadence(job.evaluate.every, job.evaluate.updates)}",
         f"output: {Path(job.output).absolute()}; checkpoints: {_cadence(job.checkpoint.every, job.checkpoint.updates)}",
     ]
@@ -77,14 +77,21 @@ def _ranks(attrs: Mapping[str, Any]) -> str:
     )
 
 
-def _clock(mode: str, delay: Mapping[str, Any]) -> str:
-    options = _settings({key: value for key, value in delay.items() if key != "name"})
-    model = f"{delay['name']}{f' ({options})' if options else ''}"
+def _clock(mode: str, delay: Mapping[str, Any], availability: Mapping[str, Any]) -> str:
+    model, on = _model(delay), ""
+    if availability["name"] != "always":
+        on = f"; clients are on as given by {_model(availability)}"
     if mode == "real":
-        return f"real; a contact takes the longer of its computation and the emulated delay, {model}"
+        return f"real; a contact takes the longer of its computation and the emulated delay, {model}{on}"
     if mode == "virtual":
-        return f"virtual; times are those of the delay model, {model}, whatever the computation takes"
+        return f"virtual; times are those of the delay model, {model}, whatever the computation takes{on}"
     return "recorded; the events of the run that is repeated, in their order"
+
+
+def _model(section: Mapping[str, Any]) -> str:
+    """A model's name with its options."""
+    options = _settings({key: value for key, value in section.items() if key != "name"})
+    return f"{section['name']}{f' ({options})' if options else ''}"
 
 
 def _settings(section: Mapping[str, Any]) -> str:

@@ -100,6 +100,7 @@ class Session:
         self.loop = ServerLoop(
             job.algorithm, self.server, self.clients, self.transport, self.schedule, self.writer, self.evaluator,
             job.seed, job.faults, self.checkpointer, self._progress,
+            job.clock.availability.cohort_from == "available",
         )  # fmt: skip
         self._reports = self.loop.failures.reports
         if self.resumed:
@@ -187,6 +188,7 @@ class Session:
         writer.set_attr("wall_seconds", self._wall)
         writer.set_attr("server_cpu_share", cpu / wall)
         writer.set_attr("peak_rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        writer.client_on = self._on_fractions()
         for each in self._progress:
             each.close()
         unexpected, complete = sys.exc_info()[0] is not None, True  # the caller ends all ranks on an unexpected error
@@ -200,12 +202,20 @@ class Session:
         if self.checkpointer:
             self.checkpointer.close()
         if status != "interrupted":
+            dropped += self.schedule.held
             if dropped:
                 self._record("dropped", f"{dropped} updates were under way at the end and not applied")
             complete = self._close(status, x)
         self._unwritten = self._scalars.close() if self._scalars else ""
         self._reports.flush(now=True)
         return complete
+
+    def _on_fractions(self) -> list[float]:
+        """(n,) the fraction of the run that each client was on."""
+        timeline, end = self.schedule.timeline, self.loop.evaluated
+        if timeline is None or not end:
+            return [1.0] * self.clients.n
+        return [timeline.on_seconds(i, 0.0, end) / end for i in range(self.clients.n)]
 
     def _record(self, kind: str, text: str) -> None:
         self.writer.append(EventRow(self._event_time(), kind, -1, text))

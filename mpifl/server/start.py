@@ -11,9 +11,12 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.algorithms.common.vectors import use_threads
 from mpifl.errors import inside
+from mpifl.scheduling.availability import checked_periods
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
-from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.intermittent import IntermittentRealClock
+from mpifl.scheduling.live import Clock, LiveSchedule, RealClock, VirtualClock
 from mpifl.scheduling.replay import ReplaySchedule
+from mpifl.scheduling.timeline import Timeline
 from mpifl.signals import SignalRecorder
 from mpifl.transport.base import ServerTransport, max_vectors
 from mpifl.transport.handshake import Handshake, rank_resources
@@ -56,13 +59,17 @@ def run_server(
     with inside("clock.delay"):
         rates = job.clock.delay.rates(n, job.seed)
         delays = checked_times(job.clock.delay, n, job.seed)
+    with inside("clock.availability"):
+        next_on = checked_periods(job.clock.availability, n, job.seed)
+    restart = job.clock.availability.interrupted == "restart"
+    timeline = Timeline(next_on, n, restart) if next_on else None
     if job.stop.updates and rates is not None:
         job.check_duration(min(job.stop.time or np.inf, job.stop.updates / rates.sum()))
     if comm:
         from mpifl.transport.mpi import check_tags
 
         check_tags(comm, n)
-    clients = Clients(problem.samples, rates, job.seed)
+    clients = Clients(problem.samples, _rates_while_on(job, rates, n), job.seed)
     with inside("algorithm"):
         check_class(type(job.algorithm), Algorithm)
         job.algorithm.validate(n)  # with data that are partitioned already, n is known only now
@@ -74,9 +81,9 @@ def run_server(
     schedule: LiveSchedule | ReplaySchedule
     if replay:
         trigger = job.algorithm.aggregation_trigger()
-        schedule = ReplaySchedule.from_run(replay, timed=trigger is not None and trigger.timed)
+        schedule = ReplaySchedule.from_run(replay, trigger is not None and trigger.timed, timeline)
     else:
-        schedule = _live_schedule(job, delays)
+        schedule = _live_schedule(job, delays, timeline)
     if resumed and isinstance(schedule, LiveSchedule):
         schedule.load(resumed.snapshot.schedule)
     else:
@@ -97,7 +104,7 @@ def run_server(
         facts += handshake.scatter_clients(job_to_dict(job), problem.meta, x0, n, problem.shard, resume)
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
-    writer = _open_run_file(job, problem, x0, clients, server, attrs, resumed)
+    writer = _open_run_file(job, problem, x0, rates, server, attrs, resumed)
     origin = f"resumed from checkpoint {resumed.snapshot.number}" if resumed else ""
     log_start(job, problem, attrs, f"replay of {replay.path}" if replay else origin)
     signals = signals or SignalRecorder()
@@ -109,6 +116,18 @@ def run_server(
         contained,
     )  # fmt: skip
     return session.run()
+
+
+def _rates_while_on(job: Job, rates: np.ndarray | None, n: int) -> np.ndarray | None:
+    """(n,) contacts a second over on and off periods: rate times fraction on, if off periods pause contacts.
+
+    None: the delay model or the availability gives none.
+    """
+    availability = job.clock.availability
+    fractions = availability.fractions(n)
+    if rates is None or fractions is None or availability.interrupted == "restart":
+        return None
+    return rates * fractions
 
 
 def _host_in_process(
@@ -138,7 +157,7 @@ def _connect_ranks(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -
 
 
 def _open_run_file(
-    job: Job, problem: Problem, x0: np.ndarray, clients: Clients, server: State, attrs: dict[str, Any],
+    job: Job, problem: Problem, x0: np.ndarray, rates: np.ndarray | None, server: State, attrs: dict[str, Any],
     resumed: ResumePoint | None,
 ) -> RunWriter:  # fmt: skip
     """A new run file, or the one of the resumed run with the rows up to its checkpoint. Raises ConfigError."""
@@ -146,10 +165,10 @@ def _open_run_file(
     from mpifl.storage.create import refuse_live
     from mpifl.storage.live import is_locked
 
-    n, ranks = clients.n, attrs["ranks"]
+    n, ranks = problem.clients, attrs["ranks"]
     columns = {
-        "samples": clients.samples,
-        "rate": clients.rates,
+        "samples": problem.samples,
+        "rate": rates,
         "rank": 1 + np.arange(n) % (ranks - 1) if ranks > 1 else np.zeros(n, int),
     }
     if resumed is None:
@@ -167,10 +186,16 @@ def _open_run_file(
     )  # fmt: skip
 
 
-def _live_schedule(job: Job, delays: tuple[ContactTimes, SplitTimes | None]) -> LiveSchedule:
-    clock = RealClock(*delays) if job.clock.mode == "real" else VirtualClock(*delays)
+def _live_schedule(
+    job: Job, delays: tuple[ContactTimes, SplitTimes | None], timeline: Timeline | None
+) -> LiveSchedule:  # fmt: skip
+    clock: Clock
+    if job.clock.mode == "virtual":
+        clock = VirtualClock(*delays, timeline)
+    else:
+        clock = IntermittentRealClock(*delays, timeline) if timeline else RealClock(*delays)
     return LiveSchedule(
         clock, job.algorithm.aggregation_trigger(), job.seed, stop_time=job.stop.time, stop_updates=job.stop.updates,
         evaluate_every=job.evaluate.every, evaluate_updates=job.evaluate.updates,
-        checkpoint_every=job.checkpoint.every, checkpoint_updates=job.checkpoint.updates,
+        checkpoint_every=job.checkpoint.every, checkpoint_updates=job.checkpoint.updates, timeline=timeline,
     )  # fmt: skip

@@ -24,8 +24,8 @@ import numpy as np
 
 from mpifl.storage.durable import error_text
 
-# 1: a binary format of the project's own; 2: the rows were in the run file alone; 3: other columns in /evaluations
-FORMAT = 4
+# 1: a binary format of the project's own; 2: the rows were in the run file alone; 3, 4: other columns in the tables
+FORMAT = 5
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SMALL = 1 << 16  # bytes up to which rows are copied together, or read at once
 T = TypeVar("T")
@@ -86,6 +86,8 @@ class ClockState:
     """s that the emulated computation takes; nan: not emulated"""
     exchange: list[float]
     """s that the emulated exchange of message and update takes; nan: not emulated"""
+    waited: list[float]
+    """s that the message waits until the client is on; inf: the client is not on again for long enough"""
 
 
 @dataclass(frozen=True)

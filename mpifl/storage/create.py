@@ -175,6 +175,7 @@ def create_datasets(
         "rate": np.full(n, np.nan) if rates is None else rates,
         "rank": clients["rank"],
         "updates": np.zeros(n),
+        "on": np.full(n, np.nan),
         "state": [encode(state, int(CLIENTS.columns["state"].dtype[1:])) for state in states or ["live"] * n],
     }
     for name, column in CLIENTS.columns.items():

@@ -311,7 +311,9 @@ class Run(RunTables):
                 return np.empty(0, TABLES[table].columns[column].dtype)
             group = file[table]
             if column not in group:
-                return np.full((stop or 0) - start, TABLES[table].columns[column].missing)
+                stop = len(group["samples"]) if stop is None else stop  # the table of the clients
+                columns = CLIENTS.columns if table == "clients" else TABLES[table].columns
+                return np.full(stop - start, columns[column].missing)
             values: np.ndarray = group[column][start:stop]
             return values
 

@@ -53,6 +53,9 @@ class UpdateRow(NamedTuple):
     exchange: Annotated[
         float, Column("f8", "time that the message and the update were in transit; likewise", "s", missing=nan)
     ] = nan
+    waited: Annotated[
+        float, Column("f8", "from the message until its client was on (`clock.availability`)", "s", missing=0.0)
+    ] = 0.0
 
 
 class AggregationRow(NamedTuple):
@@ -201,6 +204,10 @@ class ClientRow(NamedTuple):
     rank: Annotated[int, Column("i4", "when the run began, or was resumed; later moves are in /events")]
     updates: Annotated[int, Column("i8", "consumed")] = 0
     state: Annotated[str, Column("S16", "`live`, `lost`, `aside`")] = "live"
+    on: Annotated[
+        float,
+        Column("f8", "of the run's time, by `clock.availability`; NaN until the end", "fraction", missing=nan),
+    ] = nan
 
 
 class ChecksumRow(NamedTuple):
@@ -255,7 +262,7 @@ TABLES: dict[str, Table] = {
     "events": _table(EventRow, 16),
 }
 CLIENTS = _table(ClientRow)
-CLIENTS_CHANGING = ("updates", "state")  # columns that change until the run is over
+CLIENTS_CHANGING = ("updates", "state", "on")  # columns that change until the run is over
 CHECKSUMS = _table(ChecksumRow, 256, added=True)
 
 

@@ -30,7 +30,9 @@ FAILURES = ("refused", "rehosted", "lost", "aside")  # events that change which 
 class Sampler(Protocol):
     """Draws the cohort of a round (`mpifl.algorithms.participation.CohortSampler`)."""
 
-    def sample(self, round: int, lost: Collection[int] = frozenset()) -> list[int]: ...
+    def sample(
+        self, round: int, lost: Collection[int] = frozenset(), off: Collection[int] = frozenset()
+    ) -> list[int]: ...
 
 
 class Trigger(Protocol):
@@ -44,6 +46,14 @@ class Trigger(Protocol):
     def next_time(self, last: float, aggregations: int, seed: int) -> float: ...
 
 
+class Timeline(Protocol):
+    """When clients are on (`mpifl.scheduling.timeline.Timeline`)."""
+
+    def contact(self, i: int, sent: float, seconds: float) -> tuple[float, float]: ...
+
+    def off(self, time: float, inactive: Collection[int] = ()) -> frozenset[int]: ...
+
+
 @dataclass(frozen=True)
 class Rules:
     """What a job says about the order of events; only what is known is checked."""
@@ -55,6 +65,9 @@ class Rules:
     seed: int = 0
     virtual: bool = False
     contact_times: Callable[[int, int], float] | None = None  # (client, contact) -> s, of a virtual clock
+    always: bool = True  # every client is on all the time
+    timeline: Timeline | None = None  # when clients are on; None: always, or not known
+    among_available: bool = False  # the members of a round are drawn among those that are on
     split: bool = True  # the delay model may have separate times of computing and exchanging
     rates: np.ndarray | None = None  # (n,) of the clients, 1/s
     header: int = 0  # bytes of a frame's header; 0: sizes are not known
@@ -178,6 +191,14 @@ def _values(h: History, rules: Rules) -> None:
     if rules.virtual and not rules.split:
         for name in ("compute", "exchange"):
             expect(is_missing(u[name]), "updates", name, u[name], lambda k: "NaN: the delay model does not give it")
+    waited = u["waited"]
+    expect(
+        np.isfinite(waited) & ((waited == 0) if rules.always else (waited >= 0)),
+        "updates",
+        "waited",
+        waited,
+        lambda k: "0 s: clients are always on" if rules.always else "0 s or more",
+    )
     age = e["age"]
     expect(
         is_missing(age) | (age == 0 if rules.virtual else age >= 0),
@@ -229,6 +250,8 @@ def _values(h: History, rules: Rules) -> None:
     if (rates := rules.rates) is not None:
         rate = h.clients["rate"]
         expect(rate == rates, "clients", "rate", rate, lambda k: f"{rates[k]}, by the delay model")
+    on = h.clients["on"]
+    expect(is_missing(on) | ((on >= 0) & (on <= 1)), "clients", "on", on, lambda k: "0 to 1")
     expect(h.clients["samples"] >= 0, "clients", "samples", h.clients["samples"], lambda k: "0 or more")
 
 
@@ -317,7 +340,7 @@ class ServerModel:
         )  # else some are when an event was due: the real clock of an older version
         self.version = self.pending = self.round_size = self.timed = 0
         self.message: list[int | None] = [None] * self.n  # version of the message in flight
-        self.due = [nan] * self.n  # s: when its answer is due under the virtual clock
+        self.sent = [nan] * self.n  # s: when it was sent
         self.contacts = [0] * self.n  # messages sent
         self.refused = [0] * self.n  # updates refused in a row
         self.inactive: set[int] = set()
@@ -339,7 +362,9 @@ class ServerModel:
         u = self.h.updates
         self._start_round(0.0)
         self._between(0)
-        columns = [u[name][: self.h.firm].tolist() for name in ("time", "client", "version", "compute", "exchange")]
+        columns = [
+            u[name][: self.h.firm].tolist() for name in ("time", "client", "version", "compute", "exchange", "waited")
+        ]
         for k, row in enumerate(zip(*columns, strict=True)):
             self._update(k, *row)
             self._between(k + 1)
@@ -352,10 +377,7 @@ class ServerModel:
             if self.message[i] is None:
                 self.in_flight += 1
             self.message[i] = self.version
-            if self.rules.contact_times:
-                self.due[i] = time + self.rules.contact_times(i, self.contacts[i])
-            else:
-                self.due[i] = time
+            self.sent[i] = time
             self.contacts[i] += 1
 
     def _start_round(self, time: float) -> None:
@@ -363,7 +385,12 @@ class ServerModel:
         if cohort is None:
             self._send([i for i in range(self.n) if i not in self.inactive], time)
             return
-        members = list(dict.fromkeys(cohort.sample(self.version, frozenset(self.inactive))))
+        inactive = frozenset(self.inactive)
+        if self.rules.among_available and self.rules.timeline:
+            drawn = cohort.sample(self.version, inactive, self.rules.timeline.off(time, inactive))
+        else:
+            drawn = cohort.sample(self.version, inactive)
+        members = list(dict.fromkeys(drawn))
         self.round_size = len(members)
         self._send(members, time)
 
@@ -374,7 +401,9 @@ class ServerModel:
         self.message[i] = None
         return had
 
-    def _update(self, k: int, time: float, i: int, version: int, compute: float, exchange: float) -> None:
+    def _update(
+        self, k: int, time: float, i: int, version: int, compute: float, exchange: float, waited: float
+    ) -> None:  # fmt: skip
         rules, sent = self.rules, self.message[i]
         if i in self.inactive:
             raise wrong("updates", k, "client", i, "a live client; this one was lost or set aside")
@@ -383,9 +412,8 @@ class ServerModel:
         if version != sent:
             raise wrong("updates", k, "version", version, f"{sent}, of the last message to client {i}")
         if rules.virtual:
-            due = self.due[i] if rules.contact_times else self.due[i] + (compute + exchange)
-            if not isnan(due) and time != due:
-                raise wrong("updates", k, "time", time, f"{due}, by the delay model")
+            seconds = rules.contact_times(i, self.contacts[i] - 1) if rules.contact_times else compute + exchange
+            self._check_time(k, time, i, seconds, waited)
             if time > self.next_time:
                 raise wrong("updates", k, "time", time, f"at most {self.next_time}, when an aggregation is due")
         self._drop(i)
@@ -411,6 +439,20 @@ class ServerModel:
                 raise wrong("aggregations", self.version, "updates", found, k + 1)
         if rules.reply == "after":
             self._send([i], time)
+
+    def _check_time(self, k: int, time: float, i: int, seconds: float, waited: float) -> None:
+        """Checks when an update was due under the virtual clock; seconds: of its contact, nan: not known."""
+        rules, sent = self.rules, self.sent[i]
+        if isnan(seconds) or not (rules.always or rules.timeline):
+            return
+        if not rules.timeline:
+            begin, due, models = sent, sent + seconds, "the delay model"
+        else:
+            (begin, due), models = rules.timeline.contact(i, sent, seconds), "the delay model and clock.availability"
+        if time != due:
+            raise wrong("updates", k, "time", time, f"{due}, by {models}")
+        if waited != begin - sent:
+            raise wrong("updates", k, "waited", waited, f"{begin - sent}, by clock.availability")
 
     def _may_end_with_an_update(self) -> bool:
         """Whether the last update may lack its aggregation: the run failed then, or repeats a record without it."""

@@ -59,6 +59,8 @@ class RunWriter:
     started: str
     began: float
     config: str
+    client_on: Sequence[float] | None = None
+    """(n,) fraction of the run that each client was on, set at the end"""
     on_rows: Callable[[dict[str, dict[str, np.ndarray]]], None] | None = None
     """called by the thread, twice a second and at the end, with the new rows by table and column"""
 
@@ -294,6 +296,8 @@ class RunWriter:
 
     def _finish(self, status: str, x: np.ndarray | None, version: int | None) -> None:
         self._write()
+        if self.client_on is not None:
+            self._file["clients/on"][...] = self.client_on
         if x is not None:
             replace_model(self._file, x, self._written["aggregations"] if version is None else version)
         check_not_replaced(self.path, os.fstat(self._descriptor))

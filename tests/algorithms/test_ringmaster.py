@@ -163,7 +163,7 @@ def test_counts_by_hand() -> None:
 
 
 def test_rates_are_those_of_the_delay_model() -> None:
-    with pytest.raises(ConfigError, match="times or counts: the delay model has no rates"):
+    with pytest.raises(ConfigError, match=r"times or counts: clock\.delay and clock\.availability give no rates"):
         AsyncSgd(rescale="rates").init_server(np.zeros(1), Clients(np.ones(2, int)))
 
 

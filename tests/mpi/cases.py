@@ -20,6 +20,11 @@ SPEED = {"mode": "virtual", "delay": {"name": "speed", "compute": 0.1, "exchange
 EXPONENTIAL = {"mode": "virtual", "delay": {"name": "exponential", "rate": 10, "spread": 4}}
 
 
+def intermittent(clock: dict[str, Any] = EXPONENTIAL, **options: Any) -> dict[str, Any]:
+    """A clock whose clients go on and off, a few times in a run."""
+    return {**clock, "availability": {"name": "renewal", "on": 0.5, "off": 0.25, **options}}
+
+
 def job(algorithm: dict[str, Any], problem: dict[str, Any] = SMALL, **more: Any) -> dict[str, Any]:
     base = {"seed": 5, "clock": EXPONENTIAL, "stop": {"updates": 60}, "evaluate": {"updates": 20}}
     return {**base, "problem": problem, "algorithm": {"step_size": 0.05, **algorithm}, **more}
@@ -98,6 +103,12 @@ CASES = {
     "ringleader-large": job({"name": "ringleader"}, LARGE32, clock=SPEED),
     "scaffold": job({"name": "scaffold", "cohort": 4, "local_steps": 3}, LARGE),
     "vrl-sgd": job({"name": "vrl-sgd", "warm_up": True, "local_steps": 3}, DIGITS),
+    "area-on-and-off": job({**AREA, "trigger": {"period": 0.07}}, clock=intermittent(spread=3)),
+    "fedbuff-restart": job(
+        {"name": "fedbuff", "trigger": {"every": 3}}, DIGITS, clock=intermittent(SPEED, on=2, interrupted="restart")
+    ),
+    "fedavg-available": job({"name": "fedavg", "cohort": 4}, LARGE, clock=intermittent(cohort_from="available")),
+    "mifa-available": job({"name": "mifa", "cohort": 5}, clock=intermittent(cohort_from="available", start="on")),
     "many-clients": job(AREA, {"clients": 300, "model": {"name": "quadratic", "dim": 2}}, stop={"updates": 400}),
 }
 CASES |= {  # a method without a case above: with its defaults

@@ -10,7 +10,7 @@ import pytest
 
 from mpifl import open_run
 from mpifl.algorithms import names
-from tests.mpi.cases import AREA, DIGITS, LARGE, job
+from tests.mpi.cases import AREA, DIGITS, LARGE, intermittent, job
 from tests.mpi.conftest import in_one_job, write
 from tests.mpi.files import attribute, differing
 from tests.tiers import parameters, selected
@@ -45,6 +45,11 @@ CASES = {
     "variates": job({"name": "scaffold", "cohort": 4}, LARGE, **SECOND),
     "splitting": job({"name": "async-feddr", "eta": 0.5}, NINE, **SECOND),
     "idle": job(AREA, TWO, **SECOND),
+    "on-and-off": job(
+        {"name": "fedavg", "cohort": 4}, LARGE,
+        **{**SECOND, "clock": intermittent(exponential(20), on=0.2, off=0.1, cohort_from="available")},
+    ),
+    "restart": job(AREA, NINE, **{**SECOND, "clock": intermittent(exponential(40), on=0.1, interrupted="restart")}),
     "asypfl": job(  # how long clients work follows from the times that it is told
         {"name": "asypfl", "local_steps": 2, "indicators": {"name": "measured", "most": 5}},
         {**DIGITS, "test_split": 0.2},
@@ -61,7 +66,8 @@ CASES |= {  # the other methods, as fast as they go
 
 # In the short tier each trigger, way to stop and kind of message once; that every method has the same bits under MPI as
 # in one process is shown under the virtual clock.
-SHORT = ["rate", "period", "poisson", "cohort", "large", "updates", "accuracy", "phases", "asypfl"]
+SHORT = ["rate", "period", "poisson", "cohort", "large", "updates", "accuracy", "phases", "asypfl",
+         "on-and-off"]  # fmt: skip
 every_case = pytest.mark.parametrize("name", parameters(CASES, SHORT))
 
 

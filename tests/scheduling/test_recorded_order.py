@@ -11,7 +11,7 @@ from mpifl.algorithms.base import Update
 from mpifl.errors import RunFailed
 from mpifl.scheduling.replay import ClientIncident, ReplaySchedule
 
-UPDATES = [(float(t), t % 2, 0.0, 0.0) for t in range(1, 5)]
+UPDATES = [(float(t), t % 2, 0.0, 0.0, 0.0) for t in range(1, 5)]
 
 
 class Answers:

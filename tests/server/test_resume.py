@@ -109,7 +109,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 # In the short tier each kind of checkpoint once: triggers and replies, rounds and phases, large vectors, personal
 # models, ties. That every method saves and restores all it has is shown by `test_saved.py`.
 SHORT = [
-    "area-large-deferred", "before-any-update", "apfl", "refused", "feddane-odd",
+    "area-large-deferred", "before-any-update", "apfl", "refused", "feddane-odd", "fedavg-available",
 ]  # fmt: skip
 
 

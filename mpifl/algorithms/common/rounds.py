@@ -64,6 +64,8 @@ class SynchronousRounds(LocalTraining):
 class SampledRounds(SynchronousRounds):
     """Base of algorithms with synchronous rounds of a cohort, which is sampled anew for each round."""
 
+    draws_cohorts = True
+
     cohort: PositiveInt | None = None
     """members of a round (K); null: all clients"""
     sampling: Sampling = "uniform"
@@ -86,10 +88,12 @@ class SampledRounds(SynchronousRounds):
 
 
 class AllClientsFirst(CohortSampler):
-    """Draws all clients for the first round, cohorts for all others."""
+    """Draws all clients for the first round, those that are off too, and cohorts for all others."""
 
-    def sample(self, round: int, lost: Collection[int] = frozenset()) -> list[int]:
-        return super().sample(round, lost) if round else [i for i in range(self.clients) if i not in lost]
+    def sample(
+        self, round: int, lost: Collection[int] = frozenset(), off: Collection[int] = frozenset()
+    ) -> list[int]:  # fmt: skip
+        return super().sample(round, lost, off) if round else [i for i in range(self.clients) if i not in lost]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,361 @@
+"""Availability models: their laws, traces, what is refused; and the rule between message and due time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import exp, inf, sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import kstest
+
+from mpifl.cli import main
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.rng import stream
+from mpifl.scheduling.availability import (
+    PERIODS,
+    Always,
+    Availability,
+    NextOn,
+    Renewal,
+    TraceAvailability,
+    checked_periods,
+)
+from mpifl.scheduling.timeline import Timeline
+from tests.mpi.cases import AREA, SMALL, job
+from tests.mpi.conftest import write
+
+ON, OFF, WORK = 30.0, 10.0, 20.0  # s: METHODS' figures
+MILLION = 1_000_000
+
+
+def periods(next_on: NextOn, i: int, until: float) -> list[tuple[float, float]]:
+    """The on periods of client i that begin before a time (s)."""
+    found = [next_on(i, 0.0)]
+    while found[-1][1] < inf and (following := next_on(i, found[-1][1]))[0] < until:
+        found.append(following)
+    return found
+
+
+def trace(tmp_path: Path, text: str, clients: int = 1, **options: object) -> NextOn:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    return TraceAvailability(path=str(path), **{"after": "off", **options}).on_periods(clients, 0)  # type: ignore[arg-type]
+
+
+# -- renewal -----------------------------------------------------------------------------------------------------------
+def test_always() -> None:
+    assert Always().on_periods(3, 0) is None and Always().fractions(3).tolist() == [1, 1, 1]
+
+
+def test_lengths_are_independent_exponentials() -> None:
+    own = np.array(periods(Renewal(on=ON, off=OFF).on_periods(2, 5), 1, 50_000.0))
+    on, off = own[:, 1] - own[:, 0], own[1:, 0] - own[:-1, 1]
+    assert len(on) > 1000
+    assert kstest(on[1:], "expon", args=(0, ON)).pvalue > 1e-3
+    assert kstest(off, "expon", args=(0, OFF)).pvalue > 1e-3
+    assert abs(np.corrcoef(on[1:-1], off[1:])[0, 1]) < 5 / sqrt(len(on))
+
+
+def test_a_stationary_start() -> None:
+    """At time 0 on with probability pi, and the rest of the period has the stationary law: the same exponential, or of
+    a fixed one uniform."""
+    for law, on_law in (("exponential", ("expon", (0, ON))), ("fixed", ("uniform", (0, ON)))):
+        next_on = Renewal(on=ON, off=OFF, law=law).on_periods(2000, 3)
+        first = np.array([next_on(i, 0.0) for i in range(2000)])
+        on = first[:, 0] == 0
+        assert on.mean() == pytest.approx(0.75, abs=5 * sqrt(0.75 * 0.25 / 2000))
+        assert kstest(first[on, 1], on_law[0], args=on_law[1]).pvalue > 1e-3
+        assert kstest(first[~on, 0], on_law[0], args=(0, OFF)).pvalue > 1e-3
+
+
+def test_a_start_on() -> None:
+    """A full on period from time 0."""
+    next_on = Renewal(on=ON, off=OFF, start="on", law="fixed").on_periods(2, 0)
+    assert periods(next_on, 1, 81.0) == [(0.0, 30.0), (40.0, 70.0), (80.0, 110.0)]
+    assert [next_on(0, t) for t in (29.0, 30.0, 39.9, 40.0)] == [(0.0, 30.0), *[(40.0, 70.0)] * 3]
+    drawn = Renewal(on=ON, off=OFF, start="on").on_periods(2000, 0)
+    assert all(drawn(i, 0.0)[0] == 0 for i in range(2000))
+
+
+def test_lists_and_spread() -> None:
+    """Means by client, times factors spaced evenly from 1 to `spread`; a client with off 0 is always on."""
+    next_on = Renewal(on=[1.0, 2.0, 3.0], off=[1.0, 0.0, 2.0], spread=3.0, start="on", law="fixed").on_periods(3, 0)
+    assert periods(next_on, 0, 3.0) == [(0.0, 1.0), (2.0, 3.0)]
+    assert next_on(1, 7.0) == (0.0, inf)
+    assert periods(next_on, 2, 16.0) == [(0.0, 9.0), (15.0, 24.0)]
+    np.testing.assert_allclose(Renewal(on=[1.0, 3.0], off=[1.0, 1.0], spread=4.0).fractions(2), [0.5, 0.75])
+    with pytest.raises(ConfigError, match=r"^on=2 values: one number, or 3, one per client$"):
+        Renewal(on=[1.0, 2.0]).on_periods(3, 0)
+
+
+def test_periods_are_functions_of_seed_and_client() -> None:
+    """Whatever is asked in which order, back and forth over the blocks of draws, and by whom."""
+    model = Renewal(on=ON, off=OFF)
+    times = np.random.default_rng(0).uniform(0, 40 * 8 * PERIODS, 400).tolist()
+    forward = model.on_periods(3, 7)
+    expected = {(i, t): forward(i, t) for i in range(3) for t in sorted(times)}
+    other = model.on_periods(3, 7)
+    assert {(i, t): other(i, t) for i in (2, 0, 1) for t in times} == expected
+    assert model.on_periods(3, 8)(0, 0.0) != forward(0, 0.0)
+    for (i, t), (start, end) in expected.items():
+        assert end > t and start < end, (i, t)
+    own = periods(model.on_periods(3, 7), 2, 5e4)
+    assert len(own) > 3 * PERIODS and all(a[1] < b[0] for a, b in pairwise(own))
+
+
+@pytest.mark.long
+def test_a_model_that_never_ends_is_reported() -> None:
+    with pytest.raises(RunFailed, match=r"client 0 has more than 1,000,000 on periods until 1e\+09 s"):
+        Renewal(on=1e-3, off=1e-3).on_periods(1, 0)(0, 1e9)
+    tiny = Timeline(Renewal(on=1.0, off=1.0, law="fixed").on_periods(1, 0), 1, restart=True)
+    with pytest.raises(RunFailed, match=r"interrupted=restart: a contact of client 0, 2 s long, is not over"):
+        tiny.contact(0, 0.0, 2.0)
+
+
+# -- traces ------------------------------------------------------------------------------------------------------------
+def test_a_trace_that_ends(tmp_path: Path) -> None:
+    """Other columns and empty lines are ignored; a row that begins at the end of the one before continues it."""
+    next_on = trace(tmp_path, "model,client,start,end\na,1,5,6\nb,0,0,2\n\nb,0,2,3.5\nb,0,7,8\n", 2)
+    assert [next_on(0, t) for t in (0.0, 2.0, 3.5, 7.9, 8.0)] == [(0, 3.5), (0, 3.5), (7, 8), (7, 8), (inf, inf)]
+    assert [next_on(1, t) for t in (0.0, 5.5, 6.0)] == [(5, 6), (5, 6), (inf, inf)]
+
+
+def test_a_trace_that_repeats(tmp_path: Path) -> None:
+    """Every `period` seconds; a period up to the end of the trace goes on at its start."""
+    text = "client,start,end\n0,1,2\n1,0,2\n1,8,10\n2,0,10\n"
+    next_on = trace(tmp_path, text, 3, after="repeat", period=10.0)
+    assert periods(next_on, 0, 35.0) == [(1, 2), (11, 12), (21, 22), (31, 32)]
+    assert periods(next_on, 1, 35.0) == [(0, 2), (8, 12), (18, 22), (28, 32)]
+    assert next_on(2, 123.0) == (0.0, inf)
+    assert trace(tmp_path, text, 3, after="repeat", period=12.0)(2, 11.0) == (12, 22)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("client,start\n0,1\n", r"file with the columns client, start, end \(line 1: the header 'client,start' has"),
+        ("client,start,end,end\n0,1,2,3\n", "the header 'client,start,end,end' has not one column end"),
+        ("client,start,end\n0,1,x\n", "line 2: could not convert string to float: 'x'"),
+        ("client,start,end\n0,1\n", "line 2: 2 values"),
+        ("client,start,end\n0,1,2\n0.5,3,4\n", "line 3: invalid literal for int"),
+        ("client,start,end\n0,0,1\n1,0,1\n", r"0 <= client < 1 and .*; it has client 1, start 0, end 1 \(line 3\)$"),
+        ("client,start,end\n0,-1,1\n", r"it has client 0, start -1, end 1 \(line 2\)"),
+        ("client,start,end\n0,0,nan\n", r"it has client 0, start 0, end nan \(line 2\)"),
+        ("client,start,end\n0,0,2e9\n", r"times from 0 to 1e\+09; it has client 0, start 0, end 2e\+09 \(line 2\)"),
+        ("client,start,end\n0,1,2\n\n0,5,5\n", r"start < end; it has start 5, end 5 \(line 4\)"),
+        ("client,start,end\n0,1,3\n0,2,4\n", r"start >= 3, the end of client 0's row .*; it has start 2 \(line 3\)"),
+        ("client,start,end\n", "at least one row for every client; client 0 has none"),
+        ("", "line 1: the header '' has not one column client"),
+        ('client,start,end\n0,1,"2', "line 2"),
+    ],
+)  # fmt: skip
+def test_wrong_traces(tmp_path: Path, text: str, says: str) -> None:
+    """One line with the row's number; the header is line 1."""
+    if text.endswith('"2'):
+        text += "\0" * 200_000 + '"'
+    with pytest.raises(ConfigError, match=rf"^path=.*trace.csv: .*{says}") as error:
+        trace(tmp_path, text)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_wrong_options_of_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("client,start,end\n0,1,5\n")
+    for options, says in (
+        ({"after": "off", "period": 9.0}, "^period=9.0: null with after=off$"),
+        ({"after": "repeat"}, "^period=None: the length of the trace in seconds, with after=repeat$"),
+        ({"after": "repeat", "period": 4.0}, r"^period=4.0: at least 5, an end of client 0 \(line 2\)$"),
+        ({"after": "fail"}, "^after=fail: one of off, repeat$"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            TraceAvailability(path=str(path), **options).on_periods(1, 0)  # type: ignore[arg-type]
+    for name in (str(tmp_path / "absent.csv"), str(tmp_path), "/dev/zero", "", "package:absent"):
+        with pytest.raises(ConfigError, match=r"^path="):
+            TraceAvailability(path=name, after="off").on_periods(1, 0)
+
+
+# -- the rule ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("sent", "seconds", "paused", "restart"),
+    [
+        (0.0, 2.0, (1, 3), (1, 3)),  # off at 0: waits until 1
+        (1.0, 3.0, (1, 7), (1, 9)),  # on 1..4, 6..10, 12..: ends with the period, so at the next on; or begins anew
+        (3.0, 2.5, (3, 7.5), (3, 8.5)),
+        (4.0, 4.0, (6, 12), (6, 16)),
+        (7.0, 0.0, (7, 7), (7, 7)),
+        (11.0, 50.0, (12, 62), (12, 62)),
+        (2.0, 7.0, (2, 13), (2, 19)),
+    ],
+)
+def test_paused_and_restart(
+    tmp_path: Path, sent: float, seconds: float, paused: tuple[float, float], restart: tuple[float, float]
+) -> None:
+    """On periods 1..4, 6..10, 12..100; a contact is over before the end of a period."""
+    next_on = trace(tmp_path, "client,start,end\n0,1,4\n0,6,10\n0,12,100\n")
+    expected = {False: paused, True: restart}
+    if (sent, seconds) == (1.0, 3.0):
+        expected[False] = (1, 6)
+    for rule, times in expected.items():
+        assert Timeline(next_on, 1, rule).contact(0, sent, seconds) == times
+
+
+def test_a_client_that_is_not_on_again(tmp_path: Path) -> None:
+    next_on = trace(tmp_path, "client,start,end\n0,1,4\n1,6,10\n", 2)
+    line = Timeline(next_on, 2)
+    assert line.contact(0, 4.0, 1.0) == (inf, inf)
+    assert line.contact(0, 3.0, 2.0) == (3.0, inf)
+    assert line.off(2.0) == {1} and line.off(7.0) == {0}
+    assert line.off(4.5) == {0}, "nobody is on: those that come first are not counted as off"
+    assert line.off(2.0, inactive={0}) == frozenset() and line.off(20.0) == frozenset()
+    assert [line.on_seconds(0, *span) for span in ((0.0, 9.0), (2.0, 3.0), (3.0, 5.0), (5.0, 9.0))] == [3, 1, 1, 0]
+
+
+def test_own_models_are_checked() -> None:
+    class Own(Availability):
+        def on_periods(self, clients: int, seed: int) -> NextOn:
+            return lambda i, time: (time, time + 1) if time < 5 else (time - 2, time)
+
+    next_on = checked_periods(Own(), 2, 0)
+    assert next_on and next_on(0, 1.0) == (1.0, 2.0)
+    with pytest.raises(RunFailed, match=r"Own.on_periods returned \(4.0, 6.0\) for client 1 at 6.0 s; start < end"):
+        next_on(1, 6.0)
+
+
+# -- METHODS, section F: the statistics --------------------------------------------------------------------------------
+def by_formula(m: float) -> float:
+    """The mean of the time of a restarted contact over its seconds w ~ Exp(mean m)."""
+    mean, _ = quad(lambda w: (exp(w / ON) - 1) * (ON + OFF) * exp(-w / m) / m, 0, 200 * m, limit=500)
+    return mean
+
+
+def test_formulas() -> None:
+    """AV.pi, AV.wait, AV.fixed, AV.paused, AV.pausedsd, AV.lost, AV.lostexp, AV.lostexp8, AV.rate by number."""
+    pi = Renewal(on=ON, off=OFF).fractions(1)[0]
+    assert pi == ON / (ON + OFF) == 0.75
+    assert OFF**2 / (ON + OFF) == 2.5 and OFF**2 / (2 * (ON + OFF)) == 1.25
+    assert WORK / pi == pytest.approx(26.666667, abs=1e-6)
+    assert sqrt(2 * OFF**2 * WORK / ON) == pytest.approx(11.547005, abs=1e-6)
+    assert (exp(WORK / ON) - 1) * (ON + OFF) == pytest.approx(37.909362, abs=1e-6)
+    for m, figure in ((20.0, 80.0), (8.0, 14.545455)):
+        assert (ON + OFF) * m / (ON - m) == pytest.approx(figure, abs=1e-6)
+        assert by_formula(m) == pytest.approx(figure, rel=1e-6)
+    assert pi / 2 == 0.375
+
+
+class Drawn:
+    """A million clients: on periods by arrays, drawn as `Renewal` draws them, to simulate many contacts at once."""
+
+    def __init__(self, count: int, law: str = "exponential") -> None:
+        self.rng, self.law, self.count = stream(1, "simulated"), law, count
+
+    def lengths(self, mean: float, count: int) -> np.ndarray:
+        return np.full(count, mean) if self.law == "fixed" else self.rng.exponential(mean, count)
+
+    def contacts(self, work: np.ndarray, restart: bool) -> np.ndarray:
+        """The times of contacts that begin while on, at an instant that is independent of the client."""
+        time, left, open_ = np.zeros(self.count), work.copy(), np.arange(self.count)
+        while open_.size:
+            on = self.lengths(ON, open_.size)
+            over = left[open_] < on
+            time[open_] += np.where(over, left[open_], on)
+            open_, on = open_[~over], on[~over]
+            time[open_] += self.lengths(OFF, open_.size)
+            if not restart:
+                left[open_] -= on
+        return time
+
+
+def test_AV_contacts_by_arrays() -> None:
+    """A million contacts: paused w/pi with its deviation, restart, and restart of exponential work, within 1 %."""
+    drawn = Drawn(MILLION)
+    paused = drawn.contacts(np.full(MILLION, WORK), restart=False)
+    assert paused.mean() == pytest.approx(26.666667, rel=0.01)
+    assert paused.std() == pytest.approx(11.547005, rel=0.01)
+    assert drawn.contacts(np.full(MILLION, WORK), restart=True).mean() == pytest.approx(37.909362, rel=0.01)
+    assert drawn.contacts(drawn.rng.exponential(8.0, MILLION), restart=True).mean() == pytest.approx(
+        14.545455, rel=0.01
+    )
+
+
+@pytest.mark.parametrize("rule", ["paused", "restart", "restart-exponential"])
+@pytest.mark.parametrize("count", [10_000, pytest.param(MILLION, marks=pytest.mark.long)])
+def test_AV_contacts(rule: str, count: int) -> None:
+    """The rule itself, over the same: 1 % for a million contacts, five standard errors for the short tier's."""
+    line = Timeline(Renewal(on=ON, off=OFF).on_periods(1, 4), 1, rule != "paused")
+    work = stream(2, "work").exponential(8.0, count) if rule == "restart-exponential" else np.full(count, WORK)
+    times, now = np.empty(count), line.next_on(0, 0.0)
+    for k, seconds in enumerate(work.tolist()):
+        begin, over = line.contact(0, now, seconds)
+        assert begin == now, "answered at once: it is on"
+        times[k], now = over - begin, over
+    figure = {"paused": 26.666667, "restart": 37.909362, "restart-exponential": 14.545455}[rule]
+    tolerance = 0.01 if count == MILLION else 5 * times.std() / sqrt(count) / figure
+    assert times.mean() == pytest.approx(figure, rel=tolerance)
+
+
+@pytest.mark.parametrize(("law", "wait"), [("exponential", 2.5), ("fixed", 1.25)])
+@pytest.mark.parametrize("count", [20_000, pytest.param(MILLION, marks=pytest.mark.long)])
+def test_AV_waits(law: str, wait: float, count: int) -> None:
+    """Messages sent at times that do not depend on the client: AV.pi of them meet it on; AV.wait, AV.fixed."""
+    clients = 50
+    next_on = Renewal(on=ON, off=OFF, law=law).on_periods(clients, 6)
+    line = Timeline(next_on, clients)
+    times = np.sort(stream(3, "messages").uniform(0, 40.0 * count, count)) / clients
+    waits = np.array([line.contact(k % clients, t, 0.0)[0] - t for k, t in enumerate(times.tolist())])
+    tolerance = 0.01 if count == MILLION else 0.06
+    assert waits.mean() == pytest.approx(wait, rel=tolerance)
+    assert (waits == 0).mean() == pytest.approx(0.75, rel=tolerance)
+
+
+def test_AV_fraction_on() -> None:
+    """Over 100 clients and 20,000 s each, 50,000 on periods: AV.pi within 1 %, whatever the law."""
+    for law in ("exponential", "fixed"):
+        line = Timeline(Renewal(on=ON, off=OFF, law=law).on_periods(100, 8), 100)
+        mean = np.mean([line.on_seconds(i, 0.0, 20_000.0) for i in range(100)]) / 20_000
+        assert mean == pytest.approx(0.75, rel=0.01)
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("never", "clock.availability.name=never: one of always, renewal, trace"),
+        ("{name: always, on: 3}", "clock.availability.on=3: always has no on; renewal has it"),
+        ("{name: renewal, on: 0}", "clock.availability.on=0.0: a number from 0.001 to 1000000000"),
+        ("{name: renewal, off: -1}", "clock.availability.off=-1.0: a number from 0 to 1000000000"),
+        ("{name: renewal, on: [1, 2]}", "clock.availability.on=2 values: one number, or 7, one per client"),
+        ("{name: renewal, off: [1, 1, x, 1, 1, 1, 1]}", "clock.availability.off[2]=x: a number from 0 to"),
+        ("{name: renewal, law: normal}", "clock.availability.law=normal: one of exponential, fixed"),
+        ("{name: renewal, start: off}", "clock.availability.start=off: one of stationary, on"),
+        ("{name: renewal, interrupted: lost}", "clock.availability.interrupted=lost: one of paused, restart"),
+        ("{name: renewal, spread: 0}", "clock.availability.spread=0.0: a number from 1e-06 to 1000000"),
+        ("{name: trace, path: x.csv}", "clock.availability.after=???: required, one of off, repeat"),
+        ("{name: trace, after: off}", "clock.availability.path='': a readable CSV file"),
+        (
+            "{name: trace, after: off, path: 'package:x'}",
+            "clock.availability.path=package:x: a file, or package:NAME with one of",
+        ),
+        (
+            "{name: renewal, cohort_from: available}",
+            "clock.availability.cohort_from=available: all with the algorithm area: it has no cohorts",
+        ),
+    ],
+)
+def test_wrong_sections(tmp_path: Path, section: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line and exit code 2, before there is a file."""
+    file = write(tmp_path, "wrong", job(AREA, SMALL))
+    output = tmp_path / "wrong.h5"
+    assert main(["run", "-q", str(file), f"clock.availability={section}", f"output={output}"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"mpifl: {says}".replace("''", "''")) and err.count("\n") == 1, err
+    assert not output.exists()
+
+
+def test_rounds_of_every_client_cannot_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, "wrong", job({"name": "fedpd"}, SMALL))
+    assert main(["check", str(file), "clock.availability={name: renewal, cohort_from: available}"]) == 2
+    says = "cohort_from=available: all with the algorithm fedpd: its rounds need every client"
+    assert says in capsys.readouterr().err
