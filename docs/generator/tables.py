@@ -87,6 +87,10 @@ def delays() -> str:
     return _family("delay")
 
 
+def availability() -> str:
+    return _family("availability")
+
+
 def algorithm_options() -> str:
     """Every method with its options."""
     family = FAMILIES["algorithm"]
@@ -152,6 +156,7 @@ FAMILY_ANCHORS = {
     "model": "models",
     "init": "initial-models",
     "delay": "delay-models",
+    "availability": "availability-models",
 }
 
 

@@ -141,19 +141,19 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
         if not isinstance(job.delay, Trace):
             known |= {"split": job.delay.has_split_times, "rates": job.delay.rates(clients.n, known["seed"])}
         known |= {"vectors": (method.vectors_up, method.vectors_down), "contact_times": times}
-        if type(method).answers is not Algorithm.answers:
-            return Rules(**known), "the method itself decides whom it answers"
-        known |= {"trigger": method.aggregation_trigger(), "reply": method.reply_policy()}
-        known["decides"] = known["trigger"] is None and type(method).ready is not Algorithm.ready
-        drawn = job.availability.cohort_from == "available"
+        known["among_available"] = job.availability.cohort_from == "available"
         if not isinstance(job.availability, TraceAvailability):  # another file
             next_on = job.availability.on_periods(clients.n, known["seed"])
             restart = job.availability.interrupted == "restart"
             known["timeline"] = Timeline(next_on, clients.n, restart) if next_on else None
-        elif drawn:
+        elif known["among_available"]:
             return Rules(**known), "the members of its rounds follow from another file, its trace"
+        if type(method).answers is not Algorithm.answers:
+            return Rules(**known), "the method itself decides whom it answers"
+        known |= {"trigger": method.aggregation_trigger(), "reply": method.reply_policy()}
+        known["decides"] = known["trigger"] is None and type(method).ready is not Algorithm.ready
         cohort = method.participation(clients, known["seed"])
-        return Rules(**known, cohort=cohort, among_available=drawn), ""
+        return Rules(**known, cohort=cohort), ""
     except (ConfigError, ValueError, TypeError, ArithmeticError, LookupError) as error:
         return Rules(**known), f"its job cannot be read ({error})"
 

@@ -134,7 +134,7 @@ def test_generated_pages_have_every_key_command_and_method(site: Path) -> None:
     columns = {f"/{name}/{column}" for name, table in TABLES.items() for column in table.columns}
     assert columns | set(ATTRIBUTES) <= shown("reference/run-file.html")
     job = shown("reference/job-file.html")
-    for family in ("data", "partition", "model", "init", "delay"):
+    for family in ("data", "partition", "model", "init", "delay", "availability"):
         assert set(FAMILIES[family].names()) <= job
     assert {"problem.l2", "stop.time", "faults.lost", "checkpoint.every", "clock.mode"} <= job
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from mpifl.cli import COMMANDS
-from mpifl.config import read
+from mpifl.config import read, yaml_io
 from mpifl.studies.study import load_study
 from mpifl.submit.site import load_site
 from tests.docs.pages import PAGES, ROOT, Block, blocks, name
@@ -181,7 +181,7 @@ def test_yaml_is_a_job_or_a_part_of_one(block: Block, tmp_path: Path, monkeypatc
     for other in blocks(block.page):  # modules that the job may name
         if other.action == "file" and other.language == "python":
             (tmp_path / other.argument).write_text(other.text)
-    values = yaml.safe_load(block.text)
+    values = yaml_io.parse(block.text)
     if block.argument == "mpifl-site.yaml":
         (tmp_path / block.argument).write_text(block.text)
         assert load_site(tmp_path / block.argument)[0].account == "physics"

@@ -45,7 +45,7 @@ def server(number: int, size: int = 50_000, **more: Any) -> ServerSnapshot:
     clients = ClientTableState(
         ["live", "aside"], [number, 0], [8, 9], [0, 1], [2, 0], [1, 0], [0.1, inf], [], [nan, 0.1]
     )  # fmt: skip
-    clock = ClockState(number / 3, [1, 0], [inf, 0.1], [nan, 0.3], [nan, 0.7])
+    clock = ClockState(number / 3, [1, 0], [inf, 0.1], [nan, 0.3], [nan, 0.7], [inf, 0.2])
     pending = [PendingEvaluation(nan, 3, 2, np.arange(3.0)), PendingEvaluation(1.0, 3, 2, np.ones(2), np.array([nan]))]
     fields: dict[str, Any] = {
         "run": "run", "session": "session", "resumed_from": 0, "resumes": 0, "started": "2026-01-01",

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import yaml
+from pandas import DataFrame
 
 import mpifl
 from mpifl import open_run
@@ -20,7 +21,7 @@ from mpifl.storage.tables import TABLES
 from tests.mpi.files import differing
 
 NEW = {
-    "updates": ["bytes_down", "compute", "exchange"],
+    "updates": ["bytes_down", "compute", "exchange", "waited"],
     "events": ["updates", "version"],
     "evaluations": [
         "client_accuracy_q25", "client_accuracy_median", "client_accuracy_q75", "client_accuracy_worst",
@@ -49,6 +50,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         for table, names in NEW.items():
             for name in names:
                 del file[table][name]
+        del file["clients/on"]
         made = yaml.safe_load(file.attrs["config"])
         del file["checksums"], file["client_evaluations"], file["metrics"], file.attrs["id"]
         del made["problem"]["test_split"]
@@ -57,14 +59,21 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "new.h5", old
 
 
+def is_missing(frame: DataFrame, table: str, name: str) -> bool:
+    """Whether every row of a column has the value of files that do not have it."""
+    expected = np.full(len(frame), TABLES[table].columns[name].missing)
+    return np.array_equal(frame[name], expected, equal_nan=True)
+
+
 def test_an_old_file_is_read(files: tuple[Path, Path]) -> None:
-    """Missing columns are NaN in every row, or -1 in /events; the rest is unchanged."""
+    """Missing columns are NaN in every row, -1 in /events, or 0 s that messages waited; the rest is unchanged."""
     with open_run(files[0]) as new, open_run(files[1]) as old:
         for table, names in NEW.items():
             one, other = getattr(new, table), getattr(old, table)
             assert list(one) == list(other) == list(TABLES[table].columns) and len(one) == len(other) > 0
-            assert (other[names] == -1 if table == "events" else other[names].isna()).all(axis=None)
+            assert all(is_missing(other, table, name) for name in names)
             assert one.drop(columns=names).equals(other.drop(columns=names))
+        assert list(old.clients) == list(new.clients) and old.clients.on.isna().all() and (new.clients.on == 1).all()
         assert list(old.client_evaluations) == list(new.client_evaluations) and len(old.client_evaluations) == 0
         assert (
             np.array_equal(old.model, new.model) and old.status == "completed" and (old.id, bool(new.id)) == ("", True)
@@ -107,6 +116,6 @@ def test_an_old_run_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         writer.flush()
     with open_run(tmp_path / "run.h5") as run:
         assert run.open_ended and run.updates.time.tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
-        assert run.updates[NEW["updates"]].isna().all(axis=None)
+        assert all(is_missing(run.updates, "updates", name) for name in NEW["updates"])
         assert run.evaluations.test_accuracy.tolist() == [0.5] and run.evaluations.gradient_norm.isna().all()
     writer.close("completed")

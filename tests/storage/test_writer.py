@@ -65,9 +65,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert run.config == {"name": "ärea", "problem": {"clients": 3}}
         assert list(run.updates) == list(TABLES["updates"].columns)
         assert run.updates.fillna(-1).to_numpy().tolist() == [
-            [0.5, 2, 0, 0, 1, 16, 2.5, 0, -1, -1],
-            [0.75, 1, 0, 1, 5, 16, 1.25, 0, -1, -1],
-            [1.0, 2, 1, 0, 1, 16, 0.5, 24, 0.25, 0.125],
+            [0.5, 2, 0, 0, 1, 16, 2.5, 0, -1, -1, 0],
+            [0.75, 1, 0, 1, 5, 16, 1.25, 0, -1, -1, 0],
+            [1.0, 2, 1, 0, 1, 16, 0.5, 24, 0.25, 0.125, 0],
         ]
         assert run.aggregations.to_numpy().tolist() == [[0.75, 2]]
         assert run.evaluations.iloc[0, :4].tolist() == [0.0, 0, 0, 2.25]
