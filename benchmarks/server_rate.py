@@ -83,6 +83,9 @@ class Idlers:
         update = self._algorithm.train(self._state, message, None)  # type: ignore[arg-type]
         return [update._replace(version=message.version, round=message.round)]
 
+    def forget_update(self, i: int) -> None:
+        pass
+
 
 class Rows:
     """A trace in memory, as the run file's writer takes it before its thread does."""

@@ -49,7 +49,7 @@ class Worker:
             with inside("algorithm.solver"):  # one of them: those of a rank have one module, on one device
                 next(iter(objectives.values())).check_optimizer(optimizer)  # type: ignore[attr-defined]
         self.states = {i: self._first_state(i) for i in objectives}
-        self.last_updates: dict[int, Update] = {}  # of clients that have had no message since
+        self.last_updates: dict[int, Update] = {}  # of clients that have had no message since, unless forgotten
         self.errors: dict[int, str] = {}  # what clients raised
 
     def _first_state(self, i: int) -> State:
@@ -107,6 +107,10 @@ class Worker:
             *update[:3], message.version, message.round, norm, compute, update.exchange, busy, accuracy, update.refused
         )
         return update
+
+    def forget_update(self, i: int) -> None:
+        """Frees client i's last update, which the server has consumed: no checkpoint needs it any more."""
+        self.last_updates.pop(i, None)
 
     def _check_update(self, i: int, update: Update) -> tuple[str, float]:
         """Checks an update; returns why it is invalid, or "", and its norm."""

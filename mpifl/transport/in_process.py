@@ -24,6 +24,8 @@ class Trainer(Protocol):
 
     def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | ClientError]: ...
 
+    def forget_update(self, i: int) -> None: ...
+
 
 class InProcessTransport:
     """Both ends of a transport in one (`base.ServerTransport`): messages are passed to the trainer in memory.
@@ -102,7 +104,7 @@ class InProcessTransport:
         return i, self._ready.pop(i)
 
     def release_update(self, i: int) -> None:
-        """Nothing to do: the update was made for this one use."""
+        self._trainer.forget_update(i)
 
     def poll(self) -> None:
         self.on_poll()
