@@ -211,8 +211,10 @@ def _resume(args: argparse.Namespace) -> api.Task:
 
 def _show(args: argparse.Namespace) -> None:
     if len(args.arguments) != 1:
-        raise ConfigError("show", " ".join(args.arguments) or "''", "one RUN.h5")
+        raise ConfigError("show", " ".join(args.arguments) or "''", "one RUN.h5, or one folder of run files")
     if (folder := Path(args.arguments[0])).is_dir():
+        if args.follow:
+            raise ConfigError("--follow", folder, "a RUN.h5; of a folder, mpifl show prints the present state alone")
         from mpifl.studies.index import show_folder
 
         _print(show_folder(folder))
@@ -238,10 +240,10 @@ def _report(args: argparse.Namespace) -> None:
         raise ConfigError("report", "''", "at least one RUN.h5, a folder of run files, or one STUDY.yaml")
     options = parse_options({name: getattr(args, name) for name in REPORT})
     if args.reach_in is not None and args.reach is None:
-        raise ConfigError("reach-in", args.reach_in, "--reach ACCURACIES as well: it says in what they are counted")
+        raise ConfigError("reach-in", args.reach_in, "--reach ACCURACIES as well, whose columns have these units")
     for name in ("formats", "figures", "x", "width"):
         if args.out is None and (value := getattr(args, name)):
-            raise ConfigError(name, value, "--out DIR as well: it is for the files that are written there")
+            raise ConfigError(name, value, "--out DIR as well: without it no files are written")
     if Path(args.arguments[0]).suffix in (".yaml", ".yml"):
         path, overrides = _file_and_overrides("report", "STUDY.yaml", args.arguments)
         from mpifl.studies.select import report_study
@@ -259,7 +261,7 @@ def _export(args: argparse.Namespace) -> None:
 
     path, overrides = _file_and_overrides("export", "RUN.h5", args.arguments)
     if args.to is None:
-        raise ConfigError("--to", "''", "csv, parquet, tensorboard, safetensors or torch")
+        raise ConfigError("--to", "''", "one of csv, parquet, tensorboard, safetensors, torch")
     overwrite = False
     for key, value in map(read.parse_override, overrides):
         if key != "overwrite" or not isinstance(value, bool):
@@ -273,20 +275,20 @@ def _sweep(args: argparse.Namespace) -> None:
     from mpifl.transport.launcher import communicator
 
     if not args.dry_run and communicator() is None:
-        from mpifl.studies.processes import start_server
+        from mpifl.studies.processes import start_fork_server
 
-        start_server()
+        start_fork_server()
     from mpifl.studies.parts import Part
     from mpifl.studies.study import load_study
-    from mpifl.studies.sweep import dry_run, groups, print_progress, sweep
+    from mpifl.studies.sweep import count_groups, dry_run, print_progress, sweep
 
     path, overrides = _file_and_overrides("sweep", "STUDY.yaml", args.arguments)
     part = Part.parse(args.part) if args.part else None
     study = load_study(path, overrides)
     comm = communicator()
-    count = groups(comm.size, study.options.ranks) if comm else args.processes
+    count = count_groups(comm.size, study.options.ranks) if comm else args.processes
     if comm and args.processes:
-        text = "nothing under mpirun, where each rank but 0, or each group of `ranks`, computes one run at a time"
+        text = "no such option under mpirun, where each rank but 0, or group of `ranks`, computes one run at a time"
         raise ConfigError("--processes", args.processes, text)
     if args.dry_run:
         _print(dry_run(study, count))
@@ -305,9 +307,9 @@ def _submit(args: argparse.Namespace) -> None:
     site, _ = load_site(args.site, {key: value for key, value in given.items() if value is not None})
     if "axes" in read.read_yaml(path, "submit"):
         if args.seeds:
-            raise ConfigError("--seeds", args.seeds, f"a job; {path} is a study, whose key trials has its seeds")
+            raise ConfigError("--seeds", args.seeds, f"a job; {path} is a study, which has its seeds in the key trials")
         if args.tasks and args.runs:
-            raise ConfigError("--runs", args.runs, "either --tasks or --runs")
+            raise ConfigError("--runs", args.runs, "--tasks or --runs, not both")
         script = study_script(site, load_study(path, overrides), path, overrides, args.tasks, args.runs)
     else:
         for option, value in (("--tasks", args.tasks), ("--runs", args.runs)):
@@ -331,7 +333,7 @@ def _reproduce(args: argparse.Namespace) -> None:
         return
     name, *overrides = args.arguments
     if wrong := [argument for argument in overrides if not _is_override(argument)]:
-        raise ConfigError("reproduce", wrong[0], "one item or paper, then key=value")
+        raise ConfigError("reproduce", wrong[0], "key=value after the item, the paper or the STUDY.yaml")
     if args.trials:
         if any(override.startswith("trials=") for override in overrides):
             raise ConfigError("--trials", args.trials, "this option or trials=..., not both")
@@ -340,7 +342,8 @@ def _reproduce(args: argparse.Namespace) -> None:
         _print(describe_runs(name, overrides, args.processes))
         return
     if communicator():
-        raise ConfigError("reproduce", name, "one process; under mpirun run its study with mpifl sweep")
+        text = "a start without mpirun; on MPI ranks, run the study with mpifl sweep, then this with --no-runs"
+        raise ConfigError("reproduce", name, text)
     _print(
         reproduce(name, overrides, args.processes, args.out or OUT, args.download, not args.no_runs, print_progress())
     )
@@ -441,6 +444,7 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
+PROCESSES = "runs computed at a time; default: the number of cores over the ranks of a run"
 LOGGING: dict[str, dict[str, Any]] = {
     "-v, --verbose": {"action": "store_true", "help": "log evaluations and checkpoints too"},
     "-q, --quiet": {"action": "store_true", "help": "log warnings and errors only"},
@@ -488,7 +492,7 @@ COMMANDS = {
             "--processes": {
                 "metavar": "N",
                 "type": _at_least_one,
-                "help": "runs at a time; default: the number of cores",
+                "help": PROCESSES,
             },
             "--dry-run": {
                 "action": "store_true",
@@ -496,7 +500,7 @@ COMMANDS = {
             },
             "--part": {
                 "metavar": "K/N",
-                "help": "compute every N-th run from run K (0, 1, ...) on, as one of N batch tasks",
+                "help": "compute only every N-th run, from run K (0 to N - 1) on, as one of N batch tasks",
             },
         },
         _sweep_on_ranks,
@@ -519,17 +523,22 @@ COMMANDS = {
     "reproduce": Command(
         _reproduce,
         "[PAPER[/ITEM]|STUDY.yaml [key=value ...]]",
-        "run the study of a paper's table or figure, and write a page with its results beside the published ones",
+        "run the study of a paper's table or figure, and write a page with its results beside the published ones; "
+        "without an argument, list the tables and figures",
         {
-            "--trials": {"metavar": "N", "type": _at_least_one, "help": "trials; default: as in the study"},
+            "--trials": {
+                "metavar": "N",
+                "type": _at_least_one,
+                "help": "number of trials of each combination; default: as in the study",
+            },
             "--processes": {
                 "metavar": "N",
                 "type": _at_least_one,
-                "help": "runs at a time; default: the number of cores",
+                "help": PROCESSES,
             },
             "--out": {"metavar": "DIR", "type": Path, "help": "write the page here; default: results/reproduce"},
             "--download": {"action": "store_true", "help": "download data that are missing"},
-            "--no-runs": {"action": "store_true", "help": "write the page from the runs that there are"},
+            "--no-runs": {"action": "store_true", "help": "run nothing: write the page from the completed runs"},
             "--dry-run": {
                 "action": "store_true",
                 "help": "list the runs and estimate their time, without running them",
@@ -538,15 +547,22 @@ COMMANDS = {
     ),
     "show": Command(
         _show,
-        "RUN.h5",
-        "print a summary of a run file",
+        "RUN.h5|FOLDER",
+        "print a summary of a run file, or the status of each run in a folder",
         {"--follow": {"action": "store_true", "help": "keep printing new evaluations while the run is live"}},
     ),
     "selftest": Command(
         _selftest,
         "",
         "check that MPI, HDF5, file locks and torch work on this machine, in one process or under mpirun",
-        {"--folder": {"metavar": "DIR", "type": Path, "default": Path(), "help": "folder in which files are tested"}},
+        {
+            "--folder": {
+                "metavar": "DIR",
+                "type": Path,
+                "default": Path(),
+                "help": "folder whose file system is tested; default: .",
+            }
+        },
         _run_selftest,
     ),
     "list": Command(
@@ -556,10 +572,14 @@ COMMANDS = {
     ),
     "report": Command(
         _report,
-        "RUN.h5|FOLDER ...|STUDY.yaml",
-        "make tables and figures from runs",
+        "RUN.h5|FOLDER ...|STUDY.yaml [key=value ...]",
+        "make tables and figures from run files, from folders of them or from a study",
         {
-            "--out": {"metavar": "DIR", "type": Path, "help": "write them into this folder"},
+            "--out": {
+                "metavar": "DIR",
+                "type": Path,
+                "help": "write the table and the figures into this folder; default: print the table",
+            },
             "--spread": {
                 "metavar": "KIND",
                 "help": "spread over the trials: range (min to max, the default), sd (standard deviation) or ci95 "
@@ -572,11 +592,12 @@ COMMANDS = {
             },
             "--reach": {
                 "metavar": "ACCURACIES",
-                "help": "add what it takes to reach these test accuracies, such as 0.8,0.9",
+                "help": "add columns with the time at which the test accuracy first reaches these values, such as "
+                "0.8,0.9",
             },
             "--reach-in": {
                 "metavar": "UNITS",
-                "help": "count it in time (the default), updates, rounds, bytes, local-steps",
+                "help": "units of the columns of --reach: time (the default), updates, rounds, bytes, local-steps",
             },
             "--all": {
                 "action": "store_true",
@@ -592,7 +613,10 @@ COMMANDS = {
                 "metavar": "UNITS",
                 "help": "draw curves against time (the default), updates, rounds, bytes, local-steps",
             },
-            "--panels": {"metavar": "AXIS", "help": "a panel for each value of this axis or key"},
+            "--panels": {
+                "metavar": "AXIS",
+                "help": "draw a panel for each value of this axis of the study, or key of the job",
+            },
             "--width": {
                 "metavar": "INCHES",
                 "help": "width of the figures: 3.3 for a column, 7 (the default) for a page",
@@ -605,7 +629,7 @@ COMMANDS = {
         "write a run file as CSV, Parquet, TensorBoard events, safetensors or a state_dict of PyTorch",
         {
             "--to": {"metavar": "FORMAT", "help": "csv, parquet, tensorboard, safetensors or torch"},
-            "--out": {"metavar": "PATH", "type": Path, "help": "where to write; default: beside the run file"},
+            "--out": {"metavar": "PATH", "type": Path, "help": "the file or folder; default: beside the run file"},
         },
     ),
 }

@@ -3,9 +3,10 @@
 Chang, Yao, Krishnamurthy, Shelton, Chakraborty, Swami, Oymak, Roy-Chowdhury, "Mitigating Participation Imbalance Bias
 in Asynchronous Federated Learning", 2025, arXiv 2511.19066; with `delay_threshold` ACED.
 The paper's clients compute one gradient a contact; here they may take `local_steps`. The age of D_j is k - v_j, k the
-server's steps and v_j those when D_j was computed; the paper counts from a client's dispatch. At first every client is
-heard at x_0, without a step (`fill: wait`); an arrival is answered, and may come again. The server keeps n vectors.
-A client that is lost before it was heard is not in the mean; D_i of one lost later stays.
+server's steps and v_j those when D_j was computed; the paper counts from a client's dispatch. With `fill: wait` the
+server takes no step until every client has sent an update from x_0; an arrival is answered, and its client may come
+again. The server keeps n vectors. A client that is lost before its first update is not in the mean; D_i of one that is
+lost later stays.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Ace(LocalTraining):
     delay_threshold: NonNegativeInt | None = None
     """largest age of the updates of other clients in the mean (tau_algo of ACED); null: all (ACE)"""
     fill: Literal["wait", "zero"] = "wait"
-    """D_j of clients not heard yet: wait, no step before all were heard; zero, 0: small steps at first"""
+    """wait: no step before every client has sent an update; zero: D_j is 0 until then, so first steps are small"""
     reply: Literal["before", "after"] = "after"
     """reply to a sender before or after the step with its update"""
 
@@ -47,7 +48,7 @@ class Ace(LocalTraining):
         server.last, server.computed[i] = i, server.k - staleness
 
     def ready(self, server: State) -> bool:
-        """Every arrival steps, once all clients have been heard."""
+        """Every arrival makes a step, once all clients have sent an update."""
         return bool(server.filled)
 
     def aggregate(self, server: State) -> None:

@@ -305,29 +305,30 @@ class Algorithm(Config):
         raise NotImplementedError
 
     def ready(self, server: State) -> bool | None:
-        """Whether the update just received triggers an aggregation; asked after `receive`. None: the trigger decides.
+        """Whether the server aggregates after the update just received; None: the trigger decides.
 
-        With False the version stays, also of an update that `receive` has discarded: a staleness counts only what was
-        applied. For algorithms without rounds; it changes nothing, and `aggregate` may be called after False if no
-        other update is to come.
+        Called after each `receive` of an algorithm without rounds; must not change the state. With False the version
+        does not increase, so that the staleness of later updates does not count an update that `receive` has discarded.
+        `aggregate` may be called after False if no other update is to come.
         """
         return None
 
     def alarm(self, server: State) -> float:
-        """The time (s of the run's clock) of an aggregation that no update triggers; infinity: none.
+        """The time (s of the run's clock) of the next aggregation that no update triggers; infinity: none.
 
-        Asked after every event. At equal times updates come first. For algorithms without rounds; changes nothing.
+        Called after every event of an algorithm without rounds; must not change the state. At equal times updates come
+        first.
         """
         return inf
 
     def on_alarm(self, server: State, time: float) -> None:
-        """Called before an aggregation that no update triggers, with its time (s): not before the alarm."""
+        """Called before an aggregation that no update triggers, with its time (s): that of the alarm, or later."""
 
     def answers(self, server: State, waiting: list[int], aggregated: bool) -> list[int]:
-        """Of the clients that wait for an answer, in order of arrival, those that are sent a message now.
+        """The clients that are sent a message now, of those that wait for an answer, in order of arrival.
 
-        Asked where replies are deferred and there are no rounds: after each update that triggers no aggregation, and
-        after each aggregation. `waiting` is not to be changed.
+        Called where replies are deferred and there are no rounds: after each update that triggers no aggregation, and
+        after each aggregation. Must not change `waiting`.
         """
         return waiting if aggregated else []
 

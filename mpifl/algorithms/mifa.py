@@ -2,9 +2,9 @@
 
 Gu, Huang, Zhang, Huang, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability", NeurIPS 2021,
 arXiv 2106.04159, Algorithm 1. A, the clients that answer in a round, is the round's cohort.
-As in the released code nothing is used before every client was heard once: with `fill: wait` the first round has all
-clients. The table has the updates over their step factors, and the step takes the present one (`step_schedule`). The
-server keeps the n vectors; in the paper's other form the clients keep them.
+As in the released code the server waits until every client has sent an update: with `fill: wait` the first round has
+all clients. The table has the updates over their step factors, and the step takes the present one (`step_schedule`).
+The server keeps the n vectors; in the paper's other form the clients keep them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Mifa(SampledRounds):
     weights: Literal["uniform"] = "uniform"
     """weight of a client's D_i: 1/n"""
     fill: Literal["wait", "zero"] = "wait"
-    """D_i of clients not heard yet: wait, none, the first round has all clients; zero, 0: small steps at first"""
+    """wait: the first round has all clients; zero: D_i is 0 until client i has sent an update: small steps at first"""
     step_schedule: Literal["constant", "inverse"] = "constant"
     """factor on the local step in round t = 0, 1, ..: constant 1, inverse 1/(t + 1)"""
 

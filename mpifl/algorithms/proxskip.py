@@ -1,4 +1,4 @@
-"""ProxSkip (Scaffnew): gradient descent on the clients with control variates h_i; communication by a rare coin.
+"""ProxSkip (Scaffnew): gradient descent on the clients with control variates h_i; communication with probability p.
 
 Mishchenko, Malinovsky, Stich, Richtarik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication
 Acceleration! Finally!", ICML 2022, arXiv 2202.09357, Algorithm 2 (Scaffnew).

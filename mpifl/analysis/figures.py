@@ -1,4 +1,4 @@
-"""The figures of a report: curves, distributions, step sizes, and who computed when."""
+"""The figures of a report: curves, distributions, sensitivity to the step size, timelines."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def step_size_figure(groups: Sequence[Group], metric: str, options: Options) -> 
     return figure
 
 
-# -- who computed when -------------------------------------------------------------------------------------------------
+# -- timelines ---------------------------------------------------------------------------------------------------------
 def _timeline(groups: Sequence[Group], options: Options) -> Figure:
     from mpifl.analysis.timeline import timeline_figure
 

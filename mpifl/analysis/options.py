@@ -9,15 +9,15 @@ from typing import Any
 from mpifl.analysis.spread import SPREADS
 from mpifl.analysis.trials import PROGRESS
 from mpifl.errors import ConfigError
-from mpifl.problems.metrics import METRICS as SCORES
+from mpifl.problems.metrics import METRICS as CLASSIFICATION
 from mpifl.storage.fairness import SUMMARY
 from mpifl.storage.tables import EvaluationRow
 
 TABLES = ("md", "csv", "tex")
 PICTURES = ("png", "pdf", "svg")
 PAGE = "html"
-PLACE = ("time", "updates", "version", "age")  # columns of the evaluations that are no metric
-METRICS = tuple(name for name in EvaluationRow._fields if name not in PLACE)
+NOT_METRICS = ("time", "updates", "version", "age")  # columns of the evaluations that are no metrics
+METRICS = tuple(name for name in EvaluationRow._fields if name not in NOT_METRICS)
 COMPUTED = ("rho", "global_steps", "updates_per_second", "staleness")  # columns of the table that are no metric
 CLIENTS = tuple(f"client_accuracy_{name}" for name in SUMMARY)  # metrics of `evaluate.clients`
 VARIANCE = "client_accuracy_variance"
@@ -28,7 +28,7 @@ WIDTHS = (2.0, 12.0)  # inches, least and greatest
 
 def is_percentage(metric: str) -> bool:
     """Whether a metric is a fraction that tables and figures show in percent."""
-    return metric in SCORES or ("accuracy" in metric and metric != VARIANCE and ":" not in metric)
+    return metric in CLASSIFICATION or ("accuracy" in metric and metric != VARIANCE and ":" not in metric)
 
 
 def scale_of(metric: str) -> float:
@@ -62,10 +62,10 @@ class Options:
 
     def __post_init__(self) -> None:
         _check("spread", [self.spread], SPREADS)
-        _check("columns", self.columns or (), (*METRICS, *COMPUTED, *SCORES), own=True)
+        _check("columns", self.columns or (), (*METRICS, *COMPUTED, *CLASSIFICATION), own=True)
         _check("reach-in", self.reach_in, PROGRESS)
         _check("formats", self.formats, (*TABLES, *PICTURES, PAGE))
-        _check("figures", self.figures or (), (*FIGURES, *METRICS, *SCORES), own=True)
+        _check("figures", self.figures or (), (*FIGURES, *METRICS, *CLASSIFICATION), own=True)
         _check("x", self.x, PROGRESS)
         for accuracy in self.reach:
             if not 0 < accuracy <= 1:

@@ -19,7 +19,7 @@ import numpy as np
 
 from mpifl.analysis import style
 from mpifl.analysis.curves import metric_label, progress_label
-from mpifl.analysis.options import METRICS, PLACE, Options, scale_of
+from mpifl.analysis.options import METRICS, NOT_METRICS, Options, scale_of
 from mpifl.analysis.tables import Table
 from mpifl.analysis.trials import PROGRESS, SUMS, Group, differing_keys, flatten, format_value
 from mpifl.config import yaml_io
@@ -103,7 +103,7 @@ def curve_data(groups: Sequence[Group], options: Options) -> tuple[dict[str, Any
     columns = set.intersection(*({*trial.evaluations} for group in groups for trial in group.trials))
     own = {str(name) for group in groups for trial in group.trials for name in trial.evaluations} - {
         *METRICS,
-        *PLACE,
+        *NOT_METRICS,
         *SUMS,
     }
     metrics = [name for name in (*METRICS, *sorted(own)) if any(len(group.last(name)) for group in groups)]

@@ -1,4 +1,4 @@
-"""Who computed when: the contacts of some clients at the beginning of a run."""
+"""The timeline figure: the contacts of some clients at the beginning of a run."""
 
 from __future__ import annotations
 

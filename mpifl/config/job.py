@@ -126,17 +126,17 @@ class Job(Config):
     seed: Annotated[int, Bounds(at_least=0, at_most=INT64_MAX)]
     """all random numbers of the run are functions of it; 0 .. 2**63 - 1"""
     problem: ProblemConfig
-    """what is minimised"""
+    """what is minimised: data, partition, model"""
     algorithm: Algorithm
-    """how"""
+    """the method that minimises it"""
     stop: Stop
     """when the run ends"""
     output: str
     """the run file; results/NAME.h5 where a job file does not say"""
     clock: Clock = field(default_factory=Clock)
-    """what decides the order of events"""
+    """what decides the order in which updates are consumed"""
     evaluate: Evaluate = field(default_factory=lambda: Evaluate(every=1.0))
-    """how often the model is evaluated"""
+    """how often the global model is evaluated, and by which metrics"""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """how often the run is saved"""
     faults: Faults = field(default_factory=Faults)

@@ -54,9 +54,11 @@ def data(name: str | None = None) -> str:
 
 
 def jobs(name: str | None = None) -> str:
-    """The job files with the first comment line of each; studies are left out."""
+    """The job files with the first comment line of each; studies are left out. Raises ConfigError for no such file."""
     found = [(key, _comment(path)) for key, path in find_jobs().items() if name in (None, path.stem)]
-    return _table(found) if found else f"no job file of the name {name}"
+    if name is not None and not found:
+        raise ConfigError("name", name, "the name of a job file that mpifl list jobs prints, such as quickstart")
+    return _table(found)
 
 
 def section(key: str, cls: type, name: str | None = None) -> str:

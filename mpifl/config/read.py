@@ -73,6 +73,8 @@ def load(
     if all(value is None for value in values.values()):
         shown, what = ("{}", "a dict") if isinstance(source, Mapping) else (source, "a YAML file")
         raise ConfigError("job", shown, f"{what} with name, seed, problem, algorithm, stop")
+    if "axes" in values and "problem" not in values:
+        raise ConfigError("job", source, "a job file; this is a study, for mpifl sweep and mpifl report")
     for override in overrides:
         set_key(values, *parse_override(override))
     values |= _plain(keys or {})

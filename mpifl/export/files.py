@@ -14,17 +14,18 @@ from mpifl.export import model, scalars, tables
 from mpifl.storage import Run, open_run
 from mpifl.storage.durable import durable_file, error_text
 
-Part = tuple[str, Callable[[BinaryIO], None]]  # a file's name in the folder, and what writes its content
+OutputFile = tuple[str, Callable[[BinaryIO], None]]  # a file's name in the folder, and what writes its content
 
 
 class Format(NamedTuple):
     """A format that a run file can be written in."""
 
-    parts: Callable[[Run], Iterator[Part]]
+    files: Callable[[Run], Iterator[OutputFile]]
+    """names the files and writes their content"""
     suffix: str
     """of the output beside the run file"""
     folder: bool = True
-    """whether the output is a folder; else one file, whose name is not that of its part"""
+    """whether the output is a folder; else it is one file, which has the name of the output"""
     package: str = ""
     """the package that is needed, if it is optional"""
     old: str = ""
@@ -57,10 +58,10 @@ def export_run(path: str | Path, to: str, out: str | Path | None = None, overwri
         require(form.package, "to", to)
     with open_run(source) as run:
         target = Path(out) if out is not None else source.with_name(f"{source.stem}{form.suffix}")
-        parts = {target / name if form.folder else target: write for name, write in form.parts(run)}
+        files = {target / name if form.folder else target: write for name, write in form.files(run)}
         _check_target(source, target, form)
         old = [file for file in target.glob(form.old) if form.old] if form.old and target.is_dir() else []
-        if existing := [file for file in (*parts, *old) if os.path.lexists(file)]:
+        if existing := [file for file in (*files, *old) if os.path.lexists(file)]:
             if not overwrite:
                 raise ConfigError("out", existing[0], "a new file; this one exists (overwrite=true replaces it)")
             if any(file.is_dir() for file in existing):
@@ -68,13 +69,13 @@ def export_run(path: str | Path, to: str, out: str | Path | None = None, overwri
         try:
             (target if form.folder else target.parent).mkdir(parents=True, exist_ok=True)
             with ExitStack() as stack:
-                for file, write in parts.items():
+                for file, write in files.items():
                     write(stack.enter_context(durable_file(file)))
             for file in old:
                 file.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError("out", target, f"a place that can be written ({error_text(error)})") from error
-    return list(parts)
+    return list(files)
 
 
 def _check_target(source: Path, target: Path, form: Format) -> None:

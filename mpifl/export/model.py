@@ -14,10 +14,10 @@ from mpifl.storage import Run
 
 HAVE_MODEL = ("completed", "interrupted")  # statuses of runs whose file has their last model
 RESERVED = "__metadata__"  # a key of a safetensors file's header that is no tensor
-Part = tuple[str, Callable[[BinaryIO], None]]
+OutputFile = tuple[str, Callable[[BinaryIO], None]]
 
 
-def safetensors_file(run: Run) -> Iterator[Part]:
+def safetensors_file(run: Run) -> Iterator[OutputFile]:
     """The arrays of the model; the header's metadata have, under `mpifl`, JSON with facts of the run.
 
     `layout` is names and shapes in the order of the vector.
@@ -37,7 +37,7 @@ def safetensors_file(run: Run) -> Iterator[Part]:
     yield "model", write
 
 
-def torch_file(run: Run) -> Iterator[Part]:
+def torch_file(run: Run) -> Iterator[OutputFile]:
     """A dict of plain tensors, which `torch.load(weights_only=True)` reads."""
     arrays = model_arrays(run)
 

@@ -1,4 +1,4 @@
-"""The course of a run as TensorBoard's scalars, one point for each evaluation.
+"""A run as TensorBoard's scalars, one point for each evaluation.
 
 The points are a function of the run file's rows alone: a live export and an export of the finished file are the same.
 """
@@ -69,7 +69,7 @@ class Scalars:
                 self._metrics.setdefault(k, {})[printable(_text(name))] = value
 
     def evaluation(self, row: Mapping[str, float]) -> Point | None:
-        """The point of an evaluation, whose updates and earlier events have been added; None if it is none."""
+        """The point of an evaluation whose updates and earlier events have been added; None if it makes no point."""
         own = self._metrics.pop(self._evaluations, {})
         self._evaluations += 1
         step, when = int(row["updates"]), float(row["time"])

@@ -1,4 +1,4 @@
-"""What a paper says about its methods, tested on the runs: sentences by templates from numbers."""
+"""The table of a paper's claims about its methods, each with a verdict that is computed from the runs."""
 
 from __future__ import annotations
 

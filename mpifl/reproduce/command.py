@@ -36,7 +36,7 @@ def reproduce(
         processes: Runs at a time; None: one for each core.
         out: Folder of the page and its figures.
         download: Download data that are missing.
-        compute: Run what is missing; else the page shows the runs that there are.
+        compute: Whether to run what is missing; else the page shows the completed runs.
         progress: Called with a line on the state of the study, whenever a run ends.
 
     Raises:
@@ -51,16 +51,16 @@ def reproduce(
             load_block(item, block)
     lines, failed = [], 0
     if compute:
-        there = []
+        runnable = []
         for item in items:
             try:
                 check_data(item, download)
-                there.append(item)
+                runnable.append(item)
             except ConfigError as error:
                 if not whole:
                     raise
                 lines.append(f"not run: {error}")
-        for item in there:
+        for item in runnable:
             index = compute_runs(item.study, processes, progress)
             lines.append(final_line(index))
             failed += index.counts()["failed"]
@@ -75,14 +75,14 @@ def reproduce(
 
 def check_out(out: Path) -> None:
     """Raises ConfigError where the folder of the page cannot be made: before the runs, not after them."""
-    there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        reason = "Permission denied" if there.is_dir() else f"{there} is a file"
+    existing = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        reason = "Permission denied" if existing.is_dir() else f"{existing} is a file"
         raise ConfigError("--out", out, f"a folder that can be written ({reason})")
 
 
 def compute_runs(study: Study, processes: int | None, progress: Callable[[str], None] | None) -> Index:
-    """Runs the missing runs of a study: where some seeds select, these first, then the others of what they select."""
+    """Runs the missing runs of a study; where `select.seeds` decides, those first, then only what they select."""
     select = study.options.select
     if select is None or select.seeds is None:
         return sweep(study, processes, progress)

@@ -31,11 +31,11 @@ class PaperOptions(Config):
     """The file paper.yaml of a paper's folder."""
 
     title: str
-    """heading of the page with all items"""
+    """heading of the page with all items of the paper"""
     about: str = ""
     """the paper, and what its items have in common; Markdown, without results"""
     items: list[str] = field(default_factory=list)
-    """the items in the order of the page: names of study files without .yaml"""
+    """the paper's tables and figures in the order of the page: names of study files without .yaml"""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,9 @@ def load_items(name: str, overrides: Sequence[str] = ()) -> tuple[PaperOptions, 
     options, defaults = read_paper(folder)
     if wanted is None and not options.items:
         raise ConfigError("items", "[]", f"the names of at least one study file of {folder}, without .yaml")
-    if wanted is None and any(each.startswith("output=") and "${name}" not in each for each in overrides):
-        raise ConfigError("output", name, "a folder with ${name}, so that each study of the paper has its own")
+    for key, value in map(read.parse_override, overrides) if wanted is None else ():
+        if key == "output" and "${name}" not in str(value):
+            raise ConfigError(key, value, "a folder with ${name}, so that each study of the paper has its own")
     return options, [load_item(folder, each, defaults, overrides) for each in ([wanted] if wanted else options.items)]
 
 
@@ -201,7 +202,7 @@ def check_data(item: Item, download: bool) -> None:
             except ConfigError as error:
                 hint = "" if download else "; --download fetches it where it has a public address"
                 raise ConfigError(
-                    item.name, f"data {data['name']}", f"a data set that is there: {error}{hint}"
+                    item.name, f"data {data['name']}", f"a data set that can be read: {error}{hint}"
                 ) from None
 
 

@@ -1,4 +1,4 @@
-"""Published numbers, and the verdicts on ours beside them."""
+"""Reads a paper's published numbers, and judges whether the runs reproduce them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Value:
     mean: float
     """NaN where none is printed, or a bound such as >1"""
     low: float
-    """least trial; NaN if not printed"""
+    """value of the smallest trial; NaN if not printed"""
     high: float
-    """greatest trial"""
+    """value of the largest trial; NaN if not printed"""
     trials: int
     """0: not printed"""
     printed: str
@@ -52,10 +52,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one of our values lies to the published one."""
+    """The comparison of one of our values with the published one."""
 
     text: str
-    """"" if it is as the rule asks, else what is wrong"""
+    """"" if the value meets its rule, else what is wrong"""
     z: float
     """difference of the means in standard errors; NaN if one is not known"""
 

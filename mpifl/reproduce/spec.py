@@ -25,28 +25,29 @@ class Measure(Config):
     at: Literal["last", "best"] = "last"
     """last: at the last evaluation; best: the best of the run"""
     tail: PositiveInt | None = None
-    """mean of the last so many evaluations, in place of the last one"""
+    """number of last evaluations whose mean is taken; null: the last one alone"""
     reaches: float | None = None
-    """the x at which the metric first reaches this value, in place of the metric; inf: never"""
+    """measure the x at which the metric first reaches this value, in place of the metric; inf where it never does"""
     x: Quantity = "time"
-    """of `reaches` and `until`: time (s), updates, version (global steps), bytes (sent both ways) or local_steps (of a
-    client, on average)"""
+    """what `reaches` and `until` count: time (s), updates, version (global steps), bytes (sent both ways) or
+    local_steps (of a client, on average)"""
     until: PositiveFloat | None = None
-    """evaluations at a larger x are left out"""
+    """leave out evaluations at a larger x"""
     of_horizon: bool = False
-    """x is divided by stop.time"""
+    """divide the x of `reaches` by stop.time"""
     power: PositiveFloat = 1.0
-    """the value is raised to this power"""
+    """raise the value to this power"""
     log: bool = False
-    """its decimal logarithm is taken"""
+    """take the decimal logarithm, after `power` and `scale`"""
     scale: PositiveFloat = 1.0
-    """the value is multiplied by this factor: 100 for per cent"""
+    """multiply the value by this factor: 100 for per cent"""
     digits: NonNegativeInt = 2
     """decimal places"""
     unit: str = ""
     """unit, for headings"""
     within: Literal["range"] | PositiveFloat | None = None
-    """verdict on a published value: our mean is inside the published min to max, or this close to the published mean"""
+    """when a published value is met. range: our mean lies between the published minimum and maximum; a number: our mean
+    differs from the published one by at most that; null: always"""
 
     @property
     def higher_is_better(self) -> bool:
@@ -56,12 +57,12 @@ class Measure(Config):
 
 @dataclass(frozen=True)
 class Strict(Config):
-    """Cells with a rule of their own."""
+    """Published cells that are judged by another `within` than that of their measures."""
 
     cells: Any
     """labels of the cells, by axis"""
     within: Any
-    """the rule by measure"""
+    """range or a number, by measure"""
 
 
 @dataclass(frozen=True)
@@ -71,23 +72,23 @@ class Table(Config):
     title: str = ""
     """heading"""
     measures: list[str] = field(default_factory=list)
-    """the measures that it shows; none: all"""
+    """the measures that it shows; an empty list: all"""
     columns: str | None = None
-    """the axis whose values are the columns; null: the measures are"""
+    """the axis whose values are the columns; null: the measures are the columns"""
     where: Any = None
     """the labels of the groups that it shows; null: all groups"""
 
 
 @dataclass(frozen=True)
 class Figure(Config):
-    """Curves of the trials' mean, with a band from the least to the greatest trial."""
+    """Curves of the trials' mean, with a band from the smallest value of a trial to the largest."""
 
     y: str
     """column of a run's evaluations"""
     x: Quantity = "time"
     """time (s), updates, version (global steps), bytes (sent both ways) or local_steps (of a client, on average)"""
     x_label: str = ""
-    """label of the horizontal axis, in place of the one of x: what a second of virtual time stands for"""
+    """label of the horizontal axis, such as what a second of virtual time stands for; empty: that of x"""
     panels: str | None = None
     """the axis with one panel for each of its values"""
     where: Any = None
@@ -103,15 +104,15 @@ class Claim(Config):
     left: Any
     """labels of a group, by axis"""
     relation: Literal["above", "below", "near", "published"]
-    """of the left mean to the right one; published: above or below, as the published means are"""
+    """relation of the left mean to the right one; published: above or below, as the published means have it"""
     right: Any
     """labels of a group by axis, a list of such labels, or a number"""
     measure: str | list[str]
     """what is compared: a measure, or several"""
     by: float = 0.0
-    """least difference; for `near` the greatest one"""
+    """smallest difference that counts; for `near` the largest"""
     each: str | None = None
-    """the axis for each of whose values the claim is made"""
+    """an axis: the claim is made for each of its values"""
     source: str = ""
     """where the paper says so"""
 
@@ -123,26 +124,26 @@ class Page(Config):
     title: str
     """heading"""
     measures: dict[str, Measure] = field(default_factory=dict)
-    """by name"""
+    """the numbers that tables, claims and cells show, by name"""
     about: str = ""
     """what was run; Markdown, without results"""
     published: str = ""
     """the item of published.csv whose cells are compared"""
     strict: list[Strict] = field(default_factory=list)
-    """cells with a rule of their own"""
+    """published cells that are judged by another `within` than that of their measures"""
     tables: list[Table] = field(default_factory=list)
-    """tables besides the comparison with the published cells; none and no cells: one with all measures"""
+    """tables besides the comparison with the published cells; where there is neither: one table with all measures"""
     figures: list[Figure] = field(default_factory=list)
-    """figures"""
+    """curves of the evaluations"""
     claims: list[Claim] = field(default_factory=list)
     """what the paper says about its methods"""
     spread: str | None = None
-    """the axis, for example of partition seeds, whose spread is shown beside the spread over the trials"""
+    """an axis, such as the seed of the partition: the spread over its values is shown beside that over the trials"""
     blocks: list[str] = field(default_factory=list)
     """functions `FILE.py:NAME` in files beside the study, for what run files do not hold: each is called with the item
     and the folder of the page, and returns Markdown"""
     minutes: PositiveFloat | None = None
-    """about how long the runs take on one core"""
+    """estimated computing time of all runs on one core, in minutes"""
 
 
 def read_page(values: Any, defaults: Any = None) -> Page:

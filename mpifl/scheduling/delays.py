@@ -141,7 +141,7 @@ class Speed(Delay):
     spread: Annotated[float, Bounds(above=0, at_most=1e9)] = 1.0
     """times of the last client over those of the first: multiplied by factors spaced evenly from 1 to this"""
     noise: Literal["none", "exponential"] = "none"
-    """exponential: each time is drawn from an exponential law with the given mean; none: it is the mean"""
+    """exponential: each time is drawn from an exponential distribution with the given mean; none: it is the mean"""
 
     @property
     def has_split_times(self) -> bool:

@@ -44,7 +44,7 @@ def sweep(
             `mpirun`.
         part: "K/N": only every N-th run from run K (0, 1, ...) on, as one of N batch tasks.
         progress: Called on rank 0 with a line on the state of the study, whenever a run begins or ends and every few
-            seconds; with an empty one where a message follows, and at the end.
+            seconds; with an empty line before a message is logged, and at the end.
 
     Returns:
         The index: `index.entries` has the runs by identity, each with `file`, `labels`, `seed`, `status`
@@ -65,7 +65,8 @@ def sweep(
         with SignalRecorder():
             return sweeps.sweep(loaded, processes, progress, part=mine)
     if processes is not None:
-        raise ConfigError("processes", processes, "None under mpirun, where each rank but 0 computes one run at a time")
+        text = "None under mpirun, where each rank but 0, or group of `ranks`, computes one run at a time"
+        raise ConfigError("processes", processes, text)
     index: Index | None = None
     error: ConfigError | RunFailed | Interrupted | None = None
     try:

@@ -23,7 +23,7 @@ from mpifl.rng import stream
 
 SPACINGS = ("linear", "log", "uniform", "loguniform")
 MAX_RUNS = 100_000  # of a study: more are a mistake in a range, and would fill the memory first
-RANGE = "a range: {from: 0.001, to: 10, log: 9}, or linear, uniform or loguniform with a count in place of log"
+RANGE = "a range such as {from: 0.001, to: 10, log: 9}; in place of log: linear, uniform or loguniform"
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _values(key: str, name: str, spec: Any, seed: int) -> list[Any]:
     low, high, count = spec["from"], spec["to"], spec[kind]
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (low, high))
     if not numbers or not -np.inf < low < high < np.inf or not isinstance(count, int) or count < 1:
-        raise ConfigError(key, json.dumps(spec, default=str), f"{RANGE}; from is below to")
+        raise ConfigError(key, json.dumps(spec, default=str), f"{RANGE}; from is below to, the count at least 1")
     if count > MAX_RUNS:
         raise ConfigError(f"{key}.{kind}", count, f"at most {MAX_RUNS:,} values")
     if kind.startswith("log") and low <= 0:
@@ -141,7 +141,7 @@ def _labelled(values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
             yield value, value
 
 
-def excluded(points: Sequence[Point], exclude: Sequence[Mapping[str, Any]]) -> list[Point]:
+def without_excluded(points: Sequence[Point], exclude: Sequence[Mapping[str, Any]]) -> list[Point]:
     """The combinations that no item of `exclude` matches. Raises ConfigError for an item that matches none."""
     left = list(points)
     known = list(dict.fromkeys(label for point in points for label in point.labels))

@@ -127,7 +127,7 @@ def find_launcher(ranks: int) -> str:
     for name in (str(beside), "mpirun", "mpiexec"):
         if found := shutil.which(name):
             return found
-    text = f"1, or an mpirun on the PATH; or mpirun -n {ranks + 1} mpifl sweep, with one rank more than a run has"
+    text = f"1, since no mpirun is beside Python or on the PATH; or a sweep that starts on at least {ranks + 1} ranks"
     raise ConfigError("ranks", ranks, text)
 
 

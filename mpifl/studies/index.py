@@ -59,7 +59,10 @@ class Entry:
 
 
 class Index:
-    """The entries of a study's runs, by identity, in the order of the study."""
+    """The entries of a study's runs, by identity, in the order of the study.
+
+    `foreign` are the names of the run files in the folder that belong to no run of the study.
+    """
 
     def __init__(self, study: Study, part: Part | None = None) -> None:
         """Reads the index file, if there is one, and every run file. Raises ConfigError where the folder is a file.
@@ -99,7 +102,7 @@ class Index:
         if time.monotonic() >= self._written + WRITE_INTERVAL:
             self.write()
 
-    def look_again(self, run: StudyRun) -> None:
+    def refresh(self, run: StudyRun) -> None:
         """Reads the status of a run from its file again."""
         stamp = _run_files(self.folder).get(run.path.name)
         self.entries[run.identity] = _inspected(self.entries[run.identity], run, stamp)

@@ -68,7 +68,7 @@ def _refuse_other_counts(folder: Path, part: Part) -> None:
     for path in sorted(folder.glob(f"{LOCK}-*-*")):
         number, _, count = path.name.removeprefix(f"{LOCK}-").partition("-")
         if count.isdecimal() and int(count) != part.count and is_locked(path):
-            text = f"a part of {count}, as part {number}/{count}, which another process is running now"
+            text = f"K/{count}, as part {number}/{count}, which another process is running now"
             raise ConfigError("--part", part, text)
 
 

@@ -35,7 +35,7 @@ def _context() -> multiprocessing.context.ForkServerContext:
     return context
 
 
-def start_server() -> None:
+def start_fork_server() -> None:
     """Starts the server from which processes are forked: it imports while the caller loads the study."""
     _context()
     with _no_main_module():

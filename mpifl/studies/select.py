@@ -73,10 +73,10 @@ def _failed(study: Study, index: Index, select: Select) -> dict[str, StudyRun]:
 
 def select_groups(groups: Sequence[Group], select: Select) -> list[Group]:
     """The groups that the rule selects, each with its reported trials only."""
-    return [_reported(groups[k], select) for k in selected(groups, select)]
+    return [_reported(groups[k], select) for k in selected_indices(groups, select)]
 
 
-def selected(groups: Sequence[Group], select: Select, unreported: bool = False) -> list[int]:
+def selected_indices(groups: Sequence[Group], select: Select, unreported: bool = False) -> list[int]:
     """The indices of the groups that the rule selects, for each combination of the other axes.
 
     Groups are compared by the metric's mean over the deciding trials. A group is not selected if that mean is not
@@ -121,7 +121,7 @@ def without_rejected(study: Study, index: Index) -> Study:
         return study
     failed = _failed(study, index, select)
     able = {key: group for key, group in study_groups(study, index)[0].items() if key not in failed}
-    chosen = selected(list(able.values()), select, unreported=True)
+    chosen = selected_indices(list(able.values()), select, unreported=True)
     keys = {key for k, key in enumerate(able) if k in chosen}
     return replace(study, runs=tuple(run for run in study.runs if is_deciding(run, select) or _key(run) in keys))
 
@@ -262,7 +262,7 @@ def reported_groups(study: Study, index: Index, options: Options | None = None) 
 
 def _select(able: Sequence[Group], everything: Sequence[Group], select: Select, axis: str, whole: bool) -> Reported:
     """The selection among the groups that are able to be selected; whole: show all, and mark the selected ones."""
-    chosen = [able[k] for k in selected(able, select)]
+    chosen = [able[k] for k in selected_indices(able, select)]
     shown = [group for group in everything if _reported(group, select).trials]
     candidates = [_reported(group, select) for group in shown]
     notes = [describe_selection(select)]

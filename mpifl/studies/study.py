@@ -8,28 +8,29 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 from mpifl.config import read
 from mpifl.config.job import OUTPUT_KEYS, Job
 from mpifl.config.packaged import find_file
-from mpifl.config.schema import Reader
+from mpifl.config.schema import Reader, fields_of
 from mpifl.config.types import Config, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
 from mpifl.problems.metrics import METRICS
 from mpifl.rng import stream
-from mpifl.studies.axes import MAX_RUNS, Point, combinations, excluded
+from mpifl.studies.axes import MAX_RUNS, Point, combinations, without_excluded
 
-FREE = ("set", "axes", "exclude", "page")  # sections whose keys are those of a job, labels, or for `mpifl reproduce`
+FREE = ("set", "axes", "exclude", "page")  # sections that are no fields of `StudyOptions`, with readers of their own
 NOT_IDENTITY = (*OUTPUT_KEYS, "checkpoint")  # keys of a job that do not change what a run computes
 OF_THE_STUDY = {  # keys of a job that a study sets in each run
-    "seed": "another key: the section trials has the seeds of the runs",
-    "name": "another key: name, beside set, is that of the study and of its runs",
-    "output": "another key: output, beside set, is the folder of the run files",
-    "overwrite": "another key: a run file is replaced only by that of the same run",
+    "seed": "no such key here: trials has the seeds of the runs",
+    "name": "no such key here: the runs are named after the study, whose name is the key name of the study file",
+    "output": "no such key here: the folder of the run files is the key output of the study file",
+    "overwrite": "no such key here: a sweep replaces a run file by that of the same run alone",
 }
-TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy", *METRICS)  # how metrics of test rows begin
+TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy", *METRICS)  # beginnings of the metrics of test rows
 MAX_NAME = 120  # bytes of a run file's name before its identity
 RUN_FILE = re.compile(r".*-([0-9a-f]{12})\.h5")
 
@@ -51,7 +52,7 @@ class Select(Config):
     over: str | list[str]
     """the axis, or the key inside a named axis, whose values are selected; a list: each method has one of these keys"""
     by: Literal["train_loss", "validation_loss", "validation_accuracy", "gradient_norm"] = "train_loss"
-    """the metric: of the training rows, or of those that `problem.validation_split` holds out; none of the test rows"""
+    """the metric that decides: of the training rows, or of the validation rows (`problem.validation_split`)"""
     at: Literal["last", "best"] = "last"
     """last: at a trial's last evaluation; best: at its best one"""
     rule: Literal["min", "max", "largest-finite"] | None = None
@@ -80,7 +81,7 @@ class StudyOptions(Config):
     name: str
     """name of the study"""
     job: str
-    """the base job: a file beside the study file"""
+    """the job file that all runs share, relative to the folder of the study file"""
     trials: Trials
     """repetitions of each combination: their number (seeds 0, 1, ...), a list of seeds, or a section"""
     select: Select | None = None
@@ -92,7 +93,7 @@ class StudyOptions(Config):
     seed: NonNegativeInt = 0
     """seed of the random draws: combinations of a budget, values of a range"""
     retries: NonNegativeInt = 1
-    """how often a run that failed is tried again"""
+    """how many times a run that failed is tried again"""
     ranks: PositiveInt = 1
     """MPI ranks of each run, its server among them; 1: each run in one process"""
 
@@ -135,6 +136,10 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     """The study of a YAML file, changed by `key=value` overrides, with the jobs of all its runs. Raises ConfigError."""
     source = find_file(path)
     values = read.read_yaml(source, "study")
+    if not values:
+        raise ConfigError("study", source, "a YAML file with name, job, axes, trials")
+    if "problem" in values:
+        raise ConfigError("study", source, "a study file, with name, job, axes, trials; this is a job, for mpifl run")
     for override in overrides:
         _override(values, *read.parse_override(override))
     free = {key: values.pop(key, None) for key in FREE}
@@ -156,6 +161,9 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
 
 def _options(values: dict[str, Any]) -> StudyOptions:
     """The options of a study; `trials` may be a number or a list, the output may hold ${name}. Raises ConfigError."""
+    for key in values:
+        if key not in fields_of(StudyOptions) and (near := get_close_matches(key, FREE, 1)):
+            raise ConfigError(key, values[key], f"no such key; the nearest is {near[0]}")
     trials = values.get("trials")
     section = dict(trials) if isinstance(trials, Mapping) else {"seeds": trials}
     if isinstance(count := section.get("seeds"), int) and not isinstance(count, bool):
@@ -182,7 +190,7 @@ def _options(values: dict[str, Any]) -> StudyOptions:
 
 def _points(options: StudyOptions, axes: Mapping[str, Any], exclude: Sequence[Mapping[str, Any]]) -> list[Point]:
     """The combinations of the axes that are run. Raises ConfigError."""
-    points = excluded(combinations(axes, options.seed), exclude)
+    points = without_excluded(combinations(axes, options.seed), exclude)
     if options.budget and options.budget < len(points):
         drawn = stream(options.seed, "study budget").choice(len(points), options.budget, replace=False)
         points = [points[k] for k in sorted(drawn.tolist())]
@@ -236,7 +244,7 @@ def _check_select(select: Select, trials: Trials, points: Sequence[Point]) -> No
             raise ConfigError("select.over", key, f"one of {', '.join(known) or 'the axes; there is none'}")
         for point in points if select.rule == "largest-finite" else ():
             if isinstance(value := point.labels.get(key, 0), bool) or not isinstance(value, int | float):
-                raise ConfigError("select.rule", "largest-finite", f"numbers to select from; {key} has {value}")
+                raise ConfigError("select.rule", "largest-finite", f"an axis of numbers; {key} has the value {value}")
     if select.seeds is not None and (not select.seeds or not set(select.seeds) < set(trials.seeds)):
         raise ConfigError("select.seeds", select.seeds, f"some, not all, of the trials' seeds {trials.seeds}")
 
@@ -275,7 +283,7 @@ def _trials(
 
 
 def _name(parts: Sequence[Any]) -> str:
-    """A file name's text of a run's labels, at most MAX_NAME bytes."""
+    """The name of a run, made from the study's name, the run's labels and its seed; at most MAX_NAME bytes."""
     texts = (re.sub(r"[^\w.]+", "_", f"{v:g}" if isinstance(v, float) else str(v)).strip("_") for v in parts[1:])
     return "-".join([parts[0], *texts]).encode()[:MAX_NAME].decode(errors="ignore")
 

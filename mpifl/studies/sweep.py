@@ -47,10 +47,10 @@ def sweep(
         study: The study.
         processes: Runs at a time; None: as many as there are cores for their ranks.
         progress: Called with a line on the state of the study, whenever a run begins or ends and every few seconds;
-            with an empty one where a message follows, and at the end.
+            with an empty line before a message is logged, and at the end.
         executor: What runs them, `processes` at a time; None: new processes on this machine.
-        part: The runs that are computed here; None: all.
-        only: Whether a run is computed now.
+        part: The part of the runs that is computed; None: all.
+        only: Says of a run whether it is computed.
     """
     processes = default_processes(study) if processes is None else processes
     if not executor and study.options.ranks > 1:
@@ -107,7 +107,7 @@ def _left_behind(index: Index, runs: Sequence[StudyRun]) -> list[StudyRun]:
     while alive and time.monotonic() < end:
         time.sleep(0.5)
         for run in alive:
-            index.look_again(run)
+            index.refresh(run)
         alive = [run for run in alive if index.entries[run.identity].status == "running"]
     return [run for run in seemed if index.entries[run.identity].status == "interrupted"]
 
@@ -182,13 +182,13 @@ def sweep_on_ranks(
         if executor is None or study is None:
             return None
         with SignalRecorder():
-            return sweep(study, groups(comm.size, ranks), progress, executor, part)
+            return sweep(study, count_groups(comm.size, ranks), progress, executor, part)
 
 
-def groups(size: int, ranks: int) -> int:
+def count_groups(size: int, ranks: int) -> int:
     """The number of groups of `ranks` ranks on an MPI job of `size`. Raises ConfigError if there is none."""
     if size - 1 < ranks:
-        text = f"at most {size - 1} of the {size} ranks of this MPI job, whose rank 0 starts the runs"
+        text = f"mpirun -n {ranks + 1} or more, not {size}: rank 0 starts the runs, and computes none"
         raise ConfigError("ranks", ranks, text)
     return (size - 1) // ranks
 
@@ -217,8 +217,9 @@ def _foreign_files(index: Index) -> Iterator[str]:
 def _damaged_files(index: Index, runs: Sequence[StudyRun]) -> Iterator[str]:
     entries = [index.entries[run.identity] for run in runs]
     if names := [entry.file for entry in entries if entry.status == "damaged"]:
-        text = "damaged, or of another job, therefore kept as FILE.damaged and computed again"
-        yield f"{len(names)} run file{'s' if len(names) > 1 else ''} {text}: {_listed(names)}"
+        are, they = ("s are", "they are") if len(names) > 1 else (" is", "it is")
+        text = f"damaged, or of another job; {they} renamed to FILE.damaged, and computed again"
+        yield f"{len(names)} run file{are} {text}: {_listed(names)}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -248,7 +249,7 @@ def dry_run(study: Study, processes: int | None = None) -> str:
     where = f"on {count} process{'es' if count > 1 else ''}"
     if study.options.ranks > 1:
         where = f"{count} at a time on {study.options.ranks} ranks each"
-    last = f"{len(todo)} of {len(rows)} runs to do" + (f" {where}, {time_}" if todo else "")
+    last = f"{len(todo)} of {len(rows)} runs to do" + (f", {where}, {time_}" if todo else "")
     return "\n".join([tabulate(rows, headers="keys", disable_numparse=True), "", *_foreign_files(index), last])
 
 

@@ -18,6 +18,7 @@ from mpifl.config.registry import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "jobs" / "quickstart.yaml"
+STUDY = ROOT / "jobs" / "area" / "table3.yaml"
 
 WRONG = [
     ("", "command='': one of run, check"),
@@ -33,13 +34,18 @@ WRONG = [
     ("run {job} --loud", "option=--loud: mpifl run takes --help, -v, --verbose, -q, --quiet"),
     ("run {job} seed=x", "seed=x: an integer"),
     ("check {job} seed=1 stpo=3", "stpo=3: no such key; the nearest is stop"),
+    ("run {study}", "job=.*table3.yaml: a job file; this is a study, for mpifl sweep"),
+    ("sweep {job}", "study=.*quickstart.yaml: a study file, with name, job, axes, trials; this is a job"),
+    ("sweep {study} axis=3", "axis=3: no such key; the nearest is axes"),
     ("check", "check='': a JOB.yaml first"),
     ("list faults los", "name=los: one of lost, norm, refusals"),
+    ("list jobs quikstart", "name=quikstart: the name of a job file"),
     ("list algorithm", "list=algorithm: one of algorithms"),
     ("list algorithms are", "name=are: did you mean area"),
     ("list data mnsit", "name=mnsit: .*did you mean mnist"),
     ("show", "show='': one RUN.h5"),
     ("show a.h5 b.h5", "show=a.h5 b.h5: one RUN.h5"),
+    ("show . --follow", "--follow=.: a RUN.h5"),
     ("show --folow a.h5", "option=--folow: mpifl show takes --help, --follow"),
     ("show --follow=3 a.h5", "command line=mpifl show: argument --follow"),
     ("report", "report='': at least one RUN.h5"),
@@ -52,7 +58,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("line", "says"), WRONG, ids=[w[0] for w in WRONG])
 def test_wrong(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(line.format(job=QUICKSTART).split()) == 2
+    assert main(line.format(job=QUICKSTART, study=STUDY).split()) == 2
     out, err = capsys.readouterr()
     assert not out and err.startswith("mpifl: ") and err.count("\n") == 1
     assert re.search(says, err), err

@@ -313,7 +313,7 @@ def test_the_command(run: mpifl.Run, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert cli.main(["export", path, "--to", "torch", "--out", out]) == 0
     assert capsys.readouterr().out == f"wrote {out}\n"
     for arguments, text in (
-        ([path], "--to='': csv, parquet, tensorboard, safetensors or torch"),
+        ([path], "--to='': one of csv, parquet, tensorboard, safetensors, torch"),
         ([path, "--to", "torch", "--out", out], f"out={out}: a new file; this one exists (overwrite=true replaces it)"),
         ([path, "--to", "torch", "seed=3"], "seed=3: only overwrite=true can be given to mpifl export"),
         ([path, "--to", "torch", "overwrite=3"], "overwrite=3: only overwrite=true can be given to mpifl export"),

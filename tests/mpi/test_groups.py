@@ -138,7 +138,7 @@ def test_too_few_ranks(run: Start, study: Callable[..., Path], tmp_path: Path) -
     done = run(3, *MPIFL, "sweep", "study.yaml")
     assert done.code == 2
     assert [line for line in done.err.splitlines() if line.startswith("mpifl: ")] == [
-        "mpifl: ranks=3: at most 2 of the 3 ranks of this MPI job, whose rank 0 starts the runs"
+        "mpifl: ranks=3: mpirun -n 4 or more, not 3: rank 0 starts the runs, and computes none"
     ]
     assert not (tmp_path / "out").exists()
 

@@ -305,7 +305,7 @@ def test_every_item_resolves(
     assert listed == [item.name for item in every] and len(listed) == len(set(listed))
     monkeypatch.undo()
     assert main(["reproduce", listed[0], "--dry-run", "--trials", "2"]) == 0
-    assert "runs to do on" in capsys.readouterr().out
+    assert "runs to do, on" in capsys.readouterr().out
 
 
 def test_every_published_number_is_shown_by_an_item(items: dict[str, tuple[PaperOptions, list[Item]]]) -> None:

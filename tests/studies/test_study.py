@@ -162,9 +162,9 @@ WRONG = [
         "axes=360000 combinations: at most 100,000",
     ),
     ("trials: 2\nset: {stop.tiem: 3}", "trials: 2", "stop.tiem=3: no such key; the nearest is stop.time"),
-    ("trials: 2\nset: {seed: 3}", "trials: 2", "set.seed=3: another key: the section trials has the seeds"),
-    ("trials: 2\nset: {output: x.h5}", "trials: 2", "set.output=x.h5: another key: output, beside set, is the folder"),
-    ("seed: [1, 2]", "clock.delay.spread: [0, 5]", "axes.seed=1: another key: the section trials has the seeds"),
+    ("trials: 2\nset: {seed: 3}", "trials: 2", "set.seed=3: no such key here: trials has the seeds"),
+    ("trials: 2\nset: {output: x.h5}", "trials: 2", "set.output=x.h5: no such key here: the folder of the run files"),
+    ("seed: [1, 2]", "clock.delay.spread: [0, 5]", "axes.seed=1: no such key here: trials has the seeds"),
     ("trials: 2\nselect: {over: step_sise}", "trials: 2", "select.over=step_sise: one of method, algorithm.step_size"),
     ("trials: 2\nselect: {over: method, by: loss}", "trials: 2", "select.by=loss: one of train_loss"),
     (
@@ -179,7 +179,11 @@ WRONG = [
         "select.by=validation_loss: runs with validation rows: set problem.validation_split, such as 0.1; method AREA",
     ),
     ("trials: 2\nselect: {over: method, by: gradient_norm}", "trials: 2", "set evaluate.gradient: true; method AREA"),
-    ("trials: 2\nselect: {over: method, rule: largest-finite}", "trials: 2", "numbers to select from; method has AREA"),
+    (
+        "trials: 2\nselect: {over: method, rule: largest-finite}",
+        "trials: 2",
+        "an axis of numbers; method has the value",
+    ),
     ("trials: 2\nselect: {over: method, seeds: [0, 1]}", "trials: 2", "some, not all, of the trials' seeds"),
     ("trials: 2\nselect: {over: method, seeds: [5]}", "trials: 2", "some, not all, of the trials' seeds"),
     ("trials: 2\nbudget: 0", "trials: 2", "budget=0: an integer of at least 1"),
@@ -228,7 +232,7 @@ def test_wrong_command_lines(write: Write, capsys: pytest.CaptureFixture[str], l
 @pytest.mark.parametrize(
     ("named", "says"),
     [
-        ("", "ranks=3: 1, or an mpirun on the PATH; or mpirun -n 4 mpifl sweep, with one rank more than a run has"),
+        ("", "ranks=3: 1, since no mpirun is beside Python or on the PATH; or a sweep that starts on at least 4 ranks"),
         ("none/mpirun", "MPIFL_MPIEXEC=none/mpirun: a program that starts MPI ranks"),
     ],
 )

@@ -24,6 +24,7 @@ import pytest
 import mpifl
 from mpifl.analysis.trials import Group, Trial, load_trial
 from mpifl.cli import main
+from mpifl.config.read import to_yaml
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.storage.live import is_locked
 from mpifl.studies.index import INDEX, Index
@@ -72,8 +73,8 @@ def copied(swept: Path, tmp_path: Path) -> Study:
 def test_a_study_runs_and_grows(write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The numbers are those of single runs; completed runs are not repeated; files of no run of the study are named."""
     study = load_study(write("", TWO))
-    assert "4 of 4 runs to do on 2 processes, time unknown" in dry_run(study, 2)
-    assert "4 of 4 runs to do 1 at a time on 9 ranks each, time unknown" in dry_run(
+    assert "4 of 4 runs to do, on 2 processes, time unknown" in dry_run(study, 2)
+    assert "4 of 4 runs to do, 1 at a time on 9 ranks each, time unknown" in dry_run(
         load_study(write("ranks: 9\n", TWO))
     )
     assert not study.folder.exists()
@@ -90,7 +91,7 @@ def test_a_study_runs_and_grows(write: Write, tmp_path: Path, caplog: pytest.Log
         assert alone.updates.equals(run.updates)
     before = {path: path.stat().st_mtime_ns for path in study.folder.glob("*.h5")}
     larger = load_study(write("", TWO, ("trials: 2", "trials: [1, 2]")))
-    assert "2 of 4 runs to do on 1 process, about " in dry_run(larger, 1)
+    assert "2 of 4 runs to do, on 1 process, about " in dry_run(larger, 1)
     sweep(larger, 1)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert len(list(study.folder.glob("*.h5"))) == 6
@@ -150,21 +151,19 @@ def test_failed_runs_are_tried_again_and_reported(
     assert "1 of the study's 2 runs are missing here: 1 failed." in capsys.readouterr().out
 
 
-def test_a_run_that_was_killed_a_moment_ago_is_not_running(copied: Study) -> None:
+def test_a_run_that_was_killed_a_moment_ago_is_not_running(swept: Path, tmp_path: Path) -> None:
     """Its file says that it runs, and was written to just now; but no process holds the lock."""
-    run = copied.runs[0]
-    script = (
-        "import os, sys, mpifl; job = mpifl.open_run(sys.argv[1]).config; os.remove(sys.argv[1]);"
-        "mpifl.run({**job, 'stop': {'time': 1e6}, 'evaluate': {'every': 1e5}, 'output': sys.argv[1]})"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script, str(run.path)], stderr=subprocess.DEVNULL)
+    study = load_study(swept, [f"output={tmp_path}", "set.stop.time=1e6", "set.evaluate.every=1e5"])
+    run = study.runs[0]
+    (tmp_path / "job.yaml").write_text(to_yaml(run.job))
+    process = subprocess.Popen([sys.executable, "-m", "mpifl", "run", tmp_path / "job.yaml"], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not is_locked(run.path) or Index(copied).entries[run.identity].status == "completed":
+    while not is_locked(run.path) or Index(study).entries[run.identity].status != "running":
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.kill()
     process.wait()
-    assert Index(copied).entries[run.identity].status == "interrupted"
+    assert Index(study).entries[run.identity].status == "interrupted"
 
 
 def test_two_sweeps_at_once(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,7 +196,7 @@ def test_parts_of_another_number_are_refused_meanwhile(copied: Study) -> None:
     """Part 1/2 and part 1/3 have runs in common; afterwards the study may be divided anew."""
     with (copied.folder / ".lock-1-2").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # part 1/2 is running
-        with pytest.raises(ConfigError, match="--part=1/3: a part of 2, as part 1/2, which another process is running"):
+        with pytest.raises(ConfigError, match="--part=1/3: K/2, as part 1/2, which another process is running"):
             sweep(copied, 1, part=Part(1, 3))
         assert sweep(copied, 1, part=Part(0, 2)).counts() == {"completed": 4}
     assert sweep(copied, 1, part=Part(1, 3)).counts() == {"completed": 4}
@@ -211,7 +210,7 @@ def test_unchanged_run_files_are_not_opened(copied: Study, monkeypatch: pytest.M
     monkeypatch.undo()
     with copied.runs[2].path.open("r+b") as file:
         file.truncate(3000)
-    assert Index(copied).counts() == {"completed": 3, "interrupted": 1}
+    assert Index(copied).counts() == {"completed": 3, "damaged": 1}
 
 
 def test_what_a_killed_sweep_left_is_removed(copied: Study) -> None:
@@ -307,7 +306,7 @@ def test_a_damaged_run_file_is_kept_and_made_anew(copied: Study, caplog: pytest.
     damaged = {run.path: run.path.read_bytes() for run in copied.runs[1:3]}
     sweep(copied, 1)
     first, second = (run.path.name for run in copied.runs[1:3])
-    text = "2 run files damaged, or of another job, therefore kept as FILE.damaged and computed again"
+    text = "2 run files are damaged, or of another job; they are renamed to FILE.damaged, and computed again"
     assert caplog.messages == [f"{text}: {first}, {second}"]
     assert contents(copied.folder) == whole
     for path, content in damaged.items():

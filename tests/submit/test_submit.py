@@ -225,7 +225,7 @@ def test_wrong_settings(write: Write, capsys: pytest.CaptureFixture[str], tmp_pa
         ("{study}", "site.scheduler=slurm: a machine with sbatch; --dry-run prints the script"),
         ("{study} --site none.yaml", "site=none.yaml: no such file"),
         ("{study} --tasks 0", "argument --tasks: 0: an integer of at least 1"),
-        ("{study} --tasks 2 --runs 2", "--runs=2: either --tasks or --runs"),
+        ("{study} --tasks 2 --runs 2", "--runs=2: --tasks or --runs, not both"),
         ("{study} --seeds 0-3", "a job; "),
         ("{study} ranks=9 --dry-run", "ranks=9: at most 7: a task has 8 ranks"),
         ("base.yaml --tasks 2", "--tasks=2: a study; base.yaml is a job"),

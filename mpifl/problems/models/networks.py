@@ -166,7 +166,7 @@ class Resnet(Normed):
 @dataclass(frozen=True)
 class Vgg11(Normed):
     """Configuration A of VGG (Simonyan & Zisserman, arXiv 1409.1556) for images of up to 32 x 32, with one dense layer;
-    smaller images get zeros around them. Convolutions begin with He's law."""
+    smaller images are padded with zeros. Convolutions begin with He's initialisation."""
 
     name: str = "vgg11"
     hidden: tuple[PositiveInt, ...] = ()

@@ -69,7 +69,7 @@ class TorchProblem(RowProblem):
         return Flat(module, CPU, getattr(torch, self.dtype.name), self._settings.torch.buffers == "averaged")
 
     def initial(self, seed: int) -> np.ndarray:
-        """(d,) the module's own initial values, or all parameters from the law `init`."""
+        """(d,) the module's own initial values, or all parameters from the distribution `init`."""
         flat = self._flat(seed)
         x: np.ndarray = flat.values().numpy()
         if self.model.init is not None:
