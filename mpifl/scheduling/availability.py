@@ -69,7 +69,7 @@ class Always(Availability):
 
 @dataclass(frozen=True)
 class Renewal(Availability):
-    """On and off periods alternate; their lengths are independent draws from a law with the given means."""
+    """On and off periods alternate; their lengths are independent draws from a distribution with the given means."""
 
     name: str = "renewal"
     on: ShortSeconds | list[ShortSeconds] = 30.0
@@ -81,8 +81,8 @@ class Renewal(Availability):
     start: Literal["stationary", "on"] = "stationary"
     """state at time 0: stationary, on with the long-run probability, in the middle of a period; on, at the start of an
     on period"""
-    law: Literal["exponential", "fixed"] = "exponential"
-    """law of the lengths: exponential, or fixed: all have the mean"""
+    distribution: Literal["exponential", "fixed"] = "exponential"
+    """of the lengths: exponential; fixed: every length is the mean"""
 
     def _means(self, clients: int) -> tuple[np.ndarray, np.ndarray]:
         """(n,) mean lengths of on and of off periods (s)."""
@@ -95,7 +95,7 @@ class Renewal(Availability):
 
     def on_periods(self, clients: int, seed: int) -> NextOn:
         on, off = (means.tolist() for means in self._means(clients))
-        fixed, stationary = self.law == "fixed", self.start == "stationary"
+        fixed, stationary = self.distribution == "fixed", self.start == "stationary"
         begins = [[-1.0] for _ in range(clients)]  # when each block of each client begins (s); -1: not drawn yet
         recent: dict[int, tuple[int, list[float]]] = {}  # client -> block, its boundaries: on, off, on, off, ...
 
@@ -112,7 +112,7 @@ class Renewal(Availability):
             if number == 0:
                 begin = 0.0
                 if stationary and state * (on[i] + off[i]) >= on[i]:
-                    # The rest of an off period: memoryless, its whole law; of a fixed one uniform.
+                    # The rest of an off period: exponential like the whole, being memoryless; of a fixed one uniform.
                     begin = off[i] * (residual if fixed else -np.log1p(-residual).item())
                 elif stationary and fixed:
                     lengths[0] *= residual

@@ -63,7 +63,7 @@ def test_a_stationary_start() -> None:
     """At time 0 on with probability pi, and the rest of the period has the stationary law: the same exponential, or of
     a fixed one uniform."""
     for law, on_law in (("exponential", ("expon", (0, ON))), ("fixed", ("uniform", (0, ON)))):
-        next_on = Renewal(on=ON, off=OFF, law=law).on_periods(2000, 3)
+        next_on = Renewal(on=ON, off=OFF, distribution=law).on_periods(2000, 3)
         first = np.array([next_on(i, 0.0) for i in range(2000)])
         on = first[:, 0] == 0
         assert on.mean() == pytest.approx(0.75, abs=5 * sqrt(0.75 * 0.25 / 2000))
@@ -73,7 +73,7 @@ def test_a_stationary_start() -> None:
 
 def test_a_start_on() -> None:
     """A full on period from time 0."""
-    next_on = Renewal(on=ON, off=OFF, start="on", law="fixed").on_periods(2, 0)
+    next_on = Renewal(on=ON, off=OFF, start="on", distribution="fixed").on_periods(2, 0)
     assert periods(next_on, 1, 81.0) == [(0.0, 30.0), (40.0, 70.0), (80.0, 110.0)]
     assert [next_on(0, t) for t in (29.0, 30.0, 39.9, 40.0)] == [(0.0, 30.0), *[(40.0, 70.0)] * 3]
     drawn = Renewal(on=ON, off=OFF, start="on").on_periods(2000, 0)
@@ -82,7 +82,9 @@ def test_a_start_on() -> None:
 
 def test_lists_and_spread() -> None:
     """Means by client, times factors spaced evenly from 1 to `spread`; a client with off 0 is always on."""
-    next_on = Renewal(on=[1.0, 2.0, 3.0], off=[1.0, 0.0, 2.0], spread=3.0, start="on", law="fixed").on_periods(3, 0)
+    next_on = Renewal(on=[1.0, 2.0, 3.0], off=[1.0, 0.0, 2.0], spread=3.0, start="on", distribution="fixed").on_periods(
+        3, 0
+    )
     assert periods(next_on, 0, 3.0) == [(0.0, 1.0), (2.0, 3.0)]
     assert next_on(1, 7.0) == (0.0, inf)
     assert periods(next_on, 2, 16.0) == [(0.0, 9.0), (15.0, 24.0)]
@@ -110,7 +112,7 @@ def test_periods_are_functions_of_seed_and_client() -> None:
 def test_a_model_that_never_ends_is_reported() -> None:
     with pytest.raises(RunFailed, match=r"client 0 has more than 1,000,000 on periods until 1e\+09 s"):
         Renewal(on=1e-3, off=1e-3).on_periods(1, 0)(0, 1e9)
-    tiny = Timeline(Renewal(on=1.0, off=1.0, law="fixed").on_periods(1, 0), 1, restart=True)
+    tiny = Timeline(Renewal(on=1.0, off=1.0, distribution="fixed").on_periods(1, 0), 1, restart=True)
     with pytest.raises(RunFailed, match=r"interrupted=restart: a contact of client 0, 2 s long, is not over"):
         tiny.contact(0, 0.0, 2.0)
 
@@ -301,7 +303,7 @@ def test_AV_contacts(rule: str, count: int) -> None:
 def test_AV_waits(law: str, wait: float, count: int) -> None:
     """Messages sent at times that do not depend on the client: AV.pi of them meet it on; AV.wait, AV.fixed."""
     clients = 50
-    next_on = Renewal(on=ON, off=OFF, law=law).on_periods(clients, 6)
+    next_on = Renewal(on=ON, off=OFF, distribution=law).on_periods(clients, 6)
     line = Timeline(next_on, clients)
     times = np.sort(stream(3, "messages").uniform(0, 40.0 * count, count)) / clients
     waits = np.array([line.contact(k % clients, t, 0.0)[0] - t for k, t in enumerate(times.tolist())])
@@ -313,7 +315,7 @@ def test_AV_waits(law: str, wait: float, count: int) -> None:
 def test_AV_fraction_on() -> None:
     """Over 100 clients and 20,000 s each, 50,000 on periods: AV.pi within 1 %, whatever the law."""
     for law in ("exponential", "fixed"):
-        line = Timeline(Renewal(on=ON, off=OFF, law=law).on_periods(100, 8), 100)
+        line = Timeline(Renewal(on=ON, off=OFF, distribution=law).on_periods(100, 8), 100)
         mean = np.mean([line.on_seconds(i, 0.0, 20_000.0) for i in range(100)]) / 20_000
         assert mean == pytest.approx(0.75, rel=0.01)
 
@@ -328,7 +330,7 @@ def test_AV_fraction_on() -> None:
         ("{name: renewal, off: -1}", "clock.availability.off=-1.0: a number from 0 to 1000000000"),
         ("{name: renewal, on: [1, 2]}", "clock.availability.on=2 values: one number, or 7, one per client"),
         ("{name: renewal, off: [1, 1, x, 1, 1, 1, 1]}", "clock.availability.off[2]=x: a number from 0 to"),
-        ("{name: renewal, law: normal}", "clock.availability.law=normal: one of exponential, fixed"),
+        ("{name: renewal, distribution: normal}", "clock.availability.distribution=normal: one of exponential, fixed"),
         ("{name: renewal, start: off}", "clock.availability.start=off: one of stationary, on"),
         ("{name: renewal, interrupted: lost}", "clock.availability.interrupted=lost: one of paused, restart"),
         ("{name: renewal, spread: 0}", "clock.availability.spread=0.0: a number from 1e-06 to 1000000"),
