@@ -304,7 +304,9 @@ def _submit(args: argparse.Namespace) -> None:
 
     path, overrides = _file_and_overrides("submit", "STUDY.yaml or JOB.yaml", args.arguments)
     given = {"time": args.time, "partition": args.partition, "account": args.account}
-    site, _ = load_site(args.site, {key: value for key, value in given.items() if value is not None})
+    site_keys = dict(read.parse_override(word.removeprefix("site.")) for word in overrides if word.startswith("site."))
+    overrides = [word for word in overrides if not word.startswith("site.")]
+    site, _ = load_site(args.site, site_keys | {key: value for key, value in given.items() if value is not None})
     if "axes" in read.read_yaml(path, "submit"):
         if args.seeds:
             raise ConfigError("--seeds", args.seeds, f"a job; {path} is a study, which has its seeds in the key trials")
@@ -320,7 +322,7 @@ def _submit(args: argparse.Namespace) -> None:
     if args.dry_run:
         _print(script.text, end="")
     else:
-        _print(submit(site, script))
+        _print(f"{submit(site, script)}\nlogs: {script.logs}")
 
 
 def _reproduce(args: argparse.Namespace) -> None:
@@ -507,7 +509,7 @@ COMMANDS = {
     ),
     "submit": Command(
         _submit,
-        "STUDY.yaml|JOB.yaml [key=value ...]",
+        "STUDY.yaml|JOB.yaml [key=value ...] [site.key=value ...]",
         "submit a study or a job to the batch system",
         {
             "--dry-run": {"action": "store_true", "help": "print the batch script, and submit nothing"},

@@ -24,6 +24,7 @@ from mpifl.server.outcome import Outcome
 from mpifl.signals import Interrupted, SignalRecorder
 from mpifl.studies.index import keep_damaged
 from mpifl.studies.study import identify
+from mpifl.transport.launcher import RANKS_BEFORE
 
 if TYPE_CHECKING:
     from mpifl.transport.mpi import MPI
@@ -146,7 +147,7 @@ def _launched(job: Job, resume: bool, ranks: int) -> Finished:
     with tempfile.TemporaryFile() as errors:
         try:
             file.write_text(to_yaml(job), encoding="utf-8")
-            process = _start_launcher(words, errors)
+            process = _start_launcher(words, ranks, errors)
             try:
                 with SignalRecorder():
                     code = process.wait()
@@ -167,9 +168,10 @@ def _launched(job: Job, resume: bool, ranks: int) -> Finished:
     return Finished("failed", _reason(lines) or f"{Path(words[0]).name} ended with exit code {code}")
 
 
-def _start_launcher(words: list[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start_launcher(words: list[str], ranks: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
     libc = ctypes.CDLL(None)
-    environment: Mapping[str, str] = {**OVERSUBSCRIBE, **os.environ}
+    before = int(os.environ.get(RANKS_BEFORE, "0")) * (ranks - 1)  # each run has so many ranks with clients
+    environment: Mapping[str, str] = {**OVERSUBSCRIBE, **os.environ, RANKS_BEFORE: str(before)}
     return subprocess.Popen(
         words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
         process_group=0,  # Ctrl-C reaches this process alone, which passes it on

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from mpifl.signals import exit_code
+from mpifl.transport.launcher import RANKS_BEFORE
 
 PRELOAD = [  # what every run imports
     "mpifl.client.checkpoint",
@@ -66,15 +67,22 @@ class _Processes(Executor):
     def __init__(self, count: int) -> None:
         self._count = count
         self._last: dict[ProcessPoolExecutor, Future[Any]] = {}  # pool -> its last task
+        self._numbers: dict[ProcessPoolExecutor, int] = {}  # pool -> its number, below count
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         for pool, last in list(self._last.items()):
             if last.done() and isinstance(last.exception(), BrokenProcessPool):
                 pool.shutdown(wait=False)
-                del self._last[pool]
+                del self._last[pool], self._numbers[pool]
         idle = [pool for pool, last in self._last.items() if last.done()]
         assert idle or len(self._last) < self._count
-        pool = idle[0] if idle else ProcessPoolExecutor(1, _context(), _start, (dict(os.environ),))
+        if idle:
+            pool = idle[0]
+        else:
+            number = min(set(range(self._count)) - set(self._numbers.values()))
+            environment = {**os.environ, RANKS_BEFORE: str(number)}  # GPUs are taken in turn by the processes
+            pool = ProcessPoolExecutor(1, _context(), _start, (environment,))
+            self._numbers[pool] = number
         with _no_main_module():
             future = self._last[pool] = pool.submit(_task, fn, *args, **kwargs)
         return future

@@ -155,6 +155,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     existing = _existing(Path(options.output))
     runs = [run for point in points for run in _trials(options, base, point, existing)]
     _check_identities(runs)
+    _check_ranks(options.ranks, runs)
     _check_metric(options.select, runs)
     return Study(options, tuple(runs), free["page"])
 
@@ -316,6 +317,15 @@ def _check_identities(runs: Sequence[StudyRun]) -> None:
             raise ConfigError(
                 "axes", f"{describe(run)} and {describe(other)}", "runs that differ; these two are the same job"
             )
+
+
+def _check_ranks(ranks: int, runs: Sequence[StudyRun]) -> None:
+    """Raises ConfigError where every run would leave ranks without clients."""
+    clients = [run.job.problem.clients for run in runs]
+    known = [n for n in clients if n is not None]
+    if len(known) == len(clients) and ranks > (most := max(known)) + 1:
+        expected = f"at most {most + 1}: the server and one rank for each client of a run, of which there are {most}"
+        raise ConfigError("ranks", ranks, expected)
 
 
 def describe(run: StudyRun) -> str:

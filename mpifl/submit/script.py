@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from math import ceil
@@ -18,15 +19,24 @@ from string import Template
 from typing import NamedTuple
 
 from mpifl.config.job import Job
-from mpifl.config.read import parse_override
+from mpifl.config.read import job_to_dict, load, parse_override
 from mpifl.errors import ConfigError
-from mpifl.storage.checkpoint_set import folder_of
-from mpifl.studies.study import Study
+from mpifl.storage import open_run
+from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.storage.create import refuse_existing, refuse_live
+from mpifl.studies.index import Index
+from mpifl.studies.study import NOT_IDENTITY, Study
 from mpifl.submit.site import Site
+
+log = logging.getLogger(__package__)
 
 COMMANDS = {"slurm": ["sbatch"], "pbs": ["qsub"], "flux": ["flux", "batch"], "lsf": ["bsub"]}
 HOST_FILES = {"pbs": "$PBS_NODEFILE", "lsf": "$LSB_DJOB_HOSTFILE"}  # for an mpirun that was built without the scheduler
 MAX_SEEDS = 100_000
+ULFM = """
+if {} 2> /dev/null | grep -q "Fault Tolerance support: yes"; then
+    launch+=(--with-ft ulfm)  # the run goes on without ranks that die
+fi"""
 SEED = "\ue000"  # a letter that no path has: in words for the shell it stands for the value of the variable `seed`
 
 
@@ -47,11 +57,17 @@ def study_script(
 
     tasks: their number; runs: of each task. Both None: as many runs a task as it computes at a time.
     """
-    ranks, total = study.options.ranks, site.nodes * site.ranks_per_node
+    ranks, total = study.options.ranks, site.ranks
     at_a_time = site.processes if ranks == 1 else (total - 1) // ranks
     if not at_a_time:
         text = f"at most {total - 1}: a task has {total} ranks (site.nodes × site.ranks_per_node), one starts the runs"
         raise ConfigError("ranks", ranks, text)
+    if Index(study).counts()["completed"] == len(study.runs):
+        raise ConfigError("submit", path, f"a study with runs to do; all {len(study.runs)} are completed")
+    if tasks and tasks > len(study.runs):
+        log.warning("--tasks=%d: one task for each of the study's %s", tasks, _plural(len(study.runs), "run"))
+    if ranks > 1 and (idle := total - 1 - at_a_time * ranks):
+        log.warning("%d of %d ranks of a task will be idle: a run has %d, and one starts the runs", idle, total, ranks)
     count = min(tasks or ceil(len(study.runs) / (runs or at_a_time)), len(study.runs))
     words = ["sweep", str(path.absolute()), *_without(overrides, "output"), _output(study.folder)]
     words += [] if ranks > 1 else ["--processes", str(site.processes)]
@@ -65,7 +81,12 @@ def study_script(
 def job_script(
     site: Site, job: Job, path: Path, overrides: Sequence[str], seeds: Sequence[int] | None = None
 ) -> Script:
-    """The script of one run of a job on `site.nodes` nodes; with seeds, of an array with one run for each of them."""
+    """The script of one run of a job on `site.nodes` nodes; with seeds, of an array with one run for each of them.
+
+    Raises ConfigError where a run file exists, unless it is an interrupted run of the same job, which then continues.
+    """
+    if (clients := job.problem.clients) and (idle := site.ranks - clients - 1) > 0:
+        log.warning("%d of %d ranks will be idle: the job has %s", idle, site.ranks, _plural(clients, "client"))
     output = Path(job.output).resolve()
     words = [str(path.absolute()), *_without(overrides, "output", *(["seed", "name"] if seeds else []))]
     python, target, extra, before = _python(site), _output(output), "", ""
@@ -74,13 +95,42 @@ def job_script(
         extra, before = f' seed="$seed" name={job.name}-seed-"$seed"', f"seeds=({' '.join(map(str, seeds))})\n"
         before += "seed=${seeds[$task]}\n"
     file = parse_override(target)[1]
+    again = '[ "$restarts" != 0 ]'
+    continued = [_continues(each) for each in _jobs(job, path, overrides, output, seeds)]
+    if any(continued):
+        again += f" || [ -e {_quoted(file)} ]"
     body = {
-        "seeds": before, "run": f"{python} run {shlex.join(words)}{extra} {_quoted(target)}",
+        "seeds": before, "run": f"{python} run {shlex.join(words)}{extra} {_quoted(target)}", "again": again,
         "resume": f"{python} resume {_quoted(file)} --trust", "checkpoints": _quoted(str(folder_of(Path(file)))),
     }  # fmt: skip
     title = f"Job {job.name} on {_plural(site.nodes, 'node')} with {_plural(site.ranks_per_node, 'rank')} each"
     tasks = range(len(seeds or [0]))
     return Script(_filled(site, "job", title, job.name, output.parent, tasks, True, body), output.parent, len(tasks))
+
+
+def _jobs(job: Job, path: Path, overrides: Sequence[str], output: Path, seeds: Sequence[int] | None) -> Iterator[Job]:
+    """The jobs of an array over seeds whose run files exist, or the one job."""
+    if not seeds:
+        yield job
+    for seed in seeds or []:
+        file = output.with_name(f"{output.stem}-seed-{seed}.h5")
+        if os.path.lexists(file):
+            yield load(path, overrides, {"seed": seed, "name": f"{job.name}-seed-{seed}", "output": str(file)})
+
+
+def _continues(job: Job) -> bool:
+    """Whether an interrupted run of this job with a checkpoint is there. Raises ConfigError for any other file."""
+    path = Path(job.output)
+    if job.overwrite or path.is_dir() or not os.path.lexists(path):
+        refuse_existing(path, job.overwrite)
+        return False
+    refuse_live(path)
+    with open_run(path) as run:
+        keys = (run.config, job_to_dict(job))
+        earlier, now = ({k: v for k, v in each.items() if k not in NOT_IDENTITY} for each in keys)
+        if run.status == "completed" or earlier != now or not sets(folder_of(path)):
+            refuse_existing(path, overwrite=False)
+    return True
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -161,25 +211,31 @@ def _option_value(folder: Path, pattern: str = "", escape: bool = False) -> str:
 
 
 def _python(site: Site) -> str:
+    """The words for the shell that start mpifl."""
+    python = f'"{site.python}"' if site.python else "python" if site.container else shlex.quote(sys.executable)
     gpu = ["--nv"] if site.gpus_per_node else []
-    inside = ["apptainer", "exec", *gpu, site.container, "python"] if site.container else [sys.executable]
-    return shlex.join([*inside, "-m", "mpifl"])
+    inside = shlex.join(["apptainer", "exec", *gpu, site.container]) + " " if site.container else ""
+    return f"{inside}{python} -m mpifl"
 
 
 def _launch(site: Site) -> str:
-    """The words that start the ranks, with a blank behind them."""
+    """The line that sets `launch` to the words that start the ranks."""
     launcher = site.launcher or ("flux" if site.scheduler == "flux" else "mpirun")
-    total, each = site.nodes * site.ranks_per_node, str(site.ranks_per_node)
+    total, each, ulfm = site.ranks, str(site.ranks_per_node), ""
     if launcher == "srun":
-        return shlex.join(["srun", *([f"--mpi={site.mpi}"] if site.mpi else [])]) + " "
-    if launcher == "flux":
-        return f"flux run --nodes={site.nodes} --ntasks={total} "
-    if launcher == "mpiexec":
-        return f"mpiexec -n {total} -ppn {each} "
-    own = Path(sys.executable).with_name("mpirun")  # of the wheel, in this environment
-    mpirun = str(own) if own.exists() and not site.container else "mpirun"
-    hosts = f'--hostfile "{HOST_FILES[site.scheduler]}" ' if site.scheduler in HOST_FILES else ""
-    return f"{shlex.quote(mpirun)} {hosts}--map-by ppr:{each}:node --bind-to none "
+        words = shlex.join(["srun", *([f"--mpi={site.mpi}"] if site.mpi else [])])
+    elif launcher == "flux":
+        words = f"flux run --nodes={site.nodes} --ntasks={total}"
+    elif launcher == "mpiexec":
+        words = f"mpiexec -n {total} -ppn {each}"
+    else:
+        own = Path(sys.executable).with_name("mpirun")  # of the wheel, in this environment
+        mpirun = own if own.exists() and not site.container else Path("mpirun")
+        hosts = f' --hostfile "{HOST_FILES[site.scheduler]}"' if site.scheduler in HOST_FILES else ""
+        words = f"{shlex.quote(str(mpirun))}{hosts} --map-by ppr:{each}:node --bind-to none"
+        info = shlex.quote(str(mpirun.with_name("ompi_info")))
+        ulfm = ULFM.format(info)
+    return f"launch=({' '.join([words, *map(shlex.quote, site.launcher_options)])}){ulfm}"
 
 
 # -- the template ------------------------------------------------------------------------------------------------------
@@ -191,7 +247,7 @@ def _filled(
     cores, array = 1 if launched else site.processes, len(tasks) > 1
     per_node = ranks * cores
     log = {
-        "slurm": "%A-%a.log" if array else "%x-%j.log", "pbs": "", "flux": "{{name}}-{{id}}.log",
+        "slurm": "%x-%A-%a.log" if array else "%x-%j.log", "pbs": "", "flux": "{{name}}-{{id}}.log",
         "lsf": f"{name}-%J-%I.log" if array else f"{name}-%J.log",
     }[site.scheduler]  # fmt: skip
     path = _option_value(logs, log, escape=site.scheduler == "slurm")
@@ -205,7 +261,8 @@ def _filled(
         "log": f"{path}/" if site.scheduler == "pbs" else path,
         "folder_now": shlex.quote(str(Path.cwd())) if site.scheduler == "pbs" else _option_value(Path.cwd()),
         "setup": "\n".join(site.setup) or ":", "options": _options(site, len(tasks)),
-        "launch": _launch(site) if launched else "",
+        "launch": f"\n{_launch(site)}\n" if launched else "",
+        "start": '"${launch[@]}" "${command[@]}"' if launched else '"${command[@]}"',
     }  # fmt: skip
     parts = (_template(site.scheduler), _template(body), _template("wait"))
     return Template("".join(parts)).substitute(own | values)

@@ -14,6 +14,21 @@ from mpifl.config.types import Config, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
 
 PROJECT_FILE = "mpifl-site.yaml"
+# Options of the batch systems that follow from settings, by the setting; "": from the job or the study.
+OWN_OPTIONS = {
+    "slurm": {
+        "nodes": "--nodes -N", "ranks_per_node": "--ntasks -n --ntasks-per-node", "time": "--time -t",
+        "partition": "--partition -p", "account": "--account -A", "gpus_per_node": "--gpus-per-node",
+        "processes": "--cpus-per-task -c", "warning": "--signal",
+        "": "--array -a --job-name -J --output -o --chdir -D --open-mode",
+    },
+    "pbs": {"partition": "-q", "account": "-A", "": "-N -J -j -o"},
+    "lsf": {"nodes": "-n", "time": "-W", "partition": "-q", "account": "-P", "gpus_per_node": "-gpu", "": "-J -o -cwd"},
+    "flux": {
+        "nodes": "--nodes -N --nslots -n", "time": "--time-limit -t", "partition": "--queue -q", "account": "--bank -B",
+        "gpus_per_node": "--gpus-per-slot -g", "warning": "--signal", "": "--job-name --output --cwd",
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,10 @@ class Site(Config):
     """shell commands that set up the environment, such as module load openmpi/5.0"""
     options: list[str] = field(default_factory=list)
     """further options of the batch system, such as --mem-per-cpu=1G"""
+    launcher_options: list[str] = field(default_factory=list)
+    """further options of what starts the ranks, such as --cpu-bind=cores of srun"""
+    python: str | None = None
+    """Python on the nodes, with variables of the shell, such as $TMPDIR/env/bin/python; null: the one that submits"""
     container: str | None = None
     """image in which the commands run, by apptainer exec; null: none"""
     warning: PositiveInt = 120
@@ -57,13 +76,33 @@ class Site(Config):
             raise ConfigError("time", self.time, "[days-]hours:minutes:seconds, as in 01:30:00")
         if self.warning >= self.seconds:
             raise ConfigError("warning", self.warning, f"less than the time limit, {self.seconds} s")
-        for key in ("partition", "account", "mpi", "container", "options"):
+        for key in ("partition", "account", "mpi", "python", "container", "options", "launcher_options"):
             values = getattr(self, key)
             for value in values if isinstance(values, list) else [values or ""]:
                 if "\n" in value:
                     raise ConfigError(key, repr(value), "one line")
+        for key in ("partition", "account", "mpi"):
+            if (value := getattr(self, key)) is not None and not re.fullmatch(r"\S+", value):
+                raise ConfigError(key, repr(value), "a name without blanks")
+        self._check_options()
         if self.container and "://" not in self.container and not Path(self.container).exists():
             raise ConfigError("container", self.container, "an image that exists, or the address of one (docker://...)")
+
+    def _check_options(self) -> None:
+        """Raises ConfigError for an option that would contradict what the script says of itself."""
+        for option in self.options:
+            if not option.startswith("-"):
+                raise ConfigError("options", option, "options of the batch system, such as --mem-per-cpu=1G")
+            name = re.split(r"[=\s]", option, maxsplit=1)[0]
+            for key, names in OWN_OPTIONS[self.scheduler].items():
+                if name in names.split():
+                    text = f"site.{key} instead" if key else "an option that mpifl submit does not set itself"
+                    raise ConfigError("options", option, text)
+
+    @property
+    def ranks(self) -> int:
+        """The MPI ranks of a run or a task that has several."""
+        return self.nodes * self.ranks_per_node
 
     @property
     def seconds(self) -> int:

@@ -15,6 +15,7 @@ from mpifl.errors import ConfigError
 
 OVERRIDE = "MPIFL_MPI"  # 1: always use MPI, without comparing; 0: never
 MPIRUN = "mpirun of Open MPI"
+INNER = frozenset({"OMPI_COMM_WORLD_SIZE", "PMI_RANK"})  # of launchers inside a step
 OPEN_MPI = "Open MPI|Spectrum MPI"  # and what is built on it
 
 
@@ -54,6 +55,8 @@ LAUNCHERS = (
 def find_launch(environ: Mapping[str, str] = os.environ) -> Launch | None:
     """The innermost launcher that started this process; None where the environment names none."""
     step = environ.get("SLURM_STEP_NUM_TASKS")
+    if "PALS_RANKID" in environ and "SLURM_STEP_ID" in environ and INNER.isdisjoint(environ):
+        return Launch("srun", _number(step), _number(environ.get("SLURM_PROCID")))  # srun --mpi=cray_shasta
     if "PMIX_RANK" in environ and "OMPI_COMM_WORLD_SIZE" not in environ:
         by_slurm = environ.get("PMIX_NAMESPACE", "").startswith("slurm")
         return Launch("srun" if by_slurm else "a PMIx launcher", _number(step), _number(environ["PMIX_RANK"]))

@@ -28,7 +28,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.launcher import abort_all_ranks, is_fault_tolerant
+from mpifl.transport.launcher import RANKS_BEFORE, abort_all_ranks, is_fault_tolerant
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -43,12 +43,13 @@ class Hello(NamedTuple):
     process: int
     core_mask: int  # bit k: it may use core k
     quota: float  # CPU quota in cores, of all ranks of its host together
+    before: int = 0  # ranks with clients of other runs on its host that come before its own, in their use of GPUs
 
 
 class RankResources(NamedTuple):
     """What a rank has to compute with."""
 
-    local: int  # its number among the ranks with clients on its host
+    local: int  # its number among the ranks with clients on its host, those of other runs of a sweep included
     cores: int
 
 
@@ -76,7 +77,8 @@ def own_hello() -> Hello:
     """This process's hello."""
     cores = os.sched_getaffinity(0)
     mask = sum(1 << core for core in cores)
-    return Hello(host_name(), os.getpid(), mask, _container_quota() or len(cores))
+    before = int(os.environ.get(RANKS_BEFORE, "0"))
+    return Hello(host_name(), os.getpid(), mask, _container_quota() or len(cores), before)
 
 
 def _container_quota() -> float | None:
@@ -324,7 +326,7 @@ def rank_resources(hellos: Sequence[Hello]) -> list[RankResources]:
     for rank, hello in enumerate(hellos):
         share = sum(1 / users[hello.host, core] for core in _cores(hello))
         share = min(share, hello.quota / ranks_on_host[hello.host])
-        result.append(RankResources(numbered[hello.host], max(1, int(share + 1e-9))))
+        result.append(RankResources(hello.before + numbered[hello.host], max(1, int(share + 1e-9))))
         numbered[hello.host] += rank > 0  # rank 0 has no clients
     return result
 

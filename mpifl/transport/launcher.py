@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 T = TypeVar("T")
+RANKS_BEFORE = "MPIFL_RANKS_BEFORE"  # set by a sweep: ranks with clients of other runs that share this host's GPUs
 MPI_START_TIMEOUT = 600  # s that MPI may take to start
 
 _group: MPI.Intracomm | None = None  # of this rank, while it runs tasks of `worker_groups`
@@ -87,6 +88,9 @@ def worker_groups(
     first = comm.rank == 0 or (place == 0 and not idle)
     firsts = cast("MPI.Intracomm", comm.Split(0 if first else MPI.UNDEFINED, comm.rank))
     before = {s: signal.signal(s, signal.SIG_IGN) for s in SIGNALS} if comm.rank else {}
+    os.environ[RANKS_BEFORE] = str(
+        _ranks_before(comm, number, comm.rank > 0 and not idle and (ranks == 1 or place > 0))
+    )
     try:
         if not first:
             if not idle:
@@ -103,11 +107,23 @@ def worker_groups(
             yield None
     finally:
         _group = None
+        del os.environ[RANKS_BEFORE]
         for s, handler in before.items():
             signal.signal(s, handler)
         for each in (group, firsts):
             if each != MPI.COMM_NULL:
                 each.Free()
+
+
+def _ranks_before(comm: MPI.Intracomm, number: int, has_clients: bool) -> int:
+    """The ranks with clients on this host that belong to groups of lower numbers than this rank's."""
+    from mpifl.transport.mpi import MPI
+
+    host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    mine, all_ranks = np.array([number, has_clients], np.int64), np.empty((host.size, 2), np.int64)
+    host.Allgather(mine, all_ranks)
+    host.Free()
+    return int(all_ranks[all_ranks[:, 0] < number, 1].sum())
 
 
 def task_communicator() -> MPI.Intracomm | None:

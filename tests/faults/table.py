@@ -53,9 +53,8 @@ Two network namespaces with host names of their own, 3 ranks each, MPI over TCP,
 frames. Runs of 12 s: frames 10 to 40 ms late, out of order, 2 % lost; no frame at all for 0.5 to 3 s, after which TCP
 may take as long again to notice. Runs of 5 s: no frame any more, with `faults.patience: 1`, and with checkpoints.""",
     "slurm": """\
-A real slurmctld and two slurmd on one host (`tests/slurm/cluster.sh`), `jobs/slurm/several-nodes.sbatch` over two
-nodes, 8 ranks, virtual clock. The file at the end must be that of the run that nobody disturbed, bit for bit, events
-excepted.""",
+A real slurmctld and two slurmd on one host (`tests/slurm/cluster.sh`), a job of `mpifl submit` over two nodes, 8 ranks,
+virtual clock. The file at the end must be that of the run that nobody disturbed, bit for bit, events excepted.""",
     "history": """\
 Real clock, runs of 0.7 to 1.5 s, each drawn by a seed: contacts and evaluations that are slow, an evaluation every
 millisecond or less, aggregations by period and at random, up to every third update refused, client ranks killed, rank 0

@@ -66,6 +66,34 @@ def test_groups_of_ranks(run: Start, study: Callable[..., Path], tmp_path: Path)
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
 
 
+# Prints, on each rank, its number and how many ranks with clients of other groups come before its own on its host.
+BEFORE = """
+import os, sys
+from mpi4py import MPI
+from mpifl.transport.launcher import RANKS_BEFORE, worker_groups
+comm = MPI.COMM_WORLD
+def show(group):
+    sys.stdout.write(f"{comm.rank} {os.environ[RANKS_BEFORE]}\\n")
+with worker_groups(comm, int(sys.argv[1]), show, show):
+    pass
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [(1, {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5, 7: 6}), (3, {1: 0, 2: 0, 3: 0, 4: 2, 5: 2, 6: 2})],
+)
+def test_groups_of_a_host_take_its_gpus_in_turn(
+    run: Start, tmp_path: Path, ranks: int, expected: dict[int, int]
+) -> None:
+    """Of three ranks two have clients, so that the second group begins with the third GPU."""
+    (tmp_path / "before.py").write_text(BEFORE)
+    done = run(8, "before.py", ranks)
+    assert done.code == 0, done.err
+    assert {int(rank): int(before) for rank, before in map(str.split, done.out.splitlines())} == expected
+
+
 @pytest.mark.long
 def test_groups_work_side_by_side_in_real_time(run: Start, study: Callable[..., Path], tmp_path: Path) -> None:
     """Each of four runs takes 2 s by the clock; the first of two groups is not waited for by the second."""

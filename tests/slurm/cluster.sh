@@ -70,11 +70,15 @@ SlurmdTimeout=60
 SchedulerParameters=sched_min_interval=100000
 NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 1)) CPUs=$CPUS RealMemory=4000 State=UNKNOWN
 NodeName=n2 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 2)) CPUs=$CPUS RealMemory=4000 State=UNKNOWN
-PartitionName=test Nodes=n1,n2 Default=YES MaxTime=1-0 State=UP
+# jobs of the partition urgent take the nodes of the others, which hear of it 60 s before they are requeued
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=test Nodes=n1,n2 Default=YES MaxTime=1-0 PriorityTier=1 GraceTime=60 State=UP
+PartitionName=urgent Nodes=n1,n2 MaxTime=1-0 PriorityTier=2 State=UP
 CONF
 }
 
-idle() { [ "$(sinfo -h -N -o %t 2>/dev/null | grep -cx idle)" = 2 ]; }
+idle() { [ "$(sinfo -h -N -p test -o %t 2>/dev/null | grep -cx idle)" = 2 ]; }
 
 up() {
     local program log missing=""

@@ -1,4 +1,4 @@
-"""The SLURM batch scripts on a real SLURM: two nodes on this host, started by cluster.sh beside this file."""
+"""Jobs that `mpifl submit` hands to a real SLURM: two nodes on this host, started by cluster.sh beside this file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from tests.mpi.files import differing
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = Path(__file__).with_name("cluster.sh")
-SCRIPTS = ROOT / "jobs" / "slurm"
+JOB = ROOT / "jobs" / "quickstart.yaml"
 DAEMONS = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if not shutil.which(name, path=DAEMONS)]
 DEADLINE = 300  # seconds for one job, all times that it is started
@@ -94,18 +94,25 @@ def finished(slurm: dict[str, str], job: str) -> tuple[str, str]:
     return facts(slurm, job)["JobState"], facts(slurm, job)["ExitCode"]
 
 
-def submit(slurm: dict[str, str], *arguments: str | Path) -> tuple[str, str]:
-    return finished(slurm, ask(slurm, "sbatch", "--parsable", *arguments))
+def mpifl_submit(slurm: dict[str, str], folder: Path, *words: object) -> str:
+    """Submits in a folder with `mpifl submit`; the number of the job."""
+    command = [sys.executable, "-m", "mpifl", "submit", *map(str, words)]
+    env = {"SLOW": "0.02", **slurm, "PYTHONPATH": f"{ROOT}:{slurm['PYTHONPATH']}", "XDG_CONFIG_HOME": str(folder)}
+    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    (number,) = re.findall(r"Submitted batch job (\d+)", done.stdout)
+    return str(number)
+
+
+def logs(folder: Path) -> list[str]:
+    """What the batch jobs of a folder logged."""
+    return [path.read_text() for path in folder.glob("**/*.log") if path.parent.name != "cluster"]
 
 
 def test_run_over_two_nodes(slurm: dict[str, str], tmp_path: Path) -> None:
-    output, run_file = tmp_path / "job.out", tmp_path / "run.h5"
-    state = submit(
-        slurm, "--nodes=2", "--ntasks-per-node=4", f"--output={output}",
-        SCRIPTS / "several-nodes.sbatch", "jobs/quickstart.yaml", "stop.time=3", f"output={run_file}",
-    )  # fmt: skip
-    assert state == ("COMPLETED", "0:0"), output.read_text()
-    run = open_run(run_file)
+    job = mpifl_submit(slurm, tmp_path, JOB, "stop.time=3", "site.nodes=2", "site.ranks_per_node=4")
+    assert finished(slurm, job) == ("COMPLETED", "0:0"), logs(tmp_path)
+    run = open_run(tmp_path / "results" / "quickstart.h5")
     assert run.status == "completed"
     assert run.attrs["ranks"] == 8
     assert set(run.clients["rank"]) == set(range(1, 8))
@@ -116,23 +123,21 @@ def test_run_over_two_nodes(slurm: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_run_on_one_node(slurm: dict[str, str], tmp_path: Path) -> None:
-    output, run_file = tmp_path / "job.out", tmp_path / "run.h5"
-    state = submit(
-        slurm, "--ntasks-per-node=3", f"--output={output}",
-        SCRIPTS / "one-node.sbatch", "jobs/quickstart.yaml", "stop.time=1", f"output={run_file}",
-    )  # fmt: skip
-    assert state == ("COMPLETED", "0:0"), output.read_text()
-    assert open_run(run_file).attrs["ranks"] == 3
+    """Ranks that SLURM starts itself."""
+    words = ["stop.time=1", "site.ranks_per_node=2", "site.launcher=srun", "site.mpi=pmix"]
+    job = mpifl_submit(slurm, tmp_path, JOB, *words)
+    assert finished(slurm, job) == ("COMPLETED", "0:0"), logs(tmp_path)
+    assert open_run(tmp_path / "results" / "quickstart.h5").attrs["ranks"] == 2
 
 
-def test_mistake_in_the_job_ends_it_with_exit_code_2(slurm: dict[str, str], tmp_path: Path) -> None:
-    output = tmp_path / "job.out"
-    state = submit(
-        slurm, "--nodes=2", "--ntasks-per-node=2", f"--output={output}",
-        SCRIPTS / "several-nodes.sbatch", "jobs/quickstart.yaml", "stop.tyme=3",
-    )  # fmt: skip
-    assert state == ("FAILED", "2:0"), output.read_text()
-    assert "stop.tyme" in output.read_text()
+def test_mistake_that_shows_on_the_nodes_ends_the_job_with_exit_code_2(slurm: dict[str, str], tmp_path: Path) -> None:
+    """The folder of the data is gone when the job starts."""
+    words = ["problem.data=mnist", f"problem.root={tmp_path}/gone", "site.ranks_per_node=2"]
+    job = mpifl_submit(slurm, tmp_path, JOB, *words)
+    assert finished(slurm, job) == ("FAILED", "2:0"), logs(tmp_path)
+    (log,) = logs(tmp_path)
+    assert len([line for line in log.splitlines() if line.startswith("mpifl: ")]) == 1
+    assert not list(tmp_path.glob("results/*.h5"))
 
 
 # -- a run that does not end in one go ---------------------------------------------------------------------------------
@@ -187,11 +192,11 @@ def disturbed(slurm: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A job in virtual time runs without SLURM; then under it, while a block does something to it: the same file."""
     (tmp_path / "own_slow.py").write_text(SLOW)
     monkeypatch.syspath_prepend(tmp_path)
-    whole, path, output = tmp_path / "whole.h5", tmp_path / "run.h5", tmp_path / "job.out"
+    whole, path = tmp_path / "whole.h5", tmp_path / "results" / "run.h5"
 
     @contextlib.contextmanager
-    def start(what: str, outcome: str, updates: int, contact: float, *options: str, keys: Sequence[str] = ()) -> Any:
-        """So many updates, of contacts that take so many seconds, seven at a time; sbatch's options; the job's keys."""
+    def start(what: str, outcome: str, updates: int, contact: float, *keys: str) -> Any:
+        """So many updates, of contacts that take so many seconds, seven at a time; keys of the job and the site."""
         algorithm = {"name": "own_slow:Slow", "step_size": 0.1, "step_weights": "one", "trigger": {"every": 4}}
         problem = {"clients": 14, "model": {"name": "quadratic", "dim": 30, "sigma": 0.2}}
         clock = {"mode": "virtual", "delay": {"name": "exponential", "rate": 10, "spread": 3}}
@@ -199,17 +204,16 @@ def disturbed(slurm: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyP
         file = write(tmp_path, "slow", {"algorithm": algorithm, "problem": problem, "clock": clock, **more})
         assert main(["run", str(file), f"output={whole}"]) == 0
         with counted.run(what) as told:
-            nodes = ("--nodes=2", "--ntasks-per-node=4", f"--export=ALL,SLOW={contact}", f"--output={output}")
-            words = (SCRIPTS / "several-nodes.sbatch", file, f"output={path}", *keys)
-            job = Disturbed(slurm, ask(slurm, "sbatch", "--parsable", *nodes, *options, *words), path)
+            words = (file, f"output={path}", "site.nodes=2", "site.ranks_per_node=4", *keys)
+            job = Disturbed(slurm, mpifl_submit({**slurm, "SLOW": str(contact)}, tmp_path, *words), path)
             yield job
-            assert finished(slurm, job.id) == ("COMPLETED", "0:0"), output.read_text()
+            assert finished(slurm, job.id) == ("COMPLETED", "0:0"), logs(tmp_path)
             assert not differing(path, whole, but=("events",)), "not the run that nobody disturbed"
             starts = int(job.facts()["Restarts"])
-            assert starts >= 1, output.read_text()
+            assert starts >= 1, logs(tmp_path)
             with open_run(path) as run:
                 assert run.status == "completed" and run.attrs["ranks"] == 8
-                assert run.events.kind.tolist().count("resumed") == starts, output.read_text()
+                assert run.events.kind.tolist().count("resumed") == starts, logs(tmp_path)
             told[0] = outcome
 
     return start
@@ -230,14 +234,26 @@ def test_warned_saved_and_started_again(disturbed: Disturb) -> None:
 
 def test_time_limit(disturbed: Disturb) -> None:
     """SLURM warns 10 to 40 s before the end of the minute, as often as it takes."""
-    with disturbed("time limit", SAVED, 1800, 0.12, "--time=1", "--signal=B:USR1@10"):
+    with disturbed("time limit", SAVED, 1800, 0.12, "site.time=0:01:00", "site.warning=10"):
         pass
 
 
 def test_a_node_fails(disturbed: Disturb) -> None:
     """SLURM kills the job, and starts it again once there are two nodes; it goes on from the last checkpoint."""
-    outcome, every = "started again from the last checkpoint, bit-identical", ["checkpoint.updates=200"]
-    with disturbed("a node fails", outcome, 3000, 0.05, keys=every) as job:
+    outcome = "started again from the last checkpoint, bit-identical"
+    with disturbed("a node fails", outcome, 3000, 0.05, "checkpoint.updates=200") as job:
         until(lambda: sets(folder_of(job.path))[-1:] > [2], "checkpoints")
         job.ask("scontrol", "update", "nodename=n2", "state=down", "reason=test")
         until(lambda: job.facts()["Restarts"] == "1", "requeue")  # the node comes back: ReturnToService=2
+
+
+def test_preempted(disturbed: Disturb, tmp_path: Path) -> None:
+    """A job of a partition with priority takes the nodes; the run continues from its last checkpoint."""
+    outcome = "started again from the last checkpoint, bit-identical"
+    with disturbed("preempted", outcome, 3000, 0.05, "checkpoint.updates=200") as job:
+        until(lambda: sets(folder_of(job.path))[-1:] > [2], "checkpoints")
+        log = tmp_path / "urgent.out"
+        words = ("sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", f"--output={log}")
+        urgent = subprocess.run([*words, "--wrap", "true"], env=job.slurm, check=True, text=True, capture_output=True)
+        until(lambda: job.facts()["Restarts"] == "1", "requeue")
+        assert finished(job.slurm, urgent.stdout.strip()) == ("COMPLETED", "0:0")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,23 +12,12 @@ from mpifl.config.yaml_io import dump
 from mpifl.studies.index import Index
 from mpifl.studies.study import Study, load_study
 from mpifl.studies.sweep import sweep
-from tests.slurm.test_slurm import ROOT, SLOW, ask, facts, finished, pytestmark, slurm, until
+from tests.slurm.test_slurm import SLOW, ask, facts, finished, logs, mpifl_submit, pytestmark, slurm, until
 from tests.studies.conftest import BASE, STUDY
 from tests.studies.test_sweep import contents
 
 __all__ = ["pytestmark", "slurm"]
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
-
-
-def mpifl_submit(slurm: dict[str, str], tmp_path: Path, *words: object) -> str:
-    """Submits in tmp_path; the number of the job."""
-    path = f"{ROOT}:{slurm['PYTHONPATH']}"
-    command = [sys.executable, "-m", "mpifl", "submit", *map(str, words)]
-    env = {**slurm, "PYTHONPATH": path, "SLOW": "0.02", "XDG_CONFIG_HOME": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    (number,) = re.findall(r"Submitted batch job (\d+)", done.stdout)
-    return str(number)
 
 
 def states(slurm: dict[str, str], job: str) -> dict[str, str]:
@@ -65,7 +52,7 @@ def test_a_study_as_an_array(slurm: dict[str, str], study: Study, tmp_path: Path
     until(lambda: "Requeue=1 Restarts=1" in ask(slurm, "scontrol", "show", "job", f"{job}_0"), "requeue of task 0")
     ask(slurm, "scancel", f"{job}_1")
     until(lambda: array_ended(slurm, job, 2), "end of the array")
-    assert states(slurm, job)["0"] == "COMPLETED", [path.read_text() for path in study.folder.glob("logs/*")]
+    assert states(slurm, job)["0"] == "COMPLETED", logs(study.folder)
     assert {run.status for run in map(open_run, study.folder.glob("*.h5"))} <= {"completed", "interrupted", "running"}
     completed = {run.path: run.path.stat().st_mtime_ns for run in study.runs[::2]}
     assert all(open_run(path).status == "completed" for path in completed)  # those of task 0
@@ -90,7 +77,7 @@ def test_a_study_that_is_cut_off(slurm: dict[str, str], study: Study, tmp_path: 
     until(lambda: re.search(r"Restarts=[1-9]", ask(slurm, "scontrol", "show", "job", job)), "requeue by the time limit")
     until(lambda: array_ended(slurm, job, 3), "end of the array", 400)
     found = states(slurm, job)
-    assert found["0"] == found["1"] == "COMPLETED", [path.read_text() for path in study.folder.glob("logs/*")]
+    assert found["0"] == found["1"] == "COMPLETED", logs(study.folder)
     assert found["2"] == "CANCELLED"
     completed = {run.path: run.path.stat().st_mtime_ns for k, run in enumerate(long.runs) if k % 3 < 2}
     assert all(open_run(path).status == "completed" for path in completed)
@@ -108,8 +95,7 @@ def test_a_job_over_seeds(slurm: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mpifl-site.yaml").write_text("{ranks_per_node: 2, time: 0:05:00}")
     job = mpifl_submit(slurm, tmp_path, "base.yaml", "--seeds", "3,5")
     until(lambda: array_ended(slurm, job, 2), "end of the array")
-    logs = [path.read_text() for path in tmp_path.glob("results/*.log")]
-    assert set(states(slurm, job).values()) == {"COMPLETED"}, logs
+    assert set(states(slurm, job).values()) == {"COMPLETED"}, logs(tmp_path)
     for seed in (3, 5):
         with open_run(tmp_path / "results" / f"base-seed-{seed}.h5") as run:
             assert (run.status, run.attrs["ranks"], run.attrs["seed"]) == ("completed", 2, seed)
@@ -119,7 +105,7 @@ def test_a_job_on_two_nodes(slurm: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text(BASE)
     (tmp_path / "mpifl-site.yaml").write_text("{nodes: 2, ranks_per_node: 3, time: 0:05:00}")
     job = mpifl_submit(slurm, tmp_path, "base.yaml", "seed=4")
-    assert finished(slurm, job) == ("COMPLETED", "0:0"), [path.read_text() for path in tmp_path.glob("results/*.log")]
+    assert finished(slurm, job) == ("COMPLETED", "0:0"), logs(tmp_path)
     assert facts(slurm, job)["Restarts"] == "0"
     with open_run(tmp_path / "results" / "base.h5") as run:
         assert (run.status, run.attrs["ranks"], run.attrs["seed"]) == ("completed", 6, 4)

@@ -190,6 +190,7 @@ WRONG = [
     ("trials: 2\nretries: -1", "trials: 2", "retries=-1: an integer of at least 0"),
     ("trials: 2\nranks: 0", "trials: 2", "ranks=0: an integer of at least 1"),
     ("trials: 2\nranks: two", "trials: 2", "ranks=two: an integer of at least 1"),
+    ("trials: 2\nranks: 8", "trials: 2", "ranks=8: at most 7: the server and one rank for each client"),
     ("trials: 2\nouput: x", "trials: 2", "ouput=x: no such key; the nearest is output"),
     ("name: small\nname: b", "name: small", "duplicate key name"),
 ]

@@ -29,9 +29,11 @@ from mpifl.errors import ConfigError, RunFailed
 from mpifl.storage.live import is_locked
 from mpifl.studies.index import INDEX, Index
 from mpifl.studies.parts import Part
+from mpifl.studies.processes import processes
 from mpifl.studies.select import describe_selection, select_groups
 from mpifl.studies.study import Select, Study, load_study
 from mpifl.studies.sweep import dry_run, sweep
+from mpifl.transport.launcher import RANKS_BEFORE
 from tests.studies.conftest import BASE, STUDY
 
 Write = Callable[..., Path]
@@ -74,8 +76,8 @@ def test_a_study_runs_and_grows(write: Write, tmp_path: Path, caplog: pytest.Log
     """The numbers are those of single runs; completed runs are not repeated; files of no run of the study are named."""
     study = load_study(write("", TWO))
     assert "4 of 4 runs to do, on 2 processes, time unknown" in dry_run(study, 2)
-    assert "4 of 4 runs to do, 1 at a time on 9 ranks each, time unknown" in dry_run(
-        load_study(write("ranks: 9\n", TWO))
+    assert "4 of 4 runs to do, 1 at a time on 7 ranks each, time unknown" in dry_run(
+        load_study(write("ranks: 7\n", TWO))
     )
     assert not study.folder.exists()
     lines: list[str] = []
@@ -600,3 +602,10 @@ def test_a_report_names_a_damaged_run_and_shows_the_others(
     out = capsys.readouterr().out
     assert [path.name in out for path in (first, second)] == [True, True] and "\nFedAvg " in out
     assert out.count("Left out: run file=") == 2 and "2 damaged" in out
+
+
+def test_processes_take_the_gpus_of_the_host_in_turn() -> None:
+    """Each begins with another one, also where its run starts a launcher."""
+    with processes(3) as pool:
+        futures = [pool.submit(os.getenv, RANKS_BEFORE) for _ in range(3)]
+        assert sorted(future.result() for future in futures) == ["0", "1", "2"]

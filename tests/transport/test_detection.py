@@ -39,6 +39,7 @@ PALS = {"PALS_RANKID": "2", "PMI_SIZE": "4", "PMI_RANK": "2"}
         ({"FLUX_JOB_SIZE": "4", "FLUX_TASK_RANK": "2", "PMI_SIZE": "4", "PMI_RANK": "2"}, Launch("flux run", 4, 2)),
         (PALS, Launch("mpiexec of PALS", 4, 2)),
         ({"PALS_RANKID": "2"}, Launch("mpiexec of PALS", None, 2)),
+        (SRUN | {"PALS_RANKID": "2"}, Launch("srun", 4, 2)),  # srun --mpi=cray_shasta
         (SRUN, Launch("srun", 4, 2)),
         (PMI2, Launch("srun", 4, 2)),
         (PMIX, Launch("srun", 4, 2)),

@@ -34,6 +34,9 @@ def test_ranks_with_clients_are_numbered_on_their_host() -> None:
     """Rank 0 has none: the first GPU of its host is rank 1's."""
     assert [r.local for r in rank_resources([hello([0], host) for host in "aaabbab"])] == [0, 0, 1, 0, 1, 2, 2]
 
+    hellos = [Hello("a", 1, 1, 1.0, before=3) for _ in range(3)]  # three ranks of other runs take GPUs 0 to 2
+    assert [r.local for r in rank_resources(hellos)] == [3, 3, 4]
+
 
 def test_a_rank_reports_what_the_system_says() -> None:
     import os

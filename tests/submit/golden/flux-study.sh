@@ -1,5 +1,6 @@
 #!/bin/bash
-# Study small: 8 tasks for 16 runs. Written by mpifl submit.
+# Study small: 8 tasks for 16 runs. Written by mpifl submit,
+# which also makes the folder of the logs: without it the batch system ends the job, and there is no log.
 # flux: --job-name=small
 # flux: --nodes=1
 # flux: --nslots=1
@@ -11,8 +12,9 @@
 # flux: --queue=long
 # flux: --bank=physics
 # flux: --gpus-per-slot=4
-set -euo pipefail
+set -eo pipefail
 :
+set -u  # module and conda use variables that are not set
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 task=${MPIFL_TASK:-0}  # mpifl submit submits this script once for each task
@@ -22,14 +24,14 @@ pass_on() {
     for id in $(flux jobs --no-header --format='{id}'); do flux job kill --signal=USR1 "$id" || true; done
 }
 requeue() { echo "Flux requeues no jobs: submit again to continue" >&2; }
+preempted() { false; }  # Flux preempts no jobs by itself
 
 # Task $task of 8 has every 8-th run of the study. Completed runs are skipped; interrupted ones continue.
 command=(python -m mpifl sweep /project/study.yaml output=/project/out/small --processes 1 --part "$task/8")
 
-# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
-# limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their
-# ranks: after a TERM they kill them soon.
-warned=no
+# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143, and the task is put
+# into the queue again. A TERM is passed on as USR1, which launchers pass on to their ranks: after a TERM they kill them soon.
+run="" warned=no
 trap 'warned=yes; pass_on' USR1
 trap pass_on TERM
 "${command[@]}" &
@@ -37,5 +39,6 @@ run=$!
 while kill -0 "$run" 2> /dev/null; do wait "$run" || true; done
 code=0
 wait "$run" || code=$?
-if [ $warned = yes ] && [ $code = 143 ]; then requeue; fi
+if preempted; then code=143; fi  # it ends mpirun's daemons too, and mpirun then says that all was well
+if [ $code = 143 ] && { [ $warned = yes ] || preempted; }; then requeue; fi
 exit $code

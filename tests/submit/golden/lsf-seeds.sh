@@ -1,5 +1,6 @@
 #!/bin/bash
-# Job base on 2 nodes with 4 ranks each. Written by mpifl submit.
+# Job base on 2 nodes with 4 ranks each. Written by mpifl submit,
+# which also makes the folder of the logs: without it the batch system ends the job, and there is no log.
 #BSUB -J "base[1-4]%4"
 #BSUB -n 8
 #BSUB -R "span[ptile=4]"
@@ -13,33 +14,44 @@
 #BSUB -q long
 #BSUB -P physics
 #BSUB -gpu "num=2"
-set -euo pipefail
+set -eo pipefail
 :
+set -u  # module and conda use variables that are not set
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 task=$((LSB_JOBINDEX > 0 ? LSB_JOBINDEX - 1 : 0))
 restarts=$([ "${LSB_RESTART:-N}" = Y ] && echo 1 || echo 0)
 pass_on() { kill -USR1 "$run" 2> /dev/null || true; }
 requeue() { :; }  # LSF does so for the exit code 143 (-Q)
+preempted() { false; }  # LSF requeues such jobs itself
 
 seeds=(0 1 2 7)
 seed=${seeds[$task]}
 command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl run /project/base.yaml seed="$seed" name=base-seed-"$seed" output=/project/results/base-seed-"$seed".h5)
-# When the batch system starts this job again, the run continues from its checkpoint, or begins anew where it has none.
+# When this run was started before, it continues from its checkpoint, or begins anew where it has none.
 if [ "$restarts" != 0 ]; then
-    if ls /project/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl resume /project/results/base-seed-"$seed".h5 --trust); else command+=(overwrite=true); fi
+    if ls /project/results/base-seed-"$seed".ckpt/*.json > /dev/null 2>&1; then
+        command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl resume /project/results/base-seed-"$seed".h5 --trust)
+    else
+        command+=(overwrite=true)
+    fi
 fi
 
-# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
-# limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their
-# ranks: after a TERM they kill them soon.
-warned=no
+launch=(mpirun --hostfile "$LSB_DJOB_HOSTFILE" --map-by ppr:4:node --bind-to none)
+if ompi_info 2> /dev/null | grep -q "Fault Tolerance support: yes"; then
+    launch+=(--with-ft ulfm)  # the run goes on without ranks that die
+fi
+
+# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143, and the task is put
+# into the queue again. A TERM is passed on as USR1, which launchers pass on to their ranks: after a TERM they kill them soon.
+run="" warned=no
 trap 'warned=yes; pass_on' USR1
 trap pass_on TERM
-mpirun --hostfile "$LSB_DJOB_HOSTFILE" --map-by ppr:4:node --bind-to none "${command[@]}" &
+"${launch[@]}" "${command[@]}" &
 run=$!
 while kill -0 "$run" 2> /dev/null; do wait "$run" || true; done
 code=0
 wait "$run" || code=$?
-if [ $warned = yes ] && [ $code = 143 ]; then requeue; fi
+if preempted; then code=143; fi  # it ends mpirun's daemons too, and mpirun then says that all was well
+if [ $code = 143 ] && { [ $warned = yes ] || preempted; }; then requeue; fi
 exit $code

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Study small: 8 tasks for 16 runs. Written by mpifl submit.
+# Study small: 8 tasks for 16 runs. Written by mpifl submit,
+# which also makes the folder of the logs: without it the batch system ends the job, and there is no log.
 #BSUB -J "small[1-8]%5"
 #BSUB -n 1
 #BSUB -R "span[ptile=1]"
@@ -13,22 +14,23 @@
 #BSUB -q long
 #BSUB -P physics
 #BSUB -gpu "num=2"
-set -euo pipefail
+set -eo pipefail
 :
+set -u  # module and conda use variables that are not set
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 task=$((LSB_JOBINDEX > 0 ? LSB_JOBINDEX - 1 : 0))
 restarts=$([ "${LSB_RESTART:-N}" = Y ] && echo 1 || echo 0)
 pass_on() { kill -USR1 "$run" 2> /dev/null || true; }
 requeue() { :; }  # LSF does so for the exit code 143 (-Q)
+preempted() { false; }  # LSF requeues such jobs itself
 
 # Task $task of 8 has every 8-th run of the study. Completed runs are skipped; interrupted ones continue.
 command=(apptainer exec --nv docker://example.org/mpifl python -m mpifl sweep /project/study.yaml output=/project/out/small --processes 1 --part "$task/8")
 
-# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
-# limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their
-# ranks: after a TERM they kill them soon.
-warned=no
+# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143, and the task is put
+# into the queue again. A TERM is passed on as USR1, which launchers pass on to their ranks: after a TERM they kill them soon.
+run="" warned=no
 trap 'warned=yes; pass_on' USR1
 trap pass_on TERM
 "${command[@]}" &
@@ -36,5 +38,6 @@ run=$!
 while kill -0 "$run" 2> /dev/null; do wait "$run" || true; done
 code=0
 wait "$run" || code=$?
-if [ $warned = yes ] && [ $code = 143 ]; then requeue; fi
+if preempted; then code=143; fi  # it ends mpirun's daemons too, and mpirun then says that all was well
+if [ $code = 143 ] && { [ $warned = yes ] || preempted; }; then requeue; fi
 exit $code

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Job base on 2 nodes with 4 ranks each. Written by mpifl submit.
+# Job base on 2 nodes with 4 ranks each. Written by mpifl submit,
+# which also makes the folder of the logs: without it the batch system ends the job, and there is no log.
 #PBS -N base
 #PBS -l select=2:ncpus=4:mpiprocs=4
 #PBS -l walltime=02:30:00
@@ -8,9 +9,10 @@
 #PBS -o /project/results/
 #PBS -q long
 #PBS -A physics
-set -euo pipefail
+set -eo pipefail
 cd /project
 module load openmpi/5
+set -u  # module and conda use variables that are not set
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 task=${PBS_ARRAY_INDEX:-0}
@@ -18,6 +20,7 @@ restarts=$(qstat -f "$PBS_JOBID" 2> /dev/null | awk '$1 == "run_count" { print $
 restarts=${restarts:-0}
 pass_on() { kill -USR1 "$run" 2> /dev/null || true; }
 requeue() { qrerun "$PBS_JOBID" || echo "this site requeues no jobs: submit again to continue" >&2; }
+preempted() { false; }  # PBS requeues such jobs itself
 
 # PBS gives no warning before the time limit.
 (sleep 8880; kill -USR1 $$) &
@@ -25,21 +28,30 @@ timer=$!
 trap 'kill "$timer" 2> /dev/null || true' EXIT
 
 command=(python -m mpifl run /project/base.yaml stop.time=2 output=/project/results/base.h5)
-# When the batch system starts this job again, the run continues from its checkpoint, or begins anew where it has none.
+# When this run was started before, it continues from its checkpoint, or begins anew where it has none.
 if [ "$restarts" != 0 ]; then
-    if ls /project/results/base.ckpt/*.json > /dev/null 2>&1; then command=(python -m mpifl resume /project/results/base.h5 --trust); else command+=(overwrite=true); fi
+    if ls /project/results/base.ckpt/*.json > /dev/null 2>&1; then
+        command=(python -m mpifl resume /project/results/base.h5 --trust)
+    else
+        command+=(overwrite=true)
+    fi
 fi
 
-# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
-# limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their
-# ranks: after a TERM they kill them soon.
-warned=no
+launch=(mpirun --hostfile "$PBS_NODEFILE" --map-by ppr:4:node --bind-to none)
+if ompi_info 2> /dev/null | grep -q "Fault Tolerance support: yes"; then
+    launch+=(--with-ft ulfm)  # the run goes on without ranks that die
+fi
+
+# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143, and the task is put
+# into the queue again. A TERM is passed on as USR1, which launchers pass on to their ranks: after a TERM they kill them soon.
+run="" warned=no
 trap 'warned=yes; pass_on' USR1
 trap pass_on TERM
-mpirun --hostfile "$PBS_NODEFILE" --map-by ppr:4:node --bind-to none "${command[@]}" &
+"${launch[@]}" "${command[@]}" &
 run=$!
 while kill -0 "$run" 2> /dev/null; do wait "$run" || true; done
 code=0
 wait "$run" || code=$?
-if [ $warned = yes ] && [ $code = 143 ]; then requeue; fi
+if preempted; then code=143; fi  # it ends mpirun's daemons too, and mpirun then says that all was well
+if [ $code = 143 ] && { [ $warned = yes ] || preempted; }; then requeue; fi
 exit $code

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Study small: 8 tasks for 16 runs. Written by mpifl submit.
+# Study small: 8 tasks for 16 runs. Written by mpifl submit,
+# which also makes the folder of the logs: without it the batch system ends the job, and there is no log.
 #SBATCH --job-name=small
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4
@@ -8,35 +9,43 @@
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output=/project/out/small/logs/%A-%a.log
+#SBATCH --output=/project/out/small/logs/%x-%A-%a.log
 #SBATCH --chdir=/project
 #SBATCH --array=0-7%5
 #SBATCH --partition=long
 #SBATCH --account=physics
 #SBATCH --mem-per-cpu=1G
-set -euo pipefail
+set -eo pipefail
 module load openmpi/5
+set -u  # module and conda use variables that are not set
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 export SLURM_EXPORT_ENV=ALL  # the ranks see this environment, also after sbatch --export=NONE
 
 task=${SLURM_ARRAY_TASK_ID:-0}
 restarts=${SLURM_RESTART_COUNT:-0}
 pass_on() { kill -USR1 "$run" 2> /dev/null || true; }
-requeue() { scontrol requeue "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"; }
+job="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
+requeue() { scontrol requeue "$job"; }
+preempted() { scontrol show job "$job" | grep -q "PreemptTime=[0-9]"; }
 
 # Task $task of 8 has every 8-th run of the study. Completed runs are skipped; interrupted ones continue.
 command=(python -m mpifl sweep /project/study.yaml ranks=3 output=/project/out/small --part "$task/8")
 
-# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143; after the time
-# limit's warning the task is then put into the queue again. A TERM is passed on as USR1, which launchers pass on to their
-# ranks: after a TERM they kill them soon.
-warned=no
+launch=(mpirun --map-by ppr:4:node --bind-to none)
+if ompi_info 2> /dev/null | grep -q "Fault Tolerance support: yes"; then
+    launch+=(--with-ft ulfm)  # the run goes on without ranks that die
+fi
+
+# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143, and the task is put
+# into the queue again. A TERM is passed on as USR1, which launchers pass on to their ranks: after a TERM they kill them soon.
+run="" warned=no
 trap 'warned=yes; pass_on' USR1
 trap pass_on TERM
-mpirun --map-by ppr:4:node --bind-to none "${command[@]}" &
+"${launch[@]}" "${command[@]}" &
 run=$!
 while kill -0 "$run" 2> /dev/null; do wait "$run" || true; done
 code=0
 wait "$run" || code=$?
-if [ $warned = yes ] && [ $code = 143 ]; then requeue; fi
+if preempted; then code=143; fi  # it ends mpirun's daemons too, and mpirun then says that all was well
+if [ $code = 143 ] && { [ $warned = yes ] || preempted; }; then requeue; fi
 exit $code
