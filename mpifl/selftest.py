@@ -74,8 +74,9 @@ def selftest(comm: MPI.Intracomm | None, folder: Path) -> list[Check]:
     if comm and comm.rank:
         for size in SIZES:
             _exchange(comm, size)
-        with suppress(RunFailed, ConfigError):  # rank 0 reports it
-            api.execute(lambda: None)
+        for _ in range(2):  # runs over all ranks
+            with suppress(RunFailed, ConfigError):  # rank 0 reports it
+                api.execute(lambda: None)
         return []
     checks = [_checked("software", _software), _checked("ranks", lambda: _ranks(comm))]
     if comm:
@@ -88,6 +89,7 @@ def selftest(comm: MPI.Intracomm | None, folder: Path) -> list[Check]:
         checks.append(_checked("virtual clock", lambda: _virtual_clock(inside)))
         if comm:
             checks.append(_checked("virtual clock, ranks", lambda: _on_ranks(inside)))
+            checks.append(_checked("updates, ranks", lambda: _update_rate(inside, comm.size)))
     return [*checks, _checked("torch", _torch), _checked("GPU-aware MPI", _gpu_aware_mpi)]
 
 
@@ -118,7 +120,13 @@ def _software() -> tuple[str, str]:
 
 def _ranks(comm: MPI.Intracomm | None) -> tuple[str, str]:
     if comm is None:
-        return ABSENT, "one process; start it with mpirun -n 2 to check MPI"
+        library = (
+            "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+        )
+        try:
+            return ABSENT, f"one process; start it with mpirun -n 2 to check {name_of(_python(library))}"
+        except RunFailed as error:
+            return ABSENT, f"one process; no MPI can be loaded ({error})"
     from mpifl.transport.mpi import MPI
 
     return OK, f"{comm.size} ranks of {name_of(MPI.Get_library_version())}, rank 0 on {host_name()}"
@@ -186,8 +194,12 @@ def _locks(folder: Path) -> tuple[str, str]:
 
 
 def _python(code: str) -> str:
+    """What a child process prints. Raises RunFailed."""
     words = [sys.executable, "-c", code]
-    run = subprocess.run(words, env=_alone(), capture_output=True, text=True, timeout=TIMEOUT)
+    try:
+        run = subprocess.run(words, env=_alone(), capture_output=True, text=True, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        raise RunFailed(f"a child process took longer than {TIMEOUT:g} s") from None
     if run.returncode:
         raise RunFailed((run.stderr.strip().splitlines() or ["a child process failed"])[-1])
     return run.stdout.strip()
@@ -228,7 +240,9 @@ def _virtual_clock(folder: Path) -> tuple[str, str]:
     from mpifl.server.start import run_server
 
     path = folder / "process.h5"
-    run_server(load_job(JOB, output=str(path)))
+    outcome = run_server(load_job(JOB, output=str(path)))
+    if outcome.status != "completed":
+        return FAILED, outcome.error or outcome.status
     found = digest(path)
     if found != DIGEST:
         return FAILED, f"a run of 400 updates has the digest {found}; {DIGEST} is right"
@@ -242,6 +256,24 @@ def _on_ranks(folder: Path) -> tuple[str, str]:
         return FAILED, outcome.error or outcome.status
     same = digest(path) == DIGEST
     return (OK if same else FAILED), f"a run over all ranks has {'the same' if same else 'other'} bits"
+
+
+def _update_rate(folder: Path, ranks: int) -> tuple[str, str]:
+    """A run in real time without delays, one client a rank: the server's rate."""
+    values = {
+        **JOB,
+        "problem": {"data": "none", "model": {"name": "quadratic", "dim": SIZES[0]}, "clients": ranks - 1},
+        "clock": {"mode": "real"},
+        "stop": {"time": 2 * SECONDS},
+        "evaluate": {"every": 2 * SECONDS},
+    }
+    path = folder / "rate.h5"
+    outcome = api.execute(lambda: api.Task(load_job(values, output=str(path))))
+    if outcome.status != "completed":
+        return FAILED, outcome.error or outcome.status
+    with open_run(path) as file:
+        rate = file.count("updates") / (2 * SECONDS)
+    return OK, f"the server consumes {rate:,.0f} updates a second of {SIZES[0]:,} numbers, from {ranks - 1} ranks"
 
 
 # -- torch -------------------------------------------------------------------------------------------------------------

@@ -11,10 +11,12 @@ import pytest
 
 from mpifl import selftest
 from mpifl.cli import main
+from mpifl.errors import RunFailed
+from mpifl.server.outcome import Outcome
 from tests.mpi.conftest import environment, mpiexec
 
 NAMES = ["software", "ranks", "file locks", "HDF5, SWMR", "virtual clock", "torch", "GPU-aware MPI"]
-ON_RANKS = ["wire, d = 7,850", "wire, d = 1,000,000", "fault tolerance", "virtual clock, ranks"]
+ON_RANKS = ["wire, d = 7,850", "wire, d = 1,000,000", "fault tolerance", "virtual clock, ranks", "updates, ranks"]
 
 
 def test_virtual_clock_compares_with_the_bits_that_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,6 +25,25 @@ def test_virtual_clock_compares_with_the_bits_that_are_right(tmp_path: Path, mon
     monkeypatch.setitem(selftest.JOB, "algorithm", {**selftest.JOB["algorithm"], "step_size": 0.1001})
     result, text = selftest._virtual_clock(tmp_path)
     assert (result, selftest.DIGEST in text) == (selftest.FAILED, True)
+
+
+def test_a_run_that_cannot_be_written_has_not_the_wrong_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no bits: what went wrong is said instead."""
+    failed = Outcome("process.h5", "failed", 3, "", "No space left on device")
+    monkeypatch.setattr("mpifl.server.start.run_server", lambda job: failed)
+    assert selftest._virtual_clock(tmp_path) == (selftest.FAILED, "No space left on device")
+
+
+def test_one_process_says_which_mpi_would_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPI4PY_LIBMPI", "/nowhere/libmpi.so")
+    result, text = selftest._ranks(None)
+    assert result == selftest.ABSENT and "no MPI can be loaded" in text and "/nowhere/libmpi.so" in text
+
+
+def test_a_child_process_that_hangs_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "TIMEOUT", 0.2)
+    with pytest.raises(RunFailed, match=r"a child process took longer than 0\.2 s"):
+        selftest._python("import time; time.sleep(60)")
 
 
 def test_locks_that_are_not_seen_by_others_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
