@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from runpy import run_path
@@ -25,6 +26,8 @@ class BuildPy(build_py):
     """For a wheel; an editable install has a checkout, which knows its own version."""
 
     def run(self) -> None:
+        if not self.editable_mode:  # files of an earlier build would be packed, too
+            shutil.rmtree(Path(self.build_lib, "mpifl"), ignore_errors=True)
         super().run()
         if not self.editable_mode:
             record(self.build_lib)

@@ -19,7 +19,7 @@ from mpifl.config import read
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "mpifl").rglob("*.py"))
 JOBS = [path for path in sorted((ROOT / "jobs").rglob("*.yaml")) if "\nproblem:" in path.read_text()]
-PAGES = [p for p in sorted(ROOT.rglob("*.md")) if not any(part.startswith(".") for part in p.relative_to(ROOT).parts)]
+PAGES = [p for p in sorted(ROOT.rglob("*.md")) if not re.match(r"build/|(.*/)?\.", str(p.relative_to(ROOT)))]
 
 SLOW = {"torch", "greenlet", "sklearn", "pooch", "matplotlib"}  # imported inside the function that needs it
 LAZY = "mpifl/problems/torch/"  # a package that is itself imported inside functions alone

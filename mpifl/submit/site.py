@@ -66,7 +66,7 @@ class Site(Config):
     python: str | None = None
     """Python on the nodes, with variables of the shell, such as $TMPDIR/env/bin/python; null: the one that submits"""
     container: str | None = None
-    """image in which the commands run, by apptainer exec; null: none"""
+    """image in which the commands run, by apptainer exec; it exists, or `setup` copies it to the node. null: none"""
     warning: PositiveInt = 120
     """seconds before the time limit at which a run is told to save a checkpoint"""
 
@@ -85,8 +85,13 @@ class Site(Config):
             if (value := getattr(self, key)) is not None and not re.fullmatch(r"\S+", value):
                 raise ConfigError(key, repr(value), "a name without blanks")
         self._check_options()
-        if self.container and "://" not in self.container and not Path(self.container).exists():
-            raise ConfigError("container", self.container, "an image that exists, or the address of one (docker://...)")
+        if self.container and not self._has_image(self.container):
+            text = "an image that exists, the address of one (docker://...), or one that a command of setup names"
+            raise ConfigError("container", self.container, text)
+
+    def _has_image(self, container: str) -> bool:
+        """Whether there is an image now, or a command of `setup` may copy it to the node."""
+        return "://" in container or Path(container).exists() or any(container in line for line in self.setup)
 
     def _check_options(self) -> None:
         """Raises ConfigError for an option that would contradict what the script says of itself."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,36 +15,11 @@ import pytest
 
 import mpifl
 from tests.mpi.conftest import environment, mpiexec
+from tests.packaging.conftest import VERSION, build
 
 ROOT = Path(__file__).parents[2]
-VERSION = "9.8.7"  # of the tag
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 pytest.importorskip("setuptools", "77")
-
-
-def build(what: str, source: Path, folder: Path) -> Path:
-    """A `wheel` or an `sdist` of the source, made by the build backend that pip calls."""
-    code = f"from setuptools import build_meta; build_meta.build_{what}({str(folder)!r})"
-    subprocess.run([sys.executable, "-c", code], cwd=source, check=True, timeout=120, stdout=subprocess.DEVNULL)
-    (built,) = folder.glob("*.whl" if what == "wheel" else "*.tar.gz")
-    return built
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout's files, as a repository of its own with the tag of a version."""
-    folder = tmp_path_factory.mktemp("source")
-    list_files = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(list_files, capture_output=True, text=True, check=False)
-    if listed.returncode:
-        pytest.skip("no checkout: git does not know which files belong to it")
-    for name in filter(lambda name: os.path.lexists(ROOT / name), listed.stdout.split("\n")[:-1]):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
-    for words in ("init -q", "add .", "commit -q -m all", f"tag v{VERSION}"):
-        settings = ["-c", "user.name=x", "-c", "user.email=x@x", "-c", "core.hooksPath=/dev/null"]
-        subprocess.run(["git", *settings, *words.split()], cwd=folder, check=True, timeout=60)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +57,8 @@ def test_the_sdist_has_every_file_of_the_checkout(source: Path, unpacked: Path) 
 
 def test_the_sdist_builds_the_same_wheel(source: Path, unpacked: Path, tmp_path: Path) -> None:
     """The same files with the same bytes, the version and the commit among them."""
+    (source / "build" / "lib" / "mpifl").mkdir(parents=True, exist_ok=True)
+    (source / "build" / "lib" / "mpifl" / "old.py").touch()  # of an earlier build
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     wheels = [build("wheel", source, tmp_path / "a"), build("wheel", unpacked, tmp_path / "b")]

@@ -193,6 +193,17 @@ def test_flux_gets_one_job_a_task(
     assert capsys.readouterr().out.splitlines()[:3] == [f"batch --env=MPIFL_TASK={k}" for k in range(3)]
 
 
+def test_an_image_may_be_one_that_setup_copies(
+    write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mpifl-site.yaml").write_text(
+        "{container: /tmp/none.sif, setup: [sbcast --force /apps/mpifl.sif /tmp/none.sif]}"
+    )
+    assert main(["submit", str(write()), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("sbcast --force") < out.index("apptainer exec /tmp/none.sif python -m mpifl sweep")
+
+
 @pytest.mark.parametrize(
     ("site", "says"),
     [

@@ -1,0 +1,209 @@
+"""The recipes in packaging/: their dependencies are the package's, their files parse, and their steps work here."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mpifl.selftest import Check, format_checks
+from mpifl.version import UNTAGGED
+from tests.packaging.conftest import build
+from tests.test_repository import project, requirement
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "packaging"
+TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def required(*groups: str) -> dict[str, str]:
+    """Names and the least versions of the package's requirements."""
+    return {name: rest.removeprefix(">=") for group in groups for name, rest in map(requirement, project()[group])}
+
+
+# -- conda and Spack ---------------------------------------------------------------------------------------------------
+def recipe() -> dict[str, dict[str, object]]:
+    text = (FOLDER / "conda" / "meta.yaml").read_text()
+    (version,) = re.findall(r'{% set version = "(.*)" %}', text)
+    text = re.sub(r"{% set .* %}", "", text).replace("{{ version }}", version)
+    python = yaml.safe_load((FOLDER / "conda" / "conda_build_config.yaml").read_text())["python_min"]
+    return yaml.safe_load(text.replace("{{ python_min }}", *python).replace("{{ PYTHON }}", "python"))
+
+
+def test_the_conda_recipe_requires_what_the_package_requires() -> None:
+    found = recipe()
+    assert found["package"] == {"name": "mpifl", "version": UNTAGGED} and found["build"]["noarch"] == "python"
+
+    def listed(lines: list[str]) -> dict[str, str]:
+        return {name: rest.removeprefix(">=") for name, rest in map(requirement, lines)}
+
+    run = listed(found["requirements"]["run"])  # type: ignore[arg-type]
+    run["matplotlib"] = run.pop("matplotlib-base")  # conda-forge's name without a graphical interface
+    assert f">={run.pop('python')}" == TABLE["project"]["requires-python"]
+    assert run == required("dependencies")
+    optional = listed(found["requirements"]["run_constrained"])  # type: ignore[arg-type]
+    optional["torch"] = optional.pop("pytorch")
+    assert optional == required("torch", "export")
+    (setuptools,) = (line for line in found["requirements"]["host"] if line.startswith("setuptools"))  # type: ignore[union-attr]
+    assert setuptools.replace(" ", "") == TABLE["build-system"]["requires"][0]
+    assert found["build"]["entry_points"] == [f"{k} = {v}" for k, v in TABLE["project"]["scripts"].items()]
+
+
+def test_the_spack_recipe_requires_what_the_package_requires() -> None:
+    tree = ast.parse((FOLDER / "spack" / "spack_repo" / "mpifl" / "packages" / "py_mpifl" / "package.py").read_text())
+    specs = {
+        node.args[0].value: node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "depends_on"
+    }
+    found = dict(re.fullmatch(r"(?:py-)?([\w-]+)@([\d.]+):.*", spec).groups() for spec in specs)  # type: ignore[union-attr]
+    assert f">={found.pop('python')}" == TABLE["project"]["requires-python"]
+    assert f"setuptools>={found.pop('setuptools')}" == TABLE["build-system"]["requires"][0]
+    assert found == required("dependencies", "torch", "export")
+    (version,) = (
+        node.args[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "version"
+    )
+    assert version == UNTAGGED
+
+
+# -- module files ------------------------------------------------------------------------------------------------------
+LUA = """
+for _, name in ipairs({"help", "whatis", "depends_on", "prepend_path", "setenv"}) do
+    _G[name] = function(...) print(name, ...) end
+end
+function myModuleVersion() return "1.2.3" end
+function pathJoin(...) return (table.concat({...}, "/"):gsub("//+", "/")) end
+dofile(arg[1])
+"""
+TCL = """
+foreach name {module-whatis module prepend-path setenv} {
+    proc $name args "puts \\"$name \\[join \\$args]\\""
+}
+proc module-info what { return mpifl/1.2.3 }
+source [lindex $argv 0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "stub", "file"), [("lua", LUA, "mpifl.lua"), ("tclsh", TCL, "mpifl.tcl")], ids=["lmod", "tcl"]
+)
+def test_the_module_files_set_the_path_and_load_mpi(program: str, stub: str, file: str, tmp_path: Path) -> None:
+    """In the interpreter of their language, with the commands of the module system replaced by printing ones."""
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program}")
+    (tmp_path / "stub").write_text(stub)
+    command = [program, str(tmp_path / "stub"), str(FOLDER / "modulefiles" / file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert {"whatis Version: 1.2.3", "module-whatis Version: 1.2.3"} & {*lines}
+    assert {"prepend_path PATH /apps/mpifl/1.2.3/bin", "prepend-path PATH /apps/mpifl/1.2.3/bin"} & {*lines}
+    assert {"depends_on openmpi/5.0", "module load openmpi/5.0"} & {*lines}
+
+
+# -- ReFrame -----------------------------------------------------------------------------------------------------------
+def test_the_reframe_test_reads_what_selftest_prints() -> None:
+    """Its patterns match the lines whose texts stand in selftest.py."""
+    tree = ast.parse((FOLDER / "reframe" / "mpifl_check.py").read_text())
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    patterns = [text for text in texts if text.startswith("^") and not text.startswith("^ranks")]
+    source = (ROOT / "mpifl" / "selftest.py").read_text()
+    checks = []
+    for name, text in (
+        ("wire, d = 7,850", "{1 / median:,.0f} round trips a second between ranks 0 and 1, {rate:.2f} GB/s"),
+        ("HDF5, SWMR", "read while it was written, then verified; {rate:,.0f} updates a second in one process"),
+        ("virtual clock", "a run of 400 updates has the bits that it has everywhere (digest {found})"),
+        ("virtual clock, ranks", "a run over all ranks has {'the same' if same else 'other'} bits"),
+        ("updates, ranks", "the server consumes {rate:,.0f} updates a second of {SIZES[0]:,} numbers, from"),
+    ):
+        assert text in source
+        checks.append(Check(name, "ok", re.sub(r"{found}", "0123456789abcdef", re.sub(r"{[^f}][^}]*}", "1,234", text))))
+    report = format_checks(checks)
+    assert len(patterns) == 4
+    for pattern in patterns:
+        assert re.search(pattern, report, re.M), pattern
+
+
+# -- containers --------------------------------------------------------------------------------------------------------
+def instructions(text: str) -> Iterator[tuple[str, str]]:
+    """The instructions of a Dockerfile, comments and line breaks removed."""
+    text = re.sub(r"^#.*\n", "", text, flags=re.M).replace("\\\n", " ")
+    for line in filter(str.strip, text.splitlines()):
+        word, rest = line.split(None, 1)
+        yield word, " ".join(rest.split())
+
+
+def sections(text: str) -> dict[str, str]:
+    """The sections of an Apptainer definition; "" is its header."""
+    parts = re.split(r"^%(\w+).*\n", text, flags=re.M)
+    return {"": re.sub(r"^#.*\n", "", parts[0], flags=re.M), **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    return list(instructions((FOLDER / "containers" / "Dockerfile").read_text()))
+
+
+def definition() -> dict[str, str]:
+    return sections((FOLDER / "containers" / "mpifl.def").read_text())
+
+
+def test_the_container_files_parse() -> None:
+    found = dockerfile()
+    known = {"FROM", "RUN", "ARG", "COPY", "ENV", "USER", "WORKDIR", "CMD"}
+    assert found[0][0] == "FROM" and {word for word, _ in found} == known
+    other = definition()
+    assert {"arguments", "files", "post", "environment", "test", "runscript", "labels", "help"} == {*other} - {""}
+    header = dict(line.split(": ", 1) for line in other[""].strip().splitlines())
+    assert header == {"Bootstrap": "docker", "From": found[0][1]}
+    for script in (*(text for word, text in found if word == "RUN"), *map(other.get, ("post", "test", "environment"))):
+        subprocess.run(["sh", "-n"], input=script, text=True, check=True)
+    for name in {*re.findall(r"[\w.]+\.txt", " ".join(text for word, text in found if word == "COPY"))}:
+        assert (ROOT / name).is_file()
+
+
+def steps(kind: str) -> Iterator[str]:
+    """The shell commands that make an image, in order; those for the whole machine (packages, users) are left out."""
+    if kind == "docker":
+        lines = [text for word, text in dockerfile() if word == "RUN"]
+    else:
+        lines = [line for part in ("post", "test") for line in definition()[part].splitlines() if line.strip()]
+    for line in lines:
+        if not line.split()[0].startswith(("apt-get", "useradd")) and "/var/lib" not in line:
+            yield line.replace("{{ EXTRAS }}", "$EXTRAS")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(580)
+@pytest.mark.parametrize("kind", ["docker", "apptainer"])
+def test_the_steps_of_an_image_work_one_by_one(kind: str, source: Path, tmp_path: Path) -> None:
+    """In folders below tmp_path instead of /opt and /tmp; packages come from the index that pip has."""
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--no-deps", "--ignore-installed", "tabulate"]
+    if subprocess.run(pip, capture_output=True, timeout=60).returncode:
+        pytest.skip("pip reaches no package index")
+    temporary, prefix = tmp_path / "tmp", tmp_path / "opt"
+    temporary.mkdir()
+    shutil.copy(ROOT / "constraints.txt", temporary)
+    build("wheel", source, temporary)
+    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    kept |= {"EXTRAS": "mpi", "PATH": f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path)}
+    done = 0
+    for step in steps(kind):
+        command = step.replace("/tmp/mpifl", str(temporary)).replace("/opt/mpifl", str(prefix))
+        command = re.sub(r"--folder /tmp\b", f"--folder {shlex.quote(str(tmp_path))}", command)
+        run = subprocess.run(
+            ["sh", "-ec", command], cwd=tmp_path, env=kept, capture_output=True, text=True, timeout=500
+        )
+        assert run.returncode == 0, f"{command}\n{run.stdout}\n{run.stderr}"
+        done += 1
+    assert done >= 2 and (prefix / "bin" / "mpirun").exists() and not temporary.exists()
