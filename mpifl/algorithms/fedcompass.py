@@ -2,7 +2,7 @@
 
 Li, Chaturvedi, He, Chen, Singh, Kindratenko, Huerta, Kim, Madduri, "FedCompass: Efficient Cross-Silo Federated Learning
 on Heterogeneous Client Devices using a Computing Power Aware Scheduler", ICLR 2024, arXiv 2309.14675; the order of
-operations is that of the scheduler in APPFL.
+operations is that of the scheduler in APPFL, which of a client's late models that wait applies the newest; here all.
 The first messages ask for Qmax steps, without a group. A client without a group, or that comes after its group's latest
 time, is answered at once: its update is applied, or kept for the next group. Others wait for their group, at most to
 its latest time. The staleness of an update is that at its arrival; 1e-9 is added before rounding down.

@@ -21,7 +21,7 @@ from tests.mpi.cases import DIGITS, job
 from tests.mpi.conftest import RUN, Start, write
 from tests.mpi.files import attribute, differing
 from tests.mpi.test_devices import ASK
-from tests.mpi.test_torch import text_case
+from tests.mpi.test_torch import ADAM, text_case
 from tests.quadratic_runs import close
 
 pytestmark = pytest.mark.timeout(300)
@@ -35,6 +35,9 @@ CASES = {
     "scaffold": job({"name": "scaffold", "cohort": 4, "local_steps": 3}, {**LARGE, "dtype": "float64"}, **FEW),
     "personal": job({"name": "apfl", "local_steps": 2}, {**MLP, "test_split": 0.2, "dtype": "float64"}, **FEW),
     "quantised": job({"name": "fedgate", "levels": 4, "local_steps": 2}, {**MLP, "dtype": "float64"}, **FEW),
+    "optimizer": job(
+        {"name": "fedbuff", "step_size": 0.01, "local_steps": 2, "solver": ADAM}, {**MLP, "dtype": "float64"}, **FEW
+    ),
     "float32": job({"name": "fedavg", "local_steps": 2}, CNN, **FEW),
     "norm": job({"name": "fedavg"}, {**DIGITS, "model": {"name": "resnet", "norm": "batch"}, "clients": 3}, **FEW),
 }
