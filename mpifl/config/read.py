@@ -257,5 +257,7 @@ def _lookup(target: str, values: dict[str, Any], key: str, text: str, users: tup
         elif isinstance(node, dict) and part in node:
             node = node[part]
         else:
-            raise ConfigError(key, text, f"${{...}} of a key of this job; there is no {target or 'key without a name'}")
+            hint = f"; a variable of the environment is the shell's: {key}=${target}" if target.isupper() else ""
+            what = target or "key without a name"
+            raise ConfigError(key, text, f"${{...}} of a key of this job; there is no {what}{hint}")
     return _resolve(node, values, target, (*users, key), limits)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mpifl.config.registry import Family, table
-from mpifl.config.types import check_fields, describe, hints, members, plain_type
+from mpifl.config.types import check_fields, describe, hints, members, plain_type, wrong_value
 from mpifl.errors import ConfigError, inside
 
 MISSING = "???"  # marks a value that must still be given
@@ -76,7 +76,7 @@ class Reader:
                 if field in self.families:  # the name has chosen the class; a field `name` keeps its default
                     section = {k: v for k, v in section.items() if k != "name"}
                 return self._build(cls, section, key, None if one else self._family(field, kinds))
-        wrong = ConfigError(key, _short(value), self._expected(field, hint))
+        wrong = wrong_value(key, value, _short(value), self._expected(field, hint))
         for kind in sorted(map(plain_type, kinds), key=lambda kind: kind is str):  # text last: "1e-3" may be a number
             if typing.get_origin(kind) in (tuple, list) and isinstance(value, (list, tuple)):
                 try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -94,7 +95,14 @@ def _check(key: str, hint: Any, value: Any) -> None:
         item = typing.get_args(lists[0])[0]
         for k, each in enumerate(value):
             _check(f"{key}[{k}]", item, each)
-    raise ConfigError(key, value, describe(hint))
+    raise wrong_value(key, value, value, describe(hint))
+
+
+def wrong_value(key: str, value: object, shown: object, expected: str) -> ConfigError:
+    """The error for a value of another type; a number in quotes, as from the environment, is shown as text."""
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\d{1,30}(\.\d*)?", value):
+        return ConfigError(key, repr(value), f"{expected}; this is text")
+    return ConfigError(key, shown, expected)
 
 
 def _admits(hint: Any, value: Any) -> bool:

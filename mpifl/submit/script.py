@@ -85,8 +85,6 @@ def job_script(
 
     Raises ConfigError where a run file exists, unless it is an interrupted run of the same job, which then continues.
     """
-    if (clients := job.problem.clients) and (idle := site.ranks - clients - 1) > 0:
-        log.warning("%d of %d ranks will be idle: the job has %s", idle, site.ranks, _plural(clients, "client"))
     output = Path(job.output).resolve()
     words = [str(path.absolute()), *_without(overrides, "output", *(["seed", "name"] if seeds else []))]
     python, target, extra, before = _python(site), _output(output), "", ""
@@ -99,6 +97,8 @@ def job_script(
     continued = [_continues(each) for each in _jobs(job, path, overrides, output, seeds)]
     if any(continued):
         again += f" || [ -e {_quoted(file)} ]"
+    if (clients := job.problem.clients) and (idle := site.ranks - clients - 1) > 0:
+        log.warning("%d of %d ranks will be idle: the job has %s", idle, site.ranks, _plural(clients, "client"))
     body = {
         "seeds": before, "run": f"{python} run {shlex.join(words)}{extra} {_quoted(target)}", "again": again,
         "resume": f"{python} resume {_quoted(file)} --trust", "checkpoints": _quoted(str(folder_of(Path(file)))),
@@ -157,7 +157,7 @@ def submit(site: Site, script: Script) -> str:
         script.logs.mkdir(parents=True, exist_ok=True)  # without it the batch system ends the job without a log
     except OSError as error:
         raise ConfigError("output", script.logs, f"a folder that can be written ({error.strerror})") from None
-    if not os.access(script.logs, os.W_OK | os.X_OK):
+    if not os.access(script.logs, os.W_OK | os.X_OK, effective_ids=True):
         raise ConfigError("output", script.logs, "a folder that can be written (Permission denied)")
     if site.scheduler == "flux" and script.tasks > 1:  # it has no arrays of batch jobs
         return "\n".join(

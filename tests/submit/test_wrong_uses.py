@@ -1,0 +1,205 @@
+"""What a user of a computing centre gets wrong: one line, exit code 2, nothing written, nothing submitted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import mpifl
+from mpifl.cli import main
+from mpifl.errors import ConfigError
+from tests.studies.conftest import BASE
+
+JOB = BASE.replace("clients: 6", "clients: 7")  # seven clients and a server: the eight ranks of a site's default
+STUDY = "{name: s, job: job.yaml, axes: {algorithm.step_size: [1, 2]}, trials: 1}"
+REFUSES = '#!/bin/bash\ncat > /dev/null\necho "sbatch: error: $ANSWER" >&2\nexit 1\n'
+ACCEPTS = "#!/bin/bash\ncat > {folder}/submitted\n"
+
+
+@pytest.fixture
+def centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a job and a study, on a machine with sbatch."""
+    (tools := tmp_path / "tools").mkdir()
+    (folder := tmp_path / "experiment").mkdir()
+    (tools / "sbatch").write_text(ACCEPTS.format(folder=tmp_path))
+    (tools / "sbatch").chmod(0o755)
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "MPIFL_", "OMPI_", "PMI"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(folder)
+    (folder / "job.yaml").write_text(JOB)
+    (folder / "study.yaml").write_text(STUDY)
+    return folder
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The line that a command is refused with; no file has changed, and nothing was submitted."""
+    before = {path: path.stat().st_mtime_ns for path in Path.cwd().rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1 and err.startswith("mpifl: "), err
+    assert {path: path.stat().st_mtime_ns for path in Path.cwd().rglob("*") if path.is_file()} == before
+    assert not Path.cwd().with_name("submitted").exists()
+    return err
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        # the site
+        ("submit job.yaml site.scheduler=torque", "site.scheduler=torque: one of slurm, pbs, flux, lsf"),
+        ("submit job.yaml site.partitoin=long", "site.partitoin=long: no such key; the nearest is partition"),
+        ("submit job.yaml --site none.yaml", "site=none.yaml: no such file"),
+        ("submit job.yaml site.container=none.sif", "site.container=none.sif: an image that exists"),
+        ("submit job.yaml --time 90", "site.time=90: [days-]hours:minutes:seconds"),
+        ("submit job.yaml --time 1:30", "site.time=1:30: [days-]hours:minutes:seconds"),
+        ("submit job.yaml --time 0:01:00", "site.warning=120: less than the time limit, 60 s"),
+        ("submit job.yaml site.nodes=two", "site.nodes=two: an integer of at least 1"),
+        ("submit job.yaml site.options=[--ntasks=16]", "site.options=--ntasks=16: site.ranks_per_node instead"),
+        ("submit job.yaml site.options=[--array=0-19]", "site.options=--array=0-19: an option that mpifl submit does"),
+        ("submit job.yaml site.options=[mem=4G]", "site.options=mem=4G: options of the batch system, such as --mem"),
+        ("submit job.yaml site.scheduler=pbs site.options=[-q,long]", "site.options=-q: site.partition instead"),
+        # the job
+        ("submit job.yml", "submit=job.yml: no such file"),
+        ("submit job.yaml stop.tyme=1", "stop.tyme=1: no such key"),
+        ("submit job.yaml output=job.yaml/run.h5", "output="),
+        ("submit job.yaml output=.", "output=.: the path of a file that ends in .h5"),
+        ("submit job.yaml --seeds 0..19", "--seeds=0..19: seeds such as 0-19 or 0,3,5-7"),
+        ("submit job.yaml --tasks 4", "--tasks=4: a study; job.yaml is a job"),
+        ("submit study.yaml --seeds 0-19", "--seeds=0-19: a job; study.yaml is a study"),
+        ("submit study.yaml ranks=3 site.ranks_per_node=3", "ranks=3: at most 2: a task has 3 ranks"),
+        ("submit study.yaml ranks=64", "ranks=64: at most 8: the server and one rank for each client"),
+        # a seed from the environment of an array's task
+        ("run job.yaml seed=", "seed=None: an integer from 0"),
+        ("run job.yaml seed='2'", "seed='2': an integer from 0 to 2**63 - 1; this is text"),
+        ("run job.yaml seed=${SLURM_ARRAY_TASK_ID}", "is the shell's: seed=$SLURM_ARRAY_TASK_ID"),
+        ("run job.yaml seed=0-19", "seed=0-19: an integer from 0"),
+    ],
+)
+def test_wrong_words(centre: Path, capsys: pytest.CaptureFixture[str], line: str, says: str) -> None:
+    assert says in refused(capsys, *line.split())
+
+
+def test_a_seed_as_text_in_python(centre: Path) -> None:
+    with pytest.raises(ConfigError, match=r"seed='2': an integer from 0 to 2\*\*63 - 1; this is text"):
+        mpifl.load_job("job.yaml", seed="2")
+
+
+def test_no_sbatch(centre: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(centre))
+    assert "site.scheduler=slurm: a machine with sbatch" in refused(capsys, "submit", "job.yaml")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "invalid partition specified: none",
+        "Batch job submission failed: Invalid account or account/partition combination specified",
+        "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+        "Batch job submission failed: Requested node configuration is not available",
+    ],
+)
+def test_what_the_batch_system_refuses(
+    centre: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """Its own words; `tests/slurm` has them from SLURM."""
+    (centre.parent / "tools" / "sbatch").write_text(REFUSES)
+    monkeypatch.setenv("ANSWER", answer)
+    assert refused(capsys, "submit", "job.yaml") == f"mpifl: submit=sbatch: sbatch: error: {answer}\n"
+
+
+def test_a_run_file_that_exists(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless it is that of an interrupted run of the same job with a checkpoint, which continues."""
+    assert main(["run", "job.yaml", "stop.time=0.5", "-q"]) == 0
+    for words in ([], ["stop.time=0.5"], ["stop.time=0.5", "site.nodes=2"]):
+        assert "results/base.h5: a new file; this one exists" in refused(capsys, "submit", "job.yaml", *words)
+    shutil.copy(centre / "results" / "base.h5", centre / "results" / "base-seed-3.h5")
+    assert "base-seed-3.h5: a new file; this one exists" in refused(capsys, "submit", "job.yaml", "--seeds", "2-4")
+    assert main(["submit", "job.yaml", "overwrite=true"]) == 0
+    assert "|| [ -e" not in (centre.parent / "submitted").read_text()
+
+
+@pytest.mark.long
+def test_an_interrupted_run_continues(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [sys.executable, "-m", "mpifl", "run", "job.yaml", "clock.mode=real", "stop.time=60"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr
+        for line in run.stderr:
+            if "output: " in line:
+                run.terminate()
+    assert run.returncode == 143
+    same = ["clock.mode=real", "stop.time=60"]
+    assert "this one exists" in refused(capsys, "submit", "job.yaml", "clock.mode=real", "stop.time=61")
+    assert main(["submit", "job.yaml", *same]) == 0
+    script = (centre.parent / "submitted").read_text()
+    assert f'if [ "$restarts" != 0 ] || [ -e {centre}/results/base.h5 ]; then' in script
+
+
+def test_a_study_that_is_complete(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "study.yaml", "set.stop.time=0.5", "--processes", "1"]) == 0
+    assert "all 2 are completed" in refused(capsys, "submit", "study.yaml", "set.stop.time=0.5")
+
+
+def test_more_than_there_is_to_do(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No mistake, but said: tasks without runs, ranks without clients."""
+    for line, says in (
+        ("study.yaml --tasks 100", "--tasks=100: one task for each of the study's 2 runs"),
+        ("study.yaml ranks=4", "3 of 8 ranks of a task will be idle: a run has 4, and one starts the runs"),
+        ("job.yaml site.nodes=4", "24 of 32 ranks will be idle: the job has 7 clients"),
+    ):
+        assert main(["submit", *line.split(), "--dry-run"]) == 0
+        assert capsys.readouterr().err == f"mpifl: {says}\n"
+
+
+# -- permissions -------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def nobody(centre: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """A folder that others may enter; called, the process has the rights of `nobody`, where it has those of root."""
+    with tempfile.TemporaryDirectory(prefix="mpifl-centre-") as name:
+        os.chmod(name, 0o755)
+        for file in ("job.yaml", "study.yaml"):
+            shutil.copy(centre / file, name)
+        monkeypatch.setenv("XDG_CONFIG_HOME", name)
+        monkeypatch.chdir(name)
+        root = os.geteuid() == 0
+        main(["submit", "job.yaml", "--dry-run"])  # imports what it needs while it may read it
+        yield lambda: os.seteuid(65534) if root else None
+        if root:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("submit job.yaml --site private.yaml", "site=private.yaml: permission denied"),
+        ("submit private.yaml", "submit=private.yaml: permission denied"),
+        ("run private.yaml", "job=private.yaml: permission denied"),
+        ("submit job.yaml", "results: a folder that can be written (Permission denied)"),
+        ("submit job.yaml output=closed/run.h5", "closed: a folder that can be written (Permission denied)"),
+        ("submit study.yaml", "logs: a folder that can be written (Permission denied)"),
+        ("run job.yaml output=closed/run.h5", "output=closed/run.h5: a file that can be written (Permission denied)"),
+    ],
+)
+def test_permissions(nobody: Callable[[], None], capsys: pytest.CaptureFixture[str], line: str, says: str) -> None:
+    """Of files and folders: where the job is submitted, and where it runs."""
+    shutil.copy("job.yaml", "private.yaml")
+    Path("private.yaml").chmod(0)
+    Path("closed").mkdir(mode=0o555)
+    if os.geteuid():
+        Path().chmod(0o555)
+    try:
+        nobody()
+        assert says in refused(capsys, *line.split())
+    finally:
+        if os.getuid():
+            Path().chmod(0o755)
