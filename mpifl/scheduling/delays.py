@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -16,7 +17,8 @@ from mpifl.scheduling.trace_files import LONGEST, read_trace
 
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
 SplitTimes = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
-ROUNDS_PER_STREAM = 64  # draws of one random stream, made at once
+ROUNDS_PER_STREAM = 64  # draws of one random stream
+FEW_ROUNDS = 8  # the first of them, made at once; the others when they are needed
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,18 @@ class Exponential(Delay):
 
     def contact_times(self, clients: int, seed: int) -> ContactTimes:
         means = (1 / self.rates(clients, seed)).tolist()
-        blocks: dict[int, tuple[int, list[float]]] = {}
+        blocks: dict[int, tuple[int, array[float]]] = {}  # of each client the last draws, and the first one's round
+        none = 0, array("d")
 
         def seconds(client: int, round: int) -> float:
-            number, draws = blocks.get(client, (-1, []))
-            if number != round // ROUNDS_PER_STREAM:
-                number = round // ROUNDS_PER_STREAM
-                draws = stream(seed, "delay", client, number).exponential(means[client], ROUNDS_PER_STREAM).tolist()
-                blocks[client] = number, draws
-            return draws[round % ROUNDS_PER_STREAM]
+            first, draws = blocks.get(client, none)
+            if not first <= round < first + len(draws):
+                number, place = divmod(round, ROUNDS_PER_STREAM)
+                count = FEW_ROUNDS if place < FEW_ROUNDS else ROUNDS_PER_STREAM  # of a million clients few are kept
+                drawn = stream(seed, "delay", client, number).exponential(means[client], count)
+                first = round - place
+                blocks[client] = first, (draws := array("d", drawn.tobytes()))
+            return draws[round - first]
 
         return seconds
 

@@ -12,6 +12,7 @@ from scipy.stats import foldnorm, kstest, norm, truncnorm
 from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError, RunFailed
+from mpifl.rng import stream
 from mpifl.scheduling.delays import (
     ContactTimes,
     Exponential,
@@ -77,6 +78,8 @@ def test_a_time_is_a_function_of_seed_client_and_round() -> None:
     for key in np.random.default_rng(0).permutation(list(forward)).tolist():
         assert other(*key) == forward[tuple(key)]
     assert len(set(forward.values())) == 800
+    streams = {(i, k): stream(9, "delay", i, k).exponential(0.1, 64).tolist() for i in range(4) for k in range(4)}
+    assert forward == {(i, r): streams[i, r // 64][r % 64] for i, r in forward}, "64 draws of each stream"
 
 
 def test_fixed() -> None:
