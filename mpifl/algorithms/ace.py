@@ -6,7 +6,7 @@ The paper's clients compute one gradient a contact; here they may take `local_st
 server's steps and v_j those when D_j was computed; the paper counts from a client's dispatch. With `fill: wait` the
 server takes no step until every client has sent an update from x_0; an arrival is answered, and its client may come
 again. The server keeps n vectors. A client that is lost before its first update is not in the mean; D_i of one that is
-lost later stays.
+lost later stays, or goes (`lost`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Ace(LocalTraining):
     """largest age of the updates of other clients in the mean (tau_algo of ACED); null: all (ACE)"""
     fill: Literal["wait", "zero"] = "wait"
     """wait: no step before every client has sent an update; zero: D_j is 0 until then, so first steps are small"""
+    lost: update_table.Lost = "keep"
+    """last update of a client that is lost: keep, it stays in the mean for ever; drop, the mean is over the living"""
     reply: Literal["before", "after"] = "after"
     """reply to a sender before or after the step with its update"""
 
@@ -63,6 +65,11 @@ class Ace(LocalTraining):
 
     def on_client_lost(self, server: State, i: int) -> None:
         server.unheard.pop(i, None)
+
+    def forget_client(self, server: State, i: int) -> None:
+        if self.lost == "drop":
+            update_table.drop(server, i)
+            server.computed.pop(i, None)
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         (base,) = message.vectors

@@ -369,6 +369,12 @@ class Algorithm(Config):
         other member is left, the server starts a new round instead; so every aggregated round has an update.
         """
 
+    def forget_client(self, server: State, i: int) -> None:
+        """Called when client i is lost, whatever it was doing, before `on_client_lost`.
+
+        A method whose server keeps vectors of each client may drop those of client i here.
+        """
+
     def on_client_rollback(self, server: State, i: int) -> None:
         """Called when client i was rolled back: its next message must resend what it lost.
 

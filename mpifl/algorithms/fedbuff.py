@@ -49,9 +49,14 @@ class FedBuff(LocalTraining):
     calibrate: bool = False
     """CA2FL: the server keeps each client's last update h_i; the buffer has the changes of these, and x moves by their
     mean h as of the last step as well"""
+    lost: update_table.Lost = "keep"
+    """calibrated, h_i of a client that is lost: keep, it stays in h for ever; drop, h is the mean over the living from
+    the next step on"""
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
+        if self.lost == "drop" and not self.calibrate:
+            raise ConfigError("lost", self.lost, "keep without calibrate: the server keeps nothing of single clients")
         self.aggregation.check_members(self.trigger.every)
         if self.calibrate and self.aggregation.needs_all_vectors:
             text = "mean with calibrate: a change that a robust rule leaves out would bias all later steps"
@@ -115,6 +120,10 @@ class FedBuff(LocalTraining):
             return server.buffer / server.count
         equal = dict.fromkeys(server.received, 1 / server.count)
         return aggregate_vectors(self.aggregation, server.received, equal, 0 * server.x)
+
+    def forget_client(self, server: State, i: int) -> None:
+        if self.lost == "drop":
+            update_table.drop(server, i)
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         (base,) = message.vectors

@@ -15,7 +15,7 @@ from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader
 from mpifl.config.trust import outside_code
 from mpifl.config.types import Config
-from mpifl.errors import ConfigError, Contradiction
+from mpifl.errors import ConfigError, Contradiction, RunFailed
 from mpifl.scheduling.availability import Always, Availability, TraceAvailability
 from mpifl.scheduling.delays import Delay, NoDelay, Trace
 from mpifl.scheduling.timeline import Timeline
@@ -53,7 +53,10 @@ def _check(run: Run) -> str:
         raise Contradiction(checksums.wrong)
     history, notes = read_history(run, checksums.blocks), []
     rules, why = read_rules(run.config, history)
-    verify(history, rules)
+    try:
+        verify(history, rules)
+    except RunFailed as error:  # a model of delays or availability that no run can have followed
+        raise Contradiction(str(error)) from error
     counts = [
         f"{run.count(name):,} {name[: -1 if run.count(name) == 1 else None]}".replace("_", " ")
         for name, table in TABLES.items()

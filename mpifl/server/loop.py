@@ -294,6 +294,7 @@ class ServerLoop:
             raise RunFailed(f"all clients are lost; the last, client {i}: {reason}")
         self.schedule.cancel(i)
         self.transport.cancel(i)
+        self.algorithm.forget_client(self.server, i)
         if not self.cohort:
             self.algorithm.on_client_lost(self.server, i)
         elif in_flight:

@@ -9,17 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpifl.algorithms.ace import Ace
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients
 from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.common.proximal import L2Squared
 from mpifl.algorithms.common.splitting import AbsoluteAccuracy
+from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.fedgate import FedGate
 from mpifl.algorithms.fedpd import FedPD
-from mpifl.algorithms.participation import CohortSampler
+from mpifl.algorithms.mifa import Mifa
+from mpifl.algorithms.participation import CohortSampler, Trigger
 from mpifl.algorithms.scaffold import Scaffold
 from mpifl.algorithms.vrl_sgd import VrlSgd
+from mpifl.errors import ConfigError
 from tests.algorithms import test_state
 from tests.algorithms.test_state import CASES, LONG, N, build
 from tests.algorithms.world import World
@@ -267,3 +271,40 @@ def test_LOST_5() -> None:
         distances.append(np.abs(frozen(Area(step_size=STEP, step_weights="one"), 900, before).server.x
                                 - optimum(CLIENTS)).max())  # fmt: skip
     assert all(a > 2 * b for a, b in pairwise(distances))
+
+
+@pytest.mark.parametrize("lost", ["keep", "drop"])
+@pytest.mark.parametrize("method", ["mifa", "ace", "ca2fl"])
+def test_tables_keep_or_drop_who_is_lost(method: str, lost: str) -> None:
+    """Quadratics, one gradient a contact: keep, sum_left grad f_i(x) + sum_lost grad f_i(where last heard) = 0; drop,
+    the minimiser of sum_left f_i."""
+    algorithm = {
+        "mifa": Mifa(step_size=0.02, lost=lost),
+        "ace": Ace(step_size=0.02, lost=lost),
+        "ca2fl": FedBuff(step_size=0.02, calibrate=True, trigger=Trigger(every=1), lost=lost),
+    }[method]
+    here = World(algorithm, CLIENTS, np.ones(3))
+    order = range(5)
+    for r in range(2500):
+        if r == 7:
+            order = LEFT
+            held = {i: here.server.table[i] / 0.02 for i in GONE}
+            for i in GONE:
+                algorithm.forget_client(here.server, i)
+        if method == "mifa":
+            here.round(order)
+            continue
+        for i in order:
+            here.contact(i)
+            here.receive(i)
+            if algorithm.ready(here.server) is not False:
+                here.aggregate()
+    x = here.server.x
+    gone = sum(held.values()) if lost == "keep" else 0
+    close(sum(CLIENTS[i].gradient(x) for i in LEFT) + gone, 0, 1e-9)
+    assert np.abs(sum(held.values())).max() > 0.1
+
+
+def test_only_a_calibrated_buffer_can_drop() -> None:
+    with pytest.raises(ConfigError, match=r"^lost=drop: keep without calibrate"):
+        FedBuff(lost="drop").validate(5)

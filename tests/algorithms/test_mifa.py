@@ -9,6 +9,11 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.mifa import Mifa
+from mpifl.config import read
+from mpifl.errors import ConfigError
+from mpifl.scheduling.delays import Fixed
+from mpifl.scheduling.live import VirtualClock
+from tests.mpi.cases import SMALL, job
 from tests.quadratic_runs import close, drift_point, quadratics, random_quadratics, run
 
 T1 = quadratics([1, 10], [1, -1])
@@ -83,3 +88,45 @@ def test_the_sum_is_the_table() -> None:
     """After every n-th update the sum is computed anew: no rounding error lasts."""
     log = run(Mifa(step_size=0.1), random_quadratics(4, 3), rounds=[[0, 1, 2], *([[0], [1], [2]] * 7)], x0=1.0)
     assert np.array_equal(log.server.total, sum(log.server.table.values()))
+
+
+# -- rounds of a given length ------------------------------------------------------------------------------------------
+def by_period(algorithm: Mifa, updates: int, seconds: tuple[float, float] = (0.5, 1.5)) -> list:
+    """The models after each round of 1 s; client 1 answers in every other one."""
+    return run(algorithm, T1, clock=VirtualClock(Fixed(seconds=list(seconds)).contact_times(2, 0)), x0=0.0,
+               stop_updates=updates).models  # fmt: skip
+
+
+def test_a_round_ends_without_those_that_have_not_answered() -> None:
+    """Client 1's update of x_0 arrives in round 2, and it is answered then; the next one arrives in round 4."""
+    step = {"step_size": 0.05, "local_steps": 3, "period": 1.0}
+
+    def D(i: int, x: np.ndarray) -> np.ndarray:
+        return x - T1[i].steps(x, 0.05, 3)
+
+    zero = by_period(Mifa(fill="zero", **step), 7)
+    x = [np.zeros(1)]
+    for own, other in ((0, None), (1, 0), (2, 0), (3, 2)):
+        x.append(x[-1] - (D(0, x[own]) + (0 if other is None else D(1, x[other]))) / 2)
+    close(zero, x[1:5])
+    wait = by_period(Mifa(**step), 6)
+    close(wait[0], x[0])
+    close(wait[1], x[0] - (D(0, x[0]) + D(1, x[0])) / 2)
+
+
+def test_the_limit_of_rounds_by_time() -> None:
+    """FedAvg's drift point, MIFA.4: stale updates do not move it."""
+    close(by_period(Mifa(step_size=0.01, local_steps=10, period=1.0), 1500)[-1], [-0.743974], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [({"cohort": 3}, "cohort=3: null with period"), ({"sampling": "samples"}, "sampling=samples: uniform")],
+)
+def test_rounds_by_time_have_no_cohort(more: dict, key: str) -> None:
+    values = {"name": "x", **job({"name": "mifa", "period": 1.0, **more}, SMALL)}
+    with pytest.raises(ConfigError, match=rf"^algorithm\.{key}"):
+        read.load(values)
+    clock = {**values["clock"], "availability": {"name": "renewal", "cohort_from": "available"}}
+    with pytest.raises(ConfigError, match="cohort_from=available: all with the algorithm mifa"):
+        read.load({**values, "clock": clock, "algorithm": {"name": "mifa", "period": 1.0}})

@@ -108,6 +108,7 @@ CASES = {
         {"name": "fedbuff", "trigger": {"every": 3}}, DIGITS, clock=intermittent(SPEED, on=2, interrupted="restart")
     ),
     "fedavg-available": job({"name": "fedavg", "cohort": 4}, LARGE, clock=intermittent(cohort_from="available")),
+    "mifa-period": job({"name": "mifa", "period": 0.15}, clock=intermittent()),
     "mifa-available": job({"name": "mifa", "cohort": 5}, clock=intermittent(cohort_from="available", start="on")),
     "many-clients": job(AREA, {"clients": 300, "model": {"name": "quadratic", "dim": 2}}, stop={"updates": 400}),
 }

@@ -50,15 +50,20 @@ class FailsMifa(Fails, Mifa):
     """MIFA"""
 
 
+class FailsMifaByTime(FailsMifa):
+    """MIFA with rounds of a given length"""
+
+
 class FailsRingleader(Fails, Ringleader):
     """Ringleader ASGD"""
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "FailsAce": {},
-    "FailsBuffer": {"calibrate": True, "trigger": {"every": 3}},
+    "FailsAce": {"lost": "drop"},
+    "FailsBuffer": {"calibrate": True, "lost": "drop", "trigger": {"every": 3}},
     "FailsCompass": {"min_steps": 2, "max_steps": 5},
-    "FailsMifa": {"cohort": 4},
+    "FailsMifa": {"cohort": 4, "lost": "drop"},
+    "FailsMifaByTime": {"period": 2.5},
     "FailsRingleader": {},
 }
 

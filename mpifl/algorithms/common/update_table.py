@@ -5,8 +5,12 @@ The sum changes with each update; after n updates it is computed anew, so that r
 
 from __future__ import annotations
 
+from typing import Literal
+
 from mpifl.algorithms.base import State
 from mpifl.objective import Vector
+
+Lost = Literal["keep", "drop"]  # what becomes of the last update of a client that is lost
 
 
 def init(server: State, n: int) -> None:
@@ -24,3 +28,10 @@ def replace(server: State, i: int, update: Vector) -> Vector:
     if server.replaced >= server.n:
         server.total, server.replaced = sum(server.table.values()), 0
     return change
+
+
+def drop(server: State, i: int) -> None:
+    """Removes client i: its update from the table and the sum, and itself from n."""
+    server.n -= 1
+    if server.table.pop(i, None) is not None:
+        server.total, server.replaced = sum(server.table.values(), 0 * server.total), 0

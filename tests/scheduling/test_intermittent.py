@@ -1,0 +1,272 @@
+"""Clocks whose clients go on and off: times, what waits, what a checkpoint keeps, runs that cannot go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mpifl import open_run
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Update
+from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.participation import Trigger
+from mpifl.cli import main
+from mpifl.config.job import Faults
+from mpifl.errors import RunFailed
+from mpifl.scheduling import live
+from mpifl.scheduling.availability import NextOn
+from mpifl.scheduling.delays import Fixed
+from mpifl.scheduling.intermittent import IntermittentRealClock
+from mpifl.scheduling.live import LiveSchedule, VirtualClock
+from mpifl.scheduling.timeline import Timeline
+from mpifl.server.clients import ClientTable
+from mpifl.server.failures import Action, ClientFailures
+from mpifl.storage.checkpoint import ClockState
+from tests.mpi.cases import AREA, SMALL, intermittent, job
+from tests.mpi.conftest import write
+from tests.mpi.files import differing
+from tests.quadratic_runs import quadratics, run
+
+CLIENTS = quadratics([1, 1, 1], [0, 1, 2])
+
+
+def spans(*own: list[tuple[float, float]]) -> NextOn:
+    """On periods as listed, one list for each client."""
+    return lambda i, time: next((span for span in own[i] if span[1] > time), (inf, inf))
+
+
+ALL = [(0.0, inf)]
+
+
+def virtual(*own: list[tuple[float, float]], seconds: float = 2.0, restart: bool = False) -> VirtualClock:
+    line = Timeline(spans(*own), len(own), restart)
+    return VirtualClock(Fixed(seconds=seconds).contact_times(len(own), 0), None, line)
+
+
+# -- virtual -----------------------------------------------------------------------------------------------------------
+def test_virtual_times() -> None:
+    """Contacts of 2 s. Client 0 is always on; client 1 is on in 1..2 and from 5; client 2 in 0..5 and from 9."""
+    own = [ALL, [(1.0, 2.0), (5.0, inf)], [(0.0, 5.0), (9.0, inf)]]
+    log = run(Area(), CLIENTS, clock=virtual(*own), stop_time=11.0)
+    found = {i: [(row.time, row.waited) for row in log.updates if row.client == i] for i in range(3)}
+    assert found[0] == [(2.0, 0), (4.0, 0), (6.0, 0), (8.0, 0), (10.0, 0)]
+    assert found[1] == [(6.0, 1), (8.0, 0), (10.0, 0)]
+    assert found[2] == [(2.0, 0), (4.0, 0), (10.0, 0)]
+    log = run(Area(), CLIENTS, clock=virtual(*own, restart=True), stop_time=11.0)
+    found = {i: [(row.time, row.waited) for row in log.updates if row.client == i] for i in range(3)}
+    assert found[1] == [(7.0, 1), (9.0, 0), (11.0, 0)] and found[2] == [(2.0, 0), (4.0, 0), (11.0, 0)]
+
+
+def test_a_round_waits_for_members_that_are_off() -> None:
+    log = run(FedAvg(), CLIENTS, clock=virtual(ALL, [(3.0, inf)], ALL), stop_updates=6)
+    assert [(row.time, row.client, row.waited) for row in log.updates] == [
+        (2, 0, 0), (2, 2, 0), (5, 1, 3), (7, 0, 0), (7, 1, 0), (7, 2, 0),
+    ]  # fmt: skip
+
+
+def test_always_is_the_path_as_before() -> None:
+    """A clock without a timeline, and one whose clients are always on: the same bits."""
+    delays = Fixed(seconds=[0.1, 0.3, 0.7]).contact_times(3, 0)
+    plain = run(Area(trigger=Trigger(period=0.25)), CLIENTS, clock=VirtualClock(delays), stop_time=20.0)
+    line = Timeline(spans(ALL, ALL, ALL), 3)
+    other = run(Area(trigger=Trigger(period=0.25)), CLIENTS, clock=VirtualClock(delays, None, line), stop_time=20.0)
+    assert plain.updates == other.updates and np.array_equal(plain.x, other.x)
+    assert plain.aggregations == other.aggregations
+
+
+@pytest.mark.parametrize("stop", [{"stop_updates": 9}, {"stop_updates": 9, "evaluate_every": 1.0}])
+def test_a_run_that_cannot_go_on_fails(stop: dict) -> None:
+    """All clients are off for ever after 5 s; with stop.time the run ends then."""
+    own = [[(0.0, 5.0)]] * 3
+    with pytest.raises(RunFailed, match=r"no client with a message is on again \(clock.availability\)"):
+        run(Area(), CLIENTS, clock=virtual(*own), **stop)
+    log = run(Area(), CLIENTS, clock=virtual(*own), stop_time=8.0)
+    assert len(log.updates) == 6 and log.evaluations[-1][0] == 8.0
+
+
+# -- real --------------------------------------------------------------------------------------------------------------
+class Wall:
+    """A wall clock and a source of updates that arrive at given times (s), which it advances to."""
+
+    def __init__(self, *arrivals: tuple[float, int]) -> None:
+        self.time, self.arrivals, self.released = 0.0, list(arrivals), list[int]()
+        self.buffer = np.zeros(2)
+
+    def perf_counter(self) -> float:
+        return self.time
+
+    def receive_any(self, timeout: float) -> tuple[int, Update] | None:
+        if self.arrivals and self.arrivals[0][0] <= self.time + timeout:
+            when, i = self.arrivals.pop(0)
+            self.time, self.buffer[:] = max(self.time, when), i
+            return i, Update((self.buffer,), 1)
+        self.time += timeout
+        return None
+
+    def receive_from(self, i: int, timeout: float = inf) -> None: ...
+
+    def release_update(self, i: int) -> None:
+        self.released.append(i)
+
+    def pop_client_failures(self) -> list[tuple[int, str]]:
+        return []
+
+
+@pytest.fixture
+def real(monkeypatch: pytest.MonkeyPatch) -> Callable[..., IntermittentRealClock]:
+    def new(wall: Wall, *own: list[tuple[float, float]], seconds: float = 2.0) -> IntermittentRealClock:
+        monkeypatch.setattr(live, "time", SimpleNamespace(perf_counter=wall.perf_counter))
+        contacts = Fixed(seconds=seconds).contact_times(len(own), 0)
+        clock = IntermittentRealClock(contacts, None, Timeline(spans(*own), len(own)))
+        clock.start()
+        return clock
+
+    return new
+
+
+def drive(clock: IntermittentRealClock, wall: Wall, until: float) -> list[tuple[float, int, float]]:
+    """Time, client and wait of the updates up to a time."""
+    found = []
+    while clock.time < until:
+        if got := clock.next_update(wall, until, until):  # type: ignore[arg-type]
+            assert got[1].vectors[0].tolist() == [got[0]] * 2
+            found.append((clock.time, got[0], clock.waited))
+    return found
+
+
+def test_how_long_a_rank_holds_an_update(real: Callable[..., IntermittentRealClock]) -> None:
+    """Until the contact is over by the timeline: sent at 0, 3 and 9 s, contacts of 2 s."""
+    wall = Wall()
+    clock = real(wall, ALL, [(1.0, 2.0), (5.0, inf)], [(0.0, 1.0)])
+    assert [clock.register_message(i, 0) for i in range(3)] == [2.0, 6.0, inf]
+    assert not clock.is_stalled
+    wall.time = 9.0
+    assert clock.register_message(1, 1) == 2.0
+
+
+def test_an_update_that_arrives_while_its_client_is_off_waits(real: Callable[..., IntermittentRealClock]) -> None:
+    """Client 1 computes until 7 s, when it is off until 9 s; others are consumed meanwhile, and the buffer is free."""
+    wall = Wall((2.0, 0), (7.0, 1), (7.5, 2))
+    clock = real(wall, ALL, [(0.0, 6.0), (9.0, inf)], ALL)
+    for i in range(3):
+        clock.register_message(i, 0)
+    assert drive(clock, wall, 8.0) == [(2.0, 0, 0.0), (7.5, 2, 0.0)]
+    assert wall.released == [1] and clock.held == 1 and clock.has_in_flight
+    wall.buffer[:] = -1  # for another update
+    assert drive(clock, wall, 10.0) == [(pytest.approx(9.0), 1, 0.0)]
+    assert clock.held == 0 and not clock.has_in_flight
+
+
+def test_a_held_update_is_cancelled_or_saved(real: Callable[..., IntermittentRealClock]) -> None:
+    wall = Wall((2.5, 1))
+    clock = real(wall, ALL, [(1.0, 2.2), (9.0, inf)], seconds=1.0)
+    clock.register_message(1, 0)
+    assert drive(clock, wall, 3.0) == [] and clock.held == 1
+    saved = clock.save()
+    assert (saved.client, saved.waited, saved.due) == ([1], [1.0], [0.0])
+    again = real(wall, ALL, [(1.0, 2.2), (9.0, inf)], seconds=1.0)
+    again.load(saved)
+    again.start()
+    wall.arrivals = [(3.0, 1)]  # the client sends it again
+    assert drive(again, wall, 8.0) == [] and again.held == 1
+    assert drive(again, wall, 10.0) == [(pytest.approx(9.0), 1, 1.0)]
+    clock.cancel(1)
+    assert clock.held == 0 and not clock.has_in_flight
+
+
+def test_a_real_run_that_cannot_go_on_fails(real: Callable[..., IntermittentRealClock]) -> None:
+    wall = Wall()
+    clock = real(wall, [(0.0, 1.0)])
+    clock.register_message(0, 0)
+    assert clock.is_stalled
+    with pytest.raises(RunFailed, match="no client with a message is on again"):
+        clock.next_update(wall, inf)  # type: ignore[arg-type]
+
+
+def test_patience_counts_the_time_on(real: Callable[..., IntermittentRealClock]) -> None:
+    """Client 1 is on in 0..2 and from 8: at 9 s it was silent for 3 s."""
+    wall = Wall()
+    clock = real(wall, ALL, [(0.0, 2.0), (8.0, inf)])
+    plan = LiveSchedule(clock, None, 0)
+    wall.time = 9.0
+    assert (plan.on_seconds(0, 9.0), plan.on_seconds(1, 9.0), plan.on_seconds(1, 1.5)) == (9.0, 3.0, 1.0)
+    table = ClientTable(2)
+    failures = ClientFailures(Faults(), table)
+    now = live.time.perf_counter  # the wall above; the policy has its own
+    import time
+
+    begin = time.perf_counter()
+    table.in_flight = {0: begin - 9.0, 1: begin - 9.0}
+    transport = SimpleNamespace(has_arrived=lambda i: False)
+    found = [d for d in failures.silent(transport, 5.0, plan.on_seconds) if d.action is not Action.WAIT]  # type: ignore[arg-type]
+    assert {d.client for d in found} == {0} and now() == 9.0
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+def test_a_virtual_clock_restores_what_it_saved() -> None:
+    clock = virtual(ALL, [(1.0, 2.0), (5.0, inf)])
+    for i in range(2):
+        clock.register_message(i, 0)
+    saved = clock.save()
+    assert astuple(saved)[1:3] == ([0, 1], [2.0, 6.0]) and saved.waited == [0.0, 1.0]
+    again = virtual(ALL, [(1.0, 2.0), (5.0, inf)])
+    again.load(ClockState(**vars(saved)))
+    assert again.save().waited == saved.waited and again.save().due == saved.due
+    assert all(np.isnan(again.save().compute))
+
+
+def test_a_real_run_is_replayed(tmp_path: Path) -> None:
+    """Waits and cohorts are those that were recorded: the same rows and model."""
+    clock = intermittent({"mode": "real", "delay": {"name": "exponential", "rate": 200}}, on=0.02, off=0.06,
+                         cohort_from="available", interrupted="restart")  # fmt: skip
+    case = job({"name": "fedavg", "cohort": 3}, {**SMALL, "clients": 4}, clock=clock, stop={"updates": 60, "time": 60})
+    path = tmp_path / "run.h5"
+    assert main(["run", "-q", str(write(tmp_path, "run", case)), f"output={path}"]) == 0
+    assert main(["replay", "-q", str(path), f"output={tmp_path / 'again.h5'}"]) == 0
+    assert not differing(path, tmp_path / "again.h5", but=("events",))
+    with open_run(path) as file:
+        assert (file.updates.waited > 0).any() and 0.05 < file.clients.on.mean() < 0.6
+    assert main(["verify", str(path)]) == 0
+
+
+def test_members_are_on_when_their_round_begins(tmp_path: Path) -> None:
+    """With cohort_from: available a message waits only where nobody was on; with all, members may be off."""
+    waits = {}
+    for which in ("available", "all"):
+        case = job({"name": "fedavg", "cohort": 4}, {**SMALL, "clients": 12}, clock=intermittent(cohort_from=which))
+        path = tmp_path / f"{which}.h5"
+        assert main(["run", "-q", str(write(tmp_path, which, case)), f"output={path}"]) == 0
+        with open_run(path) as file:
+            waits[which] = file.updates.waited.to_numpy()
+    assert (waits["available"] == 0).all() and (waits["all"] > 0).any()
+
+
+def test_AV_rate(tmp_path: Path) -> None:
+    """Asynchronous clients with contacts of mean m answer pi/m times a second: 12 clients, 200 s, 0.75 * 2 = 1.5 a
+    second each, within about five standard errors."""
+    clock = {"mode": "virtual", "delay": {"name": "exponential", "rate": 2},
+             "availability": {"name": "renewal", "on": 3, "off": 1}}  # fmt: skip
+    case = job(AREA, {**SMALL, "clients": 12}, clock=clock, stop={"time": 200.0}, evaluate={"every": 200.0})
+    path = tmp_path / "rate.h5"
+    assert main(["run", "-q", str(write(tmp_path, "rate", case)), f"output={path}"]) == 0
+    with open_run(path) as file:
+        assert len(file.updates) / (12 * 200) == pytest.approx(1.5, rel=0.08)
+        assert file.clients.on.mean() == pytest.approx(0.75, abs=0.05)
+        later = file.updates[file.updates.duplicated("client")]
+        assert (later.waited == 0).all(), "a client that is answered at once is on"
+
+
+def test_methods_are_given_rates_while_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`rescale: rates` is refused where off periods leave none: with restart, and with a trace."""
+    case = job({"name": "async-sgd", "rescale": "rates"}, SMALL, clock=intermittent(on=[1] * 6 + [9]))
+    file = write(tmp_path, "rates", case)
+    assert main(["run", "-q", str(file), f"output={tmp_path / 'a.h5'}"]) == 0
+    assert main(["run", "-q", str(file), "clock.availability.interrupted=restart", f"output={tmp_path / 'b.h5'}"]) == 2
+    says = "rescale=rates: times or counts: clock.delay and clock.availability give no rates"
+    assert says in capsys.readouterr().err
