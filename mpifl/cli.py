@@ -323,6 +323,8 @@ def _submit(args: argparse.Namespace) -> None:
         _print(script.text, end="")
     else:
         _print(f"{submit(site, script)}\nlogs: {script.logs}")
+    for note in script.notes:
+        logging.getLogger("mpifl").warning("%s", note)
 
 
 def _reproduce(args: argparse.Namespace) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import shlex
@@ -28,8 +27,6 @@ from mpifl.studies.index import Index
 from mpifl.studies.study import NOT_IDENTITY, Study
 from mpifl.submit.site import Site
 
-log = logging.getLogger(__package__)
-
 COMMANDS = {"slurm": ["sbatch"], "pbs": ["qsub"], "flux": ["flux", "batch"], "lsf": ["bsub"]}
 HOST_FILES = {"pbs": "$PBS_NODEFILE", "lsf": "$LSB_DJOB_HOSTFILE"}  # for an mpirun that was built without the scheduler
 MAX_SEEDS = 100_000
@@ -48,6 +45,8 @@ class Script(NamedTuple):
     """the folder of its logs"""
     tasks: int
     """tasks of its array; 1: it has none"""
+    notes: Sequence[str] = ()
+    """what the user may not have meant: tasks without runs, ranks without clients"""
 
 
 def study_script(
@@ -64,10 +63,11 @@ def study_script(
         raise ConfigError("ranks", ranks, text)
     if Index(study).counts()["completed"] == len(study.runs):
         raise ConfigError("submit", path, f"a study with runs to do; all {len(study.runs)} are completed")
+    notes = []
     if tasks and tasks > len(study.runs):
-        log.warning("--tasks=%d: one task for each of the study's %s", tasks, _plural(len(study.runs), "run"))
+        notes.append(f"--tasks={tasks}: one task for each of the study's {_plural(len(study.runs), 'run')}")
     if ranks > 1 and (idle := total - 1 - at_a_time * ranks):
-        log.warning("%d of %d ranks of a task will be idle: a run has %d, and one starts the runs", idle, total, ranks)
+        notes.append(f"{idle} of {total} ranks of a task will be idle: a run has {ranks}, and one starts the runs")
     count = min(tasks or ceil(len(study.runs) / (runs or at_a_time)), len(study.runs))
     words = ["sweep", str(path.absolute()), *_without(overrides, "output"), _output(study.folder)]
     words += [] if ranks > 1 else ["--processes", str(site.processes)]
@@ -75,7 +75,7 @@ def study_script(
     body = {"tasks": str(count), "command": f"{_python(site)} {shlex.join(words)}"}
     title = f"Study {study.options.name}: {_plural(count, 'task')} for {_plural(len(study.runs), 'run')}"
     text = _filled(site, "study", title, study.options.name, logs, range(count), ranks > 1, body)
-    return Script(text, logs, count)
+    return Script(text, logs, count, notes)
 
 
 def job_script(
@@ -97,15 +97,17 @@ def job_script(
     continued = [_continues(each) for each in _jobs(job, path, overrides, output, seeds)]
     if any(continued):
         again += f" || [ -e {_quoted(file)} ]"
+    notes = []
     if (clients := job.problem.clients) and (idle := site.ranks - clients - 1) > 0:
-        log.warning("%d of %d ranks will be idle: the job has %s", idle, site.ranks, _plural(clients, "client"))
+        notes.append(f"{idle} of {site.ranks} ranks will be idle: the job has {_plural(clients, 'client')}")
     body = {
         "seeds": before, "run": f"{python} run {shlex.join(words)}{extra} {_quoted(target)}", "again": again,
         "resume": f"{python} resume {_quoted(file)} --trust", "checkpoints": _quoted(str(folder_of(Path(file)))),
     }  # fmt: skip
     title = f"Job {job.name} on {_plural(site.nodes, 'node')} with {_plural(site.ranks_per_node, 'rank')} each"
     tasks = range(len(seeds or [0]))
-    return Script(_filled(site, "job", title, job.name, output.parent, tasks, True, body), output.parent, len(tasks))
+    text = _filled(site, "job", title, job.name, output.parent, tasks, True, body)
+    return Script(text, output.parent, len(tasks), notes)
 
 
 def _jobs(job: Job, path: Path, overrides: Sequence[str], output: Path, seeds: Sequence[int] | None) -> Iterator[Job]:
@@ -153,17 +155,23 @@ def submit(site: Site, script: Script) -> str:
     command = COMMANDS[site.scheduler]
     if shutil.which(command[0]) is None:
         raise ConfigError("site.scheduler", site.scheduler, f"a machine with {command[0]}; --dry-run prints the script")
+    made = not script.logs.exists()
     try:
         script.logs.mkdir(parents=True, exist_ok=True)  # without it the batch system ends the job without a log
     except OSError as error:
         raise ConfigError("output", script.logs, f"a folder that can be written ({error.strerror})") from None
     if not os.access(script.logs, os.W_OK | os.X_OK, effective_ids=True):
         raise ConfigError("output", script.logs, "a folder that can be written (Permission denied)")
-    if site.scheduler == "flux" and script.tasks > 1:  # it has no arrays of batch jobs
-        return "\n".join(
-            _submit_one([*command, f"--env=MPIFL_TASK={task}"], script.text) for task in range(script.tasks)
-        )
-    return _submit_one(command, script.text)
+    # Flux has no arrays of batch jobs.
+    several = site.scheduler == "flux" and script.tasks > 1
+    commands = [[*command, f"--env=MPIFL_TASK={task}"] for task in range(script.tasks)] if several else [command]
+    try:
+        return "\n".join(_submit_one(words, script.text) for words in commands)
+    except ConfigError:
+        if made:
+            with suppress(OSError):  # it is not empty
+                script.logs.rmdir()
+        raise
 
 
 def _submit_one(command: Sequence[str], text: str) -> str:

@@ -34,7 +34,11 @@ def user(slurm: dict[str, str], source: Path, tmp_path: Path) -> dict[str, str]:
     (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
     (packages / "requirements.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     path = f"{python.parent}:{Path(sys.executable).parent}:{slurm['PATH']}"  # the latter: mpirun, of the site's module
-    kept = {name: value for name, value in slurm.items() if name not in ("PYTHONPATH", "MPIFL_MPIEXEC", "MPIFL_DATA")}
+    kept = {
+        name: value
+        for name, value in slurm.items()
+        if name not in ("PYTHONPATH", "MPIFL_MPIEXEC", "MPIFL_DATA", "MPIFL_LOG_LEVEL")
+    }
     return {**kept, "PATH": path, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
 
 

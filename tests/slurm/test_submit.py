@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from mpifl.config.yaml_io import dump
 from mpifl.studies.index import Index
 from mpifl.studies.study import Study, load_study
 from mpifl.studies.sweep import sweep
-from tests.slurm.test_slurm import SLOW, ask, facts, finished, logs, mpifl_submit, pytestmark, slurm, until
+from tests.slurm.test_slurm import ROOT, SLOW, ask, facts, finished, logs, mpifl_submit, pytestmark, slurm, until
 from tests.studies.conftest import BASE, STUDY
 from tests.studies.test_sweep import contents
 
@@ -109,3 +111,25 @@ def test_a_job_on_two_nodes(slurm: dict[str, str], tmp_path: Path) -> None:
     assert facts(slurm, job)["Restarts"] == "0"
     with open_run(tmp_path / "results" / "base.h5") as run:
         assert (run.status, run.attrs["ranks"], run.attrs["seed"]) == ("completed", 6, 4)
+
+
+def test_what_slurm_refuses(slurm: dict[str, str], tmp_path: Path) -> None:
+    """One line, exit code 2, nothing in the queue, and no folder of logs that was not there."""
+    (tmp_path / "base.yaml").write_text(BASE)
+    env = {**slurm, "PYTHONPATH": f"{ROOT}:{slurm['PYTHONPATH']}", "XDG_CONFIG_HOME": str(tmp_path)}
+    for words, says in (
+        ("--partition none", "invalid partition specified: none"),
+        ("--time 2-00:00:00", "Requested time limit is invalid"),
+        ("site.nodes=3", "More processors requested than permitted"),
+        ("site.ranks_per_node=64", "More processors requested than permitted"),
+        ("site.gpus_per_node=4", "Invalid generic resource (gres) specification"),
+        ("--seeds 0-1500", "Invalid job array specification"),
+        ("site.options=[--constraint=gpu]", "Invalid feature specification"),
+        ("site.options=[--no-such-option]", "unrecognized option '--no-such-option'"),
+    ):
+        command = [sys.executable, "-m", "mpifl", "submit", "base.yaml", *words.split()]
+        done = subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+        assert done.stderr.startswith("mpifl: submit=sbatch: ") and says in done.stderr
+        assert not (tmp_path / "results").exists()
+    assert not ask(slurm, "squeue", "--noheader")
