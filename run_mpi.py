@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mpifl.cli import main
+from mpifl.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main(default_job=Path(__file__).parent / "jobs" / "quickstart.yaml"))

@@ -249,10 +249,9 @@ def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
 PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Rate]] = {"ours": ours, "by_hand": by_hand, "limit": limit}
 
 
-def measure(comm: MPI.Comm, d: int, repeats: int, seconds: float) -> dict[str, float]:
-    """Rates and ratios at one dimension; `seconds`: about how long one program runs."""
+def measure(comm: MPI.Comm, d: int, repeats: int, updates: int) -> dict[str, float]:
+    """Rates and ratios at one dimension; `updates`: of one program each time."""
     x0 = np.ones(d, np.float32)
-    updates = max(40, int(seconds * min(20_000, 4e8 / d)))
     found: dict[str, list[Rate]] = {name: [] for name in PROGRAMS}
     for _ in range(repeats + 1):  # the first is the warm-up
         for name, program in PROGRAMS.items():
@@ -278,13 +277,15 @@ def main() -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=[7850, 1_000_000, 10_000_000])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long each program runs each time")
+    parser.add_argument("--updates", type=int, help="updates of each program each time, instead of --seconds")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     if comm.size < 2:
         print("server_rate: run it under mpirun with at least 2 ranks", file=sys.stderr)
         return 2
     for d in args.sizes:
-        row = measure(comm, d, args.repeats, args.seconds)
+        updates = args.updates or max(40, int(args.seconds * min(20_000, 4e8 / d)))
+        row = measure(comm, d, args.repeats, updates)
         if comm.rank == 0:
             print(json.dumps(row), flush=True)
     return 0

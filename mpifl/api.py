@@ -276,7 +276,7 @@ def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
             raise ConfigError("verify", path, text)
         try:
             with _restored_torch(task.job):
-                outcome = run_server(task.job, replay=task.replay, problem=_load_problem(task.job))
+                outcome = run_server(task.job, replay=task.replay, load=_load_problem)
         except RunFailed as error:
             raise Contradiction(f"{path}: the replay failed: {error}") from error
         if outcome.status != "completed":
@@ -333,7 +333,7 @@ def _lead(
                     check_output(task.job.output, replaced=task.job.overwrite or task.resumed is not None)
                 stack.enter_context(_restored_torch(task.job))
                 outcome = run_server(
-                    task.job, handshake, replay=task.replay, resumed=task.resumed, problem=_load_problem(task.job),
+                    task.job, handshake, replay=task.replay, resumed=task.resumed, load=_load_problem,
                     signals=signals, contained=contained,
                 )  # fmt: skip
         except ConfigError as wrong:
@@ -376,7 +376,9 @@ def _serve(comm: MPI.Comm, process_ends: bool) -> Outcome:
     if isinstance(end.error, ConfigError):
         raise end.error
     status = {0: "completed", 3: "failed"}.get(end.code, "interrupted")
-    return Outcome(end.job.output if end.job else "", status, end.code, "", str(end.error or ""))
+    if end.dead:
+        log.error("%s", end.dead)
+    return Outcome(end.output, status, end.code, "", str(end.error or ""))
 
 
 def _one_thread() -> AbstractContextManager[object]:

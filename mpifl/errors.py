@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from mpifl.untrusted import printable
 
 MAX_PART, MAX_LINE = 1000, 5000  # characters printed of an error's key and value, and of the rest
 
@@ -25,6 +21,8 @@ class ConfigError(ValueError):
         super().__init__(key, value, expected)
 
     def __str__(self) -> str:
+        from mpifl.untrusted import printable
+
         key, value, expected = (" ".join(str(part).split()) for part in (self.key, self.value, self.expected))
         return (
             f"{printable(key, most=MAX_PART)}={printable(value, most=MAX_PART)}: {printable(expected, most=MAX_LINE)}"
@@ -54,12 +52,16 @@ class Contradiction(Exception):
 
 def format_client_error(rank: int, error: BaseException) -> str:
     """The traceback of a client's error with its rank, host and process: several lines."""
+    import traceback
+
     where = f"raised on rank {rank} on {host_name()} (process {os.getpid()}):\n"
     return where + "".join(traceback.format_exception(error)).rstrip()
 
 
 def describe_unexpected(error: BaseException) -> str:
     """An unexpected error with the place at which it was raised, in one line."""
+    import traceback
+
     place = traceback.extract_tb(error.__traceback__)[-1]
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return f"{text} ({os.path.basename(place.filename)}:{place.lineno}, in {place.name})"
@@ -67,7 +69,7 @@ def describe_unexpected(error: BaseException) -> str:
 
 def host_name() -> str:
     """This host's name: SLURM's name of the node if it is set."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def place_of(cls: type, method: str) -> str:

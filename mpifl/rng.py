@@ -6,24 +6,34 @@ SC 2011): so a client's batch in its 17th job is the same on any rank, clock or 
 
 from __future__ import annotations
 
+import functools
 import zlib
+from typing import Any
 
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence
 
 
-class _Key(ISeedSequence):
-    """A Philox key as it is. Philox(key=...) is the same, and asks the system for entropy that it never uses."""
+@functools.cache
+def _key_type() -> Any:
+    """The class of a Philox key as it is. Philox(key=...) is the same, and asks the system for entropy.
 
-    def __init__(self, key: np.ndarray) -> None:
-        self._key = key
+    Defined on first use: NumPy's generators are a fifth of the file calls of importing NumPy, and clients that use all
+    their rows draw nothing.
+    """
+    from numpy.random.bit_generator import ISeedSequence
 
-    def generate_state(self, n_words: int, dtype: object = np.uint64) -> np.ndarray:
-        return self._key
+    class Key(ISeedSequence):
+        def __init__(self, key: np.ndarray) -> None:
+            self._key = key
+
+        def generate_state(self, n_words: int, dtype: object = np.uint64) -> np.ndarray:
+            return self._key
+
+    return Key
 
 
 def stream(seed: int, purpose: str, client: int = 0, round: int = 0) -> np.random.Generator:
     """The generator of one purpose ("batch", "delay", "partition", ...) of one client in one local round."""
     key = np.array([seed, zlib.crc32(purpose.encode()) << 32 | client], np.uint64)
     counter = np.array([0, 0, 0, round], np.uint64)  # the low words count the draws: 2**192 of them a round
-    return np.random.Generator(np.random.Philox(_Key(key), counter=counter))  # type: ignore[arg-type]
+    return np.random.Generator(np.random.Philox(_key_type()(key), counter=counter))

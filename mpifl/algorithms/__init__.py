@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import pkgutil
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -76,6 +75,8 @@ ALIASES = {
 
 @functools.cache
 def _modules() -> tuple[str, ...]:
+    import pkgutil
+
     return tuple(module.name for module in pkgutil.iter_modules(__path__))
 
 

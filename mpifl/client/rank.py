@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mpifl.client.checkpoint import ResumePayload, attach_checkpoints, restore, resume
 from mpifl.client.worker import Worker, serve_clients
-from mpifl.config.job import Job
-from mpifl.config.read import job_from_dict
+from mpifl.config.client_job import ClientJob
 from mpifl.errors import ConfigError, RunFailed, format_client_error
-from mpifl.problems import ComputeResources, host
+from mpifl.problems.base import ComputeResources, HostedClients, Shard
+from mpifl.problems.hosting import host
 from mpifl.signals import SignalRecorder, exit_code
-from mpifl.storage.checkpoint_set import folder_of
 from mpifl.transport import handshake
 from mpifl.transport.base import max_vectors
 from mpifl.transport.handshake import ClientSetup
@@ -27,7 +24,8 @@ from mpifl.transport.launcher import is_fault_tolerant
 from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
 from mpifl.transport.mpi_client import MPIClientTransport
 
-log = logging.getLogger(__package__)
+if TYPE_CHECKING:
+    from mpifl.client.checkpoint import ClientCheckpointer
 
 
 class RankEnd(NamedTuple):
@@ -35,7 +33,8 @@ class RankEnd(NamedTuple):
 
     code: int
     error: ConfigError | RunFailed | None = None  # that rank 0 ended the command with
-    job: Job | None = None  # the job that was run
+    output: str = ""  # the run file, where a job was run
+    dead: str = ""  # why this rank ended by itself
 
 
 def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RankEnd:
@@ -52,27 +51,32 @@ def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RankEnd:
     except MPI.Exception:
         if 0 not in dead_ranks(comm):
             raise
-        log.error("rank %d ends: rank 0 died", comm.rank)
-        return RankEnd(3, RunFailed("rank 0 died"))
+        return RankEnd(3, RunFailed("rank 0 died"), dead=f"rank {comm.rank} ends: rank 0 died")
 
 
 def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     handshake.send_hello(comm)
+    values = handshake.receive_job(comm)
+    try:
+        job = ClientJob.from_values(values)
+        if job.settings.batch_size is not None:
+            np.random  # noqa: B018 - imports the generators of batches while rank 0 loads the data
+    except ConfigError as error:
+        handshake.receive_setup(comm)
+        handshake.report_error(comm, error)
+        handshake.await_start(comm)
     setup = handshake.receive_setup(comm)
     try:
-        job = job_from_dict(setup.job)
-        hosted = host(job.problem, setup.meta, setup.shards, job.seed, ComputeResources(*setup.resources))
+        hosted = _host(job, setup, setup.shards)
         x0, n = setup.x0, setup.clients
-        worker = Worker(
-            job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm, comm.rank
-        )
+        worker = Worker(job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.norm, comm.rank)
         handshake.report_ready(comm, hosted.facts)
     except ConfigError as error:
         handshake.report_error(comm, error)
     handshake.await_start(comm)
     transport = MPIClientTransport(comm, n, x0.size, x0.dtype, max_vectors(job.algorithm), hosted.memory)
     transport.signals = signals.numbers
-    signals.watch(job.faults.grace + STUCK_TIMEOUT, lambda number: os._exit(exit_code(number)))
+    signals.watch(job.grace + STUCK_TIMEOUT, lambda number: os._exit(exit_code(number)))
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its losses show it
             ClientRank(comm, job, setup, worker, transport).run()
@@ -80,27 +84,45 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
         raise
     except Exception as error:
         transport.fail(error)
-    return RankEnd(*handshake.await_release(comm), job)
+    return RankEnd(*handshake.await_release(comm), job.output)
+
+
+def _host(job: ClientJob, setup: ClientSetup, shards: Mapping[int, Shard]) -> HostedClients:
+    resources = ComputeResources(*setup.resources)
+    return host(job.model, job.settings, setup.meta, shards, job.seed, resources)
 
 
 class ClientRank:
     """A rank that hosts clients, during a run: checkpoints, resume, clients that move here, the time limit."""
 
     def __init__(
-        self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, transport: MPIClientTransport
+        self, comm: MPI.Comm, job: ClientJob, setup: ClientSetup, worker: Worker, transport: MPIClientTransport
     ) -> None:
         self._comm, self._job, self._setup, self._worker, self._transport = comm, job, setup, worker, transport
-        self._checkpointer = attach_checkpoints(transport, worker, folder_of(Path(job.output)), comm.rank)
+        self._checkpointer: ClientCheckpointer | None = None
+        transport.on_marker = self._save
         transport.on_host = self._host
 
     def run(self) -> None:
         """Computes until the server ends the run."""
         try:
             if self._setup.resume:
+                from mpifl.client.checkpoint import ResumePayload, resume
+
                 resume(self._worker, self._transport, ResumePayload.from_dict(self._setup.resume))
             serve_clients(self._worker, self._transport, self._time_limit if is_fault_tolerant() else nullcontext)
         finally:
-            self._checkpointer.close()
+            if self._checkpointer:
+                self._checkpointer.close()
+
+    def _save(self, number: int) -> None:
+        """Writes this rank's part of its first checkpoint; only now it imports what writes files."""
+        from mpifl.client.checkpoint import attach_checkpoints
+        from mpifl.storage.checkpoint_set import folder_of
+
+        folder = folder_of(Path(self._job.output))
+        self._checkpointer = attach_checkpoints(self._transport, self._worker, folder, self._comm.rank)
+        self._checkpointer.save(number)
 
     @contextmanager
     def _time_limit(self) -> Iterator[None]:
@@ -108,7 +130,7 @@ class ClientRank:
 
         A timer signal's default action does that, also while native code holds the interpreter.
         """
-        if not (patience := self._job.faults.patience):
+        if not (patience := self._job.patience):
             yield
             return
         signal.setitimer(signal.ITIMER_REAL, patience + STUCK_TIMEOUT)
@@ -123,11 +145,12 @@ class ClientRank:
         shard = handshake.receive_arrays(self._comm, text["shard"])
         consumed = handshake.receive_arrays(self._comm, text["consumed"])
         try:
-            resources = ComputeResources(*self._setup.resources)
-            hosted = host(self._job.problem, self._setup.meta, {i: shard}, self._job.seed, resources)
+            hosted = _host(self._job, self._setup, {i: shard})
             self._worker.add_clients(hosted.objectives)
             pending = None
             if text["saved"]:
+                from mpifl.client.checkpoint import ResumePayload, restore
+
                 payload = ResumePayload.from_dict(text["saved"])
                 update, _ = restore(self._worker, payload, [i])[i]
                 pending = update if i in payload.in_flight else None

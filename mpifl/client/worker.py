@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import inf, isfinite, nan, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_sta
 from mpifl.errors import format_client_error, inside, place_of
 from mpifl.memory import HOST, Memory
 from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
-from mpifl.storage.checkpoint import ClientSnapshot, UpdateSnapshot
 from mpifl.transport.base import ClientError, ClientTransport
+
+if TYPE_CHECKING:
+    from mpifl.storage.checkpoint import ClientSnapshot, UpdateSnapshot
 
 MAX_BATCH = 64  # clients that compute together
 BATCH_BYTES = 8 << 20  # of one vector of each of them: they are in memory at once
@@ -144,6 +146,8 @@ class Worker:
 
         holds: how long updates are still held back (s), by client
         """
+        from mpifl.storage.checkpoint import ClientSnapshot
+
         saved = {}
         for i in {**self.states, **self.errors}:
             state = self.states[i].save() if i in self.states else None
@@ -206,6 +210,8 @@ class Worker:
 
 
 def _update_snapshot(u: Update, hold: float) -> UpdateSnapshot:
+    from mpifl.storage.checkpoint import UpdateSnapshot
+
     return UpdateSnapshot(
         tuple(map(to_numpy, u.vectors)), tuple(map(float, u.numbers)), u.local_steps, u.version, u.round, u.norm,
         u.compute, u.busy, u.accuracy, u.refused, hold,

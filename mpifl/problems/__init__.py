@@ -1,30 +1,33 @@
-"""What is minimised: data sets, partitions and models, which make n clients' objectives on flat vectors."""
+"""What is minimised: data sets, partitions and models, which make n clients' objectives on flat vectors.
+
+Names are imported on first use: a rank that hosts clients loads one model, and no data set or partition.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mpifl.errors import ConfigError
-from mpifl.objective import Objective, OptimizerSettings
-from mpifl.problems.base import (
-    ComputeResources,
-    Data,
-    HostedClients,
-    Init,
-    Model,
-    Partition,
-    Problem,
-    Rows,
-    Shard,
-)
-from mpifl.problems.config import ProblemConfig
-from mpifl.problems.data import DATA
-from mpifl.problems.inits import INITS
-from mpifl.problems.models import MODELS
-from mpifl.problems.partitions import PARTITIONS
-from mpifl.problems.settings import ProblemSettings, Torch
+if TYPE_CHECKING:
+    from mpifl.problems.base import (
+        ComputeResources,
+        Data,
+        HostedClients,
+        Init,
+        Model,
+        Partition,
+        Problem,
+        Rows,
+        Shard,
+    )
+    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.data import DATA
+    from mpifl.problems.hosting import host
+    from mpifl.problems.inits import INITS
+    from mpifl.problems.loading import check_optimizer, load, objective
+    from mpifl.problems.models import MODELS
+    from mpifl.problems.partitions import PARTITIONS
+    from mpifl.problems.settings import ProblemSettings, Torch
 
 __all__ = [
     "DATA",
@@ -41,6 +44,7 @@ __all__ = [
     "ProblemConfig",
     "ProblemSettings",
     "Rows",
+    "Shard",
     "Torch",
     "check_optimizer",
     "host",
@@ -48,62 +52,22 @@ __all__ = [
     "objective",
 ]
 
-
-def load(config: ProblemConfig) -> Problem:
-    """Reads the data and partitions it over the clients; on rank 0 or in one process. Raises ConfigError."""
-    problem = _load(config)
-    if config.validation_split is not None and not problem.validation_rows:
-        most = int(problem.samples.max())
-        text = f"null, or a fraction that is at least one row of some client: the largest has {most:,} rows"
-        if config.validation_split * most >= 1:
-            text = f"null: a {type(problem).__qualname__} holds no rows out"
-        raise ConfigError("problem.validation_split", config.validation_split, text)
-    return problem
-
-
-def _load(config: ProblemConfig) -> Problem:
-    if config.torch is not None:
-        _import_torch(config)
-    if config.entry is not None:
-        from mpifl.problems.torch.entry import EntryProblem
-
-        return EntryProblem(config.settings)
-    assert config.data is not None and config.partition is not None
-    return config.model.problem(config.data, config.partition, config.settings)
+_MODULES = {
+    "DATA": "data",
+    "INITS": "inits",
+    "MODELS": "models",
+    "PARTITIONS": "partitions",
+    "ProblemConfig": "config",
+    "ProblemSettings": "settings",
+    "Torch": "settings",
+    "check_optimizer": "loading",
+    "host": "hosting",
+    "load": "loading",
+    "objective": "loading",
+}  # the others are of `base`
 
 
-def _import_torch(config: ProblemConfig) -> None:
-    """Raises ConfigError where torch is not installed."""
-    try:
-        import mpifl.problems.torch  # noqa: F401 - before torch: it sets what torch reads when it starts
-
-        for name in ("torch", "greenlet"):
-            import_module(name)
-    except ImportError as error:
-        key, value = ("entry", config.entry) if config.entry else ("model", getattr(config.model, "name", ""))
-        text = f"torch and greenlet installed, as by pip install 'mpifl[torch]' ({error})"
-        raise ConfigError(f"problem.{key}", value, text) from error
-
-
-def check_optimizer(config: ProblemConfig, optimizer: OptimizerSettings) -> None:
-    """Imports torch; raises ConfigError for an optimiser or a schedule that it does not have, and for their options."""
-    _import_torch(config)
-    from mpifl.problems.torch.optimizers import check_names
-
-    check_names(optimizer)
-
-
-def host(
-    config: ProblemConfig, meta: dict[str, Any], shards: Mapping[int, Shard], seed: int, resources: ComputeResources
-) -> HostedClients:
-    """The clients of one rank, from their shards and `Problem.meta`; on any rank. Raises ConfigError."""
-    if config.entry is not None:
-        from mpifl.problems.torch.entry import host_entry
-
-        return host_entry(config.settings, meta, list(shards), seed, resources)
-    return config.model.host(config.settings, meta, shards, seed, resources)
-
-
-def objective(config: ProblemConfig, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:
-    """Client i's objective alone, from its shard and `Problem.meta`. Raises ConfigError."""
-    return host(config, meta, {i: shard}, seed, ComputeResources()).objectives[i]
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'base')}"), name)

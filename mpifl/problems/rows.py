@@ -13,11 +13,7 @@ import numpy as np
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective
 from mpifl.problems.base import Data, Init, Layout, Model, Partition, Problem, Rows, Shard
-from mpifl.problems.data.digits import Digits
-from mpifl.problems.data.no_data import NoData
 from mpifl.problems.inits import Uniform
-from mpifl.problems.metrics import softmax
-from mpifl.problems.partitions import Natural
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
 
@@ -33,9 +29,13 @@ class RowModel(Model):
     """Law of the initial model's entries."""
 
     def data(self) -> Data:
+        from mpifl.problems.data.digits import Digits
+
         return Digits()
 
     def check(self, data: Data, settings: ProblemSettings) -> None:
+        from mpifl.problems.data.no_data import NoData
+
         if isinstance(data, NoData):
             raise ConfigError("data", data.name, "a data set: this model needs one")
 
@@ -181,6 +181,8 @@ class RowProblem(Problem):
         return metrics, own
 
     def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        from mpifl.problems.metrics import softmax
+
         rows, y = self._evaluated[1]
         with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged
             return self.model.labels(y).copy(), softmax(self._outputs(x, rows, y) if len(y) else np.empty((0, 1)))
@@ -212,6 +214,8 @@ def _name(data: Data) -> str:
 
 def _owners(partition: Partition, settings: ProblemSettings, rows: Rows) -> tuple[np.ndarray, int]:
     """(S,) the client of each row, and the number of clients."""
+    from mpifl.problems.partitions import Natural
+
     if isinstance(partition, Natural) and rows.owner is not None:
         clients = int(rows.owner.max()) + 1
         if settings.clients not in (None, clients):

@@ -30,7 +30,8 @@ from mpifl.storage.checkpoint_set import Manifest, commit, discard, folder_of
 from mpifl.storage.live import Lock
 from mpifl.storage.tables import EventRow
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.base import PartStatus, ServerTransport
+from mpifl.transport.base import PartStatus
+from mpifl.transport.server_base import ServerTransport
 
 if TYPE_CHECKING:
     from mpifl.server.evaluator import Evaluator

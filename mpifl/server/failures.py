@@ -13,7 +13,7 @@ from mpifl.config.job import Faults
 from mpifl.errors import first_and_last_line
 from mpifl.server.clients import ASIDE, LOST, ClientTable
 from mpifl.server.reports import FailureReports
-from mpifl.transport.base import ServerTransport
+from mpifl.transport.server_base import ServerTransport
 
 log = logging.getLogger(__package__)
 

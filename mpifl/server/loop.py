@@ -18,8 +18,8 @@ from mpifl.server.clients import ASIDE, LOST, ClientTable
 from mpifl.server.failures import Action, ClientFailures, Decision
 from mpifl.storage.checkpoint import LoopState
 from mpifl.storage.tables import AggregationRow, EventRow, Row, UpdateRow
-from mpifl.transport.base import ServerTransport
 from mpifl.transport.frames import HEADER_BYTES
+from mpifl.transport.server_base import ServerTransport
 
 
 class Recorder(Protocol):

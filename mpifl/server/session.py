@@ -32,9 +32,9 @@ from mpifl.server.run_log import RunLog
 from mpifl.signals import SignalRecorder, exit_code
 from mpifl.storage import open_run
 from mpifl.storage.tables import EventRow
-from mpifl.transport.base import ServerTransport
 from mpifl.transport.in_process import InProcessTransport
 from mpifl.transport.launcher import is_mpi_error
+from mpifl.transport.server_base import ServerTransport
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job

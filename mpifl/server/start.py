@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,10 @@ from mpifl.scheduling.live import Clock, LiveSchedule, RealClock, VirtualClock
 from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.scheduling.timeline import Timeline
 from mpifl.signals import SignalRecorder
-from mpifl.transport.base import ServerTransport, max_vectors
+from mpifl.transport.base import max_vectors
 from mpifl.transport.handshake import Handshake, rank_resources
 from mpifl.transport.in_process import InProcessTransport
+from mpifl.transport.server_base import ServerTransport
 
 if TYPE_CHECKING:
     from mpifl.client.checkpoint import ResumePayload
@@ -34,17 +35,17 @@ if TYPE_CHECKING:
 
 def run_server(
     job: Job, handshake: Handshake | None = None, *, replay: Run | None = None, resumed: ResumePoint | None = None,
-    problem: Problem | None = None, signals: SignalRecorder | None = None, contained: bool = False,
+    load: Callable[[Job], Problem] | None = None, signals: SignalRecorder | None = None, contained: bool = False,
 ) -> Outcome:  # fmt: skip
     """Runs a job, repeats a recorded run, or resumes an interrupted one.
 
     Raises ConfigError before the run starts. In any case the caller releases the other ranks, and ends those that are
-    stuck. `problem`: already loaded, where several jobs share it. `signals`: end the run.
+    stuck. `load`: loads the job's problem, or has it already. `signals`: end the run.
     `contained`: an unexpected error of the server is a failure of the run, after which all ranks go on.
     """
+    from mpifl import problems
+    from mpifl.config.client_job import ClientJob
     from mpifl.config.own_classes import check_class
-    from mpifl.config.read import job_to_dict
-    from mpifl.problems import ComputeResources, load
     from mpifl.server.metrics import check_evaluation
     from mpifl.server.provenance import attributes
     from mpifl.server.run_log import log_start
@@ -53,7 +54,8 @@ def run_server(
 
     handshake = handshake or Handshake()
     comm = handshake.comm
-    problem = problem or load(job.problem)
+    handshake.send_job(ClientJob.of(job).to_values())
+    problem = load(job) if load else problems.load(job.problem)
     x0 = problem.initial(job.seed)
     n = problem.clients
     with inside("clock.delay"):
@@ -91,7 +93,7 @@ def run_server(
         if job.overwrite:
             refuse_live(Path(job.output))
     hellos = handshake.gather_hellos()
-    resources = ComputeResources(*rank_resources(hellos)[0])
+    resources = problems.ComputeResources(*rank_resources(hellos)[0])
     use_threads(resources.cores)
     payload = resumed.payload() if resumed else None
     facts: list[Any] = [dict(problem.prepare(resources))]
@@ -101,7 +103,7 @@ def run_server(
         facts = [compute]
     else:
         resume = payload.to_dict() if payload else None
-        facts += handshake.scatter_clients(job_to_dict(job), problem.meta, x0, n, problem.shard, resume)
+        facts += handshake.scatter_clients(problem.meta, x0, n, problem.shard, resume)
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     writer = _open_run_file(job, problem, x0, rates, server, attrs, resumed)
@@ -140,7 +142,7 @@ def _host_in_process(
     from mpifl.storage.checkpoint_set import folder_of
 
     shards = {i: problem.shard(i) for i in range(problem.clients)}
-    hosted = host(job.problem, problem.meta, shards, job.seed, resources)
+    hosted = host(job.problem.model, job.problem.settings, problem.meta, shards, job.seed, resources)
     worker = Worker(job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm)
     transport = InProcessTransport(worker, problem.clients)
     checkpoint.attach_checkpoints(transport, worker, folder_of(Path(job.output)), rank=1)

@@ -26,22 +26,24 @@ def _tune() -> None:
 _tune()
 
 
-def _longest_pause() -> float:
-    """1 ms, and more where many ranks share few cores: 16 that wait cost one core about a fifth of its time."""
+def _ranks_per_core() -> float:
     ranks = next((int(os.environ[k]) for k in LOCAL_SIZE if k in os.environ), 1)
-    return 1e-3 * max(1.0, ranks / (16 * len(os.sched_getaffinity(0))))
+    return ranks / len(os.sched_getaffinity(0))
 
 
 class Backoff:
     """Waits between two polls: yields the core ten times, then sleeps for 1 us, doubling to 1 ms.
 
-    Where more than 16 ranks of a host share a core all pauses are longer, so that waiting ranks leave it to the others.
+    Where more than 16 ranks of a host share a core all pauses are longer, so that waiting ranks leave it to the others:
+    16 that poll each millisecond take about a fifth of a core.
     """
 
-    longest = _longest_pause()
+    longest = 1e-3 * max(1.0, _ranks_per_core() / 16)
+    idle = 1e-3 * max(1.0, _ranks_per_core())  # longest pause while other ranks start, and need the cores for that
     crowded = longest > 1e-3
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float = longest) -> None:
+        self.longest = longest
         self.reset()
 
     def reset(self) -> None:

@@ -3,7 +3,8 @@
     rank 0                                   every other rank
     ------                                   ----------------
                               <- hello       host, process, cores
-    setup: job, clients, x_0  ->                                      or release: exit code, error
+    job                       ->             imports its classes      or release: exit code, error
+    setup: clients, x_0       ->                                      or release: exit code, error
                               <- report      ready, or what is wrong
     start                     ->                                      or release: exit code, error
     (the run)
@@ -22,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from mpifl.transport.launcher import RANKS_BEFORE, abort_all_ranks, is_fault_tol
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-REPLY_BYTES = 4096  # of a hello or a report
+REPLY_BYTES = 4096  # most of a hello or a report
 
 
 class Hello(NamedTuple):
@@ -56,7 +57,6 @@ class RankResources(NamedTuple):
 class ClientSetup(NamedTuple):
     """What a rank needs to build its clients."""
 
-    job: dict[str, Any]
     meta: dict[str, Any]  # of the problem
     clients: int  # of the whole run
     resources: RankResources
@@ -96,6 +96,13 @@ def send_hello(comm: MPI.Comm) -> None:
     _reply(comm, {"hello": own_hello()})
 
 
+def receive_job(comm: MPI.Comm) -> dict[str, Any]:
+    """Waits for the values of this command's job (`ClientJob`). Raises Released where there is no run."""
+    text = receive_json(comm)
+    _check_released(text)
+    return cast("dict[str, Any]", text["job"])
+
+
 def receive_setup(comm: MPI.Comm) -> ClientSetup:
     """Waits for this rank's clients. Raises Released where there is no run."""
     text = receive_json(comm)
@@ -103,7 +110,7 @@ def receive_setup(comm: MPI.Comm) -> ClientSetup:
     x0 = receive_array(comm, *text["x0"])
     shards = {i: receive_arrays(comm, specs) for i, specs in text["shards"]}
     resources = RankResources(*text["resources"])
-    return ClientSetup(text["job"], text["meta"], text["clients"], resources, text["resume"], x0, shards)
+    return ClientSetup(text["meta"], text["clients"], resources, text["resume"], x0, shards)
 
 
 def report_ready(comm: MPI.Comm, facts: Mapping[str, Any]) -> None:
@@ -133,16 +140,16 @@ def await_release(comm: MPI.Comm) -> tuple[int, ConfigError | RunFailed | None]:
 
 def receive_json(comm: MPI.Comm) -> dict[str, Any]:
     """Receives the next JSON text from rank 0."""
-    length = int(receive_array(comm, 1, np.int64)[0])
+    length = int(receive_array(comm, 1, np.int64, Backoff.idle)[0])
     found: dict[str, Any] = json.loads(receive_array(comm, length, np.uint8).tobytes())
     return found
 
 
-def receive_array(comm: MPI.Comm, shape: Any, dtype: Any) -> np.ndarray:
-    """Receives the next array from rank 0."""
+def receive_array(comm: MPI.Comm, shape: Any, dtype: Any, longest: float = Backoff.longest) -> np.ndarray:
+    """Receives the next array from rank 0; longest: pause between two polls (s)."""
     from mpifl.transport.mpi import SETUP, wait
 
-    wait(comm.Irecv(result := np.empty(shape, dtype), 0, SETUP))
+    wait(comm.Irecv(result := np.empty(shape, dtype), 0, SETUP), longest=longest)
     return result
 
 
@@ -157,7 +164,7 @@ def _reply(comm: MPI.Comm, reply: dict[str, Any]) -> None:
     text = json.dumps(reply).encode()
     if len(text) > REPLY_BYTES:
         text = json.dumps({"error": ["rank", comm.rank, "an error message that is short enough to send"]}).encode()
-    wait(comm.Isend(text.ljust(REPLY_BYTES), 0, SETUP))
+    wait(comm.Isend(text, 0, SETUP), longest=Backoff.idle)
 
 
 def _check_released(text: dict[str, Any]) -> None:
@@ -186,18 +193,30 @@ class Handshake:
             self._hellos = [own_hello(), *(Hello(*reply["hello"]) for reply in self._gather())]
         return self._hellos
 
+    def send_job(self, job: dict[str, Any]) -> None:
+        """Sends the values of the job to all ranks, which import its classes while rank 0 loads the data."""
+        if not self.comm:
+            return
+        from mpifl.transport.mpi import MPI
+
+        for rank in range(1, self.comm.size):
+            try:
+                self._post(rank, {"job": job})
+            except MPI.Exception as error:
+                self._note_death(rank, error)
+
     def scatter_clients(
-        self, job: dict[str, Any], meta: dict[str, Any], x0: np.ndarray, clients: int,
+        self, meta: dict[str, Any], x0: np.ndarray, clients: int,
         shard: Callable[[int], Sequence[np.ndarray]], resume: dict[str, Any] | None = None,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Sends every client's shard to its rank and waits until all clients are built; returns each rank's facts.
 
-        job, meta, resume: JSON-able. Raises ConfigError for the first rank that fails; all are then still to be
+        meta, resume: JSON-able. Raises ConfigError for the first rank that fails; all are then still to be
         released.
         """
         assert self.comm
         resources = rank_resources(self.gather_hellos())
-        common = {"job": job, "meta": meta, "clients": clients, "resume": resume, "x0": (x0.shape, x0.dtype.str)}
+        common = {"meta": meta, "clients": clients, "resume": resume, "x0": (x0.shape, x0.dtype.str)}
         for rank in range(1, self.comm.size):
             shards = [(i, shard(i)) for i in range(rank - 1, clients, self.comm.size - 1)]
             text = {**common, "resources": resources[rank], "shards": [(i, array_specs(s)) for i, s in shards]}
@@ -278,7 +297,7 @@ class Handshake:
             for rank, (request, buffer) in list(self._receives.items()):
                 try:
                     if request.Test():
-                        self._replies[rank] = json.loads(buffer)
+                        self._replies[rank] = json.loads(buffer.rstrip(b"\0"))
                         del self._receives[rank]
                 except MPI.Exception as error:
                     self._note_death(rank, error)

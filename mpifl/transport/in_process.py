@@ -28,7 +28,7 @@ class Trainer(Protocol):
 
 
 class InProcessTransport:
-    """Both ends of a transport in one (`base.ServerTransport`): messages are passed to the trainer in memory.
+    """Both ends of a transport in one (`server_base.ServerTransport`): messages are passed to the trainer in memory.
 
     Clients compute when an update is asked for, one at a time or as many as can compute together, and the server acts
     between two of them. A checkpoint has them as clients of rank 1.

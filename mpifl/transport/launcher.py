@@ -6,9 +6,7 @@ import faulthandler
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -17,9 +15,10 @@ import numpy as np
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.signals import SIGNALS, Interrupted
 from mpifl.transport.detection import LaunchError, mpi_wanted
-from mpifl.untrusted import printable
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from mpi4py import MPI
 
 T = TypeVar("T")
@@ -98,7 +97,7 @@ def worker_groups(
             yield None
         elif comm.rank == 0:
             with MPICommExecutor(firsts, root=0) as executor:
-                yield cast(Executor, executor)
+                yield cast("Executor", executor)
         else:
             _group = group
             with MPICommExecutor(firsts, root=0):
@@ -161,11 +160,16 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
     except (ConfigError, RunFailed, Interrupted):
         raise
     except BaseException as error:  # sys.exit in a user's code and a second Ctrl-C too: the others must not wait
-        text = f"rank {comm.rank} on {host_name()}:\n{traceback.format_exc()}"
+        from mpifl.untrusted import printable
+
         if isinstance(error, MemoryError):
             text = f"mpifl: the run failed: out of memory ({error})\n"
         elif dead := _dead_ranks(comm, error):
             text = f"mpifl: the run failed: rank {', '.join(map(str, sorted(dead)))} died\n"
+        else:
+            import traceback
+
+            text = f"rank {comm.rank} on {host_name()}:\n{traceback.format_exc()}"
         print(
             printable(text, lines=True), end="", file=sys.stderr, flush=True
         )  # in one piece: the abort may come at once

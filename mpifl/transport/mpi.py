@@ -34,9 +34,9 @@ STUCK_TIMEOUT = 5.0  # s that ranks with abandoned clients have to end by themse
 FRAME, TEXT, SETUP, END, DATA = 1, 2, 3, 4, 16  # tags; large vectors of client i travel under DATA + i
 
 
-def wait(*requests: MPI.Request) -> None:
-    """Waits for requests without spinning."""
-    backoff = Backoff()
+def wait(*requests: MPI.Request, longest: float = Backoff.longest) -> None:
+    """Waits for requests without spinning; longest: pause between two polls (s)."""
+    backoff = Backoff(longest)
     while not MPI.Request.Testall(list(requests)):
         backoff.sleep()
 

@@ -44,11 +44,13 @@ log = logging.getLogger(__package__)
 
 POOL_BYTES = 256 << 20  # most memory in the buffers that receive large vectors
 POOL_BUFFERS = 32
+SLOW = 0.02  # s of the link for one large update, from which they are received one after the other
+STALLED = 3.0  # times that, after which the next one is received beside those that do not end
 UPDATE = int(Kind.UPDATE)
 
 
 class MPIServerTransport:
-    """The server's end (`base.ServerTransport`) for n clients on the other ranks of `comm`."""
+    """The server's end (`server_base.ServerTransport`) for n clients on the other ranks of `comm`."""
 
     def __init__(
         self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int,
@@ -153,7 +155,7 @@ class MPIServerTransport:
 
     def _progress(self, receive_vectors: bool) -> bool:
         """Handles what has arrived, without waiting; returns whether anything had. Raises RunFailed."""
-        while receive_vectors and self._announced and self._pool.free:
+        while receive_vectors and self._announced and self._pool.free and self._pool.has_turn():
             self._receive_vectors(next(iter(self._announced)))
         try:
             done = MPI.Request.Testsome(self._requests)
@@ -402,7 +404,12 @@ class MPIServerTransport:
 
 
 class ReceivePool:
-    """Receives of vectors too large for a frame, into a bounded number of buffers that are reused."""
+    """Receives of vectors too large for a frame, into a bounded number of buffers that are reused.
+
+    On a slow link they are received one after the other. All at once they would share the link and end at about the
+    same time, so would the messages that answer them, and each direction would be idle while the other is busy. One
+    after the other, the first one's answer leaves while the second arrives.
+    """
 
     def __init__(self, comm: MPI.Comm, format: FrameFormat, clients: int, requests: list[MPI.Request]) -> None:
         """Appends to `requests` those of slot s, vector v, at the present length + s * vectors + v."""
@@ -416,13 +423,25 @@ class ReceivePool:
         self.active: set[int] = set()  # requests in progress
         # slot -> client, rank, update, vectors to come
         self.slots: dict[int, tuple[int, int, Update, int]] = {}
+        self._link_time = 0.0  # s of the link that an update takes, a moving average
+        self._last_turn = 0.0  # perf_counter when an update was complete, or the only receive was started
+        self._last_start = 0.0  # perf_counter
 
     def _range(self, slot: int, count: int) -> range:
         first = self._first + slot * self._format.vectors
         return range(first, first + count)
 
+    def has_turn(self) -> bool:
+        """Whether another update may be received now, as far as the link's rate goes."""
+        if not self.slots or self._link_time < SLOW:
+            return True
+        return time.perf_counter() - max(self._last_turn, self._last_start) > STALLED * self._link_time
+
     def start(self, i: int, rank: int, update: Update, count: int) -> None:
         """Receives the vectors of client i's announced update into a free slot."""
+        self._last_start = time.perf_counter()
+        if not self.slots:
+            self._last_turn = self._last_start
         slot = self.free.pop()
         self.slots[slot] = i, rank, update._replace(vectors=tuple(self._buffers[slot][:count])), count
         for v, k in enumerate(self._range(slot, count)):
@@ -439,6 +458,9 @@ class ReceivePool:
             self.slots[slot] = i, rank, update, missing - 1
             return None
         del self.slots[slot]
+        now = time.perf_counter()
+        self._link_time += 0.2 * (now - self._last_turn - self._link_time)
+        self._last_turn = now
         return slot, i, rank, update
 
     def abandon(self, which: Callable[[int, int], bool]) -> None:

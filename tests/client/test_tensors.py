@@ -161,7 +161,8 @@ def test_a_torch_module_on_tensors(case: str, batched: bool) -> None:
     x0, shards = problem.initial(0), {i: problem.shard(i) for i in range(N)}
 
     def outcome(memory: Memory, torch_: Torch) -> list[np.ndarray]:
-        hosted = host(replace(NETWORK, torch=torch_), problem.meta, shards, 0, ComputeResources())
+        config = replace(NETWORK, torch=torch_)
+        hosted = host(config.model, config.settings, problem.meta, shards, 0, ComputeResources())
         assert (hosted.train_batch is not None) == torch_.batched
         worker = Worker(algorithm, x0, hosted.objectives, hosted.train_batch, memory)
         return run(worker, algorithm, x0)[0]

@@ -144,7 +144,7 @@ def test_a_problem_of_ones_own_is_split_the_same_way_on_every_rank() -> None:
     assert found["validation_loss"] == pytest.approx((np.concatenate(held) ** 2).mean())
     assert np.isnan(found["validation_accuracy"])
     again = dict(problem.meta)  # as another rank has it
-    hosted = host(config, again, {0: [], 1: []}, 0, ComputeResources())
+    hosted = host(config.model, config.settings, again, {0: [], 1: []}, 0, ComputeResources())
     for i, y in enumerate(rows):
         client = hosted.objectives[i]
         assert client.rows.y.ravel().tolist() == np.setdiff1d(y, held[i]).tolist()  # type: ignore[attr-defined]

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 BLOCK = 1 << 17  # entries: a block of each operand fits into a core's second-level cache
 LARGE = 1 << 18  # entries from which threads pay
@@ -29,7 +32,11 @@ def use_threads(count: int) -> None:
     if (count := max(1, min(count, MAX_THREADS))) != _count:
         if _threads:
             _threads.shutdown()
-        _threads, _count = ThreadPoolExecutor(count, "vectors") if count > 1 else None, count
+        _threads, _count = None, count
+        if count > 1:
+            from concurrent.futures import ThreadPoolExecutor
+
+            _threads = ThreadPoolExecutor(count, "vectors")
 
 
 def zeros(x: np.ndarray) -> np.ndarray:

@@ -1,24 +1,35 @@
-"""Models by name."""
+"""Models by name. A rank that hosts clients imports its own alone."""
 
 from __future__ import annotations
 
-from mpifl.problems.base import Model
-from mpifl.problems.models.logistic import Logistic
-from mpifl.problems.models.mlp import Mlp
-from mpifl.problems.models.networks import CharLstm, Cnn, Lstm, Resnet, TorchLogistic, TorchMlp, Vgg11
-from mpifl.problems.models.nonconvex import NonconvexLogistic
-from mpifl.problems.models.quadratic import Quadratic
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-MODELS: dict[str, type[Model]] = {
-    "logistic": Logistic,
-    "mlp": Mlp,
-    "nonconvex-logistic": NonconvexLogistic,
-    "quadratic": Quadratic,
-    "torch-logistic": TorchLogistic,
-    "torch-mlp": TorchMlp,
-    "cnn": Cnn,
-    "char-lstm": CharLstm,
-    "lstm": Lstm,
-    "resnet": Resnet,
-    "vgg11": Vgg11,
+if TYPE_CHECKING:
+    from mpifl.problems.base import Model
+
+    MODELS: dict[str, type[Model]]
+
+_CLASSES = {  # by name in a job: the module, and the class in it
+    "logistic": ("logistic", "Logistic"),
+    "mlp": ("mlp", "Mlp"),
+    "nonconvex-logistic": ("nonconvex", "NonconvexLogistic"),
+    "quadratic": ("quadratic", "Quadratic"),
+    "torch-logistic": ("networks", "TorchLogistic"),
+    "torch-mlp": ("networks", "TorchMlp"),
+    "cnn": ("networks", "Cnn"),
+    "char-lstm": ("networks", "CharLstm"),
+    "lstm": ("networks", "Lstm"),
+    "resnet": ("networks", "Resnet"),
+    "vgg11": ("networks", "Vgg11"),
 }
+_MODULES = {cls: module for module, cls in _CLASSES.values()}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a class on first use, and all of them for `MODELS`: the class of each name."""
+    if name == "MODELS":
+        return {key: __getattr__(cls) for key, (_, cls) in _CLASSES.items()}
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

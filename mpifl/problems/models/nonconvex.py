@@ -13,7 +13,6 @@ import numpy as np
 from mpifl.config.types import NonNegativeFloat
 from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Init, Layout
-from mpifl.problems.data.fedpd import FedPDSynthetic
 from mpifl.problems.inits import Zero
 from mpifl.problems.rows import RowModel, RowObjective
 from mpifl.problems.settings import ProblemSettings
@@ -32,6 +31,8 @@ class NonconvexLogistic(RowModel):
     """Sharpness of the penalty (alpha)."""
 
     def data(self) -> Data:
+        from mpifl.problems.data.fedpd import FedPDSynthetic
+
         return FedPDSynthetic()
 
     def layout(self, features: int, classes: int) -> Layout:

@@ -11,7 +11,6 @@ import numpy as np
 from mpifl.config.types import Bounds, NonNegativeFloat, NonNegativeInt, Size
 from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Init, Model, Partition, Problem
-from mpifl.problems.data.no_data import NoData
 from mpifl.problems.inits import Zero
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
@@ -44,6 +43,8 @@ class Quadratic(Model):
             raise ConfigError("curvatures", f"{a.shape}", f"{c.shape}, the shape of optima, or one number per client")
 
     def data(self) -> Data:
+        from mpifl.problems.data.no_data import NoData
+
         return NoData()
 
     def fixed_clients(self) -> int | None:
@@ -55,6 +56,8 @@ class Quadratic(Model):
             given = getattr(self, field)
             if given is not None and len(given) != settings.clients:
                 raise ConfigError("clients", settings.clients, f"{len(given)}, the number of clients of model.{field}")
+        from mpifl.problems.data.no_data import NoData
+
         if not isinstance(data, NoData):
             raise ConfigError("data", getattr(data, "name", ""), "none or null: the model quadratic has no data")
         for key in ("test_split", "validation_split"):

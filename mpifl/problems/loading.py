@@ -1,0 +1,61 @@
+"""Loads the problem of a job: reads its data and partitions them over the clients."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from mpifl.errors import ConfigError
+from mpifl.objective import Objective, OptimizerSettings
+from mpifl.problems.base import ComputeResources, Problem, Shard
+from mpifl.problems.config import ProblemConfig
+from mpifl.problems.hosting import host
+
+
+def load(config: ProblemConfig) -> Problem:
+    """Reads the data and partitions it over the clients; on rank 0 or in one process. Raises ConfigError."""
+    problem = _load(config)
+    if config.validation_split is not None and not problem.validation_rows:
+        most = int(problem.samples.max())
+        text = f"null, or a fraction that is at least one row of some client: the largest has {most:,} rows"
+        if config.validation_split * most >= 1:
+            text = f"null: a {type(problem).__qualname__} holds no rows out"
+        raise ConfigError("problem.validation_split", config.validation_split, text)
+    return problem
+
+
+def _load(config: ProblemConfig) -> Problem:
+    if config.torch is not None:
+        _import_torch(config)
+    if config.entry is not None:
+        from mpifl.problems.torch.entry import EntryProblem
+
+        return EntryProblem(config.settings)
+    assert config.data is not None and config.partition is not None
+    return config.model.problem(config.data, config.partition, config.settings)
+
+
+def _import_torch(config: ProblemConfig) -> None:
+    """Raises ConfigError where torch is not installed."""
+    try:
+        import mpifl.problems.torch  # noqa: F401 - before torch: it sets what torch reads when it starts
+
+        for name in ("torch", "greenlet"):
+            import_module(name)
+    except ImportError as error:
+        key, value = ("entry", config.entry) if config.entry else ("model", getattr(config.model, "name", ""))
+        text = f"torch and greenlet installed, as by pip install 'mpifl[torch]' ({error})"
+        raise ConfigError(f"problem.{key}", value, text) from error
+
+
+def check_optimizer(config: ProblemConfig, optimizer: OptimizerSettings) -> None:
+    """Imports torch; raises ConfigError for an optimiser or a schedule that it does not have, and for their options."""
+    _import_torch(config)
+    from mpifl.problems.torch.optimizers import check_names
+
+    check_names(optimizer)
+
+
+def objective(config: ProblemConfig, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:
+    """Client i's objective alone, from its shard and `Problem.meta`. Raises ConfigError."""
+    return host(config.model, config.settings, meta, {i: shard}, seed, ComputeResources()).objectives[i]
