@@ -25,7 +25,7 @@ from typing import Any
 from common import ROOT, launcher
 
 sys.path.insert(0, str(ROOT))
-from tests.faults.network import HOSTS, Wire, missing  # noqa: E402
+from tests.faults.network import HOSTS, Wire, missing
 
 NAMES = {"": "mpifl", "by_hand_": "by hand", "limit_": "echo"}
 BURST, LATENCY = "256kb", "50ms"  # of the token bucket

@@ -40,7 +40,8 @@ READY_TIME = 5.0  # s after which a program that has started is measured
 
 
 def job(ranks: int, folder: str, *more: str) -> list[str]:
-    return [JOB, f"problem.clients={ranks - 1}", f"output={folder}/run.h5", "overwrite=true", *more]
+    rows = ["problem.partition=iid", f"problem.clients={ranks - 1}"]
+    return [JOB, *rows, f"output={folder}/run.h5", "overwrite=true", *more]
 
 
 def table(columns: list[str], rows: list[list[object]]) -> None:
@@ -51,7 +52,7 @@ def table(columns: list[str], rows: list[list[object]]) -> None:
 
 def start(ranks: int, words: list[str]) -> subprocess.Popen[str]:
     command = [*launcher(ranks), *words]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 # -- file calls --------------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ def first_update(ranks: int) -> float:
     """Seconds from the launch to the first update."""
     with tempfile.TemporaryDirectory() as folder:
         begin = time.time()
-        process = start(ranks, ["run_mpi.py", *job(ranks, folder, "stop={updates: 1}")])
+        process = start(ranks, ["run_mpi.py", "-q", *job(ranks, folder, "stop={updates: 1}")])
         process.communicate(timeout=600)
         assert process.returncode == 0
         run = open_run(f"{folder}/run.h5")
@@ -143,7 +144,7 @@ def measure_bare(ranks: int) -> list[float]:
 
 def measure_job(ranks: int) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
-        process = start(ranks, ["run_mpi.py", *job(ranks, folder, "stop={time: 60}")])
+        process = start(ranks, ["run_mpi.py", "-q", *job(ranks, folder, "stop={time: 60}")])
         try:
             path = Path(folder, "run.h5")
             while not (path.exists() and len(open_run(path).updates)):

@@ -44,6 +44,7 @@ def _host_clients() -> int | None:
         return None
     from mpifl.client.rank import run_client_rank
 
+    gc.freeze()
     gc.enable()
     sys.path.append(os.getcwd())  # a job may name a user's own "module:Class"
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C that no run handles ends this process at once

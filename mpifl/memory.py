@@ -10,6 +10,7 @@ The server's vectors are always in host memory.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -24,6 +25,12 @@ from mpifl.objective import Vector
 
 PINNED_BYTES = 1 << 30  # most memory in pinned buffers; vectors beyond it are staged in ordinary memory
 Done = Callable[[], bool]  # whether something that was begun is over; never waits
+
+
+def release_free_memory() -> None:
+    """Returns freed memory to the system (glibc): what reading data and importing modules took for a while."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Arrival:

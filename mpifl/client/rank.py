@@ -14,6 +14,7 @@ import numpy as np
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.client_job import ClientJob
 from mpifl.errors import ConfigError, RunFailed, format_client_error
+from mpifl.memory import release_free_memory
 from mpifl.problems.base import ComputeResources, HostedClients, Shard
 from mpifl.problems.hosting import host
 from mpifl.signals import SignalRecorder, exit_code
@@ -70,6 +71,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
         hosted = _host(job, setup, setup.shards)
         x0, n = setup.x0, setup.clients
         worker = Worker(job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.norm, comm.rank)
+        release_free_memory()  # there may be many ranks on a host
         handshake.report_ready(comm, hosted.facts)
     except ConfigError as error:
         handshake.report_error(comm, error)

@@ -14,6 +14,7 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.participation import Trigger
 from mpifl.config.own_classes import check_class
 from mpifl.errors import ConfigError
+from mpifl.problems import data, models
 from mpifl.scheduling.availability import AVAILABILITIES, Availability
 from mpifl.scheduling.delays import DELAYS, Delay
 
@@ -102,9 +103,9 @@ def table(base: type | None, classes: Mapping[str, type], default: type | None =
 FAMILIES: dict[str, Family] = {  # by the key of the section
     "algorithm": Family(Algorithm, algorithms.names, algorithms.find, algorithms.name_of, aliases=algorithms.ALIASES),
     "trigger": table(Trigger, {}, default=Trigger),
-    "data": table(problems.Data, problems.DATA),
+    "data": Family(problems.Data, data.names, data.find, data.name_of),
     "partition": table(problems.Partition, problems.PARTITIONS),
-    "model": table(problems.Model, problems.MODELS),
+    "model": Family(problems.Model, models.names, models.find, models.name_of),
     "init": table(problems.Init, problems.INITS),
     "delay": table(Delay, DELAYS),
     "availability": table(Availability, AVAILABILITIES),

@@ -11,6 +11,7 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.algorithms.common.vectors import use_threads
 from mpifl.errors import inside
+from mpifl.memory import release_free_memory
 from mpifl.scheduling.availability import checked_periods
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
 from mpifl.scheduling.intermittent import IntermittentRealClock
@@ -56,6 +57,7 @@ def run_server(
     comm = handshake.comm
     handshake.send_job(ClientJob.of(job).to_values())
     problem = load(job) if load else problems.load(job.problem)
+    release_free_memory()  # what reading the data took
     x0 = problem.initial(job.seed)
     n = problem.clients
     with inside("clock.delay"):
