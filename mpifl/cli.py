@@ -421,6 +421,18 @@ def _run_selftest(args: argparse.Namespace) -> int:
     return run()
 
 
+def _convert_trace(args: argparse.Namespace) -> None:
+    from mpifl.scheduling.device_traces import convert
+
+    if len(args.arguments) != 1:
+        raise ConfigError("convert-trace", " ".join(args.arguments) or "''", "one file of devices")
+    if args.clients is None:
+        raise ConfigError("--clients", None, "the number of clients of the trace")
+    path = Path(args.arguments[0])
+    out = args.out or path.with_name(f"{path.name}.csv")
+    _print(convert(path, out, args.clients, args.rows, args.kilobits))
+
+
 def _list(args: argparse.Namespace) -> None:
     from mpifl.config.listing import KINDS, overview
 
@@ -625,6 +637,29 @@ COMMANDS = {
                 "metavar": "INCHES",
                 "help": "width of the figures: 3.3 for a column, 7 (the default) for a page",
             },
+        },
+    ),
+    "convert-trace": Command(
+        _convert_trace,
+        "DEVICES --clients N",
+        "make a trace file of a public trace of devices, in the layout of FedScale's",
+        {
+            "--clients": {
+                "metavar": "N",
+                "type": _at_least_one,
+                "help": "clients: the file's first devices",
+            },
+            "--rows": {
+                "metavar": "N",
+                "type": _at_least_one,
+                "help": "of a file of capacities: rows that a client computes with at a contact",
+            },
+            "--kilobits": {
+                "metavar": "N",
+                "type": _at_least_one,
+                "help": "likewise: size of the messages of a contact, both ways together, in kbit",
+            },
+            "--out": {"metavar": "FILE", "type": Path, "help": "the trace file; default: DEVICES.csv"},
         },
     ),
     "export": Command(

@@ -70,7 +70,7 @@ def packages() -> str:
         [("storage, memory, signals", "run file and checkpoints; where vectors live")],
         [
             (
-                "objective, rng, errors, version, config.types, untrusted, hdf5_checks, durations",
+                "objective, rng, errors, version, config.types, untrusted, pickled, hdf5_checks, durations",
                 "plain types, helpers, checks of files",
             )
         ],

@@ -225,7 +225,7 @@ def test_a_real_run_is_replayed(tmp_path: Path) -> None:
     """Waits and cohorts are those that were recorded: the same rows and model."""
     clock = intermittent({"mode": "real", "delay": {"name": "exponential", "rate": 200}}, on=0.02, off=0.06,
                          cohort_from="available", interrupted="restart")  # fmt: skip
-    case = job({"name": "fedavg", "cohort": 3}, {**SMALL, "clients": 4}, clock=clock, stop={"updates": 60, "time": 60})
+    case = job({"name": "fedavg", "cohort": 3}, {**SMALL, "clients": 4}, clock=clock, stop={"updates": 36, "time": 60})
     path = tmp_path / "run.h5"
     assert main(["run", "-q", str(write(tmp_path, "run", case)), f"output={path}"]) == 0
     assert main(["replay", "-q", str(path), f"output={tmp_path / 'again.h5'}"]) == 0

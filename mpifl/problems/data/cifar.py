@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from mpifl.errors import ConfigError
+from mpifl.pickled import read_pickle, unsigned_bytes
 from mpifl.problems.base import Data, Rows
 from mpifl.problems.data.folder import Part
-from mpifl.problems.data.pickled import read_pickle, unsigned_bytes
 from mpifl.untrusted import read_file
 
 SHAPE = (3, 32, 32)  # channels, height, width

@@ -1,5 +1,8 @@
-"""Reads CIFAR's pickles without trusting them: every callable that a pickle may name is replaced by an object that
-only records its arguments; any other is refused. No code runs on the content of the file, NumPy's included."""
+"""Reads pickles of plain objects and arrays without trusting them: CIFAR's, and public traces of devices.
+
+Every callable that a pickle may name is replaced by an object that only records its arguments; any other is refused. No
+code runs on the content of the file, NumPy's included.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +61,10 @@ class Reader(pickle._Unpickler):
     append: Any
     pop_mark: Any
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes, keys: tuple[type, ...] = (str, bytes)) -> None:
+        """keys: the types that keys of dictionaries may have."""
         super().__init__(BytesIO(raw), encoding="bytes")
+        self._keys = keys
         self._left = len(raw)  # bytes that texts may still be encoded to: each is in the file
 
     def find_class(self, module: str, name: str) -> Any:
@@ -107,8 +112,9 @@ class Reader(pickle._Unpickler):
         self._update(self.stack[-1], items)
 
     def _update(self, target: Any, items: list[Any]) -> None:
-        if not isinstance(target, dict) or not all(isinstance(key, str | bytes) for key in items[::2]):
-            raise pickle.UnpicklingError("it has a dictionary with other keys than texts")
+        if not isinstance(target, dict) or not all(isinstance(key, self._keys) for key in items[::2]):
+            names = " and ".join(kind.__name__ for kind in self._keys)
+            raise pickle.UnpicklingError(f"it has a dictionary with other keys than {names}")
         target.update(zip(items[::2], items[1::2], strict=True))
 
 
@@ -118,15 +124,20 @@ Reader.dispatch.update({
 })  # fmt: skip
 
 
-def read_pickle(path: Path) -> Mapping[bytes, Any]:
-    """Reads a pickled dictionary of plain objects and arrays; arrays become `ArrayState`."""
+def read_pickle(
+    path: Path, kind: str = "data file", expected: str = "a batch as published", numbered: bool = False
+) -> Mapping[Any, Any]:  # fmt: skip
+    """Reads a pickled dictionary of plain objects and arrays; arrays become `ArrayState`.
+
+    numbered: keys may be integers too. Raises ConfigError with `kind` as its key.
+    """
     try:
-        content = Reader(read_file(path)).load()
+        content = Reader(read_file(path), (str, bytes, int) if numbered else (str, bytes)).load()
     except Exception as error:  # a damaged pickle can raise nearly any exception
         reason = str(error).lower() or "it is cut short"
-        raise ConfigError("data file", path, f"a batch as published: {reason}") from error
+        raise ConfigError(kind, path, f"{expected}: {reason}") from error
     if not isinstance(content, dict):
-        raise ConfigError("data file", path, f"a batch as published: it holds a {type(content).__name__}")
+        raise ConfigError(kind, path, f"{expected}: it holds a {type(content).__name__}")
     return content
 
 

@@ -1,0 +1,97 @@
+"""FedScale's traces of devices: what becomes of them, and what is refused; nothing in a file is executed."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifl.cli import main
+from mpifl.scheduling.availability import TraceAvailability
+from mpifl.scheduling.delays import Trace
+
+PHONE = {  # as in the public file
+    "duration": 211625, "inactive": [65881, 133574, 208292], "finish_time": 518400, "active": [12788, 100044, 188992],
+    "model": "CPH1801",
+}  # fmt: skip
+OTHERS = {
+    "another length": {**PHONE, "finish_time": 604800},
+    "unsorted": {**PHONE, "active": [100044, 12788, 188992]},
+    "more ons": {**PHONE, "active": [1, *PHONE["active"]]},
+    "beyond its end": {**PHONE, "inactive": [65881, 133574, 518401]},
+    "no numbers": {**PHONE, "active": ["a", "b", "c"]},
+    "no lists": {**PHONE, "inactive": 3},
+}
+
+
+def convert(folder: Path, devices: Any, *words: str, protocol: int = 4) -> int:
+    (folder / "devices").write_bytes(pickle.dumps(devices, protocol))
+    return main(["convert-trace", str(folder / "devices"), "--out", str(folder / "trace.csv"), *words])
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_availability(tmp_path: Path, protocol: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """The on periods of the first devices that are whole; the line that is printed has the job's section."""
+    second = {**PHONE, "active": [0], "inactive": [518400]}
+    devices = {7: PHONE, **dict(enumerate(OTHERS.values(), 10)), 99: second, 100: PHONE}
+    assert convert(tmp_path, devices, "--clients", "2", protocol=protocol) == 0
+    path = tmp_path / "trace.csv"
+    assert path.read_text() == ("client,start,end\n0,12788,65881\n0,100044,133574\n0,188992,208292\n1,0,518400\n")
+    section = f"clock.availability: {{name: trace, path: {path}, after: repeat, period: 518400}}"
+    assert capsys.readouterr().out == f"{path}: 2 clients, 4 rows; in a job: {section}\n"
+    next_on = TraceAvailability(path=str(path), after="repeat", period=518400.0).on_periods(2, 0)
+    assert next_on(0, 518400 + 70000.0) == (518400 + 100044, 518400 + 133574)
+
+
+def test_capacity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """3 rows computation / 1000 + kilobits / communication: 3 * 20 * 0.162 + 5648/5648 = 10.72 s."""
+    devices = {1: {"computation": 162.0, "communication": 5648.0}, 2: {"computation": 0.0, "communication": 1.0},
+               3: {"computation": 10, "communication": 100}}  # fmt: skip
+    assert convert(tmp_path, devices, "--clients", "2", "--rows", "20", "--kilobits", "5648") == 0
+    assert (tmp_path / "trace.csv").read_text() == "client,seconds\n0,10.72\n1,57.08\n"
+    assert Trace(path=str(tmp_path / "trace.csv"), exhausted="repeat").contact_times(2, 0)(0, 5) == 10.72
+    assert "clock.delay: {name: trace" in capsys.readouterr().out
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("touched"),)
+
+
+@pytest.mark.parametrize(
+    ("devices", "words", "says"),
+    [
+        ({1: PHONE}, ["--clients", "2"], "--clients=2: at most 1, the usable devices of 1 in "),
+        ({1: PHONE}, ["--clients", "1", "--rows", "5"], "--rows=5: none: this file is of availability"),
+        ({1: {"computation": 1, "communication": 1}}, ["--clients", "1"], "--rows=None: of a contact, rows it"),
+        ({}, ["--clients", "1"], "device trace="),
+        ({1: [2]}, ["--clients", "1"], "devices with active, inactive and finish_time, or with computation"),
+        ([PHONE], ["--clients", "1"], "a pickled dictionary of devices: it holds a list"),
+        ({(1, 2): PHONE}, ["--clients", "1"], "it has a dictionary with other keys"),
+        ({1: Evil()}, ["--clients", "1"], "it asks for"),
+        ({1: PHONE}, [], "--clients=None: the number of clients"),
+        ({1: PHONE}, ["--clients", "0"], "--clients"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_refused(
+    tmp_path: Path, devices: Any, words: list[str], says: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """One line and exit code 2; nothing is written or executed."""
+    monkeypatch.chdir(tmp_path)
+    assert convert(tmp_path, devices, *words) == 2
+    err = capsys.readouterr().err
+    assert says in err and err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["devices"]
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "trace.csv").write_text("mine")
+    assert convert(tmp_path, {1: PHONE}, "--clients", "1") == 2
+    assert "a new file; this one exists" in capsys.readouterr().err and (tmp_path / "trace.csv").read_text() == "mine"
+    (tmp_path / "text").write_text("client,start,end\n")
+    assert main(["convert-trace", str(tmp_path / "text"), "--clients", "1", "--out", str(tmp_path / "b.csv")]) == 2
+    assert "device trace=" in capsys.readouterr().err
