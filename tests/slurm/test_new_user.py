@@ -12,7 +12,7 @@ import pytest
 
 from mpifl import open_run
 from tests.docs.pages import ROOT, blocks
-from tests.packaging.test_wheel import build, source
+from tests.packaging.conftest import build, source
 from tests.slurm.test_slurm import finished, logs, pytestmark, slurm, until
 from tests.slurm.test_submit import array_ended, states
 
