@@ -42,6 +42,7 @@ def user(slurm: dict[str, str], source: Path, tmp_path: Path) -> dict[str, str]:
     return {**kept, "PATH": path, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
 
 
+@pytest.mark.timeout(1200)
 def test_from_pip_install_to_a_report_of_20_seeds(user: dict[str, str], tmp_path: Path) -> None:
     """The files are those of the tutorial, but for what this site lacks: modules, accounts and its partition's name."""
     (folder := tmp_path / "experiment").mkdir()
@@ -51,7 +52,7 @@ def test_from_pip_install_to_a_report_of_20_seeds(user: dict[str, str], tmp_path
             (folder / block.argument).write_text(text.replace("ranks_per_node: 4", "ranks_per_node: 3\nat_once: 4"))
 
     def mpifl(*words: str) -> str:
-        done = subprocess.run(["mpifl", *words], cwd=folder, env=user, text=True, capture_output=True, timeout=120)
+        done = subprocess.run(["mpifl", *words], cwd=folder, env=user, text=True, capture_output=True, timeout=400)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
