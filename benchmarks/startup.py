@@ -1,7 +1,7 @@
 """What starting costs: a client rank's file calls and modules, the time to the first update, memory.
 
     python benchmarks/startup.py calls
-    python benchmarks/startup.py time [--ranks 33 129 257] [--repeats 3]
+    python benchmarks/startup.py time [--ranks 33 129 257] [--repeats 3] [--job jobs/area/mnist-realtime.yaml]
     python benchmarks/startup.py memory [--ranks 129] [--repeats 3]
 
 Each figure is beside that of a bare program, which imports NumPy and mpi4py and does one barrier. `calls` counts with
@@ -26,7 +26,6 @@ from common import ROOT, launcher
 
 from mpifl import open_run
 
-JOB = "jobs/area/mnist-realtime.yaml"
 IMPORTS = "import time, numpy; from mpi4py import MPI; c = MPI.COMM_WORLD; c.Barrier()"
 BARE = f"{IMPORTS}; c.rank or print(time.time(), flush=True)"
 BARE_RANDOM = BARE.replace("numpy", "numpy.random", 1)  # where batches are drawn, NumPy's generators are needed too
@@ -39,9 +38,10 @@ MODULES = (
 READY_TIME = 5.0  # s after which a program that has started is measured
 
 
-def job(ranks: int, folder: str, *more: str) -> list[str]:
+def arguments(job: str, ranks: int, folder: str, *more: str) -> list[str]:
+    """Of `mpifl run`, with one client a rank."""
     rows = ["problem.partition=iid", f"problem.clients={ranks - 1}"]
-    return [JOB, *rows, f"output={folder}/run.h5", "overwrite=true", *more]
+    return [job, *rows, f"output={folder}/run.h5", "overwrite=true", *more]
 
 
 def table(columns: list[str], rows: list[list[object]]) -> None:
@@ -65,20 +65,18 @@ def file_calls(words: list[str]) -> int:
         return len(out.read_text().splitlines())
 
 
-def modules(arguments: list[str]) -> set[str]:
+def modules(words: list[str]) -> set[str]:
     """The package's modules that rank 1 of 3 has loaded at the end of a command."""
-    done = subprocess.run(
-        [*launcher(3), "-c", MODULES, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([*launcher(3), "-c", MODULES, *words], cwd=ROOT, capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
 
-def calls() -> None:
+def calls(job: str) -> None:
     bare = {"NumPy and mpi4py": file_calls(["-c", BARE]), "and numpy.random": file_calls(["-c", BARE_RANDOM])}
     rows: list[list[object]] = [[f"bare program: {name}", count, "", "", ""] for name, count in bare.items()]
     with tempfile.TemporaryDirectory() as folder:
         for name, more in {"batches of 32 rows": (), "all rows of a client": ("problem.batch_size=null",)}.items():
-            words = job(3, folder, "stop={updates: 20}", *more)
+            words = arguments(job, 3, folder, "stop={updates: 20}", *more)
             count, loaded = file_calls(["run_mpi.py", *words]), modules(["run", *words])
             own = [m for m in loaded if m.partition(".")[0] == "mpifl"]
             ratios = [f"{count / each:.2f}" for each in bare.values()]
@@ -95,23 +93,23 @@ def bare_time(ranks: int) -> float:
     return float(out.split()[0]) - begin
 
 
-def first_update(ranks: int) -> float:
+def first_update(job: str, ranks: int) -> float:
     """Seconds from the launch to the first update."""
     with tempfile.TemporaryDirectory() as folder:
         begin = time.time()
-        process = start(ranks, ["run_mpi.py", "-q", *job(ranks, folder, "stop={updates: 1}")])
+        process = start(ranks, ["run_mpi.py", "-q", *arguments(job, ranks, folder, "stop={updates: 1}")])
         process.communicate(timeout=600)
         assert process.returncode == 0
         run = open_run(f"{folder}/run.h5")
         return float(run.attrs["began"] + run.updates["time"][0] - begin)
 
 
-def times(ranks: list[int], repeats: int) -> None:
+def times(job: str, ranks: list[int], repeats: int) -> None:
     rows: list[list[object]] = []
     for count in ranks:
         pairs = []
         for _ in range(repeats):
-            pairs.append((bare_time(count), first_update(count)))
+            pairs.append((bare_time(count), first_update(job, count)))
             print(f"{count} ranks: bare {pairs[-1][0]:.2f} s, first update {pairs[-1][1]:.2f} s", file=sys.stderr)
         ratios = [ours / bare for bare, ours in pairs]
         medians = [f"{statistics.median(column):.1f} s" for column in zip(*pairs, strict=True)]
@@ -132,7 +130,7 @@ def pss(process: subprocess.Popen[str]) -> list[float]:
     return [found[rank] for rank in sorted(found)]
 
 
-def measure_bare(ranks: int) -> list[float]:
+def measure_bare(job: str, ranks: int) -> list[float]:
     process = start(ranks, ["-c", WAITING.format(seconds=600)])
     assert process.stdout and process.stdout.readline()
     try:
@@ -142,9 +140,9 @@ def measure_bare(ranks: int) -> list[float]:
         process.wait()
 
 
-def measure_job(ranks: int) -> list[float]:
+def measure_job(job: str, ranks: int) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
-        process = start(ranks, ["run_mpi.py", "-q", *job(ranks, folder, "stop={time: 60}")])
+        process = start(ranks, ["run_mpi.py", "-q", *arguments(job, ranks, folder, "stop={time: 60}")])
         try:
             path = Path(folder, "run.h5")
             while not (path.exists() and len(open_run(path).updates)):
@@ -157,11 +155,11 @@ def measure_job(ranks: int) -> list[float]:
             process.wait()
 
 
-def memory(ranks: list[int], repeats: int) -> None:
+def memory(job: str, ranks: list[int], repeats: int) -> None:
     rows: list[list[object]] = []
     for count in ranks:
         for name, measure in (("bare program", measure_bare), ("run", measure_job)):
-            found = sorted((measure(count) for _ in range(repeats)), key=sum)[repeats // 2]
+            found = sorted((measure(job, count) for _ in range(repeats)), key=sum)[repeats // 2]
             rank = statistics.median(found[1:])
             rows.append([count, name, f"{sum(found):.2f} GB", f"{1e3 * found[0]:.0f} MB", f"{1e3 * rank:.1f} MB"])
     table(["ranks", "program", "all ranks", "rank 0", "another rank, median"], rows)
@@ -172,14 +170,15 @@ def main() -> int:
     parser.add_argument("figure", choices=["calls", "time", "memory"])
     parser.add_argument("--ranks", type=int, nargs="+")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--job", default="jobs/area/mnist-realtime.yaml")
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if args.figure == "calls":
-        calls()
+        calls(args.job)
     elif args.figure == "time":
-        times(args.ranks or [33, 129, 257], args.repeats)
+        times(args.job, args.ranks or [33, 129, 257], args.repeats)
     else:
-        memory(args.ranks or [129], args.repeats)
+        memory(args.job, args.ranks or [129], args.repeats)
     return 0
 
 
