@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import floor
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.config.types import PositiveFloat, PositiveInt
 from mpifl.problems import Data, Init, Partition, Rows
 from mpifl.problems.models.logistic import Logistic
+from mpifl.scheduling.availability import Availability, NextOn
 from mpifl.scheduling.delays import ContactTimes, Delay
 
 
@@ -78,6 +80,21 @@ class Steps(Delay):
 
     def contact_times(self, clients: int, seed: int) -> ContactTimes:
         return lambda client, round: (client + 1) * self.step
+
+
+@dataclass(frozen=True)
+class Shifts(Availability):
+    """Every client is on for the first part of each second."""
+
+    share: PositiveFloat = 0.5
+    """of the second"""
+
+    def on_periods(self, clients: int, seed: int) -> NextOn:
+        def next_on(client: int, time: float) -> tuple[float, float]:
+            start = floor(time) + (time >= floor(time) + self.share)
+            return start, start + self.share
+
+        return next_on
 
 
 @dataclass(frozen=True)

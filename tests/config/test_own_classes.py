@@ -21,6 +21,7 @@ OWN = "tests.config.own"
 KEYS = {
     "algorithm": "algorithm", "trigger": "algorithm.trigger", "data": "problem.data", "partition": "problem.partition",
     "model": "problem.model", "init": "problem.model.init", "delay": "clock.delay",
+    "availability": "clock.availability",
 }  # fmt: skip
 ALL: dict[str, Any] = {
     "name": "own",
@@ -33,7 +34,11 @@ ALL: dict[str, Any] = {
         "batch_size": 4,
     },
     "algorithm": {"name": f"{OWN}:Slow", "trigger": {"name": f"{OWN}:Fibonacci", "start": 2}},
-    "clock": {"mode": "virtual", "delay": {"name": f"{OWN}:Steps", "step": 0.2}},
+    "clock": {
+        "mode": "virtual",
+        "delay": {"name": f"{OWN}:Steps", "step": 0.2},
+        "availability": {"name": f"{OWN}:Shifts", "share": 0.75},
+    },
     "stop": {"updates": 30},
     "output": "own.h5",
 }
@@ -47,6 +52,7 @@ def test_the_classes_are_the_users_and_are_written_back() -> None:
     job = job_from_dict(ALL)
     assert job.problem.data == own.Blobs(rows=40) and job.problem.partition == own.Stripes()
     assert job.problem.model == own.Scaled(init=own.Ones(height=0.5)) and job.clock.delay == own.Steps(step=0.2)
+    assert job.clock.availability == own.Shifts(share=0.75)
     assert job.algorithm == own.Slow(trigger=own.Fibonacci(start=2))
     values = job_to_dict(job)
     assert values["problem"]["data"]["name"] == f"{OWN}:Blobs" and values["problem"]["model"]["name"] == f"{OWN}:Scaled"
