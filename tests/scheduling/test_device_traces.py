@@ -74,7 +74,7 @@ class Evil:
         ({1: PHONE}, [], "--clients=None: the number of clients"),
         ({1: PHONE}, ["--clients", "0"], "--clients"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else None,
 )  # fmt: skip
 def test_refused(
     tmp_path: Path, devices: Any, words: list[str], says: str, capsys: pytest.CaptureFixture[str],

@@ -162,7 +162,7 @@ def test_virtual_arrivals_with_unequal_work() -> None:
         (1.25, 0), (2.25, 2), (2.5, 0), (3.25, 1), (3.75, 0), (4.5, 2), (5.0, 0), (6.25, 0), (6.5, 1), (6.75, 2),
     ]  # fmt: skip
     assert algorithm.told == [(i, (1.0, 3.0, 2.0)[i], 0.25) for i in log.order]
-    assert [row[8:] for row in log.updates] == [pair[1:] for pair in algorithm.told], "and so in the run file"
+    assert [row[8:10] for row in log.updates] == [pair[1:] for pair in algorithm.told], "and so in the run file"
 
 
 @pytest.mark.parametrize("law", [NoDelay(), Fixed(seconds=2.0), Exponential(rate=3.0)], ids=lambda law: law.name)
@@ -171,7 +171,7 @@ def test_virtual_clock_without_parts(law: Delay) -> None:
     algorithm = Asks()
     log = run(algorithm, CLIENTS, clock=virtual(law), stop_updates=12)
     assert not law.has_split_times and law.split_times(3, 0) is None
-    assert np.isnan([pair[1:] for pair in algorithm.told]).all() and np.isnan([row[8:] for row in log.updates]).all()
+    assert np.isnan([pair[1:] for pair in algorithm.told]).all() and np.isnan([row[8:10] for row in log.updates]).all()
     plain = run(Area(), CLIENTS, clock=virtual(law), stop_updates=12)
     assert [row[:2] for row in plain.updates] == [row[:2] for row in log.updates]
 
@@ -195,7 +195,7 @@ def test_real_clock_measures() -> None:
         assert i == j and compute >= 0.004 * (1, 3, 2)[i] and exchange >= 0
         assert compute <= work and least - 1e-9 <= work + exchange <= most + 1e-9
         assert i != 1 or work + exchange >= 0.03
-    assert [row[8:] for row in log.updates] == [pair[1:] for pair in algorithm.told]
+    assert [row[8:10] for row in log.updates] == [pair[1:] for pair in algorithm.told]
 
 
 def test_real_clock_with_speed() -> None:
