@@ -156,7 +156,7 @@ def test_J_every_kind_of_code_is_found() -> None:
     assert found == {
         "algorithm": f"{OWN}:Slow", "algorithm.trigger": f"{OWN}:Fibonacci", "problem.data": f"{OWN}:Blobs",
         "problem.partition": f"{OWN}:Stripes", "problem.model": f"{OWN}:Scaled", "problem.model.init": f"{OWN}:Ones",
-        "clock.delay": f"{OWN}:Steps", "problem.entry": "m:f",
+        "clock.delay": f"{OWN}:Steps", "clock.availability": f"{OWN}:Shifts", "problem.entry": "m:f",
     }  # fmt: skip
     assert outside_code({"algorithm": {"layers": [{"model": "mpifl.api:os.system"}]}}) == {
         "algorithm.layers[0].model": "mpifl.api:os.system"

@@ -135,11 +135,11 @@ def test_models_on_a_data_set(model: Any) -> None:
     config = ProblemConfig(model=model, clients=12, partition=Iid(), batch_size=20, dtype="float64", torch=settings)
     problem = problems.load(config)
     shards = {i: problem.shard(i) for i in range(12)}
-    hosted = problems.host(config, problem.meta, shards, 0, ComputeResources())
+    hosted = problems.host(config.model, config.settings, problem.meta, shards, 0, ComputeResources())
     assert hosted.facts["batched"] is True
     agree(*CASES["fedavg, epochs"], hosted, problem.initial(0), 1e-12)
     config = replace(config, torch=Torch(batched=False))
-    hosted = problems.host(config, problem.meta, shards, 0, ComputeResources())
+    hosted = problems.host(config.model, config.settings, problem.meta, shards, 0, ComputeResources())
     assert hosted.train_batch is None and hosted.facts["batched"] == "no: problem.torch.batched is false"
 
 

@@ -34,7 +34,12 @@ def hosted(config: ProblemConfig, problem: problems.Problem, *clients: int, seed
     """As on another rank, which knows only what was sent."""
     meta = json.loads(json.dumps(problem.meta))
     return problems.host(
-        config, meta, {i: problem.shard(i) for i in clients or range(problem.clients)}, seed, ComputeResources()
+        config.model,
+        config.settings,
+        meta,
+        {i: problem.shard(i) for i in clients or range(problem.clients)},
+        seed,
+        ComputeResources(),
     )
 
 
@@ -204,7 +209,7 @@ def test_a_rank_reads_the_rows_of_its_own_clients_alone() -> None:
     assert x.dtype == torch.float64 and y.dtype == torch.int64
     np.testing.assert_array_equal(x, ROWS[2][0])
     assert y.tolist() == [0, 1, 2, 3, 0, 1, 2]
-    here = problems.host(config, problem.meta, {1: []}, 0, ComputeResources()).objectives[1]
+    here = problems.host(config.model, config.settings, problem.meta, {1: []}, 0, ComputeResources()).objectives[1]
     assert Plain.read == {0: 4, 2: 7}  # one process holds the rows once
     assert here.rows.take(slice(None))[1].tolist() == [1]  # True
 

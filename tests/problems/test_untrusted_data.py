@@ -230,9 +230,9 @@ LATIN = b"c_codecs\nencode\n"
 STATE = b"cnumpy\nndarray\n"
 PICKLES = {
     "code": (pickle.dumps({b"data": Canary()}), "asks for posix.mkdir"),
-    "key of nested tuples": (b"\x80\x02}" + b")" + b"\x85" * 300_000 + b"Ns.", "other keys than texts"),
-    "keys of nested tuples": (b"\x80\x02}(" + b")" + b"\x85" * 300_000 + b"Nu.", "other keys than texts"),
-    "dictionary of nested tuples": (b"\x80\x02(" + b")" + b"\x85" * 300_000 + b"Nd.", "other keys than texts"),
+    "key of nested tuples": (b"\x80\x02}" + b")" + b"\x85" * 300_000 + b"Ns.", "a dictionary with other keys"),
+    "keys of nested tuples": (b"\x80\x02}(" + b")" + b"\x85" * 300_000 + b"Nu.", "a dictionary with other keys"),
+    "dictionary of nested tuples": (b"\x80\x02(" + b")" + b"\x85" * 300_000 + b"Nd.", "a dictionary with other keys"),
     "set of nested tuples": (b"\x80\x04(" + b")" + b"\x85" * 300_000 + b"\x91.", "opcode 0x91"),
     "bytes that are claimed": (b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".", "opcode 0x96"),
     "text encoded often": (
