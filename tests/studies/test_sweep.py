@@ -604,8 +604,17 @@ def test_a_report_names_a_damaged_run_and_shows_the_others(
     assert out.count("Left out: run file=") == 2 and "2 damaged" in out
 
 
-def test_processes_take_the_gpus_of_the_host_in_turn() -> None:
+def variable_once(path: Path, name: str) -> str | None:
+    """The environment variable of this process, as soon as there is such a file."""
+    while not path.exists():
+        time.sleep(0.01)
+    return os.getenv(name)
+
+
+def test_processes_take_the_gpus_of_the_host_in_turn(tmp_path: Path) -> None:
     """Each begins with another one, also where its run starts a launcher."""
+    begin = tmp_path / "begin"  # three tasks at a time: a process that is idle would take the next one
     with processes(3) as pool:
-        futures = [pool.submit(os.getenv, RANKS_BEFORE) for _ in range(3)]
+        futures = [pool.submit(variable_once, begin, RANKS_BEFORE) for _ in range(3)]
+        begin.touch()
         assert sorted(future.result() for future in futures) == ["0", "1", "2"]
