@@ -177,9 +177,9 @@ def submit(site: Site, script: Script) -> str:
 def _submit_one(command: Sequence[str], text: str) -> str:
     done = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
     if done.returncode:
-        name = shlex.join(command)
-        expected = f"a script that it accepts; it ended with exit code {done.returncode}"
-        raise ConfigError("submit", name, " ".join(done.stderr.split()) or expected)
+        answer = " ".join(done.stderr.replace(f"{command[0]}: error: ", "").split())
+        reason = f"its answer: {answer}" if answer else f"it ended with exit code {done.returncode}"
+        raise ConfigError("submit", shlex.join(command), f"a script that it accepts; {reason}")
     return done.stdout.strip()
 
 

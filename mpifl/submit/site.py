@@ -44,13 +44,13 @@ class Site(Config):
     time: str = "01:00:00"
     """time limit of a task: [days-]hours:minutes:seconds, or seconds"""
     nodes: PositiveInt = 1
-    """nodes of a job's run, and of a task of a study whose runs have several ranks; of another study's task one"""
+    """nodes of a job's run, or of one task of a study whose runs have several ranks; any other task has one node"""
     ranks_per_node: PositiveInt = 8
-    """MPI ranks on each node of these"""
+    """MPI ranks on each of these nodes"""
     gpus_per_node: NonNegativeInt = 0
     """GPUs on each node of a task; 0: none is asked for"""
     processes: PositiveInt = 1
-    """runs of a study that a task computes at a time, each on one core"""
+    """runs of a study that a task computes at the same time, each on one core"""
     at_once: PositiveInt = 20
     """largest number of tasks of a study that run at the same time"""
     launcher: Literal["mpirun", "mpiexec", "srun", "flux"] | None = None

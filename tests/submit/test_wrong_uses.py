@@ -114,7 +114,8 @@ def test_what_the_batch_system_refuses(
     """Its own words; `tests/slurm` has them from SLURM."""
     (centre.parent / "tools" / "sbatch").write_text(REFUSES)
     monkeypatch.setenv("ANSWER", answer)
-    assert refused(capsys, "submit", "job.yaml") == f"mpifl: submit=sbatch: sbatch: error: {answer}\n"
+    expected = f"mpifl: submit=sbatch: a script that it accepts; its answer: {answer}\n"
+    assert refused(capsys, "submit", "job.yaml") == expected
 
 
 def test_a_run_file_that_exists(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,8 +40,8 @@ fi
 
 launch=(flux run --nodes=2 --ntasks=8)
 
-# Before the time limit, and when the job is preempted, its runs save checkpoints and end with code 143, and the task is put
-# into the queue again. A TERM is passed on as USR1, which launchers pass on to their ranks: after a TERM they kill them soon.
+# Shortly before the time limit, and when the job is preempted, the runs save checkpoints and end with code 143; the task is
+# then requeued. The launcher gets USR1 in both cases: it forwards USR1 to its ranks, but after TERM it soon kills them.
 run="" warned=no
 trap 'warned=yes; pass_on' USR1
 trap pass_on TERM
@@ -50,6 +50,6 @@ run=$!
 while kill -0 "$run" 2> /dev/null; do wait "$run" || true; done
 code=0
 wait "$run" || code=$?
-if preempted; then code=143; fi  # it ends mpirun's daemons too, and mpirun then says that all was well
+if preempted; then code=143; fi  # preemption also ends mpirun's daemons, after which mpirun returns 0
 if [ $code = 143 ] && { [ $warned = yes ] || preempted; }; then requeue; fi
 exit $code
