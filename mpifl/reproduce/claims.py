@@ -35,7 +35,8 @@ def claim_section(page: Page, cells: Sequence[Cell], groups: Sequence[Group], le
     yield f"{'#' * (level + 1)} Claims: {page.title}"
     headings = ["claim", "published", "here", "seeds", "verdict"]
     yield tabulate([[escape_markdown(str(c)) for c in row] for row in rows], headings, "pipe", disable_numparse=True)
-    yield f"{counts['holds']} hold, {counts['does not hold']} do not, {counts['not decided']} are not decided. {NOTE}"
+    holds, fails, open_ = counts.values()
+    yield f"Claims that hold: {holds}; that do not: {fails}; not decided: {open_}. {NOTE}"
 
 
 def _list(value: Any) -> list[Any]:

@@ -30,8 +30,8 @@ from mpifl.studies.sweep import format_duration
 
 MAX_BANDS = 4  # curves in a panel with bands
 NOTATION = (
-    "A bound such as >1 is not judged. Values are mean (min-max) over the trials; z is the difference of the means in "
-    "standard errors, the published standard deviation being estimated as the range of ten trials divided by 3.08."
+    "A bound such as >1 is not judged. z is the difference of the means in standard errors, the published standard "
+    "deviation being estimated as the range of ten trials divided by 3.08."
 )
 SKIP = "<!-- test: skip takes minutes to hours, and data -->"
 
@@ -79,8 +79,10 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
         yield _figure(item, figure, groups, out, f"{item.name.replace('/', '-')}-{number + 1}.png")
     if item.cells and item.page.spread is None:
         yield from _comparison(item, groups)
-    for table in item.page.tables if item.page.tables or item.cells else [Table()]:
-        yield from _table(item, table, groups)
+    tables = [block for t in item.page.tables or ([] if item.cells else [Table()]) for block in _table(item, t, groups)]
+    yield from tables
+    if tables and not item.cells:
+        yield _contents(item.page.measures)
     yield from spread_section(item.page, item.cells, groups, level)
     for name in item.page.blocks:
         yield load_block(item, name)(item, out)
@@ -155,10 +157,15 @@ def _rules(item: Item) -> str:
         if any(matches(cell.labels, strict.cells) for cell in item.cells):
             cells = ", ".join(f"{axis} {value}" for axis, value in strict.cells.items()).replace("_", " ")
             sentences.append(f"For {cells}, {_rule(strict.within)}.")
-    sentences.append(NOTATION)
-    sentences += [f"{name} here is that of the mean curve; in brackets is the median of the trials' own."
-                  for name, measure in page.measures.items() if measure.reaches is not None]  # fmt: skip
-    return " ".join(sentences)
+    return " ".join([*sentences, NOTATION, _contents(page.measures)])
+
+
+def _contents(measures: Mapping[str, Measure]) -> str:
+    """What a value and its brackets are, in sentences."""
+    reached = [name for name, measure in measures.items() if measure.reaches is not None]
+    other = ["Values are the mean (min-max) over the trials."] if len(reached) < len(measures) else []
+    notes = [f"For {name}: that of the mean curve, and in brackets the median of the trials' own." for name in reached]
+    return " ".join([*other, *notes])
 
 
 def _rule(within: Mapping[str, Any]) -> str:
@@ -174,7 +181,7 @@ def format_value(measure: Measure, value: Value) -> str:
     if math.isnan(value.mean) or math.isnan(value.low):
         return value.printed
     d = measure.digits
-    return f"{value.mean:.{d}f} ({value.low:.{d}f}-{value.high:.{d}f})"
+    return f"{value.mean:.{d}f} ({_range(f'{value.low:.{d}f}', f'{value.high:.{d}f}')})"
 
 
 def format_summary(measure: Measure, ours: Summary) -> str:
@@ -184,8 +191,12 @@ def format_summary(measure: Measure, ours: Summary) -> str:
     if measure.reaches is not None:
         median = f" ({format_number(measure, float(np.median(ours.values)))})" if len(ours.values) > 1 else ""
         return format_number(measure, ours.mean) + median
-    ends = f" ({format_number(measure, ours.values.min())}-{format_number(measure, ours.values.max())})"
-    return format_number(measure, ours.mean) + (ends if len(ours.values) > 1 else "")
+    low, high = (format_number(measure, value) for value in (ours.values.min(), ours.values.max()))
+    return format_number(measure, ours.mean) + (f" ({_range(low, high)})" if len(ours.values) > 1 else "")
+
+
+def _range(low: str, high: str) -> str:
+    return f"{low} to {high}" if "-" in (low[0], high[0]) else f"{low}-{high}"
 
 
 def format_number(measure: Measure, value: float) -> str:
