@@ -224,7 +224,7 @@ def _table(item: Item, table: Table, groups: Sequence[Group]) -> Iterator[str]:
         axis = axis_of(group.labels, table.columns) if table.columns else None
         labels = {k: label_text(v) if v is not None else "-" for k, v in group.labels.items()
                   if k != axis and k not in selected}  # fmt: skip
-        chosen = [f"{k} {label_text(group.labels[k])}" for k in selected if group.labels.get(k) is not None]
+        chosen = [_label(group, k) for k in selected if group.labels.get(k) is not None]
         row = rows.setdefault(json.dumps(labels), dict(labels))
         for name in names:
             measure = item.page.measures[name]

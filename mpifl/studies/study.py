@@ -50,7 +50,8 @@ class Select(Config):
     """Which values of an axis a report shows: those that are best by a rule, for each combination of the other axes."""
 
     over: str | list[str]
-    """the axis, or the key inside a named axis, whose values are selected; a list: each method has one of these keys"""
+    """the axis, or the key inside a named axis, whose values are selected; a list: the combination of those that a
+    method has"""
     by: Literal["train_loss", "validation_loss", "validation_accuracy", "gradient_norm"] = "train_loss"
     """the metric that decides: of the training rows, or of the validation rows (`problem.validation_split`)"""
     at: Literal["last", "best"] = "last"

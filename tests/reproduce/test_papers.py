@@ -35,9 +35,9 @@ axes:
   method:
     FedAvg:  {algorithm.name: fedavg}
     FedProx: {algorithm.name: fedprox, algorithm.mu: [0.1, 50]}
-    FedDR:   {algorithm.name: feddr, algorithm.eta: [0.001, 10]}
+    FedDR:   {algorithm.name: feddr, algorithm.eta: [0.001, 10], algorithm.step_size: [0.1, 0.05]}
 trials: {seeds: 3, vary: [problem.partition.seed]}
-select: {over: [algorithm.mu, algorithm.eta], by: train_loss, seeds: [0]}
+select: {over: [algorithm.mu, algorithm.eta, algorithm.step_size], by: train_loss, seeds: [0]}
 page:
   title: Tuned
   tables: [{measures: [loss], columns: local_steps}]
@@ -73,15 +73,15 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_only_what_the_deciding_seed_selects_runs_on_the_other_seeds(paper: Path) -> None:
-    """5 combinations of method and step, 2 settings: seed 0 has all 10 runs, seeds 1 and 2 the best of each method."""
-    loss: dict[tuple[int, int, str, float | None], float] = {}
+    """7 combinations of method and steps, 2 settings: seed 0 has all 14 runs, seeds 1 and 2 the best of each method."""
+    loss: dict[tuple[int, int, str, tuple[float | None, ...]], float] = {}
     for run in load_study(paper / "tuned.yaml").runs:
         if run.path.exists():
-            key = run.labels.get("algorithm.mu", run.labels.get("algorithm.eta"))
+            key = tuple(run.labels.get(f"algorithm.{name}") for name in ("mu", "eta", "step_size"))
             with mpifl.open_run(run.path) as file:
                 steps, method = run.labels["algorithm.local_steps"], run.labels["method"]
                 loss[run.seed, steps, method, key] = float(file.evaluations.train_loss.iloc[-1])
-    assert sorted(seed for seed, *_ in loss) == [0] * 10 + [1] * 6 + [2] * 6
+    assert sorted(seed for seed, *_ in loss) == [0] * 14 + [1] * 6 + [2] * 6
     for steps in (2, 3):
         for method in ("FedProx", "FedDR"):
             tuned = {k: v for (seed, s, m, k), v in loss.items() if (seed, s, m) == (0, steps, method)}
@@ -92,12 +92,14 @@ def test_only_what_the_deciding_seed_selects_runs_on_the_other_seeds(paper: Path
 def test_page_of_selected_values(paper: Path) -> None:
     """A method has one row, whatever was selected for it, with the selected value beside the number."""
     text = (paper / "pages" / "tiny.md").read_text()
-    assert "22 of 22 runs, 2 trials in each row" in text
+    assert "26 of 26 runs, 2 trials in each row" in text
     rows = [line for line in text.splitlines() if line.startswith("| Fed")]
     assert [row.split()[1] for row in rows] == ["FedAvg", "FedProx", "FedDR"]
-    assert rows[1].count("; mu ") == rows[2].count("; eta ") == 2 and ";" not in rows[0]
+    assert (
+        rows[1].count("; mu ") == rows[2].count("; eta ") == rows[2].count("; step size ") == 2 and ";" not in rows[0]
+    )
     assert "(over seeds 0; the other seeds are reported)" in text
-    assert "block of tiny/tuned with 30 runs" in text
+    assert "block of tiny/tuned with 42 runs" in text
     assert "raining loss against steps" in text and (paper / "pages" / "tiny-tuned-1.png").stat().st_size > 10_000
     assert "loss of FedDR, local steps 3 above FedProx, local steps 3" in text
 
@@ -136,8 +138,8 @@ def test_measures_of_local_steps_logarithms_and_fallbacks(paper: Path) -> None:
         ("code.py:block", "code.py:blok", "page.blocks=code.py:blok: a function of code.py"),
         ("code.py:block", "cod.py:block", "page.blocks=cod.py:block: FILE.py:NAME, a file beside the study"),
         ("x: local_steps", "x: local_step", "page.figures"),
-        ("[algorithm.mu, algorithm.eta]", "[algorithm.mu, algorithm.et]", "select.over=algorithm.et: one of"),
-        ("[algorithm.mu, algorithm.eta]", "[]", "select.over="),
+        ("[algorithm.mu, algorithm.eta, algorithm.step_size]", "[algorithm.et]", "select.over=algorithm.et: one of"),
+        ("[algorithm.mu, algorithm.eta, algorithm.step_size]", "[]", "select.over="),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(
