@@ -35,6 +35,9 @@ class UpdateSource(Protocol):
     def release_update(self, i: int) -> None:
         """Frees the buffers of client i's update, whose vectors are not used any more."""
 
+    def keep_update(self, i: int, update: Update) -> Update:
+        """Client i's update, to be consumed later: its vectors are in no buffer that other updates need."""
+
     def pop_client_failures(self) -> list[tuple[int, str]]:
         """Clients found to have failed since the last call, and why; a clock that receives by client finds a failure
         when the client's update is due."""

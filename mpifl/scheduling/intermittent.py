@@ -80,7 +80,7 @@ class _Gate:
     ) -> None:
         self._source, self._clock, self._held, self._timeline = source, clock, held, timeline
         self.receive_from, self.release_update = source.receive_from, source.release_update
-        self.pop_client_failures = source.pop_client_failures
+        self.keep_update, self.pop_client_failures = source.keep_update, source.pop_client_failures
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         now = self._clock.now()
@@ -95,7 +95,5 @@ class _Gate:
         now = self._clock.now()
         if (on := self._timeline.next_on(i, now)) <= now:
             return got
-        kept = update._replace(vectors=tuple(v.copy() for v in update.vectors))  # the buffers are for other updates
-        self._source.release_update(i)
-        heapq.heappush(self._held, (on, i, kept))
+        heapq.heappush(self._held, (on, i, self._source.keep_update(i, update)))
         return None

@@ -103,6 +103,9 @@ class InProcessTransport:
         _, i = heapq.heappop(self._due)
         return i, self._ready.pop(i)
 
+    def keep_update(self, i: int, update: Update) -> Update:
+        return update  # in no buffer; the client keeps it too, for checkpoints, until `release_update`
+
     def release_update(self, i: int) -> None:
         self._trainer.forget_update(i)
 

@@ -293,6 +293,11 @@ class MPIServerTransport:
                 backoff.sleep(left)
         return self._ready.pop(i)
 
+    def keep_update(self, i: int, update: Update) -> Update:
+        kept = update._replace(vectors=tuple(v.copy() for v in update.vectors))
+        self.release_update(i)
+        return kept
+
     def release_update(self, i: int) -> None:
         if buffer := self._buffers.pop(i, None):
             free, item = buffer

@@ -165,7 +165,9 @@ for name, more in DUAL.items():
     on("T3 T4", {"name": name, "step_size": 0.1, "local_steps": 4, **more}, optimum, 500)
     on("T5", {"name": name, "step_size": 0.1, "local_steps": 8, **more}, optimum, 450)
     on("T6", {"name": name, "step_size": 0.1, "local_steps": 8, "cohort": 2, **more}, optimum, 900)
+on("T1 T6", {"name": "fedadmm-wang", "eta": 0.5, "step_size": 0.1, "local_steps": 10}, optimum, 900)
 on("T1", {"name": "proxskip", "step_size": 0.05, "probability": 0.3}, optimum, 500)
+on("T1", {"name": "scaffnew", "step_size": 0.05, "probability": 0.3}, optimum, 500)
 on("T2", {"name": "proxskip", "step_size": 0.1}, [1.0], 20)
 on("T3 T4", {"name": "proxskip", "step_size": 0.05, "period": 4}, optimum, 300)
 on("T5 T6", {"name": "proxskip", "step_size": 0.1, "probability": 0.2}, optimum, 450)
@@ -262,16 +264,21 @@ on("T3 T4", {**COMPASS, "step_size": 0.05, "max_steps": 8}, lambda p: drift(p, 0
 on("T5", {**COMPASS, "step_size": 0.005, "max_steps": 2}, optimum, 6000, 0.02)
 on("T6", {**COMPASS, "step_size": 0.1, "max_steps": 8}, lambda p: drift(p, 0.1, 8), 300)
 
-# Server optimisers, by the names that they are known under: they rest where FedAvg does.
+# Server optimisers, by the names that they are known under: they rest where FedAvg does. Adam's second moment vanishes
+# there, so that it rests only for small server steps.
 for name, server_step, more in (
     ("fedavgm", 1.0, {}),
-    ("fedadagrad", 0.1, {}),
-    ("fedadam", 0.05, {}),
+    ("fedadagrad", 0.2, {}),
+    ("fedadam", 0.02, {}),
     ("fedyogi", 0.05, {}),
     ("fadas", 0.1, {"delay_threshold": 1, **EVERY2}),
 ):
-    section = {"name": name, "step_size": 0.05, "local_steps": 10, "server_step": server_step, **more}
-    on("T1", section, [-0.4268843393694543], 1400, 1e-9)
+    section = {"name": name, "server_step": server_step, **more}
+    on("T1", {**section, "step_size": 0.05, "local_steps": 10}, [-0.4268843393694543], 1400, 1e-9)
+    on("T3 T4", {**section, "step_size": 0.1}, optimum, 900, 1e-9, clock=EQUAL)
+    three = {"trigger": {"every": 3}} if name == "fadas" else {}
+    on("T5", {**section, **three, "step_size": 0.05}, optimum, 1500, 1e-9)
+    on("T6", {**section, **three, "step_size": 0.05, "local_steps": 8}, lambda p: drift(p, 0.05, 8), 1500, 1e-9)
 
 # Robust means: those that leave nobody out have the limit of the mean. Of the gradients a_i (x - c_i) half are not
 # below 0, and half not above, where x is the median of the c_i.
@@ -324,12 +331,13 @@ on("T6", {**EQUALLY, "step_size": 0.01, "local_steps": 8}, lambda p: drift(p, 0.
 # Without the bias: steps in proportion to the clients' times, to first order in the step.
 for rescale in ("rates", "times", "counts"):
     on("T3 T4", {"name": "async-sgd", "step_size": 0.01, "rescale": rescale}, optimum, 3000, 0.02, note=rescale)
+on("T3 T4", {"name": "rescaled-asgd", "step_size": 0.01}, optimum, 3000, 0.02)
 # A delay of 4 is the slow client's largest.
 on("T3 T4", {"name": "ringmaster", "threshold": 4, "step_size": 0.01}, FAST.get, 2000, 0.02, note="all-applied")
 on("T3 T4", {"name": "ringmaster", "threshold": 3, "step_size": 0.1}, [0.0], 2000, note="one-discarded")
 
 # Asynchronous and unbiased, by a table of last updates; with several local steps FedAvg's drift point.
-for name, more in (("ace", {}), ("ca2fl", EVERY1)):
+for name, more in (("ace", {}), ("ia2sgd", {}), ("ca2fl", EVERY1)):
     on("T3 T4", {"name": name, "step_size": 0.05, **more}, optimum, 1000, note="memory")
     on("T5", {"name": name, "step_size": 0.05, **more}, optimum, 1500, note="memory")
     on("T6", {"name": name, "step_size": 0.01, "local_steps": 8, **more}, lambda p: drift(p, 0.01, 8), 1500,

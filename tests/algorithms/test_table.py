@@ -8,7 +8,7 @@ import pytest
 
 import mpifl
 from mpifl import open_run
-from mpifl.algorithms import names
+from mpifl.algorithms import ALIASES, names
 from tests.algorithms.table import EXCUSED, ONLY, ROWS, SHORT, Row
 from tests.quadratic_runs import close
 from tests.tiers import parameters
@@ -24,8 +24,9 @@ def test_limit_in_process(row: Row, tmp_path: Path) -> None:
 
 
 def test_the_table_is_whole() -> None:
-    """Every algorithm is on every problem, or it says why not; no row is there twice."""
+    """Every algorithm is on every problem, or it says why not; every further name is there; no row is there twice."""
     there = {(row.algorithm["name"], row.problem) for row in ROWS}
     wanted = {(name, f"T{k}") for name in names() for k in range(1, 7)}
     assert wanted - there == EXCUSED.keys() and ONLY
+    assert {name for name, _ in there} == {*names(), *ALIASES}
     assert len({row.id for row in ROWS}) == len(ROWS)

@@ -38,6 +38,16 @@ VIRTUAL: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {  # and update
     "feddane": ({"name": "feddane", "cohort": 4, "mu": 0.1, "local_steps": 3}, DIGITS, 300),
     "scaffold, large": ({"name": "scaffold", "cohort": 4, "local_steps": 3}, LARGE, 100),
     "fedpd": ({"name": "fedpd", "skip": 0.5, "eta": 0.5}, NOISY, 600),
+    "fadas": ({"name": "fadas", **EVERY, "delay_threshold": 1}, NOISY, 600),
+    "fedavgm": ({"name": "fedavgm", "cohort": 4}, NOISY, 600),
+    "feddyn": ({"name": "feddyn", "cohort": 4, "output": "all"}, DIGITS, 300),
+    "fedcompass": ({"name": "fedcompass", "min_steps": 2, "max_steps": 6}, NOISY, 600),
+    "mifa": ({"name": "mifa", "cohort": 4, "step_schedule": "inverse"}, NOISY, 600),
+    "ace": ({"name": "ace", "reply": "before"}, NOISY, 600),
+    "ca2fl": ({"name": "ca2fl", **EVERY}, NOISY, 600),
+    "ringmaster": ({"name": "ringmaster", "threshold": 4}, NOISY, 600),
+    "ringleader": ({"name": "ringleader"}, NOISY, 600),
+    "proxskip": ({"name": "proxskip", "probability": 0.4}, NOISY, 600),
     "asypfl": ({"name": "asypfl", "local_steps": 2}, {**DIGITS, "test_split": 0.2}, 200),
 }
 SETS = 12  # checkpoints of an uninterrupted run
@@ -67,7 +77,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def virtual(name: str) -> dict[str, Any]:
     algorithm, problem, every = VIRTUAL[name]
-    clock = SPEED if name == "asypfl" else EXPONENTIAL  # that method asks how long clients compute
+    clock = SPEED if name in ("asypfl", "fedcompass") else EXPONENTIAL  # these ask how long clients compute
     more = {"clock": clock, "stop": {"updates": every * SETS + 7}, "evaluate": {"updates": 2 * every}}
     return of(algorithm, problem, **more)
 

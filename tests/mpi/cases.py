@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpifl.algorithms import names
+from mpifl.algorithms import ALIASES, names
 
 SMALL = {"clients": 7, "model": {"name": "quadratic", "dim": 12, "sigma": 0.3}}
 DIGITS = {
@@ -112,6 +112,8 @@ CASES = {
     "mifa-available": job({"name": "mifa", "cohort": 5}, clock=intermittent(cohort_from="available", start="on")),
     "many-clients": job(AREA, {"clients": 300, "model": {"name": "quadratic", "dim": 2}}, stop={"updates": 400}),
 }
-CASES |= {  # a method without a case above: with its defaults
-    name: job({"name": name}) for name in names() if name not in {case["algorithm"]["name"] for case in CASES.values()}
+CASES |= {  # a method or another name of one without a case above: with its defaults
+    name: job({"name": name})
+    for name in [*names(), *ALIASES]
+    if name not in {case["algorithm"]["name"] for case in CASES.values()}
 }

@@ -176,7 +176,7 @@ import json, sys, mpifl
 from mpi4py import MPI
 assert mpifl.sweep("study.yaml").counts() == {"completed": 4}
 try:
-    mpifl.sweep(mpifl.load_study("study.yaml", "ranks=9"))
+    mpifl.sweep(mpifl.load_study("study.yaml", "ranks=5"))
 except (mpifl.ConfigError, mpifl.RunFailed) as error:
     print(f"rank {MPI.COMM_WORLD.rank}: {type(error).__name__}", flush=True)
 """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
-from mpifl.algorithms import names
+from mpifl.algorithms import ALIASES, names
 from tests.mpi.cases import AREA, DIGITS, LARGE, intermittent, job
 from tests.mpi.conftest import in_one_job, write
 from tests.mpi.files import attribute, differing
@@ -58,9 +58,10 @@ CASES = {
 }  # fmt: skip
 
 CASES |= {  # the other methods, as fast as they go
-    name: job({"name": name, "eta": 0.5} if name in ("feddr", "fedsplit") else {"name": name}, NINE,
-              **{**SECOND, "stop": {"updates": 40, "time": 30}, "clock": {"mode": "real"}})
-    for name in names() if name not in {case["algorithm"]["name"] for case in CASES.values()}
+    name: job({"name": name, "eta": 0.5} if name in ("feddr", "fedadmm-wang", "fedsplit") else {"name": name}, NINE,
+              **{**SECOND, "stop": {"updates": 40, "time": 30},
+                 "clock": exponential(500) if name == "rescaled-asgd" else {"mode": "real"}})
+    for name in [*names(), *ALIASES] if name not in {case["algorithm"]["name"] for case in CASES.values()}
 }  # fmt: skip
 
 

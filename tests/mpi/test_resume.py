@@ -20,7 +20,7 @@ from mpifl.signals import SAME
 from mpifl.storage.checkpoint_set import folder_of, newest, sets
 from tests.faults.harness import FULL
 from tests.faults.spy import replayed
-from tests.mpi.cases import AREA, DIGITS, LARGE, job
+from tests.mpi.cases import AREA, DIGITS, LARGE, intermittent, job
 from tests.mpi.conftest import MPIFL, Command, Start, in_one_job, until, write
 from tests.mpi.files import attribute, differing
 from tests.verified import verify_files
@@ -36,6 +36,9 @@ JOBS: dict[str, dict[str, Any]] = {
     "area": job({**AREA, "trigger": {"every": 3}, "output": "average"}, **LONG),
     "period": job({**AREA, **PERIOD}, **LONG),
     "large": job({**AREA, "trigger": {"every": 4}}, LARGE, stop={"updates": 1500}, checkpoint={"updates": 50}),
+    "ace": job({"name": "ace", "reply": "before"}, DIGITS, **LONG),
+    "mifa": job({"name": "mifa", "period": 0.15}, clock=intermittent(), **LONG),
+    "ringmaster": job({"name": "ringmaster", "threshold": 4}, clock=intermittent(interrupted="restart"), **LONG),
     "feddane": job({"name": "feddane", "cohort": 4, "mu": 0.1, "local_steps": 2}, **LONG),
     "personal": job(
         {"name": "apfl", "cohort": 4, "adapt": "round"}, {**DIGITS, "test_split": 0.2}, stop={"updates": 4000}
@@ -80,6 +83,9 @@ def resumed(start: Start, ranks: int, path: Path, deadline: float = 60.0) -> Com
         ("period", 3, "rank 2", signal.SIGUSR1, 4),
         ("large", 4, "rank 1", signal.SIGINT, 3),
         ("feddane", 0, "itself", signal.SIGINT, 5),
+        ("ace", 3, "rank 1", signal.SIGTERM, 2),
+        ("mifa", 2, "rank 0", signal.SIGINT, 4),
+        ("ringmaster", 4, "rank 0", signal.SIGTERM, 0),
         ("personal", 2, "itself", signal.SIGUSR1, 3),  # mpirun passes it on to every rank
     ],
 )

@@ -95,7 +95,7 @@ class Wall:
     """A wall clock and a source of updates that arrive at given times (s), which it advances to."""
 
     def __init__(self, *arrivals: tuple[float, int]) -> None:
-        self.time, self.arrivals, self.released = 0.0, list(arrivals), list[int]()
+        self.time, self.arrivals, self.kept = 0.0, list(arrivals), list[int]()
         self.buffer = np.zeros(2)
 
     def perf_counter(self) -> float:
@@ -111,8 +111,11 @@ class Wall:
 
     def receive_from(self, i: int, timeout: float = inf) -> None: ...
 
-    def release_update(self, i: int) -> None:
-        self.released.append(i)
+    def release_update(self, i: int) -> None: ...
+
+    def keep_update(self, i: int, update: Update) -> Update:
+        self.kept.append(i)
+        return update._replace(vectors=tuple(v.copy() for v in update.vectors))
 
     def pop_client_failures(self) -> list[tuple[int, str]]:
         return []
@@ -157,7 +160,7 @@ def test_an_update_that_arrives_while_its_client_is_off_waits(real: Callable[...
     for i in range(3):
         clock.register_message(i, 0)
     assert drive(clock, wall, 8.0) == [(2.0, 0, 0.0), (7.5, 2, 0.0)]
-    assert wall.released == [1] and clock.held == 1 and clock.has_in_flight
+    assert wall.kept == [1] and clock.held == 1 and clock.has_in_flight
     wall.buffer[:] = -1  # for another update
     assert drive(clock, wall, 10.0) == [(pytest.approx(9.0), 1, 0.0)]
     assert clock.held == 0 and not clock.has_in_flight

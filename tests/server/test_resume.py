@@ -224,6 +224,51 @@ def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatc
         assert file.status == "completed" and before <= len(file.updates) <= before + 1
 
 
+SLOW = """
+import time
+from mpifl.algorithms.fedbuff import FedBuff
+
+
+class Slow(FedBuff):
+    def train(self, client, message, objective):
+        time.sleep(0.02)
+        return super().train(client, message, objective)
+"""
+
+
+def test_updates_that_wait_at_the_server_for_their_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: list[Path]
+) -> None:
+    """Real clock: an update that has come while its client is off is in flight in a checkpoint, and is not lost.
+
+    A client computes for longer than it is on, so that all its updates wait. After a resume all clients go on.
+    """
+    (tmp_path / "slow_rule.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    held, cut = list[int](), Checkpointer.snapshot
+
+    def counted(self: Checkpointer, time: float, loop: ServerLoop) -> None:
+        held.append(loop.schedule.held)
+        cut(self, time, loop)
+
+    monkeypatch.setattr(Checkpointer, "snapshot", counted)
+    clock = {
+        "mode": "real",
+        "availability": {"name": "renewal", "on": 0.01, "off": 0.05, "distribution": "fixed", "start": "on"},
+    }
+    algorithm = {"name": "slow_rule:Slow", "trigger": {"every": 2}}
+    more = {"stop": {"updates": 15, "time": 20}, "checkpoint": {"updates": 4}, "evaluate": {"updates": 15}}
+    run(tmp_path, "made", job(algorithm, {**SMALL, "clients": 3}, clock=clock, **more))
+    path = kept[next(k for k, count in enumerate(held) if count)]
+    assert mpifl("resume", path, "--trust") == 0
+    with open_run(path) as file:
+        assert file.status == "completed" and len(file.updates) == 15
+        resumed = file.events.updates[file.events.kind == "resumed"].item()
+        assert set(file.updates.client[resumed:]) == {0, 1, 2}, file.updates.client.tolist()
+    assert mpifl("replay", path, "--trust") == 0
+    assert not differing(path, path.with_name("made-replay.h5"), but=("events",))
+
+
 ONCE = """
 import os
 from dataclasses import dataclass
