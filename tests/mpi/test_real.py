@@ -101,7 +101,8 @@ def test_a_run_is_whole(folder: Path, name: str) -> None:
         assert run.aggregations.updates.is_monotonic_increasing and run.aggregations.updates.max() <= len(run.updates)
         assert run.model_version == len(run.aggregations)
         assert run.updates.time.max() < stop["time"] + 0.5  # one that came with the last look
-        assert run.events.kind.tolist().count("dropped") == 1
+        waiting = CASES[name]["algorithm"].get("reply") == "deferred"  # at the end perhaps all, for an aggregation
+        assert run.events.kind.tolist().count("dropped") == 1 or (waiting and len(run.events) == 0)
         if "updates" in stop:
             assert len(run.updates) == stop["updates"]
         if "accuracy" in stop:
