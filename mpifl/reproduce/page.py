@@ -81,7 +81,7 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
         yield from _comparison(item, groups)
     tables = [block for t in item.page.tables or ([] if item.cells else [Table()]) for block in _table(item, t, groups)]
     yield from tables
-    if tables and not item.cells:
+    if tables and not item.cells and any(len(group.trials) > 1 for group in groups):
         yield _contents(item.page.measures)
     yield from spread_section(item.page, item.cells, groups, level)
     for name in item.page.blocks:
@@ -271,7 +271,8 @@ def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
                 x, y, (0, 100) if scale == 100 else None)  # fmt: skip
     bands = max(map(len, panels.values())) <= MAX_BANDS
     caption = figure.title or f"{y[:1].upper()}{y[1:]} against {x}"
-    caption += f": mean{' and range' * bands} over the trials"
+    if any(len(group.trials) > 1 for group in shown):
+        caption += f": mean{' and range' * bands} over the trials"
     return f"![{caption}]({name})\n\n*{caption}.*"
 
 
