@@ -54,7 +54,7 @@ def test_wrong_input_and_failed_runs(run: Start, study: Path, tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
     many = run(2, *MPIFL, "sweep", "study.yaml", "--processes", "2")
     assert many.code == 2
-    assert "nothing under mpirun" in many.err
+    assert "--processes=2: no such option under mpirun" in many.err
     (tmp_path / "study.yaml").write_text(study.read_text().replace("[10, 100]", "[10, 1.0e+30]"))
     failed = run(3, *MPIFL, "sweep", "study.yaml", "retries=0")
     assert failed.code == 3

@@ -292,6 +292,18 @@ def test_local_statistics_stay_with_the_client() -> None:
         np.testing.assert_allclose(each.stats[:4], expected, atol=1e-14)
 
 
+def test_local_statistics_are_saved_and_restored() -> None:
+    """In a checkpoint, where they are arrays, and before a contact whose update may be refused."""
+    x, y = rows(24)
+    one, two = (client(small(nn.BatchNorm1d(4)), x, y, buffers="local") for _ in range(2))
+    one.descend(one.shared.flat.values().numpy(), [slice(None)], 0.1)
+    assert one.stats is not None and two.stats is not None and not torch.equal(one.stats, two.stats)
+    for as_saved in (lambda v: v, lambda v: v.numpy()):
+        two.stats.zero_()
+        two.load({name: as_saved(value) for name, value in one.save().items()})
+        assert torch.equal(one.stats, two.stats)
+
+
 def problem_of(one: TorchObjective) -> ProblemConfig:
     return ProblemConfig(model=problems.MODELS["torch-mlp"](), clients=1, torch=Torch(buffers="local"))
 

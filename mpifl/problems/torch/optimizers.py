@@ -146,12 +146,12 @@ class ClientOptimizer:
         return {"optimizer.steps": torch.tensor(self.steps), **named}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Restores what `save` returned, as tensors or arrays."""
+        """Restores what `save` returned, as tensors or arrays; other items of `saved` are left alone."""
         self.steps, self.state, self._loaded = int(saved.get("optimizer.steps", 0)), {}, False
         for key, value in saved.items():
-            kind, number, *names = key.split(".", 2)
-            if kind == "optimizer" and names:
-                self.state.setdefault(int(number), {})[names[0]] = torch.as_tensor(value)
+            kind, *names = key.split(".", 2)  # optimizer.NUMBER.NAME
+            if kind == "optimizer" and len(names) == 2:
+                self.state.setdefault(int(names[0]), {})[names[1]] = torch.as_tensor(value)
                 self._loaded |= not isinstance(value, Tensor)
 
 
