@@ -42,11 +42,11 @@ within 1e-9 of the optimum of all clients' objective; in the last checkpoint the
 must be within 1e-9 of the point to which the frozen y_i lead, (alpha sum A_i c_i over the living + sum y_i over the
 lost) / (alpha sum A_i over the living + how many are lost), which is another point.""",
     "availability": """\
-Real clock, 14 methods on quadratics with known optima, float64; each client is on for 0.25 s and off for 0.25 s in turn.
-One or two of 4 client ranks get SIGKILL, with `rehost` or `freeze`, or every process of the job does, and it is resumed
-under another number of ranks. Each run must be completed; its updates must be consumed while their clients are on; every
-live client must go on; methods that correct for unequal rates must end at the optimum of all clients, where none is lost;
-a replay must give all tables and the model, bit for bit.""",
+Real clock, 14 methods on quadratics with known optima, float64; each client is on for 0.25 s and off for 0.25 s in
+turn. One or two of 4 client ranks get SIGKILL, with `rehost` or `freeze`, or every process of the job does, and it is
+resumed under another number of ranks. Each run must be completed; its updates must be consumed while their clients are
+on; every live client must go on; methods that correct for unequal rates must end at the optimum of all clients, where
+none is lost; a replay must give all tables and the model, bit for bit.""",
     "reader": """\
 Another process opens a run file again and again while it is written, and after its run has ended by a signal or a
 kill. Every time all tables are read: no error, no torn row, nothing that refers to what is not there, nothing changed
