@@ -1,6 +1,6 @@
 """Local training as a client does it against a plain torch loop of the same steps, in turn; the ratios' medians.
 
-python benchmarks/local.py [--repeats 15] [--threads 1] [--models torch-mlp cnn char-lstm lstm]
+python benchmarks/local.py [--repeats 15] [--threads 1] [--models torch-logistic cnn char-lstm lstm]
 
 The plain loop is torch.optim.SGD on the module, its rows taken with the same numbers; both end with the same bits.
 """
@@ -28,6 +28,7 @@ from mpifl.problems.torch.objective import Examples, Shared, TorchObjective
 from mpifl.problems.torch.problem import CPU, seeded
 
 CASES: dict[str, dict[str, Any]] = {  # shape of a row, classes, vocabulary, batch, steps of one contact
+    "torch-logistic": {"shape": (784,), "classes": 10, "vocabulary": 0, "batch": 32, "steps": 100},
     "torch-mlp": {"shape": (784,), "classes": 10, "vocabulary": 0, "batch": 32, "steps": 100},
     "cnn": {"shape": (1, 28, 28), "classes": 62, "vocabulary": 0, "batch": 20, "steps": 8},
     "char-lstm": {"shape": (80,), "classes": 80, "vocabulary": 80, "batch": 10, "steps": 6},

@@ -112,7 +112,8 @@ class ClientRank:
                 from mpifl.client.checkpoint import ResumePayload, resume
 
                 resume(self._worker, self._transport, ResumePayload.from_dict(self._setup.resume))
-            serve_clients(self._worker, self._transport, self._time_limit if is_fault_tolerant() else nullcontext)
+            limited = self._job.patience and is_fault_tolerant()
+            serve_clients(self._worker, self._transport, self._time_limit if limited else nullcontext)
         finally:
             if self._checkpointer:
                 self._checkpointer.close()
@@ -132,10 +133,8 @@ class ClientRank:
 
         A timer signal's default action does that, also while native code holds the interpreter.
         """
-        if not (patience := self._job.patience):
-            yield
-            return
-        signal.setitimer(signal.ITIMER_REAL, patience + STUCK_TIMEOUT)
+        assert self._job.patience
+        signal.setitimer(signal.ITIMER_REAL, self._job.patience + STUCK_TIMEOUT)
         try:
             yield
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -38,7 +38,7 @@ class UpdateSource(Protocol):
     def keep_update(self, i: int, update: Update) -> Update:
         """Client i's update, to be consumed later: its vectors are in no buffer that other updates need."""
 
-    def pop_client_failures(self) -> list[tuple[int, str]]:
+    def pop_client_failures(self) -> Sequence[tuple[int, str]]:
         """Clients found to have failed since the last call, and why; a clock that receives by client finds a failure
         when the client's update is due."""
 

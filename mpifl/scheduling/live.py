@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from math import inf, isnan, nan, nextafter
 from typing import Protocol
 
-from mpifl.algorithms.base import Update
+from mpifl.algorithms.base import Update, new_tuple
 from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
 from mpifl.scheduling.base import Event, UpdateSource
@@ -331,7 +331,7 @@ class LiveSchedule:
                 if due:
                     self._pending = 0
                     self._aggregations += 1
-                yield Event("update", clock.time, got[0], got[1], due, clock.waited)
+                yield new_tuple(Event, ("update", clock.time, *got, due, clock.waited, 0.0, ""))
                 if self._evaluate_updates and self._updates % self._evaluate_updates == 0:
                     yield self._evaluation(clock.time)
             elif clock.timed_out:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mpifl.algorithms.base import Algorithm, Clients, State
+from mpifl.algorithms.base import Algorithm, Clients, State, new_tuple
 from mpifl.algorithms.participation import CohortSampler
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
@@ -75,6 +75,9 @@ class ServerLoop:
         self.recorder, self.checkpointer, self._evaluate = recorder, checkpointer, evaluate
         self._observers = tuple(observers)
         self._x0, self._vector_bytes = server.x, server.x.nbytes
+        # Rules that an algorithm does not define are not called at every event.
+        self._asks_ready = type(algorithm).ready is not Algorithm.ready
+        self._has_alarms = type(algorithm).alarm is not Algorithm.alarm
         self._valid: Vector = None  # the vector that was checked last
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
         self._among_available = among_available
@@ -172,7 +175,8 @@ class ServerLoop:
                     self.evaluate(event.time)
                     return False
             self._poll(event.time)
-            self.schedule.alarm = self.algorithm.alarm(self.server)
+            if self._has_alarms:
+                self.schedule.alarm = self.algorithm.alarm(self.server)
             interrupt = interrupted()
             if interrupt and self.checkpointer:
                 self.schedule.checkpoint_requested = True  # the next event
@@ -188,8 +192,7 @@ class ServerLoop:
         vectors, steps, _, version, _, norm, compute, exchange, _, accuracy, _, _ = update
         clients, reply, staleness = self.clients, self._reply, self.version - version
         self.algorithm.receive(self.server, i, update, staleness)
-        ready = self.algorithm.ready(self.server)
-        if ready is not None:
+        if self._asks_ready and (ready := self.algorithm.ready(self.server)) is not None:
             aggregates = self.schedule.decide(ready)
         if self.checkpointer:
             self.checkpointer.consumed(i, vectors)
@@ -199,8 +202,9 @@ class ServerLoop:
         clients.refused[i] = clients.moved[i] = 0
         del clients.in_flight[i]
         size = HEADER_BYTES + len(vectors) * self._vector_bytes
-        row = UpdateRow(
-            time, i, version, staleness, steps, size, norm, clients.bytes_down[i], compute, exchange, waited
+        down = clients.bytes_down[i]
+        row = new_tuple(
+            UpdateRow, (time, i, version, staleness, steps, size, norm, down, compute, exchange, waited)
         )  # fmt: skip
         self.recorder.append(row)
         for observer in self._observers:

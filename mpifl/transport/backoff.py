@@ -6,6 +6,8 @@ import ctypes
 import os
 import time
 
+YIELDS, MORE_YIELDS = 10, 50  # before the first sleep: always, and while nobody else takes the core
+QUICK = 2e-5  # s of a yield to nobody
 LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # number of ranks on this host, set by launchers
 
 
@@ -34,25 +36,45 @@ def _ranks_per_core() -> float:
 class Backoff:
     """Waits between two polls: yields the core ten times, then sleeps for 1 us, doubling to 1 ms.
 
+    While no other process takes the core it yields up to 50 times: it then runs again at once, after a sleep some tens
+    of microseconds later.
+
     Where more than 16 ranks of a host share a core all pauses are longer, so that waiting ranks leave it to the others:
-    16 that poll each millisecond take about a fifth of a core.
+    16 that poll each millisecond take about a fifth of a core. A rank without work is `patient`: after the longest of
+    these pauses each one is 1/16 longer than the one before, up to `idle`.
     """
 
     longest = 1e-3 * max(1.0, _ranks_per_core() / 16)
-    idle = 1e-3 * max(1.0, _ranks_per_core())  # longest pause while other ranks start, and need the cores for that
+    idle = 1e-3 * max(1.0, _ranks_per_core())  # longest pause of a rank without work, and while other ranks start
     crowded = longest > 1e-3
 
-    def __init__(self, longest: float = longest) -> None:
-        self.longest = longest
-        self.reset()
+    def __init__(self, longest: float = longest, patient: bool = False) -> None:
+        self.longest, self._patient = longest, patient
+        self._yields, self._pause = (1, longest / 64) if self.crowded else (MORE_YIELDS, 1e-6)
 
     def reset(self) -> None:
-        self._yields, self._pause = (1, self.longest / 64) if self.crowded else (10, 1e-6)
+        self._yields, self._pause = (1, self.longest / 64) if self.crowded else (MORE_YIELDS, 1e-6)
+
+    def yielded(self) -> bool:
+        """Yields the core, unless it is time to sleep; returns whether it did."""
+        left = self._yields
+        if not left:
+            return False
+        self._yields = left - 1
+        if left > MORE_YIELDS - YIELDS:
+            os.sched_yield()
+        else:
+            before = time.perf_counter()
+            os.sched_yield()
+            if time.perf_counter() - before > QUICK:
+                self._yields = 0
+        return True
 
     def sleep(self, limit: float = 1.0) -> None:
-        if self._yields:
-            self._yields -= 1
-            os.sched_yield()
+        if self.yielded():
             return
         time.sleep(max(0.0, min(self._pause, limit)))
-        self._pause = min(2 * self._pause, self.longest)
+        if self._pause < self.longest:
+            self._pause = min(2 * self._pause, self.longest)
+        elif self._patient:
+            self._pause = min(self._pause * 17 / 16, max(self.idle, self.longest))

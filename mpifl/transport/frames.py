@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifl.algorithms.base import Message, Update
+from mpifl.algorithms.base import Message, Update, new_tuple
 
 HEADER_BYTES = 128
 INLINE_BYTES = 1 << 16  # of vectors, up to which they travel in the frame
@@ -87,7 +87,7 @@ class Frame:
     def read_message(self) -> tuple[int, Message, float, int]:
         """Client, message without its vectors, delay (s), and how many vectors it has."""
         _, count, i, length, round, work, version, delay = _MESSAGE_FIELDS.unpack_from(self.header)
-        return i, Message((), self._numbers(count), work, version, round), delay, length
+        return i, new_tuple(Message, ((), self._numbers(count), work, version, round)), delay, length
 
     def write_update(self, i: int, u: Update, vectors: Sequence[np.ndarray], text: int = 0) -> None:
         """Writes an update of client i, with the vectors that travel in the frame.
@@ -111,8 +111,8 @@ class Frame:
             self.header
         )
         numbers = self._numbers(count) if count else ()
-        vectors = self.vectors[:length]
-        return i, Update(vectors, steps, numbers, version, round, norm, compute, nan, busy, accuracy), length
+        fields = self.vectors[:length], steps, numbers, version, round, norm, compute, nan, busy, accuracy, "", nan
+        return i, new_tuple(Update, fields), length
 
     def _numbers(self, count: int) -> tuple[float, ...]:
         return _NUMBERS[count].unpack_from(self.header, _UPDATE_FIELDS.size)

@@ -27,11 +27,12 @@ HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are
 class Received(NamedTuple):
     """A frame whose vectors may still be in flight."""
 
-    header: Header
-    message: Message | None = None  # without its vectors
+    kind: int
+    subject: int
+    message: Message | None = None  # without those vectors
     delay: float = 0.0  # s
-    vectors: Arrival = Arrival(())
-    requests: Sequence[MPI.Request] = ()  # that fill the vectors' buffers
+    arrival: Arrival | None = None  # the vectors in flight
+    requests: Sequence[MPI.Request] = ()  # that fill their buffers
 
 
 class Outgoing(NamedTuple):
@@ -79,29 +80,30 @@ class MPIClientTransport:
         while True:
             received = self._next(wait=not batch)
             if received and (message := received.message):
-                if received.requests:
+                if arrival := received.arrival:
                     wait(*received.requests)
-                    received.vectors.load()
+                    arrival.load()
                 if self._ending:
                     self._dropped += 1
                     continue
-                message = message._replace(vectors=received.vectors.get())
-                batch.append((received.header.subject, message, received.delay))
+                if arrival:
+                    message = message.with_vectors(arrival.get())
+                batch.append((received.subject, message, received.delay))
                 if len(batch) < most:
                     continue
-            elif received and received.header.kind == Kind.STOP:
-                self.code, self._stopped = received.header.subject, True
+            elif received and received.kind == Kind.STOP:
+                self.code, self._stopped = received.subject, True
             if batch:
                 yield batch
                 batch = []
                 self._look_for_end()
             if self._stopped:
                 break
-            if received and received.header.kind == Kind.MARKER:
-                self.on_marker(received.header.subject)
-            elif received and received.header.kind == Kind.HOST:
+            if received and received.kind == Kind.MARKER:
+                self.on_marker(received.subject)
+            elif received and received.kind == Kind.HOST:
                 self._hosted += 1
-                self.on_host(received.header.subject)
+                self.on_host(received.subject)
         self.on_stop()
         self._close()
 
@@ -118,16 +120,18 @@ class MPIClientTransport:
         if early or not self._receive(wait):
             return early
         frame, format = self._frame, self._format
-        header = frame.read()
-        if header.kind != MESSAGE:
-            return Received(header)
+        if frame.header[0] != MESSAGE:
+            return Received(*frame.read()[:2])
         i, message, delay, count = frame.read_message()
-        self._arrival_time[i] = time.perf_counter()
+        if delay > 0:
+            self._arrival_time[i] = time.perf_counter()
         if format.inline:
-            arrival = Arrival([self._memory.from_host(v.copy()) for v in frame.vectors[:count]])
-            return Received(header, message, delay, arrival)
+            from_host = self._memory.from_host
+            message = message.with_vectors(tuple([from_host(v.copy()) for v in frame.vectors[:count]]))
+            return Received(MESSAGE, i, message, delay)
         arrival = self._memory.arrival(count, format.d, format.dtype)
-        return Received(header, message, delay, arrival, [self._comm.Irecv(b, 0, DATA + i) for b in arrival.buffers])
+        requests = [self._comm.Irecv(b, 0, DATA + i) for b in arrival.buffers]
+        return Received(MESSAGE, i, message, delay, arrival, requests)
 
     def _receive(self, wait: bool) -> bool:
         """Receives the next frame; False where none has arrived. Sends held updates as they fall due.
@@ -139,7 +143,8 @@ class MPIClientTransport:
             self._receiving = True
         if wait:  # also where messages are always there
             self._report()
-            self._flush(time.perf_counter())
+            if self._held or self._due or self._sending:
+                self._flush(time.perf_counter())
         if not self._frame_receive.Test():
             if not wait:
                 return False
@@ -148,11 +153,13 @@ class MPIClientTransport:
         return True
 
     def _await_frame(self) -> None:
-        backoff = Backoff()
+        backoff = Backoff(patient=True)
         while not self._frame_receive.Test():
-            self._report()
             if self._held or self._due or self._sending:
                 self._flush(time.perf_counter())
+            elif backoff.yielded():
+                continue
+            self._report()
             if not self._held:
                 backoff.sleep()
             elif len(self._held) == self._hosted:
@@ -167,8 +174,8 @@ class MPIClientTransport:
         if self._stopped:  # a receive that is started now would never complete
             return
         self._early = self._next(wait=False)
-        if self._early and MPI.Request.Testall(self._early.requests):
-            self._early.vectors.load()
+        if self._early and self._early.arrival and MPI.Request.Testall(self._early.requests):
+            self._early.arrival.load()
 
     # -- updates -------------------------------------------------------------------------------------------------------
     def send_update(self, i: int, update: Update, delay: float) -> None:
@@ -176,7 +183,11 @@ class MPIClientTransport:
         if update.refused:
             vectors, text = Departure(()), update.refused.encode()
         elif format.inline:
-            vectors = Departure([self._memory.to_host(v) for v in update.vectors])
+            inside = [self._memory.to_host(v) for v in update.vectors]
+            if delay <= 0 and not self._due:
+                self._send_in_frame(i, update, inside)
+                return
+            vectors = Departure(inside)
         else:
             vectors = self._memory.departure(update.vectors, format.d, format.dtype)
         outgoing = Outgoing(i, update, vectors, text)
@@ -199,10 +210,7 @@ class MPIClientTransport:
     def _send(self, outgoing: Outgoing) -> None:
         """Starts to send an update whose vectors are ready."""
         i, update, vectors, text = outgoing
-        inside = vectors.buffers if self._format.inline else ()
-        frame = self._outbox.take()
-        frame.frame.write_update(i, update, inside, len(text))
-        self._outbox.start(frame, len(inside))
+        self._send_in_frame(i, update, vectors.buffers if self._format.inline else (), len(text))
         requests = [] if self._format.inline else [self._comm.Isend(b, 0, DATA + i) for b in vectors.buffers]
         if text:
             requests.append(self._comm.Isend(text, 0, TEXT))
@@ -211,6 +219,12 @@ class MPIClientTransport:
             self._test_sends()
         else:
             vectors.release()
+
+    def _send_in_frame(self, i: int, update: Update, vectors: Sequence[np.ndarray], text: int = 0) -> None:
+        """Starts to send an update's frame, with the vectors that travel in it; text: bytes of what follows."""
+        outgoing = self._outbox.take()
+        outgoing.frame.write_update(i, update, vectors, text)
+        self._outbox.start(outgoing, len(vectors))
 
     def _send_frame(self, header: Header) -> None:
         """Starts to send a frame that is no update."""

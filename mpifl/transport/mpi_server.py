@@ -59,6 +59,7 @@ class MPIServerTransport:
         """vectors: most in a message; shard: the data of a client that moves to another rank."""
         self._comm, self._workers, self._shard = comm, comm.size - 1, shard
         self._format = FrameFormat(d, dtype, vectors)
+        self._inline = self._format.inline
         self._inboxes = [Inbox(comm, rank, self._format) for rank in range(comm.size)]  # by rank; 0's is not used
         self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]
         self.rank_of = [1 + i % self._workers for i in range(clients)]
@@ -90,7 +91,7 @@ class MPIServerTransport:
 
     # -- sending -------------------------------------------------------------------------------------------------------
     def send(self, i: int, message: Message, delay: float) -> None:
-        rank, vectors, inline = self.rank_of[i], message.vectors, self._format.inline
+        rank, vectors, inline = self.rank_of[i], message.vectors, self._inline
         if rank not in self.live_ranks:
             return
         outbox = self._outboxes[rank]
@@ -176,10 +177,9 @@ class MPIServerTransport:
         return True
 
     def _receive_frame(self, rank: int) -> None:
-        """Starts the receive of a rank's next frame."""
+        """Starts the receive of a live rank's next frame."""
         try:
-            if rank in self.live_ranks:
-                self._requests[rank] = self._inboxes[rank].start()
+            self._requests[rank] = self._inboxes[rank].start()
         except MPI.Exception as error:
             self._handle_death(error)
 
@@ -190,7 +190,7 @@ class MPIServerTransport:
         incoming = inbox.current
         assert incoming
         frame = incoming.frame
-        if frame.header[0] == UPDATE and self._format.inline and (inbox.free or inbox.has_room()):
+        if self._inline and frame.header[0] == UPDATE and (inbox.free or inbox.has_room()):
             i, update, _ = frame.read_update()
             if self.rank_of[i] == rank:
                 self._ready[i] = update
@@ -200,7 +200,7 @@ class MPIServerTransport:
         else:
             more = self._handle_other(rank, frame)
             inbox.free.append(incoming)
-            if not more:
+            if not more or rank not in self.live_ranks:
                 return
         self._receive_frame(rank)
 
@@ -337,7 +337,9 @@ class MPIServerTransport:
                 continue
         return found
 
-    def pop_client_failures(self) -> list[tuple[int, str]]:
+    def pop_client_failures(self) -> Sequence[tuple[int, str]]:
+        if not self._failures:
+            return ()
         failures, self._failures = self._failures, []
         return failures
 

@@ -70,6 +70,18 @@ def update_buffers(objective: Objective, y: Vector) -> None:
         objective.update_buffers(y)
 
 
+def descend(objective: Objective, y: Vector, batches: Sequence[Any], step: float) -> None:
+    """y <- y - step * gradient(y, rows) for each batch, in place."""
+    if hasattr(objective, "descend"):
+        objective.descend(y, batches, step)
+        return
+    for rows in batches:
+        gradient = objective.gradient(y, rows)
+        gradient *= step
+        y -= gradient
+        update_buffers(objective, y)
+
+
 @dataclass(frozen=True)
 class Sgd(Config):
     """A step along the gradient of a batch."""
@@ -83,8 +95,8 @@ class Sgd(Config):
         on_step: StepCallback | None, stop: StopCriterion | None, initial_estimate: Any,
     ) -> LocalSolution:  # fmt: skip
         y, velocity, taken = clone(x), None, 0
-        if not (self.momentum or term.nonzero or on_step or stop) and hasattr(objective, "descend"):
-            objective.descend(y, batches, step)
+        if not (self.momentum or term.nonzero or on_step or stop):
+            descend(objective, y, batches, step)
             return LocalSolution(y, len(batches))
         for rows in batches:
             gradient = objective.gradient(y, rows)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +42,12 @@ def use_threads(count: int) -> None:
 
 def zeros(x: np.ndarray) -> np.ndarray:
     """0 * x, an empty sum: a vector that takes no memory and cannot be written to."""
-    return np.broadcast_to(np.zeros((), x.dtype), x.shape)
+    return _zeros(x.shape, x.dtype)
+
+
+@lru_cache(maxsize=8)
+def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def cleared(total: np.ndarray) -> np.ndarray:
