@@ -23,7 +23,7 @@ from mpifl.config import read
 from mpifl.config.job import Job
 from mpifl.config.trust import outside_code
 from mpifl.errors import ConfigError, RunFailed, host_name
-from mpifl.storage import Run, open_run
+from mpifl.storage import open_run
 from mpifl.storage.checkpoint_set import folder_of, sets
 from mpifl.storage.create import damaged_name
 from mpifl.storage.live import is_locked
@@ -273,18 +273,25 @@ def _file_status(path: Path, with_config: bool = False) -> tuple[str, float | No
     try:
         with open_run(path) as file:
             seconds = float(file.attrs.get("wall_seconds", math.nan))
-            status = "interrupted" if file.status == "running" and not _is_running(file) else file.status
-            return status, None if math.isnan(seconds) else seconds, dict(file.config) if with_config else None
+            status, host, alive = file.status, file.host, file.is_alive
+            config = dict(file.config) if with_config else None
     except ConfigError:
         return "damaged", None, None
+    # Only now: HDF5 locks a file that it reads, unless a writer has it open or has left it so.
+    if status == "running" and not _is_running(path, host, alive):
+        status = "interrupted"
+    return status, None if math.isnan(seconds) else seconds, config
 
 
-def _is_running(file: Run) -> bool:
-    """Whether a process is computing the run: it holds a lock, or writes where locks do not tell."""
-    locked = is_locked(file.path)
-    if locked or (locked is False and file.host == host_name()):  # a run that was killed just now has no lock
+def _is_running(path: Path, host: str | None, alive: bool) -> bool:
+    """Whether a process computes the run of this file: it holds a lock, or writes where locks do not tell.
+
+    host: of the run; alive: whether the file was written to a moment ago.
+    """
+    locked = is_locked(path)
+    if locked or (locked is False and host == host_name()):  # a run that was killed just now has no lock
         return bool(locked)
-    return file.is_alive
+    return alive
 
 
 def can_resume(run: StudyRun) -> bool:

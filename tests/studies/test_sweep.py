@@ -34,6 +34,7 @@ from mpifl.studies.select import describe_selection, select_groups
 from mpifl.studies.study import Select, Study, load_study
 from mpifl.studies.sweep import dry_run, sweep
 from mpifl.transport.launcher import RANKS_BEFORE
+from tests.storage.checksums import changing
 from tests.studies.conftest import BASE, STUDY
 
 Write = Callable[..., Path]
@@ -166,6 +167,15 @@ def test_a_run_that_was_killed_a_moment_ago_is_not_running(swept: Path, tmp_path
     process.kill()
     process.wait()
     assert Index(study).entries[run.identity].status == "interrupted"
+
+
+def test_a_run_that_ended_before_it_began_is_run(copied: Study) -> None:
+    """Its process was told to end once the file was there: the file is closed, and says that the run is running."""
+    run = copied.runs[0]
+    with changing(run.path) as file:
+        file.attrs["status"] = "running"
+    assert Index(copied).entries[run.identity].status == "interrupted"
+    assert sweep(copied, 1).counts() == {"completed": 4}
 
 
 def test_two_sweeps_at_once(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
