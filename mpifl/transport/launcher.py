@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 import numpy as np
 
@@ -174,15 +174,15 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
             printable(text, lines=True), end="", file=sys.stderr, flush=True
         )  # in one piece: the abort may come at once
         abort_all_ranks(comm, 3)
-        raise
 
 
-def abort_all_ranks(comm: MPI.Comm, code: int) -> None:
+def abort_all_ranks(comm: MPI.Comm, code: int) -> NoReturn:
     """Ends all ranks at once, with this exit code as far as the launcher passes it on."""
     sys.stdout.flush()
     if is_fault_tolerant():  # with ULFM MPI_Abort ends only its caller, unnoticed; a killed rank is detected
         os.kill(os.getpid(), signal.SIGKILL)
     comm.Abort(code)
+    os._exit(code)  # MPICH's returns, and the launcher ends the ranks a moment later
 
 
 def _dead_ranks(comm: MPI.Comm, error: BaseException) -> set[int]:
