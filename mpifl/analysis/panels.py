@@ -24,7 +24,7 @@ class Panel:
     """by label"""
 
 
-def draw_panels(path: Path, panels: Sequence[Panel], x: str, y: str, limits: tuple[float, float] | None = None) -> None:
+def draw_panels(path: Path, panels: Sequence[Panel], x: str, y: str, limits: Sequence[float] | None = None) -> None:
     """Writes a figure of panels; a label looks the same in all of them.
 
     A positive y over several decades is drawn on a logarithmic axis, with the same limits in all panels.

@@ -131,10 +131,10 @@ def _legend_options(columns: int) -> dict[str, Any]:
 
 
 def _legend_size(handles: Any, texts: Sequence[str], columns: int) -> tuple[float, float]:
-    """Width and height of a legend, inches."""
+    """Width and height of a legend, inches, at the resolution at which its letters are widest."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3, 3))
+    figure = Figure(figsize=(3, 3), dpi=72)
     legend = figure.legend(list(handles), texts, **_legend_options(columns))
     figure.draw_without_rendering()
     box = legend.get_window_extent()

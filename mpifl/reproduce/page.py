@@ -67,7 +67,7 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
         yield _made_by(item.name, item)
     elif not any(_is_reported(run, needed, index) for run in needed.runs):
         missing = ", ".join(missing_data(item))
-        yield f"Not run: {f'the data set {missing} is missing' if missing else 'no run that is reported is completed'}."
+        yield f"Not run: {f'these data are missing: {missing}' if missing else 'no run that is reported is completed'}."
         if item.cells and item.page.spread is None:
             yield from _comparison(item, [])
         return
@@ -82,7 +82,8 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
     tables = [block for t in item.page.tables or ([] if item.cells else [Table()]) for block in _table(item, t, groups)]
     yield from tables
     if tables and not item.cells and any(len(group.trials) > 1 for group in groups):
-        yield _contents(item.page.measures)
+        names = {name for table in item.page.tables or [Table()] for name in table.measures or item.page.measures}
+        yield _contents({name: measure for name, measure in item.page.measures.items() if name in names})
     yield from spread_section(item.page, item.cells, groups, level)
     for name in item.page.blocks:
         yield load_block(item, name)(item, out)
@@ -136,7 +137,7 @@ def _comparison(item: Item, groups: Sequence[Group]) -> Iterator[str]:
             missed += [f"{describe(cell)}: {text}"] if text else []
         rows.append(row)
     yield markdown(rows)
-    sentences = [f"{met} of {judged} published cells are met."]
+    sentences = [f"{met} of {judged} published cells are met."] if judged else []
     for name in item.page.measures:
         if inside[name]:
             sentences.append(f"{name}: {sum(inside[name])} of {len(inside[name])} means are in the published range"
@@ -257,7 +258,8 @@ def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
         title = _label(group, axis) if axis else ""
         first, *rest = [a for a in varied if a != axis and a not in selected] or [""]
         others = ", ".join(_label(group, a) for a in rest if group.labels[a] is not None)
-        label = ", ".join(filter(None, [label_text(group.labels[first]) if first else "all trials", others]))
+        named = _label(group, first) if isinstance(group.labels.get(first), int | float) else ""
+        label = ", ".join(filter(None, [named or (label_text(group.labels[first]) if first else "all trials"), others]))
         curve = mean_curve(group, figure.y, figure.x) * scale
         curve.index = curve.index * SCALES.get(figure.x, 1.0)
         panels.setdefault(title, {})[label] = curve
@@ -268,7 +270,7 @@ def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
     if max(map(len, panels.values())) > MAX_BANDS:
         panels = {title: {k: c[["mean"]] for k, c in curves.items()} for title, curves in panels.items()}
     draw_panels(out / name, [Panel(title, curves) for title, curves in panels.items()],
-                x, y, (0, 100) if scale == 100 else None)  # fmt: skip
+                x, y, figure.limits or ([0, 100] if scale == 100 else None))  # fmt: skip
     bands = max(map(len, panels.values())) <= MAX_BANDS
     caption = figure.title or f"{y[:1].upper()}{y[1:]} against {x}"
     if any(len(group.trials) > 1 for group in shown):

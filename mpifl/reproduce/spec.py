@@ -93,6 +93,8 @@ class Figure(Config):
     """the axis with one panel for each of its values"""
     where: Any = None
     """the labels of the groups that it shows; null: all groups"""
+    limits: list[float] | None = None
+    """lowest and highest value of the vertical axis; null: 0 to 100 for an accuracy, else those of the curves"""
     title: str = ""
     """caption"""
 
@@ -175,6 +177,8 @@ def _check(page: Page) -> None:
         _check_measures(page, f"tables[{k}].measures", table.measures)
     for k, figure in enumerate(page.figures):
         _check_labels(f"figures[{k}].where", figure.where, optional=True)
+        if figure.limits and not (len(figure.limits) == 2 and figure.limits[0] < figure.limits[1]):
+            raise ConfigError(f"figures[{k}].limits", figure.limits, "two numbers, the lower one first")
     for k, claim in enumerate(page.claims):
         _check_measures(
             page, f"claims[{k}].measure", claim.measure if isinstance(claim.measure, list) else [claim.measure]

@@ -106,7 +106,7 @@ def test_page_of_selected_values(paper: Path) -> None:
 
 def test_an_item_whose_data_are_missing_is_named_on_the_page(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (paper / "pages" / "tiny.md").read_text()
-    assert text.rstrip().endswith("## Missing\n\nNot run: the data set femnist is missing.")
+    assert text.rstrip().endswith("## Missing\n\nNot run: these data are missing: femnist.")
     assert main(["reproduce", str(paper / "missing.yaml"), "--no-runs", "--out", str(paper / "other")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
