@@ -218,7 +218,22 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
             check_optimizer(job.problem, optimizer)
     if problem:
         check_evaluation(job, problem)
-    return annotated_yaml(job, problem)
+    return annotated_yaml(job, problem, [_memory_note(job, problem)])
+
+
+def _memory_note(job: Job, problem: Problem | None) -> str:
+    """The estimated memory of a run in one process, and what this host has free, in one line."""
+    from mpifl.host_memory import memory_limits
+    from mpifl.server.memory_estimate import estimate, gigabytes, problem_size
+
+    if (size := problem_size(job, problem)) is None:
+        return "memory: --data estimates it, since the data alone tell what they hold"
+    try:
+        text = estimate(job, size).describe()
+    except Exception as error:  # of the rules of the user's own method
+        return f"memory: it cannot be estimated ({describe_unexpected(error)})"
+    free = min((limit.free for limit in memory_limits()), default=None)
+    return f"memory: {text}" + ("" if free is None else f"; free here: {gigabytes(free)}")
 
 
 class Task(NamedTuple):

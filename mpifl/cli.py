@@ -471,7 +471,7 @@ COMMANDS = {
     "check": Command(
         _check,
         "JOB.yaml [key=value ...]",
-        "check a job; print it with all defaults filled in, and the effective step of a client",
+        "check a job; print it with all defaults filled in, the effective step of a client, and the memory of a run",
         {
             "--data": {
                 "action": "store_true",

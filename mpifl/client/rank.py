@@ -70,7 +70,10 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     try:
         hosted = _host(job, setup, setup.shards)
         x0, n = setup.x0, setup.clients
-        worker = Worker(job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.norm, comm.rank)
+        worker = Worker(
+            job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.norm, comm.rank,
+            job.states_limit, Path(job.states_folder),
+        )  # fmt: skip
         release_free_memory()  # there may be many ranks on a host
         handshake.report_ready(comm, hosted.facts)
     except ConfigError as error:
@@ -153,7 +156,7 @@ class ClientRank:
                 from mpifl.client.checkpoint import ResumePayload, restore
 
                 payload = ResumePayload.from_dict(text["saved"])
-                update, _ = restore(self._worker, payload, [i])[i]
+                update, _ = restore(self._worker, payload, [i]).get(i, (None, 0.0))  # None: it had its first state
                 pending = update if i in payload.in_flight else None
             self._worker.roll_back(i, consumed, pending)
         except Exception as error:

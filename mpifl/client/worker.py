@@ -6,15 +6,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import islice
 from math import inf, isfinite, nan, sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state
+from mpifl.client.states import FEW, ClientStates, StateTable
 from mpifl.errors import format_client_error, inside, place_of
 from mpifl.memory import HOST, Memory
 from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
+from mpifl.problems.on_use import ObjectivesOnUse
 from mpifl.transport.base import ClientError, ClientTransport
 
 if TYPE_CHECKING:
@@ -36,13 +40,17 @@ class Worker:
         memory: Memory = HOST,
         norm: float | None = None,
         rank: int = 0,
+        limit: float | None = None,
+        folder: Path = Path(),
     ) -> None:
         """train_batch: computes several clients' updates together, where that is faster than one after another.
         memory: where the vectors of messages, states and updates live. norm: an update with a larger norm is refused.
+        limit: bytes of the states' vectors in memory; those beyond are in a file in `folder`. None: all in memory.
         """
         self._algorithm, self._train_batch, self.memory, self._rank = algorithm, train_batch, memory, rank
-        self._objectives, self._norm = dict(objectives), inf if norm is None else norm
-        self._batchable = frozenset(objectives)  # those that `train_batch` takes
+        self._objectives = objectives if isinstance(objectives, ObjectivesOnUse) else dict(objectives)
+        self._norm = inf if norm is None else norm
+        self._batchable = frozenset(objectives) if train_batch else frozenset()  # those that `train_batch` takes
         self._x0 = x0 = memory.from_host(x0)
         self.on_wait: Callable[[], None] = lambda: None  # called now and then while a device computes
         # most messages that are answered together
@@ -50,7 +58,14 @@ class Worker:
         if (optimizer := algorithm.torch_optimizer()) and objectives:
             with inside("algorithm.solver"):  # one of them: those of a rank have one module, on one device
                 next(iter(objectives.values())).check_optimizer(optimizer)  # type: ignore[attr-defined]
-        self.states = {i: self._first_state(i) for i in objectives}
+        self.states: ClientStates | StateTable
+        if limit is None and (len(objectives) <= FEW or not isinstance(x0, np.ndarray)):
+            self.states = ClientStates((i, self._first_state(i)) for i in objectives)
+        else:
+            for i in islice(objectives, 1):
+                self._first_state(i)  # raises ConfigError where the algorithm's `init_client` is wrong
+            first = partial(algorithm.init_client, x0)
+            self.states = StateTable(objectives, first, x0, limit, None if limit is None else folder)
         self.last_updates: dict[int, Update] = {}  # of clients that have had no message since, unless forgotten
         self.errors: dict[int, str] = {}  # what clients raised
 
@@ -63,12 +78,13 @@ class Worker:
         """Trains several clients, at most `batch_size`, on a message each; returns their updates or errors."""
         if self._train_batch is None or len(messages) == 1 or not self._batchable.issuperset(i for i, _ in messages):
             return [self.train(i, message) for i, message in messages]
-        before = [self._snapshot(i) for i, _ in messages]  # `_batchable` clients are hosted, so have a state
+        before = [(self.states[i], _saved(self._objectives[i])) for i, _ in messages]  # all of them have a state
         try:
             updates = self._train_batch([partial(self.train, i, message) for i, message in messages])
         except (Exception, SystemExit):  # of one of them: training one by one finds which
-            for (i, _), snapshot in zip(messages, before, strict=True):
-                self._restore_snapshot(i, *snapshot)
+            for (i, _), (state, saved) in zip(messages, before, strict=True):
+                self.states[i] = state
+                _load(self._objectives[i], saved)
             return [self.train(i, message) for i, message in messages]
         # the time of each is an equal share
         return [u if isinstance(u, ClientError) else u._replace(compute=u.compute / len(messages)) for u in updates]
@@ -76,18 +92,20 @@ class Worker:
     def train(self, i: int, message: Message) -> Update | ClientError:
         """Trains client i on a message; returns its update or error.
 
-        An invalid update is refused: it is sent empty with the reason, and the client's state is restored. Rules never
-        change a state's vectors in place, so that costs nothing.
+        An invalid update is refused: it is sent empty with the reason, and the client keeps the state that it had.
+        Rules never change a state's vectors in place, so that costs nothing.
         """
-        if i not in self.states:
+        if (own := self.states.get(i)) is None:
             return ClientError(self.errors[i])
         self.errors.pop(i, None)
         self.last_updates.pop(i, None)
-        before = self._snapshot(i)
+        state, objective = State(**vars(own)), self._objectives[i]
+        saved = _saved(objective)
         begin = time.perf_counter()
         try:
-            getattr(self._objectives[i], "begin_round", lambda round: None)(message.round)
-            update = self._algorithm.train(self.states[i], message, self._objectives[i])
+            if hasattr(objective, "begin_round"):
+                objective.begin_round(message.round)
+            update = self._algorithm.train(state, message, objective)
             if not isinstance(update, Update):
                 raise TypeError(
                     f"{place_of(type(self._algorithm), 'train')} returned a {type(update).__name__}, not an Update"
@@ -96,14 +114,16 @@ class Worker:
             refused, norm = self._check_update(i, update)
             compute, accuracy = time.perf_counter() - begin, nan
             if refused:
-                self._restore_snapshot(i, *before)
+                _load(objective, saved)
                 update = Update((), update.local_steps, refused=refused)
             elif self._algorithm.personal_models:
-                accuracy = self._objectives[i].accuracy(self._algorithm.personal_model(self.states[i]))
+                accuracy = objective.accuracy(self._algorithm.personal_model(state))
         except (Exception, SystemExit) as error:  # sys.exit in a user's code: the others must not wait
-            self._restore_snapshot(i, *before)
+            _load(objective, saved)
             self.errors[i] = format_client_error(self._rank, error)
             return ClientError(self.errors[i])
+        if not refused:
+            self.states[i] = state
         busy = time.perf_counter() - begin
         self.last_updates[i] = update = Update(
             *update[:3], message.version, message.round, norm, compute, update.exchange, busy, accuracy, update.refused
@@ -133,25 +153,19 @@ class Worker:
             return "the update is not finite", norm
         return (f"the update's norm {norm:.6g} is above faults.norm" if norm > self._norm else ""), norm
 
-    def _snapshot(self, i: int) -> tuple[State, Mapping[str, Any]]:
-        return State(**vars(self.states[i])), getattr(self._objectives[i], "save", dict)()
-
-    def _restore_snapshot(self, i: int, state: State, own: Mapping[str, Any]) -> None:
-        self.states[i] = state
-        getattr(self._objectives[i], "load", lambda saved: None)(own)
-
     # -- checkpoints ---------------------------------------------------------------------------------------------------
     def snapshots(self, holds: Mapping[int, float]) -> dict[int, ClientSnapshot]:
         """A snapshot of every client, to be written before any computes again: its arrays are views where possible.
 
-        holds: how long updates are still held back (s), by client
+        Of many clients those are left out that have not computed. holds: how long updates are still held back (s), by
+        client
         """
         from mpifl.storage.checkpoint import ClientSnapshot
 
         saved = {}
-        for i in {**self.states, **self.errors}:
+        for i in {**dict.fromkeys(self.states.changed()), **self.errors}:
             state = self.states[i].save() if i in self.states else None
-            own: Mapping[str, Any] = getattr(self._objectives.get(i), "save", dict)() if i in self.states else {}
+            own = _saved(self._objectives[i]) if i in self.states else {}
             update = self.last_updates.get(i) if i in self.states else None
             saved[i] = ClientSnapshot(
                 state,
@@ -184,7 +198,8 @@ class Worker:
         self._objectives.update(objectives)
         for i in objectives:
             self.errors.pop(i, None)
-        self.states |= {i: self._first_state(i) for i in objectives}
+        for i in objectives:
+            self.states[i] = self._first_state(i)
 
     def add_failed_client(self, i: int, text: str) -> None:
         """Notes that client i could not be hosted: it answers its messages with this error."""
@@ -205,8 +220,21 @@ class Worker:
                     total = total - pending.vectors[k]
                 setattr(state, name, getattr(state, name) + total)
         self._algorithm.on_rollback(state)
+        self.states[i] = state
         self.last_updates.pop(i, None)
         self.errors.pop(i, None)
+
+
+def _saved(objective: Any) -> Mapping[str, Any]:
+    """What an objective keeps from one contact to the next."""
+    saved: Mapping[str, Any] = objective.save() if hasattr(objective, "save") else {}
+    return saved
+
+
+def _load(objective: Any, saved: Mapping[str, Any]) -> None:
+    """Restores what `_saved` returned."""
+    if hasattr(objective, "load"):
+        objective.load(saved)
 
 
 def _update_snapshot(u: Update, hold: float) -> UpdateSnapshot:

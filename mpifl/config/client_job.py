@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from importlib import import_module
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpifl.errors import ConfigError
@@ -32,6 +33,8 @@ class ClientJob:
     norm: float | None  # of `faults`, as the next two
     patience: float | None
     grace: float
+    states_limit: float | None  # `memory.client_states`
+    states_folder: str  # where the file of those beyond is
 
     @classmethod
     def of(cls, job: Job) -> ClientJob:
@@ -39,7 +42,8 @@ class ClientJob:
         faults = job.faults
         return cls(
             job.algorithm, job.problem.model, job.problem.settings, job.seed, job.output,
-            faults.norm, faults.patience, faults.grace,
+            faults.norm, faults.patience, faults.grace, job.memory.client_states,
+            job.memory.folder or str(Path(job.output).parent),
         )  # fmt: skip
 
     def to_values(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from mpifl import algorithms
 from mpifl.algorithms.base import Algorithm
-from mpifl.config.types import INT64_MAX, Bounds, Config, PositiveFloat, PositiveFraction, PositiveInt
+from mpifl.config.types import INT64_MAX, Bounds, Config, NonNegativeFloat, PositiveFloat, PositiveFraction, PositiveInt
 from mpifl.errors import ConfigError, inside
 from mpifl.problems import ProblemConfig
 from mpifl.problems.data.no_data import NoData
@@ -21,8 +21,8 @@ from mpifl.problems.partitions import Natural
 from mpifl.scheduling.availability import Always, Availability
 from mpifl.scheduling.delays import Delay, NoDelay
 
-# Keys of a job that say what it writes where, and do not change what it computes.
-OUTPUT_KEYS = ("name", "output", "overwrite", "log_interval", "output_tensorboard")
+# Keys of a job that say what it writes where, or how its memory is used, and do not change what it computes.
+OUTPUT_KEYS = ("name", "output", "overwrite", "log_interval", "output_tensorboard", "memory")
 MAX_EVALUATIONS = 1_000_000  # of a run in virtual time, which merges none
 MAX_AGGREGATIONS = 1_000_000_000  # likewise, by time
 OWN_METRIC = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
@@ -118,6 +118,23 @@ class Faults(Config):
 
 
 @dataclass(frozen=True)
+class MemoryUse(Config):
+    """What a run takes of the memory of its hosts."""
+
+    check: bool = True
+    """before the run, compare its estimated memory with what its hosts have, and refuse a run that needs more"""
+    client_states: NonNegativeFloat | None = None
+    """bytes of the clients' states that a rank keeps in memory, such as 4e9; those beyond are in a file; null: all"""
+    folder: str | None = None
+    """folder of that file, which has no name and is gone when the run ends; null: that of the run file"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.folder is not None and self.client_states is None:
+            raise ConfigError("folder", self.folder, "null without memory.client_states, whose file is there")
+
+
+@dataclass(frozen=True)
 class Job(Config):
     """One run."""
 
@@ -141,6 +158,8 @@ class Job(Config):
     """how often the run is saved"""
     faults: Faults = field(default_factory=Faults)
     """the policy for clients that fail"""
+    memory: MemoryUse = field(default_factory=MemoryUse)
+    """what the run takes of the memory of its hosts"""
     overwrite: bool = False
     """replace the output where it exists"""
     log_interval: PositiveFloat | None = 60.0

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from mpifl.algorithms import Clients
 from mpifl.algorithms.participation import Trigger
-from mpifl.config.job import Checkpoint, Clock, Evaluate, Faults, Job, Stop
+from mpifl.config.job import Checkpoint, Clock, Evaluate, Faults, Job, MemoryUse, Stop
 from mpifl.config.packaged import find_jobs
 from mpifl.config.read import job_to_dict
 from mpifl.config.registry import FAMILIES, import_class
@@ -74,12 +74,12 @@ def section(key: str, cls: type, name: str | None = None) -> str:
     return _table(found)
 
 
-def annotated_yaml(job: Job, problem: Problem | None = None) -> str:
+def annotated_yaml(job: Job, problem: Problem | None = None, notes: Sequence[str] = ()) -> str:
     """A job as YAML, with the allowed values and bounds of each option in a comment.
 
-    Comments at the end: with `problem`, what its data holds; and the effective step of a client, where it has one.
+    Comments at the end: with `problem`, what its data holds; the effective step of a client, where it has one; `notes`.
     """
-    notes = [*([data_note(problem)] if problem else []), step_note(job, problem)]
+    notes = [*([data_note(problem)] if problem else []), step_note(job, problem), *notes]
     return "".join([*_annotated(job, job_to_dict(job), ""), *(f"# {note}\n" for note in notes if note)])
 
 
@@ -240,5 +240,6 @@ KINDS: dict[str, Kind] = {
     "evaluate": _plain_section("evaluate", Evaluate),
     "checkpoint": _plain_section("checkpoint", Checkpoint),
     "faults": _plain_section("faults", Faults),
+    "memory": _plain_section("memory", MemoryUse),
     "jobs": Kind(jobs, jobs),
 }

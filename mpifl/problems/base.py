@@ -17,6 +17,7 @@ import numpy as np
 from mpifl.config.types import Config
 from mpifl.memory import HOST, Memory
 from mpifl.objective import Objective
+from mpifl.problems.on_use import objectives
 from mpifl.problems.settings import ProblemSettings
 
 Shard = Sequence["np.ndarray"]  # a client's part of the data, as its rank receives it
@@ -48,12 +49,36 @@ class Rows:
     tokens: Tokens | None = None  # where the rows are text
 
 
+class RowCounts(NamedTuple):
+    """The size of a data set."""
+
+    train: int
+    test: int
+    features: int
+    classes: int
+    raw: int  # bytes of a row as it is read, before it is scaled
+
+
+class ProblemSize(NamedTuple):
+    """What a problem takes of the memory of rank 0, in bytes unless noted."""
+
+    d: int  # entries of the model
+    clients: int  # their number
+    data: int  # once they are loaded
+    loading: int  # besides, while they are loaded
+    evaluating: int  # while a model is evaluated
+
+
 @dataclass(frozen=True)
 class Data(Config):
     """The base of every data set."""
 
     default_clients: ClassVar[int | None] = None  # number of clients where the job does not say
     natural: ClassVar[bool] = False  # the rows come by client
+
+    def counts(self, clients: int) -> RowCounts | None:
+        """The size of the data, without reading them; None where only the files tell."""
+        return None
 
     @abstractmethod
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
@@ -161,6 +186,10 @@ class Model(Config):
         """The number of clients, where the model alone decides it."""
         return None
 
+    def size(self, data: Data, settings: ProblemSettings) -> ProblemSize | None:
+        """What the problem takes of memory, without reading the data; None where only the data tell."""
+        return None
+
     def check(self, data: Data, settings: ProblemSettings) -> None:
         """Raises ConfigError where the data or the settings do not fit this model."""
 
@@ -183,4 +212,4 @@ class Model(Config):
         resources: ComputeResources,
     ) -> HostedClients:
         """A rank's clients, from client -> shard. Raises ConfigError where this rank cannot compute them."""
-        return HostedClients({i: self.objective(settings, meta, shard, i, seed) for i, shard in shards.items()})
+        return HostedClients(objectives(lambda shard, i: self.objective(settings, meta, shard, i, seed), shards))

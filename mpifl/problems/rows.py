@@ -12,7 +12,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective
-from mpifl.problems.base import Data, Init, Layout, Model, Partition, Problem, Rows, Shard
+from mpifl.problems.base import Data, Init, Layout, Model, Partition, Problem, ProblemSize, Rows, Shard
 from mpifl.problems.inits import Uniform
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
@@ -38,6 +38,18 @@ class RowModel(Model):
 
         if isinstance(data, NoData):
             raise ConfigError("data", data.name, "a data set: this model needs one")
+
+    def size(self, data: Data, settings: ProblemSettings) -> ProblemSize | None:
+        clients = settings.clients
+        counts = None if clients is None else data.counts(clients)
+        if counts is None or clients is None:
+            return None
+        d = sum(int(np.prod(shape)) for _, shape in self.layout(counts.features, counts.classes))
+        rows, itemsize = counts.train + counts.test, np.dtype(settings.dtype).itemsize
+        return ProblemSize(
+            d, clients, rows * (counts.features * itemsize + 8), rows * counts.raw + 8 * rows,
+            4 * 8 * CHUNK * (counts.features + counts.classes),
+        )  # fmt: skip
 
     @abstractmethod
     def layout(self, features: int, classes: int) -> Layout:
@@ -121,6 +133,7 @@ class RowProblem(Problem):
             "dtype": self.dtype.name,
             "clients": self.clients,
             "samples": self.samples.tolist(),
+            "total": int(self.samples.sum()),
             "layout": [[name, list(shape)] for name, shape in self.layout],
             "classes": rows.classes,
             "shape": list(rows.shape or rows.x.shape[1:]),
@@ -156,7 +169,7 @@ class RowProblem(Problem):
 
     def gradient_norm(self, x: np.ndarray) -> float:
         if self._whole is None:
-            meta = {**self.meta, "samples": [len(self._y)], "clients": 1}
+            meta = {**self.meta, "samples": [len(self._y)], "total": len(self._y), "clients": 1}
             self._whole = self.model.objective(self._settings, meta, [self._x, self._y], 0, 0)
         with np.errstate(over="ignore", invalid="ignore"):
             return float(np.linalg.norm(self._whole.gradient(x)))
@@ -278,7 +291,7 @@ class Batches:
         self.i, self.seed = i, seed
         self.samples: int = meta["samples"][i]
         self.clients: int = meta["clients"]
-        self.share: float = self.samples / sum(meta["samples"])
+        self.share: float = self.samples / (meta.get("total") or sum(meta["samples"]))
         self.batch = min(settings.batch_size or self.samples, self.samples)
 
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:

@@ -26,6 +26,7 @@ STALLED = (
     "no client with a message is on again (clock.availability): the run cannot continue; give stop.time, "
     "after: repeat, or cohort_from: available"
 )
+UNKNOWN = (nan, nan)  # times of computing and exchange, where the delay model has none
 POLL_INTERVAL = 0.2  # s of real time that a clock waits at most, so that the server can handle signals and failures
 
 
@@ -190,10 +191,13 @@ class VirtualClock:
         heapq.heapify(self._due)
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
-        times = self._split_times(i, round, work) if self._split_times else (nan, nan)
+        times = self._split_times(i, round, work) if self._split_times else UNKNOWN
         delay = sum(times) if self._split_times else self._contact_times(i, round)
-        begin, due = self._timeline.contact(i, self.time, delay) if self._timeline else (self.time, self.time + delay)
-        heapq.heappush(self._due, (due, i, times, begin - self.time))
+        if self._timeline:
+            begin, due = self._timeline.contact(i, self.time, delay)
+            heapq.heappush(self._due, (due, i, times, begin - self.time))
+        else:
+            heapq.heappush(self._due, (self.time + delay, i, times, 0.0))
         return 0.0
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:

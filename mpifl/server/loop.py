@@ -74,7 +74,9 @@ class ServerLoop:
         self.algorithm, self.server, self.schedule, self.transport = algorithm, server, schedule, transport
         self.recorder, self.checkpointer, self._evaluate = recorder, checkpointer, evaluate
         self._observers = tuple(observers)
-        self._x0, self._vector_bytes = server.x, server.x.nbytes
+        self._x0 = server.x
+        most = max(algorithm.vectors_up, algorithm.vectors_down)
+        self._frame_bytes = [HEADER_BYTES + k * server.x.nbytes for k in range(most + 1)]  # by number of vectors
         # Rules that an algorithm does not define are not called at every event.
         self._asks_ready = type(algorithm).ready is not Algorithm.ready
         self._has_alarms = type(algorithm).alarm is not Algorithm.alarm
@@ -113,7 +115,7 @@ class ServerLoop:
                     valid = self._valid = v
             delay = self.schedule.register_message(i, round, message.work)
             clients.rounds[i] = round + 1
-            clients.bytes_down[i] = HEADER_BYTES + len(vectors) * self._vector_bytes
+            clients.bytes_down[i] = self._frame_bytes[len(vectors)]
             clients.in_flight[i] = time.perf_counter() + delay if self._patience else 0.0
             self.transport.send(i, message, delay)
 
@@ -201,7 +203,7 @@ class ServerLoop:
         self.time = time
         clients.refused[i] = clients.moved[i] = 0
         del clients.in_flight[i]
-        size = HEADER_BYTES + len(vectors) * self._vector_bytes
+        size = self._frame_bytes[len(vectors)]
         down = clients.bytes_down[i]
         row = new_tuple(
             UpdateRow, (time, i, version, staleness, steps, size, norm, down, compute, exchange, waited)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpifl.durations import format_duration
+from mpifl.host_memory import resident_bytes
 from mpifl.server.evaluator import Evaluator
 from mpifl.server.progress import format_metrics
 from mpifl.storage.tables import UpdateRow
@@ -173,14 +174,8 @@ class RunLog:
         clients = self._loop.clients
         lost = len(clients.inactive)
         parts.append(f"{clients.n - lost:,} clients live" + (f", {lost:,} lost or set aside" if lost else ""))
-        parts.append(f"{_resident_bytes() / 1e9:.2f} GB")
+        parts.append(f"{resident_bytes() / 1e9:.2f} GB")
         if share is not None and self._first_share is not None and share > self._first_share:
             left = (now - self._begin) * (1 - share) / (share - self._first_share)
             parts.append(f"about {format_duration(left)} left")
         return ", ".join(parts)
-
-
-def _resident_bytes() -> int:
-    """The memory that this process occupies now."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from mpifl.transport.server_base import ServerTransport
 if TYPE_CHECKING:
     from mpifl.client.checkpoint import ResumePayload
     from mpifl.config.job import Job
-    from mpifl.problems import ComputeResources, Problem
+    from mpifl.problems import ComputeResources, Problem, Shard
     from mpifl.server.outcome import Outcome
     from mpifl.server.resume import ResumePoint
     from mpifl.storage import Run, RunWriter
@@ -47,6 +47,7 @@ def run_server(
     from mpifl import problems
     from mpifl.config.client_job import ClientJob
     from mpifl.config.own_classes import check_class
+    from mpifl.server.memory_estimate import check_memory, problem_size
     from mpifl.server.metrics import check_evaluation
     from mpifl.server.provenance import attributes
     from mpifl.server.run_log import log_start
@@ -56,7 +57,12 @@ def run_server(
     handshake = handshake or Handshake()
     comm = handshake.comm
     handshake.send_job(ClientJob.of(job).to_values())
+    hellos = handshake.gather_hellos()
+    if known := problem_size(job):  # refused before the data are loaded
+        check_memory(job, known, hellos)
     problem = load(job) if load else problems.load(job.problem)
+    if not known:
+        check_memory(job, problem_size(job, problem), hellos)
     release_free_memory()  # what reading the data took
     x0 = problem.initial(job.seed)
     n = problem.clients
@@ -94,7 +100,6 @@ def run_server(
         refuse_existing(Path(job.output), job.overwrite)
         if job.overwrite:
             refuse_live(Path(job.output))
-    hellos = handshake.gather_hellos()
     resources = problems.ComputeResources(*rank_resources(hellos)[0])
     use_threads(resources.cores)
     payload = resumed.payload() if resumed else None
@@ -143,14 +148,35 @@ def _host_in_process(
     from mpifl.problems import host
     from mpifl.storage.checkpoint_set import folder_of
 
-    shards = {i: problem.shard(i) for i in range(problem.clients)}
-    hosted = host(job.problem.model, job.problem.settings, problem.meta, shards, job.seed, resources)
-    worker = Worker(job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm)
+    hosted = host(job.problem.model, job.problem.settings, problem.meta, Shards(problem), job.seed, resources)
+    worker = Worker(
+        job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm,
+        limit=job.memory.client_states, folder=Path(job.memory.folder or Path(job.output).parent),
+    )  # fmt: skip
     transport = InProcessTransport(worker, problem.clients)
     checkpoint.attach_checkpoints(transport, worker, folder_of(Path(job.output)), rank=1)
     if payload:
         checkpoint.resume(worker, transport, payload)
     return transport, hosted.facts
+
+
+class Shards(Mapping[int, "Shard"]):
+    """The clients' data by client; views of the problem's arrays, made when they are used."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self._clients = problem, range(problem.clients)
+
+    def __getitem__(self, i: int) -> Shard:
+        return self._problem.shard(i)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __contains__(self, i: object) -> bool:
+        return i in self._clients
 
 
 def _connect_ranks(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -> ServerTransport:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed, host_name
+from mpifl.host_memory import memory_limits
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.launcher import RANKS_BEFORE, abort_all_ranks, is_fault_tolerant
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 REPLY_BYTES = 4096  # most of a hello or a report
+MAX_LIMITS = 8  # of memory that a hello reports: the machine's, and those of the nearest control groups
 
 
 class Hello(NamedTuple):
@@ -45,6 +47,7 @@ class Hello(NamedTuple):
     core_mask: int  # bit k: it may use core k
     quota: float  # CPU quota in cores, of all ranks of its host together
     before: int = 0  # ranks with clients of other runs on its host that come before its own, in their use of GPUs
+    limits: Sequence[Sequence[Any]] = ()  # of memory: name, bytes, free bytes (`host_memory.MemoryLimit`)
 
 
 class RankResources(NamedTuple):
@@ -78,7 +81,7 @@ def own_hello() -> Hello:
     cores = os.sched_getaffinity(0)
     mask = sum(1 << core for core in cores)
     before = int(os.environ.get(RANKS_BEFORE, "0"))
-    return Hello(host_name(), os.getpid(), mask, _container_quota() or len(cores), before)
+    return Hello(host_name(), os.getpid(), mask, _container_quota() or len(cores), before, memory_limits()[:MAX_LIMITS])
 
 
 def _container_quota() -> float | None:

@@ -36,6 +36,7 @@ class InProcessTransport:
 
     def __init__(self, trainer: Trainer, clients: int = 0) -> None:
         self._trainer = trainer
+        self._on_host = type(trainer.memory) is Memory  # vectors need not be copied
         self._messages: dict[int, tuple[Message, float, float]] = {}  # client -> message, delay (s), when it was sent
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
@@ -58,17 +59,26 @@ class InProcessTransport:
     def _compute(self, clients: list[int]) -> None:
         """Has these clients compute, and holds their updates back until the delays since their messages are over."""
         taken = [(i, *self._messages.pop(i)) for i in clients]
-        from_host = self._trainer.memory.from_host
         self.computing = clients
-        updates = self._trainer.train_all(
-            [(i, message._replace(vectors=tuple(map(from_host, message.vectors)))) for i, message, _, _ in taken]
-        )
+        updates = self._trainer.train_all([(i, self._delivered(message)) for i, message, _, _ in taken])
         self.computing = ()
         for (i, _, delay, sent), update in zip(taken, updates):
             if isinstance(update, ClientError):
                 self.send_client_error(i, update.text)
             else:
                 self.resend_update(i, update, sent + delay - time.perf_counter())
+
+    def _delivered(self, message: Message) -> Message:
+        """The message as the clients are given it: with vectors that they compute with."""
+        if self._on_host:
+            return message
+        return message._replace(vectors=tuple(map(self._trainer.memory.from_host, message.vectors)))
+
+    def _collected(self, update: Update) -> Update:
+        """The update as the server is given it: with vectors in host memory."""
+        if self._on_host:
+            return update
+        return update._replace(vectors=tuple(map(self._trainer.memory.to_host, update.vectors)))
 
     def _next_batch(self, first: int | None = None) -> list[int]:
         """Clients that compute together: `first`, if given, and those with the oldest messages."""
@@ -80,8 +90,17 @@ class InProcessTransport:
         ]  # no pass over all: there may be millions
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
+        self._due.clear()
         if i in self._messages:
-            self._compute(self._next_batch(i))
+            if self._trainer.batch_size == 1:  # at once, not by way of the updates that are held back
+                self.computing = (i,)
+                (update,) = self._trainer.train_all([(i, self._delivered(self._messages.pop(i)[0]))])
+                self.computing = ()
+                if not isinstance(update, ClientError):
+                    return self._collected(update)
+                self.send_client_error(i, update.text)
+            else:
+                self._compute(self._next_batch(i))
         self._due.clear()  # a clock that receives by client keeps the times itself
         if i in self._errors:
             self._failures.append((i, self._errors.pop(i)))
@@ -106,6 +125,10 @@ class InProcessTransport:
     def keep_update(self, i: int, update: Update) -> Update:
         return update  # in no buffer; the client keeps it too, for checkpoints, until `release_update`
 
+    def waiting(self) -> list[Message]:
+        """Messages of which no client has computed the update yet."""
+        return [message for message, _, _ in self._messages.values()]
+
     def release_update(self, i: int) -> None:
         self._trainer.forget_update(i)
 
@@ -126,7 +149,7 @@ class InProcessTransport:
     # -- the clients' end ----------------------------------------------------------------------------------------------
     def resend_update(self, i: int, update: Update, delay: float) -> None:
         """Holds client i's update back for `delay` seconds from now."""
-        self._ready[i] = update._replace(vectors=tuple(map(self._trainer.memory.to_host, update.vectors)))
+        self._ready[i] = self._collected(update)
         heapq.heappush(self._due, (time.perf_counter() + delay, i))
 
     def send_client_error(self, i: int, text: str) -> None:

@@ -26,10 +26,10 @@ sys.exit(code)
 LIBRARIES = {"h5py", "yaml", "scipy", "sklearn", "pandas", "matplotlib", "torch", "tqdm", "pooch", "threadpoolctl"}
 STANDARD = {"argparse", "logging", "tempfile", "shutil", "subprocess", "concurrent", "socket", "pkgutil", "difflib"}
 OWN = (  # modules of mpifl that a rank may load whose clients fit a logistic model by AREA
-    r"|__main__|errors|signals|memory|objective|rng|client(\.(rank|worker))?|config(\.(client_job|types))?"
+    r"|__main__|errors|signals|memory|host_memory|objective|rng|client(\.(rank|states|worker))?|config(\.(client_job|types))?"
     r"|transport(\.(backoff|base|detection|frames|handshake|launcher|mpi|mpi_client))?"
     r"|algorithms(\.(area|base|participation|common(\.(local_solver|step_schedules|strong_convexity|vectors))?))?"
-    r"|problems(\.(base|hosting|inits|rows|settings|models(\.logistic)?))?"
+    r"|problems(\.(base|hosting|inits|on_use|rows|settings|models(\.logistic)?))?"
 )
 TRACED = """
 import os, sys

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 from mpifl.pickled import read_pickle, unsigned_bytes
-from mpifl.problems.base import Data, Rows
+from mpifl.problems.base import Data, RowCounts, Rows
 from mpifl.problems.data.folder import Part
 from mpifl.untrusted import read_file
 
@@ -36,6 +36,9 @@ class Cifar(Data):
     def labels(self) -> str:
         """The index of the label column that is learnt."""
         return "labels"
+
+    def counts(self, clients: int) -> RowCounts:
+        return RowCounts(50_000, 10_000, BYTES, self.columns[self.labels], raw=BYTES)
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         binary = (root / self.binary).is_dir()

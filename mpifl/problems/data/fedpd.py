@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from mpifl.config.types import LARGEST, Bounds, NonNegativeInt, PositiveInt
-from mpifl.problems.base import Data, Rows
+from mpifl.problems.base import Data, RowCounts, Rows
 from mpifl.rng import stream
 
 
@@ -31,6 +31,9 @@ class FedPDSynthetic(Data):
     """Number of samples of each agent."""
     seed: NonNegativeInt = 0
     """Seed of the data; the run's own seed does not change it."""
+
+    def counts(self, clients: int) -> RowCounts:
+        return RowCounts(clients * self.samples, 0, self.dim, 2, raw=8 * self.dim)
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         agents = clients or self.default_clients or 1

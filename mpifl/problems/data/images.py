@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Rows
+from mpifl.problems.base import Data, RowCounts, Rows
 from mpifl.problems.data.download import fetch
 from mpifl.problems.data.idx import find_idx, read_idx
 
@@ -25,8 +25,12 @@ class Images(Data):
     transposed: ClassVar[bool] = False  # images are stored column by column
     train: ClassVar[str] = "train"
     test: ClassVar[str] = "t10k"
+    rows: ClassVar[tuple[int, int]] = (60_000, 10_000)  # to train and to test on, as published
 
     name: str = ""
+
+    def counts(self, clients: int) -> RowCounts:
+        return RowCounts(*self.rows, SIDE * SIDE, self.classes, raw=SIDE * SIDE)
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         x, y = self._half(root / self.name, self.train, download)
@@ -82,5 +86,6 @@ class EmnistLetters(Images):
     transposed: ClassVar[bool] = True
     train: ClassVar[str] = "emnist-letters-train"
     test: ClassVar[str] = "emnist-letters-test"
+    rows: ClassVar[tuple[int, int]] = (124_800, 20_800)
 
     name: str = "emnist-letters"

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from mpifl.config.types import NonNegativeFloat, NonNegativeInt
-from mpifl.problems.base import Data, Rows
+from mpifl.problems.base import Data, RowCounts, Rows
 from mpifl.rng import stream
 
 FEATURES, CLASSES = 60, 10
@@ -20,6 +20,13 @@ SCALE = np.arange(1, FEATURES + 1) ** -0.6  # standard deviations: the covarianc
 def sizes(generator: np.random.Generator, devices: int) -> np.ndarray:
     """(devices,) n_k = floor(LogNormal(mean 4, sigma 2)) + 50"""
     return generator.lognormal(4, 2, devices).astype(np.int64) + 50
+
+
+def counts(devices: int, seed: int) -> RowCounts:
+    """The size of the data of so many devices."""
+    rows = sizes(stream(seed, "data sizes"), devices)
+    train = int((0.9 * rows).astype(np.int64).sum())
+    return RowCounts(train, int(rows.sum()) - train, FEATURES, CLASSES, raw=2 * 8 * FEATURES)
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,9 @@ class Synthetic(Data):
     """How much the devices' features differ: standard deviation of B_k."""
     seed: NonNegativeInt = 0
     """Seed of the data; the run's own seed does not change it."""
+
+    def counts(self, clients: int) -> RowCounts:
+        return counts(clients, self.seed)
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         devices = clients or self.default_clients or 1
@@ -57,6 +67,9 @@ class SyntheticIid(Data):
     name: str = "synthetic-iid"
     seed: NonNegativeInt = 0
     """Seed of the data; the run's own seed does not change it."""
+
+    def counts(self, clients: int) -> RowCounts:
+        return counts(clients, self.seed)
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         generator = stream(self.seed, "data model")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from mpifl.config.types import Bounds, NonNegativeFloat, NonNegativeInt, Size
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Init, Model, Partition, Problem
+from mpifl.problems.base import Data, Init, Model, Partition, Problem, ProblemSize
 from mpifl.problems.inits import Zero
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
@@ -66,6 +66,15 @@ class Quadratic(Model):
         if settings.l2:
             raise ConfigError("l2", settings.l2, "0: the model quadratic has no regulariser")
 
+    def size(self, data: Data, settings: ProblemSettings) -> ProblemSize:
+        assert settings.clients is not None
+        given = self.optima if self.optima is not None else self.curvatures
+        lists = given is not None and isinstance(given[0], list | tuple)
+        d = len(given[0]) if given is not None and lists else 1 if self.optima is not None else self.dim
+        entries, itemsize = settings.clients * d, np.dtype(settings.dtype).itemsize
+        block = 8 * min(entries, BLOCK)  # in float64
+        return ProblemSize(d, settings.clients, 2 * itemsize * entries, 2 * block, block)
+
     def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
         return QuadraticProblem(settings, self)
 
@@ -88,7 +97,15 @@ def _table(field: str, given: list[Any] | None) -> np.ndarray | None:
     return table.reshape(len(table), -1)
 
 
-BLOCK = 1 << 22  # values that an evaluation computes at once
+BLOCK = 1 << 22  # values that an evaluation computes, or a draw makes, at once
+
+
+def _drawn(draw: Callable[[tuple[int, int]], np.ndarray], shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
+    """`draw(shape)` as `dtype`, without all of it in float64 at once."""
+    result, rows = np.empty(shape, dtype), max(1, BLOCK // shape[1])
+    for k in range(0, shape[0], rows):
+        result[k : k + rows] = draw((min(rows, shape[0] - k), shape[1]))
+    return result
 
 
 class QuadraticProblem(Problem):
@@ -101,12 +118,13 @@ class QuadraticProblem(Problem):
         a, c = _table("curvatures", model.curvatures), _table("optima", model.optima)
         if c is None:
             d = a.shape[1] if a is not None and a.shape[1] > 1 else model.dim
-            c = generator.standard_normal((self.clients, d))
+            c = _drawn(generator.standard_normal, (self.clients, d), self.dtype)
         if a is None:
-            a = np.exp(generator.uniform(0, np.log(model.condition), c.shape))
+            most = np.log(model.condition)
+            a = _drawn(lambda shape: np.exp(generator.uniform(0, most, shape)), c.shape, self.dtype)
         self.d = c.shape[1]
-        self._c = c.astype(self.dtype)
-        self._a = np.array(np.broadcast_to(a, c.shape), self.dtype)
+        self._c = c.astype(self.dtype, copy=False)
+        self._a = np.ascontiguousarray(np.broadcast_to(a, c.shape), self.dtype)
         self.samples = np.ones(self.clients, np.int64)
         self.layout = [("x", (self.d,))]
         self.meta = {
@@ -126,10 +144,13 @@ class QuadraticProblem(Problem):
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         total, rows = 0.0, max(1, BLOCK // self.d)
+        memory = np.empty((min(rows, self.clients), self.d))
         with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged; the setting belongs to a thread
             for k in range(0, self.clients, rows):
-                gap = x - self._c[k : k + rows].astype(np.float64)
-                total += float((self._a[k : k + rows] * gap**2).sum())
+                c, a = self._c[k : k + rows], self._a[k : k + rows]
+                part = memory[: len(c)]  # a (x - c)^2, in place
+                np.square(np.subtract(x, c, part, dtype=np.float64), part)
+                total += float(np.multiply(a, part, part).sum())
         loss = total / (2 * self.clients)
         return {"train_loss": loss, "test_loss": float("nan"), "test_accuracy": float("nan")}
 

@@ -1,0 +1,134 @@
+"""The states of a rank's clients. Of many clients those that have computed are rows of tables, in memory or in a file.
+
+A client gets a row when its state is stored for the first time: one that has not computed has no vector of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from mpifl.algorithms.base import State
+from mpifl.objective import Vector, from_numpy, to_numpy
+
+if TYPE_CHECKING:
+    from mpifl.client.vector_file import VectorFile
+
+FEW = 4096  # clients up to which each has a state of its own from the start
+BLOCK_BYTES = 1 << 26  # of a table's vectors that are allocated at once
+
+
+class ClientStates(dict[int, State]):
+    """The state of each client, by client number. Each is an object: what changes it need not store it again."""
+
+    def changed(self) -> Iterator[int]:
+        """The clients whose states a checkpoint needs: the others have their first states."""
+        return iter(self)
+
+
+class StateTable(MutableMapping[int, State]):
+    """The states of many clients as rows of tables, one for each name. A state is changed by storing it again.
+
+    A table holds the vectors of x_0's shape and dtype; the other values of a state, numbers mostly, are kept as they
+    are. Vectors that `__getitem__` returns are views of the tables: they change when the client is stored again.
+    """
+
+    def __init__(
+        self, clients: Collection[int], first: Callable[[int], State], x0: Vector, limit: float | None = None,
+        folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        """limit: bytes of vectors kept in memory; those beyond are in a file in `folder`. None: all in memory."""
+        self._clients, self._first, self._like = clients, first, x0
+        self._added: set[int] = set()
+        self._removed: set[int] = set()
+        self._slots: dict[int, int] = {}  # row of each client that is stored
+        self._layout = bytearray()  # by row: the number of the state's layout
+        self._layouts: list[tuple[tuple[str, ...], tuple[str, ...]]] = []  # names of vectors, and of other values
+        self._others: dict[int, tuple[Any, ...]] = {}
+        model = to_numpy(x0)
+        self._d, self._dtype = model.size, model.dtype
+        self._rows = min(max(1, len(clients)), max(1, BLOCK_BYTES // max(1, model.nbytes)))  # of a block
+        self._blocks: dict[str, list[np.ndarray]] = {}  # (rows, d) each
+        self._left = np.inf if limit is None else limit
+        self._file: VectorFile | None = None
+        if folder:
+            from mpifl.client.vector_file import VectorFile
+
+            self._file = VectorFile(folder)
+
+    def __getitem__(self, i: int) -> State:
+        if (state := self.get(i)) is None:
+            raise KeyError(i)
+        return cast(State, state)
+
+    def get(self, i: int, default: Any = None) -> Any:
+        if (slot := self._slots.get(i)) is None:
+            return self._first(i) if i in self else default
+        vectors, others = self._layouts[self._layout[slot]]
+        block, row = divmod(slot, self._rows)
+        state = State(**{name: from_numpy(self._blocks[name][block][row], self._like) for name in vectors})
+        if others:
+            vars(state).update(zip(others, self._others[i], strict=True))
+        return state
+
+    def __setitem__(self, i: int, state: State) -> None:
+        if (slot := self._slots.get(i)) is None:
+            slot = self._slots[i] = len(self._layout)
+            self._layout.append(0)
+            self._removed.discard(i)
+            if i not in self._clients:
+                self._added.add(i)
+        block, row = divmod(slot, self._rows)
+        vectors, others, values = [], [], []
+        for name, value in vars(state).items():
+            if getattr(value, "shape", None) == self._like.shape and value.dtype == self._like.dtype:
+                vectors.append(name)
+                blocks = self._blocks.setdefault(name, [])
+                while len(blocks) <= block:
+                    blocks.append(self._new_block())
+                blocks[block][row] = to_numpy(value)
+            else:
+                others.append(name)
+                values.append(value)
+        if values:
+            self._others[i] = tuple(values)
+        self._layout[slot] = self._number(tuple(vectors), tuple(others))
+
+    def _number(self, vectors: tuple[str, ...], others: tuple[str, ...]) -> int:
+        """The number of a layout, in order of first use."""
+        for number, layout in enumerate(self._layouts):
+            if layout == (vectors, others):
+                return number
+        self._layouts.append((vectors, others))
+        return len(self._layouts) - 1
+
+    def _new_block(self) -> np.ndarray:
+        size = self._rows * self._d * self._dtype.itemsize
+        if self._file and size > self._left:
+            return self._file.block((self._rows, self._d), self._dtype)
+        self._left -= size
+        return np.empty((self._rows, self._d), self._dtype)  # pages that are not written to take no memory
+
+    def __delitem__(self, i: int) -> None:
+        if i not in self:
+            raise KeyError(i)
+        self._slots.pop(i, None)  # the row remains unused: clients are removed where they fail
+        self._added.discard(i)
+        self._removed.add(i)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (i for i in self._clients if i not in self._removed)
+        yield from self._added
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, i: object) -> bool:
+        return (i in self._clients and i not in self._removed) or i in self._added
+
+    def changed(self) -> Iterator[int]:
+        """The clients whose states a checkpoint needs: the others have their first states."""
+        return iter(self._slots)

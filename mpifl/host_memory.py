@@ -1,0 +1,101 @@
+"""How much memory this process may still take: of its machine, and of the control groups that limit it (Linux)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+MAX_NAME = 60  # characters of a name: it is sent to rank 0
+
+
+class MemoryLimit(NamedTuple):
+    """A limit that all processes of a host share that have one of this name."""
+
+    name: str  # "this host", or a control group
+    total: int  # bytes
+    free: int  # bytes that nothing occupies now, or that the system can take back at once
+
+
+def memory_limits(proc: Path = Path("/proc")) -> list[MemoryLimit]:
+    """The limits of this process, the machine's memory first; those above the machine's memory are left out.
+
+    Control groups of version 1 and 2 are read, with those above them. Empty where the system says nothing.
+    """
+    machine = _machine(proc)
+    if machine is None:
+        return []
+    return [machine, *(limit for limit in _control_groups(proc) if limit.total < machine.total)]
+
+
+def resident_bytes() -> int:
+    """The memory that this process occupies now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _machine(proc: Path) -> MemoryLimit | None:
+    try:
+        lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
+        kilobytes = {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
+        return MemoryLimit("this host", kilobytes["MemTotal"] << 10, kilobytes["MemAvailable"] << 10)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _control_groups(proc: Path) -> Iterator[MemoryLimit]:
+    """The limits of this process' control groups, from its own up to the root."""
+    try:
+        groups = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
+        mounts = [line.split() for line in (proc / "self/mountinfo").read_text().splitlines()]
+    except OSError:
+        return
+    for words in mounts:  # ... root mount-point options ... - type source options
+        if "-" not in words or len(words) < words.index("-") + 4:
+            continue
+        kind, options = words[words.index("-") + 1], words[words.index("-") + 3].split(",")
+        if kind == "cgroup2":
+            paths, files = [path for number, _, path in groups if number == "0"], V2
+        elif kind == "cgroup" and "memory" in options:
+            paths, files = [path for _, kinds, path in groups if "memory" in kinds.split(",")], V1
+        else:
+            continue
+        root, mount = words[3], Path(words[4])
+        for path in paths:  # a container sees its own group as the root, whatever the path says
+            inside = path.removeprefix(root.rstrip("/")).strip("/")
+            folder = mount / inside if (mount / inside).is_dir() else mount
+            while True:
+                if limit := _limit(folder, mount, files):
+                    yield limit
+                if folder == mount:
+                    break
+                folder = folder.parent
+
+
+class _Files(NamedTuple):
+    limit: str
+    used: str
+    cached: str  # in memory.stat: what the system can take back
+
+
+V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+V2 = _Files("memory.max", "memory.current", "inactive_file")
+
+
+def _limit(folder: Path, mount: Path, files: _Files) -> MemoryLimit | None:
+    try:
+        total = (folder / files.limit).read_text().strip()
+        if total == "max":
+            return None
+        used, cached = int((folder / files.used).read_text()), 0
+        with contextlib.suppress(OSError, ValueError):
+            for line in (folder / "memory.stat").read_text().splitlines():
+                key, _, value = line.partition(" ")
+                if key == files.cached:
+                    cached = int(value)
+        name = f"/{folder.relative_to(mount)}" if folder != mount else "/"
+        free = max(0, int(total) - max(0, used - cached))
+        return MemoryLimit(f"control group {name[-MAX_NAME:]}", int(total), free)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,205 @@
+"""Estimates the memory that a run needs on each rank, and compares it with what the hosts have, before the run."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from math import exp, inf
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mpifl.errors import ConfigError, describe_unexpected
+from mpifl.host_memory import resident_bytes
+from mpifl.problems.base import ProblemSize
+from mpifl.server.evaluator import QUEUE_LIMIT
+from mpifl.server.method_memory import MethodVectors, array_bytes, count_vectors
+
+if TYPE_CHECKING:
+    from mpifl.config.job import Job
+    from mpifl.problems import Problem
+    from mpifl.transport.handshake import Hello
+
+log = logging.getLogger(__package__)
+
+# Bytes besides the vectors, measured with 1e4 to 1e6 clients (docs/results/scale.md):
+TABLE_BYTES = 170  # of the server for each client
+FLIGHT_BYTES = 1080  # for each message that waits for its update, and for what is due
+CLIENT_BYTES = 120  # for each client that has computed, where it is hosted
+RECORD_BYTES = 24 << 20  # of the rows that are not written yet, the libraries that write them, and the first evaluation
+TORCH_BYTES = 200 << 20  # of torch, once it is imported
+OBJECT_BYTES = 128  # of a vector besides its entries
+MANY_RATES = 10_000_000  # clients beyond which the delay model is not asked for their rates
+RECEIVE_BYTES = 256 << 20  # most memory of a server's receive buffers under MPI
+
+
+class MemoryEstimate(NamedTuple):
+    """The memory that a run needs at its peak, in bytes by what takes it."""
+
+    server: Mapping[str, int]  # of rank 0, or of the one process
+    clients: Mapping[str, int]  # of every other rank, at most; empty: one process
+    ranks: int
+
+    def needs(self) -> list[int]:
+        """(ranks,) bytes of each rank, without what the process has already."""
+        return [_sum(self.server), *[_sum(self.clients)] * (self.ranks - 1)]
+
+    def describe(self) -> str:
+        """The estimate in one line."""
+        process = resident_bytes()
+        if self.ranks == 1:
+            return f"{gigabytes(process + _sum(self.server))} in one process ({_parts(self.server, process)})"
+        return (
+            f"{gigabytes(process + _sum(self.server))} on rank 0 ({_parts(self.server, process)}), and "
+            f"{gigabytes(process + _sum(self.clients))} on each other rank ({_parts(self.clients, process)})"
+        )
+
+
+def _sum(parts: Mapping[str, int]) -> int:
+    return sum(parts.values())
+
+
+def _parts(parts: Mapping[str, int], process: int) -> str:
+    """The parts, the largest first; those below a hundredth of all are left out."""
+    every = {**parts, "Python and libraries": process}
+    largest = sorted(every.items(), key=lambda part: -part[1])
+    return ", ".join(f"{name} {gigabytes(size)}" for name, size in largest if size >= 0.01 * sum(every.values()))
+
+
+def gigabytes(size: float) -> str:
+    """A number of bytes as text."""
+    return f"{size / 1e9:.3g} GB" if size >= 1e8 else f"{size / 1e6:.3g} MB"
+
+
+def problem_size(job: Job, problem: Problem | None = None) -> ProblemSize | None:
+    """What the job's problem takes; None where only its data tell, and these are not loaded.
+
+    problem: the loaded problem.
+    """
+    config = job.problem
+    known = None
+    if config.entry is None and config.data is not None:
+        known = config.model.size(config.data, config.settings)
+    if problem is None:
+        return known
+    evaluating = known.evaluating if known else 0
+    return ProblemSize(problem.d, problem.clients, array_bytes([problem], set()), 0, evaluating)
+
+
+def estimate(job: Job, size: ProblemSize, ranks: int = 1) -> MemoryEstimate:
+    """The memory of a run of the job on so many ranks. Raises what the method's rules raise."""
+    n, d = size.clients, size.d
+    vector = d * np.dtype(job.problem.dtype).itemsize
+    method = count_vectors(job.algorithm)
+    touched, flying = _touched(job, n), _in_flight(job, n)
+    virtual = job.clock.mode == "virtual"
+    evaluation = size.evaluating + (QUEUE_LIMIT + 2) * vector
+    saved = job.checkpoint.every is not None or job.checkpoint.updates is not None
+    server = {
+        "data": size.data,
+        "server's state": int(_server_bytes(method, touched, vector) * (2 if saved else 1)),
+        "clients' table": n * TABLE_BYTES + RECORD_BYTES,
+        "loading and evaluation": max(size.loading, evaluation),
+    }
+    if ranks > 1:
+        hosted = -(-n // (ranks - 1))
+        share = touched / n * hosted
+        server["messages"] = int(min(RECEIVE_BYTES, n * vector) + min(flying, ranks) * vector + flying * FLIGHT_BYTES)
+        clients = {
+            "data": int(size.data / max(1, n) * hosted),
+            **_client_bytes(job, method, share, vector),
+            "last updates": int(share * job.algorithm.vectors_up * (vector + OBJECT_BYTES)),
+            "vectors of local steps": 6 * vector,
+        }
+        return MemoryEstimate(server, {**clients, **_torch(job)}, ranks)
+    waiting = method.message if virtual else job.algorithm.vectors_up
+    server |= _client_bytes(job, method, touched, vector)
+    own = min(waiting * min(touched, flying), _updates(job, n))  # the first messages share x_0
+    server["messages in flight"] = int(own * (vector + OBJECT_BYTES) + flying * FLIGHT_BYTES)
+    server["vectors of local steps"] = 6 * vector
+    return MemoryEstimate({**server, **_torch(job)}, {}, 1)
+
+
+def _server_bytes(method: MethodVectors, touched: float, vector: int) -> float:
+    return method.server * vector + method.server_client * touched * (vector + OBJECT_BYTES)
+
+
+def _client_bytes(job: Job, method: MethodVectors, touched: float, vector: int) -> dict[str, int]:
+    """The states of clients on a rank; on a GPU they are not in the host's memory."""
+    states = touched * method.client * vector
+    if job.problem.torch is not None and job.problem.torch.device != "cpu":
+        states = 0.0
+    if job.memory.client_states is not None:
+        states = min(states, job.memory.client_states)
+    return {"clients' states": int(states + touched * CLIENT_BYTES)}
+
+
+def _torch(job: Job) -> dict[str, int]:
+    loaded = "torch" in sys.modules or job.problem.torch is None
+    return {} if loaded else {"torch": TORCH_BYTES}
+
+
+def _updates(job: Job, n: int) -> float:
+    """How many updates the run consumes, at most."""
+    updates: float = job.stop.updates or inf
+    rates = job.clock.delay.rates(n, job.seed) if job.stop.time and n <= MANY_RATES else None
+    if job.stop.time and rates is not None:
+        updates = min(updates, job.stop.time * float(rates.sum()))
+    return updates
+
+
+def _touched(job: Job, n: int) -> float:
+    """How many clients compute at least once, in expectation."""
+    updates = _updates(job, n)
+    if getattr(job.algorithm, "cohort", None) is None and job.algorithm.pace == "synchronous":
+        return min(updates, n)
+    return n if updates == inf else n * (1 - exp(-updates / n))
+
+
+def _in_flight(job: Job, n: int) -> float:
+    """How many clients have a message whose update is not consumed, at most."""
+    return min(n, getattr(job.algorithm, "cohort", None) or n)
+
+
+# -- before a run ------------------------------------------------------------------------------------------------------
+EASILY = 0.1  # share of the free memory up to which a rough estimate is enough
+ROUGH_VECTORS = 24  # of a client, with all that a method may keep for it
+
+
+def check_memory(job: Job, size: ProblemSize | None, hellos: Sequence[Hello]) -> None:
+    """Raises ConfigError where the ranks of a host need more memory than it has for them, by the estimate.
+
+    size: None where it is not known yet.
+    """
+    if not job.memory.check or size is None or not any(hello.limits for hello in hellos):
+        return
+    rough = 2 * size.data + size.loading + size.evaluating
+    rough += size.clients * (8 * ROUGH_VECTORS * size.d + TABLE_BYTES + FLIGHT_BYTES + CLIENT_BYTES)
+    least = min(free for hello in hellos for _, _, free in hello.limits)
+    rough += RECORD_BYTES + sum(_torch(job).values()) + (RECEIVE_BYTES if len(hellos) > 1 else 0)
+    if len(hellos) * rough < EASILY * least:
+        return
+    try:
+        found = estimate(job, size, len(hellos))
+    except Exception as error:  # of the user's own rules: the run reports it with the place in its own words
+        log.warning("the memory of the run is not checked: %s", describe_unexpected(error))
+        return
+    ranks: dict[tuple[str, str], list[int]] = {}
+    left: dict[tuple[str, str], tuple[int, int]] = {}  # free and total bytes, as reported by the ranks under a limit
+    for rank, hello in enumerate(hellos):
+        for name, total, free in hello.limits:
+            key = hello.host, name
+            ranks.setdefault(key, []).append(rank)
+            left[key] = min(left.get(key, (free, total)), (free, total))
+    needs = found.needs()
+    for (host, name), members in ranks.items():
+        need, (free, total) = sum(needs[rank] for rank in members), left[host, name]
+        if need > free:
+            where = host if name == "this host" else f"the {name} of {host}"
+            who = "" if len(hellos) == 1 else f" for {len(members)} of its ranks" if len(members) > 1 else " for a rank"
+            text = (
+                f"at most {gigabytes(free)}, what {where} has free of {gigabytes(total)}{who}: the run is estimated to "
+                f"need {found.describe()}; memory.check=false runs it all the same"
+            )
+            raise ConfigError("memory", gigabytes(need), text)

@@ -1,0 +1,155 @@
+"""States of many clients in tables, in memory and in a file, against states that are objects: the same bits."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpifl import RunFailed
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Message, State
+from mpifl.client import states, worker
+from mpifl.client.states import ClientStates, StateTable
+from mpifl.client.worker import Worker
+from mpifl.host_memory import resident_bytes
+from mpifl.problems import on_use
+from tests.mpi.files import differing
+from tests.quadratic_runs import Quadratic
+from tests.server.test_resume import ALL, kept, mpifl, run
+
+__all__ = ["kept"]
+X0 = np.array([1.0, -2.0, 0.5], np.float32)
+
+
+def first(i: int) -> State:
+    return State(y=X0, count=i)
+
+
+@pytest.fixture(params=["memory", "file", "both"])
+def table(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateTable:
+    monkeypatch.setattr(states, "BLOCK_BYTES", 2 * X0.nbytes)  # two clients
+    limit = {"memory": None, "file": 0.0, "both": 2.0 * X0.nbytes}[request.param]
+    return StateTable(range(9), first, X0, limit, None if limit is None else tmp_path)
+
+
+def test_a_table_holds_what_was_stored(table: StateTable) -> None:
+    stored: dict[int, dict[str, Any]] = {}
+    for k, i in enumerate([7, 2, 0, 7, 5, 8, 2]):
+        value: dict[str, Any] = {"y": (X0 * k).copy(), "count": k}
+        if k % 2:
+            value |= {"z": X0 + k, "pair": np.arange(2.0), "weights": {1: 0.5}}
+        stored[i] = value
+        table[i] = State(**value)
+        for j in range(9):
+            expected = stored.get(j, vars(first(j)))
+            assert list(vars(table[j])) == sorted(expected, key=list(vars(table[j])).index)
+            for name, each in expected.items():
+                np.testing.assert_equal(getattr(table[j], name), each)
+    assert sorted(table.changed()) == sorted(stored)
+    assert list(table) == list(range(9)) and len(table) == 9
+
+
+def test_clients_that_leave_and_come(table: StateTable) -> None:
+    del table[3]
+    assert 3 not in table and table.get(3) is None and len(table) == 8
+    with pytest.raises(KeyError):
+        table[3]
+    table[20] = State(y=X0 + 1)
+    table[3] = State(y=X0 + 2)
+    assert len(table) == 10 and {3, 20} <= set(table)
+    np.testing.assert_array_equal(table[20].y, X0 + 1)
+    np.testing.assert_array_equal(table[3].y, X0 + 2)
+
+
+def test_a_client_that_has_not_computed_has_no_vector() -> None:
+    """A table of 200,000 clients takes nothing; the first that computes a block, whose pages are given as it fills."""
+    n, d = 200_000, 1000
+    x0 = np.zeros(d)
+    tracemalloc.start()
+    try:
+        table = StateTable(range(n), lambda i: State(y=x0), x0)
+        assert tracemalloc.get_traced_memory()[0] < 10_000
+        before = resident_bytes()
+        for i in range(100):
+            table[1000 * i] = State(y=x0 + i)
+        assert len(table) == n and table[99_000].y[0] == 99
+        assert tracemalloc.get_traced_memory()[0] < states.BLOCK_BYTES + 100_000
+        assert resident_bytes() - before < 100 * 8 * d + (8 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_failed_contact_leaves_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with objects: a client that raises, or whose update is refused, keeps the state that it had."""
+    x0, message = np.ones(3), Message((np.zeros(3),), (0.5,))
+    many = Worker(Area(), x0, {i: Quadratic(np.full(3, 1.0 + i), np.zeros(3)) for i in range(3)}, limit=0.0,
+                  folder=tmp_path)  # fmt: skip
+    assert isinstance(many.states, StateTable)
+    many.train(1, message)
+    y = many.states[1].y.copy()
+    for bad in (Message((np.full(3, np.inf),), (0.5,)), Message((), ())):
+        with np.errstate(all="ignore"):
+            many.train(1, bad)
+        np.testing.assert_array_equal(many.states[1].y, y)
+        many.train(2, bad)
+        np.testing.assert_array_equal(many.states[2].y, x0)
+
+
+def test_a_full_disk_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    table = StateTable(range(3), first, X0, 0.0, tmp_path)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(RunFailed, match=r"memory\.client_states: .* No space left on device"):
+        table[1] = State(y=X0)
+    with pytest.raises(RunFailed, match="missing"):
+        StateTable(range(3), first, X0, 0.0, tmp_path / "missing")
+
+
+SHORT = ["apfl"]
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in ALL]
+)
+def test_runs_have_the_same_bits(
+    name: str, tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Of every kind of run: all states in a file, objectives built when they are used, and resumed from checkpoints."""
+    whole = run(tmp_path, "whole", {**ALL[name], "checkpoint": {}})
+    monkeypatch.setattr(on_use, "FEW", 0)
+    monkeypatch.setattr(worker, "FEW", 0)
+    if not ALL[name]["problem"].get("torch"):
+        in_memory = run(tmp_path, "in-memory", {**ALL[name], "checkpoint": {}})
+        assert not differing(whole, in_memory, but=("events",))
+    made = run(tmp_path, "made", {**ALL[name], "memory": {"client_states": 0, "folder": str(tmp_path)}})
+    assert not differing(whole, made, but=("events",))
+    resumed = kept[len(kept) // 2]
+    assert mpifl("resume", resumed) == 0
+    assert not differing(whole, resumed, but=("events",))
+    assert not [path for path in tmp_path.rglob("*") if "client-states" in path.name]
+
+
+def test_few_clients_have_objects() -> None:
+    few = Worker(Area(), X0, {i: Quadratic(np.ones(3), np.zeros(3)) for i in range(3)})
+    assert type(few.states) is ClientStates
+
+
+def test_a_killed_run_leaves_no_file(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, numpy as np; from pathlib import Path\n"
+        "from mpifl.client.states import StateTable; from mpifl.algorithms.base import State\n"
+        f"table = StateTable(range(4), lambda i: State(), np.zeros(5), 0.0, Path({str(tmp_path)!r}))\n"
+        "table[1] = State(y=np.ones(5)); assert table[1].y.sum() == 5; os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -9
+    assert not list(tmp_path.iterdir())

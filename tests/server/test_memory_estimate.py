@@ -1,0 +1,173 @@
+"""The memory that a run needs is estimated before it, and a run that its hosts have no room for is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mpifl
+from mpifl import ConfigError
+from mpifl.algorithms.ace import Ace
+from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Algorithm
+from mpifl.algorithms.fedamp import FedAMP
+from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.feddr import FedDR
+from mpifl.config.job import Job
+from mpifl.server.memory_estimate import check_memory, estimate, problem_size
+from mpifl.server.method_memory import count_vectors
+from mpifl.transport.handshake import Hello
+
+GB = 10**9
+AREA = {"name": "area", "step_size": 0.1}
+
+
+def job(tmp_path: Path, clients: int, dim: int, algorithm: dict[str, Any] = AREA, **keys: Any) -> Job:
+    return mpifl.load_job(
+        {
+            "name": "memory", "seed": 0,
+            "problem": {"model": {"name": "quadratic", "dim": dim}, "clients": clients},
+            "algorithm": algorithm, "clock": {"mode": "virtual", "delay": {"name": "exponential", "rate": 1.0}},
+            "stop": {"updates": 4 * clients}, "evaluate": {"updates": 10**9}, "output": str(tmp_path / "memory.h5"),
+            **keys,
+        }
+    )  # fmt: skip
+
+
+def hello(host: str, *limits: tuple[str, float, float]) -> Hello:
+    return Hello(host, 1, 1, 1.0, limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "server", "server_client", "client", "message"),
+    [
+        (FedAvg(), 2, 0, 0, 0),  # x and the sum; a round's messages have the server's x
+        (Area(), 2, 0, 1, 1),  # x, u; y_i; each message has a version of x of its own
+        (FedDR(), 2, 0, 3, 0),  # x_bar and the sum; y_i, x_i and x_hat_i
+        (Ace(), 2, 1, 0, 1),  # x, the sum of the table; the table
+        (FedAMP(), 2, 2, 1, 0),  # for each client its model and the cloud model
+    ],
+    ids=lambda value: value.name if isinstance(value, Algorithm) and hasattr(value, "name") else "",
+)
+def test_vectors_of_a_method(
+    algorithm: Algorithm, server: float, server_client: float, client: float, message: float
+) -> None:
+    found = count_vectors(algorithm)
+    assert found.server_client == pytest.approx(server_client, abs=0.1)
+    assert found.client == pytest.approx(client, abs=0.05)
+    assert found.message == pytest.approx(message, abs=0.2)
+    assert found.server == pytest.approx(server, abs=1)
+
+
+def test_every_part_grows_as_its_formula(tmp_path: Path) -> None:
+    n, d = 20_000, 500
+    small, large = (estimate(each, found).server for each in (job(tmp_path, n, d), job(tmp_path, n, 3 * d))
+                    if (found := problem_size(each)))  # fmt: skip
+    assert small["data"] == 2 * 4 * n * d
+    assert large["data"] - small["data"] == 2 * 4 * n * 2 * d
+    assert large["clients' states"] - small["clients' states"] == pytest.approx(4 * n * 2 * d, rel=0.05)  # y_i
+    assert large["messages in flight"] - small["messages in flight"] == pytest.approx(4 * n * 2 * d, rel=0.2)  # x_s
+
+
+def test_a_host_is_asked_for_the_sum_of_its_ranks(tmp_path: Path) -> None:
+    each = job(tmp_path, 100_000, 10_000)  # 8 GB of data, as much of states on the ranks with clients
+    size = problem_size(each)
+    one, two = ("this host", 64 * GB, 11 * GB), ("this host", 64 * GB, 30 * GB)
+    check_memory(each, size, [hello("a", two), hello("b", two)])
+    with pytest.raises(ConfigError, match=r"what a has free of 64 GB for 2 of its ranks"):
+        check_memory(each, size, [hello("a", one), hello("a", one)])
+    with pytest.raises(ConfigError, match=r"what the control group /job of b has free of 12 GB for a rank"):
+        check_memory(each, size, [hello("a", two), hello("b", two, ("control group /job", 12 * GB, 3 * GB))])
+
+
+def test_memory_check_false_runs_it_all_the_same(tmp_path: Path) -> None:
+    limits = hello("a", ("this host", 8 * GB, 4 * GB))
+    for each, refused in (
+        (job(tmp_path, 100_000, 10_000), True),
+        (job(tmp_path, 100_000, 10_000, memory={"check": False}), False),
+    ):
+        if refused:
+            with pytest.raises(ConfigError, match=r"memory\.check=false runs it all the same"):
+                check_memory(each, problem_size(each), [limits])
+        else:
+            check_memory(each, problem_size(each), [limits])
+
+
+def test_a_run_without_room_is_refused_in_one_line(tmp_path: Path) -> None:
+    output = tmp_path / "refused.h5"
+    words = [
+        "run", "jobs/quickstart.yaml", f"output={output}", "stop={updates: 5}",
+        "problem={model: {name: quadratic, dim: 1000000}, clients: 100000000}",
+        "algorithm={name: fedavg, cohort: 10}",
+    ]  # fmt: skip
+    out = subprocess.run([sys.executable, "-m", "mpifl", *words], capture_output=True, text=True, timeout=60)
+    assert out.returncode == 2
+    (line,) = out.stderr.splitlines()
+    assert "memory=" in line and "memory.check=false" in line
+    assert not output.exists()
+
+
+def test_check_prints_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+    from mpifl.cli import main
+
+    assert main(["check", "jobs/quickstart.yaml"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("# memory: ") and "in one process" in last and "free here: " in last
+
+
+CHILD = """
+import json, sys
+from mpifl.cli import main
+from mpifl.api import load_job
+from mpifl.host_memory import resident_bytes
+from mpifl.server.memory_estimate import estimate, problem_size
+job = load_job(json.loads(sys.argv[1]))
+need = estimate(job, problem_size(job)).needs()[0]
+base = resident_bytes()
+from mpifl.server.start import run_server
+run_server(job)
+status = open("/proc/self/status").read()  # ru_maxrss has that of the process that started this one
+peak = 1024 * int(status.partition("VmHWM:")[2].split()[0])
+print(json.dumps([base, need, peak]))
+"""
+
+
+def measured(each: Job) -> tuple[int, int, int]:
+    """Bytes of the process before the run, the estimate, and the peak of the process."""
+    from mpifl.config.read import job_to_dict
+
+    out = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps(job_to_dict(each))], capture_output=True, text=True, timeout=600
+    )
+    assert out.returncode == 0, out.stderr
+    base, need, peak = json.loads(out.stdout.splitlines()[-1])
+    return base, need, peak
+
+
+def test_peak_memory_is_that_of_the_estimate(tmp_path: Path) -> None:
+    base, need, peak = measured(job(tmp_path, 5_000, 2_000, stop={"updates": 12_000}))
+    assert need == pytest.approx(peak - base, rel=0.1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("clients", [10_000, 100_000])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        AREA, {"name": "area", "trigger": {"every": 8}}, {"name": "scaffold"}, {"name": "feddr"}, {"name": "ace"},
+        {"name": "fedbuff", "trigger": {"every": 10}}, {"name": "fedavg", "cohort": 100},
+    ],
+    ids=lambda value: value["name"],
+)  # fmt: skip
+def test_peak_memory_is_that_of_the_estimate_for_many_clients(
+    tmp_path: Path, algorithm: dict[str, Any], clients: int
+) -> None:
+    base, need, peak = measured(
+        job(tmp_path, clients, 2_000_000 // clients * 10, algorithm, stop={"updates": 3 * clients})
+    )
+    assert need == pytest.approx(peak - base, rel=0.1)
