@@ -354,12 +354,14 @@ def _reproduce(args: argparse.Namespace) -> None:
 
 
 def _end_of_sweep(index: Index) -> None:
-    """Prints how a sweep ended. Raises RunFailed where runs have failed."""
+    """Prints how a sweep ended. Raises RunFailed where runs have failed, or are not completed."""
     from mpifl.studies.sweep import final_line
 
     _print(final_line(index))
     if failed := index.counts()["failed"]:
         raise RunFailed(f"{failed} of {len(index.entries)} runs of the study failed")
+    if left := index.unfinished():  # interrupted alone, or computed by a process that is no sweep
+        raise RunFailed(f"{left} of {len(index.entries)} runs of the study are not completed: sweep it again")
 
 
 def _sweep_on_ranks(args: argparse.Namespace) -> int:

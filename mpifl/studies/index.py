@@ -111,6 +111,11 @@ class Index:
         """The number of runs of each status."""
         return Counter(entry.status for entry in self.entries.values())
 
+    def unfinished(self) -> int:
+        """The number of this process's runs that are neither completed nor failed."""
+        mine = (entry for identity, entry in self.entries.items() if identity not in self._others)
+        return sum(entry.status not in ("completed", "failed") for entry in mine)
+
     def write(self) -> None:
         """Replaces the index file in one step; keeps what other processes have recorded about their runs.
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -127,6 +128,26 @@ def test_a_lost_index_is_made_anew(copied: Study, text: str | None) -> None:
         (copied.folder / INDEX).write_text(text)
     assert sweep(copied, 1).counts() == {"completed": 4}
     assert json.loads((copied.folder / INDEX).read_text()) == stored
+
+
+def test_a_sweep_that_leaves_a_run_interrupted_fails(
+    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run alone may have got a signal."""
+    monkeypatch.setattr("mpifl.studies.sweep.sweep", left_interrupted)
+    path = write("", TWO)
+    assert main(["sweep", str(path)]) == 3
+    assert (
+        "mpifl: the run failed: 1 of 4 runs of the study are not completed: sweep it again\n" in capsys.readouterr().err
+    )
+    assert main(["sweep", str(path), "--part", "1/2"]) == 0, "the first run is of the other part"
+
+
+def left_interrupted(study: Study, *args: object, part: Part | None = None) -> Index:
+    index = Index(study, part)
+    for k, run in enumerate(study.runs):
+        index.entries[run.identity] = replace(index.entries[run.identity], status="completed" if k else "interrupted")
+    return index
 
 
 def test_failed_runs_are_tried_again_and_reported(
