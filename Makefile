@@ -4,8 +4,9 @@
 # make test-mpich  all tests that start MPI, with MPICH
 # make timings     the slowest tests of the last make test or test-all, and the time by folder
 # make mutation    random mistakes in the package, and the test that notices each: hours;  make mutation COUNT=5 SEED=3
-# make bench       the server's rate beside a loop by hand, written into docs/results/performance.md: minutes, alone on the machine
+# make bench       the server's rate beside a loop by hand and what clients cost, into docs/results/performance.md: minutes, alone
 # make peers       update rules beside the classes of Flower, FedLab and APPFL, which it installs into build/peers
+# make peers-speed speed beside APPFL, Flower and pfl-research, into docs/results/peers-speed.md: alone on the machine
 # make docs        the documentation, into site/ (open site/index.html; nothing is fetched to read it)
 # make faults      the whole fault injection, its table in docs/results/faults.md: hours;  make faults SOAK=10 (minutes)
 # make clean       what these made, results excepted
@@ -32,7 +33,7 @@ ULFM = $(shell $(dir $(MPIRUN))ompi_info 2> /dev/null | grep -q "Fault Tolerance
 PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGE = pyproject.toml constraints.txt
 
-.PHONY: run test test-all check test-mpich timings mutation bench peers docs faults clean
+.PHONY: run test test-all check test-mpich timings mutation bench peers peers-speed docs faults clean
 
 run: .venv/.run
 	.venv/bin/python -m compileall -q mpifl  # once, and not by every rank at the same time
@@ -77,6 +78,9 @@ bench: .venv/.dev
 peers: .venv/.dev
 	.venv/bin/python -m tests.peers.environments
 	.venv/bin/pytest -m "" -rA tests/peers
+
+peers-speed: .venv/.dev
+	.venv/bin/python benchmarks/peers/compare.py
 
 docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet

@@ -1,8 +1,10 @@
-"""Measures the server's rate by dimension and by number of clients; writes docs/results/performance.md and its figure.
+"""Measures the server's rate and what clients cost; writes docs/results/performance.md and its figure.
 
-    python benchmarks/performance.py [--repeats 5] [--seconds 0.5] [--out docs/results]
+    python benchmarks/performance.py [--parts 1 4 16 client waiting] [--repeats 5] [--seconds 0.5] [--out docs/results]
 
-Starts `mpirun` of server_rate.py for 1, 4 and 16 clients. `make bench` runs it.
+Starts `mpirun` of server_rate.py for 1, 4 and 16 clients, and client_cost.py. What a part measures is kept in
+build/performance.json, and the page is made of what is there, so that parts can be measured one at a time. `make bench`
+runs all of them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from typing import Any
 from common import ROOT, launcher
 
 SIZES = {1: [7850], 4: [7850, 100_000, 1_000_000, 10_000_000], 16: [7850]}  # by number of clients
+WAITING = 129  # ranks
+PARTS = [*map(str, SIZES), "client", "waiting"]
+KEPT = ROOT / "build" / "performance.json"
 NAMES = {"": "mpifl", "by_hand_": "by hand", "limit_": "echo"}
 TARGETS = {7850: 0.5, 100_000: 0.85, 1_000_000: 0.9, 10_000_000: 0.9}  # of the rate by hand
 
@@ -30,8 +35,8 @@ COLUMNS = (
 
 PAGE = """# Performance
 
-The rate of the server beside the same work written by hand, and beside a bare echo. `make bench` measures and writes
-this page.
+The rate of the server beside the same work written by hand, and beside a bare echo; what clients cost. `make bench`
+measures and writes this page.
 
 {machine}
 
@@ -52,32 +57,50 @@ versions, staleness, a row for each update. *By hand* is what one would write fo
 answers in any order, the same waits, a snapshot that is sent from where it is, and the arithmetic in the fewest passes
 over memory, without rows, checks and checkpoints. *Echo* sends every message back as it came.
 [server_rate.py](../../benchmarks/server_rate.py) has all three.
+
+## Clients
+
+{clients}
+
+{client_sentence}
+
+*Bare* is the same arithmetic in a plain loop that ends with the same bits: rows drawn and gathered, gradient, step. A
+contact's cost is what the worker adds to a client's rule at d = 7,850: the snapshot that a refused update is rolled
+back to, the check of the update and its norm. The 129 ranks wait for a message that does not come; the figure is the
+CPU time of all of them as a share of the cores. [client_cost.py](../../benchmarks/client_cost.py) has all of these.
 """
 
 
-def measure(clients: int, sizes: list[int], repeats: int, seconds: float) -> list[dict[str, Any]]:
-    """Rows of server_rate.py."""
-    program = [str(ROOT / "benchmarks" / "server_rate.py"), "--sizes", *map(str, sizes)]
-    words = [*launcher(clients + 1), *program, "--repeats", str(repeats), "--seconds", str(seconds)]
+def measure(part: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
+    """Rows of server_rate.py with so many clients, or of client_cost.py."""
+    here = ROOT / "benchmarks"
+    if part == "client":
+        words = [sys.executable, str(here / "client_cost.py"), "--repeats", str(3 * repeats)]
+    elif part == "waiting":
+        words = [*launcher(WAITING + 1), str(here / "client_cost.py"), "--parts", "waiting"]
+    else:
+        program = [str(here / "server_rate.py"), "--sizes", *map(str, SIZES[int(part)])]
+        words = [*launcher(int(part) + 1), *program, "--repeats", str(repeats), "--seconds", str(seconds)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=environment)
     if out.returncode:
-        sys.exit(f"performance: server_rate.py with {clients} clients failed\n{out.stderr}")
-    return [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")]
+        sys.exit(f"performance: {' '.join(words)} failed\n{out.stderr}")
+    load = round(os.getloadavg()[0], 1)
+    return [{**json.loads(line), "load": load} for line in out.stdout.splitlines() if line.startswith("{")]
 
 
 def machine() -> str:
-    """What was measured on, and how busy it was."""
+    """What was measured on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), platform.processor())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    cores = len(os.sched_getaffinity(0))
     library = subprocess.run(
         [*launcher(1), "-c", "from mpi4py import MPI; print(MPI.Get_library_version().split(',')[0])"],
         capture_output=True, text=True, timeout=120, check=True,
     ).stdout.strip()  # fmt: skip
     return (
-        f"Measured on {cores} cores of {model} with {memory:.0f} GB, load average {load:.1f} before; "
+        f"Measured on {cores} cores of {model} with {memory:.0f} GB; "
         f"Python {platform.python_version()}, NumPy {version('numpy')}, mpi4py {version('mpi4py')}, {library}."
     )
 
@@ -109,6 +132,37 @@ def sentence(rows: list[dict[str, Any]]) -> str:
     return f"The ratio to the loop by hand is below its target in {len(missed)} of {len(rows)} rows: {where}."
 
 
+def client_row(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    """What was measured, the figure, its spread and its bound."""
+    spread = f"{row['low']:.2f} to {row['high']:.2f}" if "low" in row else ""
+    steps = f"contacts of {row['steps']} step{'s' if row['steps'] > 1 else ''}" if "steps" in row else ""
+    match row["part"]:
+        case "numpy":
+            what = f"NumPy logistic step, 32 x 784 x 10, {steps}: {row['us']:.0f} us, bare {row['bare_us']:.0f} us"
+        case "torch":
+            what = f"torch linear step, 32 x 784 x 10, {steps}: {row['us']:.0f} us, bare {row['bare_us']:.0f} us"
+        case "contact":
+            return "contact's cost", f"{row['figure']:.1f} us", f"{spread} us", f"{row['bound']:.0f} us"
+        case _:
+            return f"{row['ranks']} ranks that wait", f"{row['figure']:.1%}", "", f"{row['bound']:.0%}"
+    return what, f"{row['figure']:.2f}", spread, str(row["bound"])
+
+
+def client_table(rows: list[dict[str, Any]]) -> str:
+    lines = ["| | figure | lowest to highest | bound |", "|---|--:|--:|--:|"]
+    return "\n".join([*lines, *(f"| {' | '.join(client_row(row))} |" for row in rows)])
+
+
+def client_sentence(rows: list[dict[str, Any]]) -> str:
+    """Which figures are within their bounds."""
+    beyond = [client_row(row) for row in rows if row["figure"] > row["bound"]]
+    if not beyond:
+        return "All figures are within their bounds."
+    return (
+        "Beyond their bounds: " + "; ".join(f"{what}: {figure} of {bound}" for what, figure, _, bound in beyond) + "."
+    )
+
+
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     import matplotlib
 
@@ -136,13 +190,27 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long each program runs each time")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     args = parser.parse_args()
-    facts = machine()
-    rows = [r for n, sizes in SIZES.items() for r in measure(n, sizes, args.repeats, args.seconds)]
-    page = PAGE.format(machine=facts, table=table(rows), sentence=sentence(rows), repeats=args.repeats)
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    for part in args.parts:
+        kept[part] = measure(part, args.repeats, args.seconds)
+        KEPT.parent.mkdir(exist_ok=True)
+        KEPT.write_text(json.dumps(kept))
+    if absent := [part for part in PARTS if part not in kept]:
+        print(f"performance: no page yet, not measured: {', '.join(absent)}", file=sys.stderr)
+        return 0
+    rows = [row for part in map(str, SIZES) for row in kept[part]]
+    clients = [*kept["client"], *kept["waiting"]]
+    loads = [row["load"] for row in [*rows, *clients]]
+    facts = f"{machine()} Load average after the parts: {min(loads)} to {max(loads)}."
+    page = PAGE.format(
+        machine=facts, table=table(rows), sentence=sentence(rows), repeats=args.repeats,
+        clients=client_table(clients), client_sentence=client_sentence(clients),
+    )  # fmt: skip
     (args.out / "performance.md").write_text(page)
     draw(rows, args.out / "performance.png")
     print(page)

@@ -154,10 +154,15 @@ class MPIServerTransport:
         except MPI.Exception as error:
             self._handle_death(error)
 
+    def _receive_announced(self) -> None:
+        """Starts to receive announced updates, while there are buffers, and the link is not busy."""
+        while self._announced and self._pool.free and self._pool.has_turn():
+            self._receive_vectors(next(iter(self._announced)))
+
     def _progress(self, receive_vectors: bool) -> bool:
         """Handles what has arrived, without waiting; returns whether anything had. Raises RunFailed."""
-        while receive_vectors and self._announced and self._pool.free and self._pool.has_turn():
-            self._receive_vectors(next(iter(self._announced)))
+        if receive_vectors and self._announced:
+            self._receive_announced()
         try:
             done = MPI.Request.Testsome(self._requests)
         except MPI.Exception as error:
@@ -171,6 +176,8 @@ class MPIServerTransport:
             else:
                 self._pool.active.discard(k)
                 self._handle_vector(k)
+        if receive_vectors and self._announced:
+            self._receive_announced()
         if error_text := self._rank_error:
             self._rank_error = ""
             raise RunFailed(error_text)
@@ -190,9 +197,12 @@ class MPIServerTransport:
         incoming = inbox.current
         assert incoming
         frame = incoming.frame
-        if self._inline and frame.header[0] == UPDATE and (inbox.free or inbox.has_room()):
-            i, update, _ = frame.read_update()
-            if self.rank_of[i] == rank:
+        if frame.header[0] == UPDATE and (not self._inline or inbox.free or inbox.has_room()):
+            i, update, length = frame.read_update()
+            if not self._inline:
+                self._announced[i, rank] = update, length
+                inbox.free.append(incoming)
+            elif self.rank_of[i] == rank:
                 self._ready[i] = update
                 self._buffers[i] = inbox.free, incoming
             else:  # it was moved or abandoned
@@ -208,11 +218,9 @@ class MPIServerTransport:
         """Handles a frame that is not needed any more afterwards; returns whether another one follows it."""
         kind, i, length = frame.read()
         text = self._receive_text(rank, length) if kind in WITH_TEXT else ""
-        if kind == Kind.UPDATE:
-            _, update, _ = frame.read_update()
-            if not self._format.inline:
-                self._announced[i, rank] = update, length
-            elif self.rank_of[i] == rank:
+        if kind == Kind.UPDATE:  # there is no room for another frame while this one waits to be consumed
+            if self.rank_of[i] == rank:
+                _, update, _ = frame.read_update()
                 self._ready[i] = update._replace(vectors=tuple(v.copy() for v in update.vectors))
         elif kind == Kind.REFUSED:
             if self.rank_of[i] == rank:

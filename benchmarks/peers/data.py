@@ -1,0 +1,16 @@
+"""The clients' data, the same for every framework: NumPy alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+FEATURES, CLASSES, ROWS = 784, 10, 200  # rows of a client
+STEP = 0.01
+
+
+def rows(client: int) -> tuple[np.ndarray, np.ndarray]:
+    """x (rows, features) float32 and y (rows,) of a client."""
+    draw = np.random.default_rng(client)
+    return draw.random((ROWS, FEATURES), np.float32), np.r_[
+        np.arange(CLASSES), draw.integers(0, CLASSES, ROWS - CLASSES)
+    ]
