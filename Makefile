@@ -4,7 +4,7 @@
 # make test-mpich  all tests that start MPI, with MPICH
 # make timings     the slowest tests of the last make test or test-all, and the time by folder
 # make mutation    random mistakes in the package, and the test that notices each: hours;  make mutation COUNT=5 SEED=3
-# make bench       the server's rate beside a loop by hand and what clients cost, into docs/results/performance.md: minutes, alone
+# make bench       the server's rate beside a loop by hand, what clients cost, many simulated clients: docs/results/performance.md, scale.md
 # make peers       update rules beside the classes of Flower, FedLab and APPFL, which it installs into build/peers
 # make peers-speed speed beside APPFL, Flower and pfl-research, into docs/results/peers-speed.md: alone on the machine
 # make docs        the documentation, into site/ (open site/index.html; nothing is fetched to read it)
@@ -74,6 +74,7 @@ test-mpich: .venv/.dev .venv-mpich/.done
 
 bench: .venv/.dev
 	.venv/bin/python benchmarks/performance.py
+	.venv/bin/python benchmarks/scale.py
 
 peers: .venv/.dev
 	.venv/bin/python -m tests.peers.environments

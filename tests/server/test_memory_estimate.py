@@ -150,7 +150,7 @@ def measured(each: Job) -> tuple[int, int, int]:
 
 
 def test_peak_memory_is_that_of_the_estimate(tmp_path: Path) -> None:
-    base, need, peak = measured(job(tmp_path, 5_000, 2_000, stop={"updates": 12_000}))
+    base, need, peak = measured(job(tmp_path, 5_000, 6_000, stop={"updates": 15_000}))
     assert need == pytest.approx(peak - base, rel=0.1)
 
 
