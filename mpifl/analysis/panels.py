@@ -24,18 +24,27 @@ class Panel:
     """by label"""
 
 
-def draw_panels(path: Path, panels: Sequence[Panel], x: str, y: str, limits: Sequence[float] | None = None) -> None:
+def draw_panels(
+    path: Path,
+    panels: Sequence[Panel],
+    x: str,
+    y: str,
+    limits: Sequence[float] | None = None,
+    markers: bool = False,
+) -> None:
     """Writes a figure of panels; a label looks the same in all of them.
 
-    A positive y over several decades is drawn on a logarithmic axis, with the same limits in all panels.
+    A positive y over several decades is drawn on a logarithmic axis, with the same limits in all panels. With markers
+    each point is marked, and both axes are logarithmic from one decade on.
     """
     labels = list(dict.fromkeys(label for panel in panels for label in panel.curves))
+    decades = 1.0 if markers else LOG_DECADES
     with style.paper_style():
         figure, axes = style.panels([panel.title for panel in panels], WIDTH)
         handles = {}
         for ax, panel in zip(axes, panels, strict=True):
             for label, curve in panel.curves.items():
-                line = style.line_style(labels.index(label))
+                line = style.line_style(labels.index(label)) | ({"markevery": 1} if markers else {})
                 (handles[label],) = ax.plot(curve.index, curve["mean"], **line)
                 if "low" in curve:
                     ax.fill_between(
@@ -46,9 +55,16 @@ def draw_panels(path: Path, panels: Sequence[Panel], x: str, y: str, limits: Seq
         positive = means[np.isfinite(means) & (means > 0)]
         if limits:
             axes[0].set_ylim(*limits)
-        elif len(positive) and np.log10(positive.max() / positive.min()) > LOG_DECADES:
+        elif _spans(positive, decades):
             axes[0].set_yscale("log")
             axes[0].set_ylim(positive.min() / 1.2, positive.max() * 1.2)
+        places = np.concatenate([curve.index.to_numpy(float) for panel in panels for curve in panel.curves.values()])
+        if markers and _spans(places, decades):
+            axes[0].set_xscale("log")
         style.label_axes(axes, x, y)
         style.add_legend(figure, handles if len(labels) > 1 else {})
         figure.savefig(path, dpi=150)
+
+
+def _spans(values: np.ndarray, decades: float) -> bool:
+    return bool(len(values) and values.min() > 0 and np.log10(values.max() / values.min()) > decades)

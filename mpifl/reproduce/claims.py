@@ -13,7 +13,7 @@ from mpifl.analysis.tables import escape_markdown
 from mpifl.analysis.trials import Group
 from mpifl.reproduce.published import Cell
 from mpifl.reproduce.spec import Claim, Page
-from mpifl.reproduce.values import Difference, axis_of, find, label_text, matches, paired, summarise
+from mpifl.reproduce.values import Difference, axis_of, find, label_text, matches, paired, summarise, units
 
 NOTE = (
     "Differences are left minus right, paired by seed, with the 95 % confidence interval of their mean (Student's t). "
@@ -68,7 +68,8 @@ def _judge(
     name += _text(right) if isinstance(right, Mapping) else f"{right:g}"
     name += f" by {claim.by:g}" if claim.by else ""
     name += f" ({claim.source})" if claim.source else ""
-    one, two = find(groups, left), find(groups, right) if isinstance(right, Mapping) else []
+    one = units(measure, find(groups, left))
+    two = units(measure, find(groups, right)) if isinstance(right, Mapping) else []
     d = measure.digits
     there = "-" if math.isnan(published) else f"{published:+.{d}f}"
     missing = len(one) != 1 or (isinstance(right, Mapping) and len(two) != 1)
@@ -77,9 +78,9 @@ def _judge(
         return [name, there, "-", "0", why], why
     if isinstance(right, Mapping):
         difference = paired(measure, one[0], two[0])
-        means = f"{summarise(measure, one[0]).mean:.{d}f}, {summarise(measure, two[0]).mean:.{d}f}: "
+        means = f"{summarise(measure, *one[0]).mean:.{d}f}, {summarise(measure, *two[0]).mean:.{d}f}: "
     else:
-        values = summarise(measure, one[0]).values
+        values = summarise(measure, *one[0]).values
         difference, means = Difference(values - right), f"{values.mean() if len(values) else math.nan:.{d}f}: "
     verdict = judge_difference(claim, difference)
     half = difference.half_width

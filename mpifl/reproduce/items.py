@@ -130,12 +130,15 @@ def _check_names(study: Study, page: Page, labels: Sequence[dict[str, Any]]) -> 
     own = {name for run in study.runs for name in run.job.evaluate.metrics}
     metrics = ["time", "updates", "version", *METRICS, *sorted(own)]
     named = [("page.measures", name) for m in page.measures.values() for name in (m.metric, m.fallback) if name]
-    for key, name in [*named, *((f"page.figures[{k}].y", figure.y) for k, figure in enumerate(page.figures))]:
+    curves = [(f"page.figures[{k}].y", figure.y) for k, figure in enumerate(page.figures) if figure.against is None]
+    for key, name in [*named, *curves]:
         if name not in metrics:
             raise ConfigError(key, name, f"one of {', '.join(metrics)}")
     axes = [("page.spread", page.spread)]
     axes += [(f"page.tables[{k}].columns", table.columns) for k, table in enumerate(page.tables)]
     axes += [(f"page.figures[{k}].panels", figure.panels) for k, figure in enumerate(page.figures)]
+    axes += [(f"page.figures[{k}].against", figure.against) for k, figure in enumerate(page.figures)]
+    axes += [(f"page.measures.{name}.over", measure.over or None) for name, measure in page.measures.items()]
     axes += [(f"page.claims[{k}].each", claim.each) for k, claim in enumerate(page.claims)]
     for key, axis in axes:
         if axis is not None and not any(axis_of(each, axis) for each in labels):

@@ -22,7 +22,18 @@ from mpifl.reproduce.items import Item, PaperOptions, load_block, missing_data
 from mpifl.reproduce.published import Cell, Value, judge
 from mpifl.reproduce.spec import Figure, Measure, Table
 from mpifl.reproduce.spread import spread_section
-from mpifl.reproduce.values import Summary, axis_of, find, label_text, matches, mean_curve, summarise, trial_curve
+from mpifl.reproduce.values import (
+    Summary,
+    axis_number,
+    axis_of,
+    find,
+    label_text,
+    matches,
+    mean_curve,
+    summarise,
+    trial_curve,
+    units,
+)
 from mpifl.studies.index import Index
 from mpifl.studies.select import is_deciding, reported_groups, selected_labels, without_rejected
 from mpifl.studies.study import Study, StudyRun
@@ -221,10 +232,12 @@ def _table(item: Item, table: Table, groups: Sequence[Group]) -> Iterator[str]:
     names = table.measures or list(item.page.measures)
     rows: dict[str, dict[str, str]] = {}
     selected = _selected(item, groups) if table.columns else []
-    for group in shown:
+    over = item.page.measures[names[0]].over
+    for unit in units(item.page.measures[names[0]], shown):
+        group = unit[0]
         axis = axis_of(group.labels, table.columns) if table.columns else None
-        labels = {k: label_text(v) if v is not None else "-" for k, v in group.labels.items()
-                  if k != axis and k not in selected}  # fmt: skip
+        left_out = [axis, axis_of(group.labels, over), *selected]
+        labels = {k: label_text(v) if v is not None else "-" for k, v in group.labels.items() if k not in left_out}
         chosen = [_label(group, k) for k in selected if group.labels.get(k) is not None]
         row = rows.setdefault(json.dumps(labels), dict(labels))
         for name in names:
@@ -232,7 +245,7 @@ def _table(item: Item, table: Table, groups: Sequence[Group]) -> Iterator[str]:
             heading = f"{name}{f', {measure.unit}' if measure.unit else ''}"
             if axis:
                 heading = label_text(group.labels[axis]) + (f": {heading}" if len(names) > 1 else "")
-            row[heading] = "; ".join([format_summary(measure, summarise(measure, group)), *chosen])
+            row[heading] = "; ".join([format_summary(measure, summarise(measure, *unit)), *chosen])
     title = table.title or (names[0] if table.columns and len(names) == 1 else "")
     if title:
         yield f"**{title}**"
@@ -248,6 +261,8 @@ def _selected(item: Item, groups: Sequence[Group]) -> list[str]:
 def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name: str) -> str:
     """Draws a figure; the Markdown that shows it."""
     found = find(groups, figure.where)
+    if figure.against:
+        return _points(item, figure, found, out, name)
     shown = [g for g in found if not all(trial_curve(trial, figure.y, "time").empty for trial in g.trials)]
     panels: dict[str, dict[str, DataFrame]] = {}
     scale = 100.0 if "accuracy" in figure.y else 1.0
@@ -275,6 +290,36 @@ def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
     caption = figure.title or f"{y[:1].upper()}{y[1:]} against {x}"
     if any(len(group.trials) > 1 for group in shown):
         caption += f": mean{' and range' * bands} over the trials"
+    return f"![{caption}]({name})\n\n*{caption}.*"
+
+
+def _points(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name: str) -> str:
+    """Draws a measure against the values of an axis; the Markdown that shows it."""
+    measure, against = item.page.measures[figure.y], str(figure.against)
+    found = units(measure, groups)
+    varied = [a for a in groups[0].labels if len({label_text(g.labels[a]) for g in groups}) > 1] if groups else []
+    panels: dict[str, dict[str, dict[float, tuple[float, float, float]]]] = {}
+    for unit in found:
+        labels = unit[0].labels
+        panel = axis_of(labels, figure.panels) if figure.panels else None
+        rest = [a for a in varied if a not in (panel, axis_of(labels, against), axis_of(labels, measure.over))]
+        line = ", ".join(label_text(labels[a]) for a in rest if labels[a] is not None) or "all trials"
+        ours = summarise(measure, *unit)
+        if np.isfinite(ours.mean):
+            curve = panels.setdefault(_label(unit[0], panel) if panel else "", {}).setdefault(line, {})
+            curve[axis_number(unit[0], against)] = (ours.mean, ours.values.min(), ours.values.max())
+    if not panels:
+        return ""
+    tables = {
+        title: {
+            line: DataFrame.from_dict(points, "index", columns=["mean", "low", "high"]).sort_index()
+            for line, points in lines.items()
+        }
+        for title, lines in panels.items()
+    }
+    x, y = figure.x_label or against.replace("_", " "), f"{figure.y}{f' ({measure.unit})' if measure.unit else ''}"
+    draw_panels(out / name, [Panel(title, lines) for title, lines in tables.items()], x, y, markers=True)
+    caption = (figure.title or f"{y[:1].upper()}{y[1:]} against {x}") + ": mean and range over the trials"
     return f"![{caption}]({name})\n\n*{caption}.*"
 
 

@@ -38,7 +38,12 @@ class Measure(Config):
     power: PositiveFloat = 1.0
     """raise the value to this power"""
     log: bool = False
-    """take the decimal logarithm, after `power` and `scale`"""
+    """take the decimal logarithm, after `power` and `scale`; with `over` that of the axis's value"""
+    over: str = ""
+    """an axis with numbers, such as step_size: measure the largest of its values at which, as at all smaller ones, the
+    metric is at most `at_most`; 0 where there is none. Groups that differ in this axis alone are one"""
+    at_most: float | None = None
+    """with `over`: the largest value of the metric that counts"""
     scale: PositiveFloat = 1.0
     """multiply the value by this factor: 100 for per cent"""
     digits: NonNegativeInt = 2
@@ -53,6 +58,11 @@ class Measure(Config):
     def higher_is_better(self) -> bool:
         """Whether the best value is the highest."""
         return self.reaches is None and "accuracy" in self.metric
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.over) != (self.at_most is not None) or (self.over and self.reaches is not None):
+            raise ConfigError("over", self.over, "an axis, with at_most and without reaches; or neither")
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,9 @@ class Figure(Config):
     """Curves of the trials' mean, with a band from the smallest value of a trial to the largest."""
 
     y: str
-    """column of a run's evaluations"""
+    """column of a run's evaluations; with `against` a measure"""
+    against: str | None = None
+    """an axis with numbers: the measure is drawn against its values, in place of a curve of the evaluations"""
     x: Quantity = "time"
     """time (s), updates, version (global steps), bytes (sent both ways) or local_steps (of a client, on average)"""
     x_label: str = ""
@@ -175,10 +187,14 @@ def _check(page: Page) -> None:
     for k, table in enumerate(page.tables):
         _check_labels(f"tables[{k}].where", table.where, optional=True)
         _check_measures(page, f"tables[{k}].measures", table.measures)
+        if len({page.measures[name].over for name in table.measures or page.measures}) > 1:
+            raise ConfigError(f"tables[{k}].measures", table.measures, "measures over the same axis, or over none")
     for k, figure in enumerate(page.figures):
         _check_labels(f"figures[{k}].where", figure.where, optional=True)
         if figure.limits and not (len(figure.limits) == 2 and figure.limits[0] < figure.limits[1]):
             raise ConfigError(f"figures[{k}].limits", figure.limits, "two numbers, the lower one first")
+        if figure.against is not None:
+            _check_measures(page, f"figures[{k}].y", [figure.y])
     for k, claim in enumerate(page.claims):
         _check_measures(
             page, f"claims[{k}].measure", claim.measure if isinstance(claim.measure, list) else [claim.measure]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,58 @@ class Difference:
         return float(half_width(self.values, "ci95"))
 
 
-def summarise(measure: Measure, group: Group) -> Summary:
-    """The measure over the group's trials."""
-    values = np.array([trial_value(measure, trial) for trial in group.trials])
+def units(measure: Measure, groups: Sequence[Group]) -> list[list[Group]]:
+    """The groups that have a value of the measure together: each alone; with `over` those that differ in it alone."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        axis = axis_of(group.labels, measure.over) if measure.over else None
+        rest = {name: label for name, label in group.labels.items() if name != axis}
+        found.setdefault(json.dumps(rest, default=str), []).append(group)
+    return list(found.values())
+
+
+def seed_values(measure: Measure, unit: Sequence[Group]) -> dict[int, float]:
+    """The measure by the seed of the trials of a unit (`units`); NaN where a trial has none."""
+    if not measure.over:
+        return {trial.seed: trial_value(measure, trial) for group in unit for trial in group.trials}
+    metric = replace(measure, over="", at_most=None, log=False)
+    trials = {axis_number(group, measure.over): {trial.seed: trial for trial in group.trials} for group in unit}
+    values = {}
+    for seed in sorted({seed for by_seed in trials.values() for seed in by_seed}):  # a run that failed does not pass
+        passed = [
+            (value, seed in by_seed and trial_value(metric, by_seed[seed]) <= (measure.at_most or 0.0))
+            for value, by_seed in trials.items()
+        ]
+        values[seed] = largest_passed(passed)
+    return {seed: float(np.log10(v)) if v > 0 else -np.inf for seed, v in values.items()} if measure.log else values
+
+
+def axis_number(group: Group, name: str) -> float:
+    """The group's value on an axis with numbers. Raises ConfigError."""
+    axis = axis_of(group.labels, name)
+    try:
+        return float(group.labels[axis])  # type: ignore[index]  # None: KeyError
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError("page", name, "an axis of the study whose values are numbers") from None
+
+
+def largest_passed(passed: Sequence[tuple[float, bool]]) -> float:
+    """The largest value that passes with all smaller ones; 0: none."""
+    largest = 0.0
+    for value, fine in sorted(passed):
+        if not fine:
+            break
+        largest = value
+    return largest
+
+
+def summarise(measure: Measure, *unit: Group) -> Summary:
+    """The measure over the trials of a group, or of the groups of a unit (`units`)."""
+    values = np.array(list(seed_values(measure, unit).values()))
     values = values[~np.isnan(values)]
     if measure.reaches is None:
         return Summary(values, float(values.mean()) if len(values) else np.nan)
+    (group,) = unit
     mean = mean_curve(group, _metric(measure, group.trials[0]), measure.x)["mean"]
     curve = pd.DataFrame({"x": mean.index, "y": mean.to_numpy()})
     return Summary(values, _reached(measure, curve, group.horizon) if len(curve) else np.nan)
@@ -125,10 +172,10 @@ def mean_curve(group: Group, metric: str, x: str) -> pd.DataFrame:
     return pd.DataFrame({"mean": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)})
 
 
-def paired(measure: Measure, left: Group, right: Group) -> Difference:
-    """The differences of the trials with the same seed; those without a finite value are left out."""
-    rights = {trial.seed: trial_value(measure, trial) for trial in right.trials}
-    values = [trial_value(measure, t) - rights[t.seed] for t in left.trials if t.seed in rights]
+def paired(measure: Measure, left: Sequence[Group], right: Sequence[Group]) -> Difference:
+    """The differences of the trials of two units with the same seed; those without a finite value are left out."""
+    lefts, rights = seed_values(measure, left), seed_values(measure, right)
+    values = [value - rights[seed] for seed, value in lefts.items() if seed in rights]
     return Difference(np.array([value for value in values if np.isfinite(value)]))
 
 

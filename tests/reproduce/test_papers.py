@@ -13,9 +13,10 @@ import pytest
 import mpifl
 from mpifl.analysis.trials import load_trial
 from mpifl.cli import main
+from mpifl.errors import ConfigError
 from mpifl.reproduce.items import JOBS
 from mpifl.reproduce.spec import Measure
-from mpifl.reproduce.values import trial_curve, trial_value
+from mpifl.reproduce.values import largest_passed, trial_curve, trial_value
 from mpifl.studies.study import load_study
 
 BASE = """
@@ -51,6 +52,23 @@ job: base.yaml
 set: {problem.data: femnist, problem.clients: null, problem.partition: null}
 trials: 1
 page: {title: Missing}
+"""
+LIMITS = """
+name: limits
+job: base.yaml
+axes:
+  algorithm.local_steps: [1, 20]
+  algorithm.step_size: [1.0e+5, 0.1, 0.05]
+trials: 2
+page:
+  title: Limits
+  measures:
+    largest step: {metric: train_loss, over: step_size, at_most: 10}
+    logarithm: {metric: train_loss, over: step_size, at_most: 10, log: true}
+  figures: [{y: largest step, against: local_steps}]
+  claims:
+    - {left: {local_steps: 1}, relation: near, by: 1.0e-9, right: 0.1, measure: largest step}
+    - {left: {local_steps: 1}, relation: above, right: {local_steps: 20}, measure: logarithm}
 """
 PAPER = "{title: A paper, items: [tuned, missing], page: {measures: {loss: {metric: train_loss, digits: 4}}}}"
 CODE = "def block(item, out):\n    return f'block of {item.name} with {len(item.study.runs)} runs'\n"
@@ -132,9 +150,32 @@ def test_measures_of_local_steps_logarithms_and_fallbacks(paper: Path) -> None:
     assert np.isnan(trial_value(Measure("personal_accuracy_mean"), trial))
 
 
+def test_largest_value_of_an_axis(paper: Path, tmp_path: Path) -> None:
+    """Steps of 0.05 and 0.1 keep the loss below 10, a step of 100,000 does not."""
+    (paper / "limits.yaml").write_text(LIMITS + f"output: {tmp_path}/runs\n")
+    assert main(["reproduce", str(paper / "limits.yaml"), "--processes", "1", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / f"{paper.name}-limits.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith(("| 1 ", "| 20 "))]
+    assert len(rows) == 2 and all("0.10 (0.10-0.10)" in row and "-1.00 (-1.00 to -1.00)" in row for row in rows)
+    assert "12 of 12 runs, 2 trials in each row" in text
+    assert "argest step against local steps" in text and (tmp_path / f"{paper.name}-limits-1.png").exists()
+    verdicts = [line.split("|")[-2].strip() for line in text.splitlines() if line.startswith("| largest step of")]
+    assert verdicts == ["holds"] and "does not hold" in text
+
+
+def test_the_largest_value_has_no_gap_below_it() -> None:
+    """0.4 passes, but 0.2 does not; where the smallest value does not pass there is none."""
+    assert largest_passed([(0.4, True), (0.1, True), (0.2, False)]) == 0.1
+    assert largest_passed([(0.1, False), (0.2, True)]) == 0
+    with pytest.raises(ConfigError, match="at_most"):
+        Measure("train_loss", over="step_size")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
+        ("{y: train_loss, x", "{y: train_loss, against: local_steps, x", "page.figures[0].y=train_loss: one of"),
+        ("{y: train_loss, x", "{y: loss, against: steps, x", "page.figures[0].against=steps: one of the axes"),
         ("code.py:block", "code.py:blok", "page.blocks=code.py:blok: a function of code.py"),
         ("code.py:block", "cod.py:block", "page.blocks=cod.py:block: FILE.py:NAME, a file beside the study"),
         ("x: local_steps", "x: local_step", "page.figures"),
