@@ -318,7 +318,7 @@ def _points(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
         for title, lines in panels.items()
     }
     x, y = figure.x_label or against.replace("_", " "), f"{figure.y}{f' ({measure.unit})' if measure.unit else ''}"
-    draw_panels(out / name, [Panel(title, lines) for title, lines in tables.items()], x, y, markers=True)
+    draw_panels(out / name, [Panel(title, lines) for title, lines in tables.items()], x, y, figure.limits, markers=True)
     caption = (figure.title or f"{y[:1].upper()}{y[1:]} against {x}") + ": mean and range over the trials"
     return f"![{caption}]({name})\n\n*{caption}.*"
 
