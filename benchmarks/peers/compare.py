@@ -69,10 +69,10 @@ def mpi(label: str, *words: str, peer: str = "") -> Program:
 PLAIN = ("--no-memory-option",)
 PARTS: dict[str, list[Program]] = {  # of each part the first two are mpifl's
     "mpi": [
-        mpi("mpifl, NumPy", "ours.py", "mpi", "--model", "logistic", "--updates", "10000"),
+        mpi("mpifl, NumPy", "ours.py", "mpi", "--model", "logistic", "--updates", "8000"),
         mpi("mpifl, torch", "ours.py", "mpi", "--model", "torch-logistic", "--updates", "6000"),
-        mpi("APPFL as shipped", "appfl_mpi.py", "--updates", "40", peer="appfl"),
-        mpi("APPFL without its memory option", "appfl_mpi.py", "--updates", "60", *PLAIN, peer="appfl"),
+        mpi("APPFL as shipped", "appfl_mpi.py", "--updates", "8", peer="appfl"),
+        mpi("APPFL without its memory option", "appfl_mpi.py", "--updates", "30", *PLAIN, peer="appfl"),
         mpi("APPFL without it, sleep patched out", "appfl_mpi.py", "--updates", "600", *PLAIN, "--no-sleep",
             peer="appfl"),
     ],
@@ -90,7 +90,7 @@ PARTS: dict[str, list[Program]] = {  # of each part the first two are mpifl's
     "virtual": [
         Program("mpifl, NumPy", "", ("ours.py", "virtual", "--model", "logistic", "--updates", "6000")),
         Program("mpifl, torch", "", ("ours.py", "virtual", "--model", "torch-logistic", "--updates", "4000")),
-        Program("APPFL's simulator as shipped", "appfl", ("appfl_vsim.py", "--updates", "40")),
+        Program("APPFL's simulator as shipped", "appfl", ("appfl_vsim.py", "--updates", "10")),
         Program("APPFL's simulator without its memory option", "appfl", ("appfl_vsim.py", "--updates", "600", *PLAIN)),
     ],
 }  # fmt: skip
