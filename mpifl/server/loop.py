@@ -78,8 +78,8 @@ class ServerLoop:
         most = max(algorithm.vectors_up, algorithm.vectors_down)
         self._frame_bytes = [HEADER_BYTES + k * server.x.nbytes for k in range(most + 1)]  # by number of vectors
         # Rules that an algorithm does not define are not called at every event.
-        self._asks_ready = type(algorithm).ready is not Algorithm.ready
-        self._has_alarms = type(algorithm).alarm is not Algorithm.alarm
+        self._asks_ready = getattr(algorithm.ready, "__func__", None) is not Algorithm.ready
+        self._has_alarms = getattr(algorithm.alarm, "__func__", None) is not Algorithm.alarm
         self._valid: Vector = None  # the vector that was checked last
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
         self._among_available = among_available

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpifl.objective import Objective
-from mpifl.problems.base import ComputeResources, Data, HostedClients, Init, Layout, Partition, Problem, Shard
+from mpifl.problems.base import (
+    ComputeResources,
+    Data,
+    HostedClients,
+    Init,
+    Layout,
+    Partition,
+    Problem,
+    ProblemSize,
+    Shard,
+)
 from mpifl.problems.rows import RowModel
 from mpifl.problems.settings import ProblemSettings
 
@@ -37,6 +47,9 @@ class Network(RowModel):
 
     def layout(self, features: int, classes: int) -> Layout:
         raise NotImplementedError  # it is the module's
+
+    def size(self, data: Data, settings: ProblemSettings) -> ProblemSize | None:
+        return None  # the module tells, once the data are loaded
 
     def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:
         raise NotImplementedError  # `TorchProblem` measures
