@@ -111,7 +111,7 @@ class Run:
         self.rows, self.worker = Rows(), Worker(algorithm, x0, objectives)
         self.link = Dying(self.worker, {} if again else deaths)
         plan = again or LiveSchedule(
-            clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES, stop_time=600.0, evaluate_updates=evaluate
+            clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES, stop_time=6000.0, evaluate_updates=evaluate
         )
         self.server = algorithm.init_server(x0, people)
         ServerLoop(algorithm, self.server, people, self.link, plan, self.rows, self._evaluate, 0, faults).run()
