@@ -116,7 +116,10 @@ def test_F_a_second_signal_within_a_second_is_the_first(
     assert "race condition" not in done.err and "Traceback" not in done.err, str(done)
     assert f"to continue: mpifl resume {path.name}" in done.out, str(done)
     with open_run(path) as file:
-        assert file.status == "interrupted" and numbers[0].name in file.events.text.iloc[-1]
+        # Of two signals that are pending together the system delivers either one first.
+        first = {number.name for number in (numbers[:1] if between else numbers)}
+        assert file.status == "interrupted"
+        assert any(name in file.events.text.iloc[-1] for name in first), file.events.text.iloc[-1]
 
 
 HANGING = """
