@@ -17,7 +17,6 @@ from mpifl.objective import Vector, from_numpy, to_numpy
 if TYPE_CHECKING:
     from mpifl.client.vector_file import VectorFile
 
-FEW = 4096  # clients up to which each has a state of its own from the start
 BLOCK_BYTES = 1 << 26  # of a table's vectors that are allocated at once
 
 

@@ -10,7 +10,7 @@ from mpifl.objective import Objective
 
 Shard = Sequence[np.ndarray]  # a client's part of the data
 
-FEW = 4096  # objectives up to which all are built at once, and kept
+FEW = 4096  # clients of a process up to which all have an objective and a state of their own from the start
 
 
 class ObjectivesOnUse(MutableMapping[int, Objective]):

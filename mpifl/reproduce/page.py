@@ -90,10 +90,11 @@ def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[st
         yield _figure(item, figure, groups, out, f"{item.name.replace('/', '-')}-{number + 1}.png")
     if item.cells and item.page.spread is None:
         yield from _comparison(item, groups)
-    tables = [block for t in item.page.tables or ([] if item.cells else [Table()]) for block in _table(item, t, groups)]
-    yield from tables
-    if tables and not item.cells and any(len(group.trials) > 1 for group in groups):
-        names = {name for table in item.page.tables or [Table()] for name in table.measures or item.page.measures}
+    tables = item.page.tables or ([] if item.cells else [Table()])
+    blocks = [block for table in tables for block in _table(item, table, groups)]
+    yield from blocks
+    if blocks and not item.cells and any(len(group.trials) > 1 for group in groups):
+        names = {name for table in tables for name in table.measures or item.page.measures}
         yield _contents({name: measure for name, measure in item.page.measures.items() if name in names})
     yield from spread_section(item.page, item.cells, groups, level)
     for name in item.page.blocks:
@@ -266,7 +267,7 @@ def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
     shown = [g for g in found if not all(trial_curve(trial, figure.y, "time").empty for trial in g.trials)]
     panels: dict[str, dict[str, DataFrame]] = {}
     scale = 100.0 if "accuracy" in figure.y else 1.0
-    varied = [axis for axis in shown[0].labels if len({label_text(g.labels[axis]) for g in shown}) > 1] if shown else []
+    varied = _varied_axes(shown)
     selected = _selected(item, groups)
     for group in shown:
         axis = axis_of(group.labels, figure.panels) if figure.panels else None
@@ -290,16 +291,15 @@ def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
     caption = figure.title or f"{y[:1].upper()}{y[1:]} against {x}"
     if any(len(group.trials) > 1 for group in shown):
         caption += f": mean{' and range' * bands} over the trials"
-    return f"![{caption}]({name})\n\n*{caption}.*"
+    return _image(caption, name)
 
 
 def _points(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name: str) -> str:
     """Draws a measure against the values of an axis; the Markdown that shows it."""
     measure, against = item.page.measures[figure.y], str(figure.against)
-    found = units(measure, groups)
-    varied = [a for a in groups[0].labels if len({label_text(g.labels[a]) for g in groups}) > 1] if groups else []
+    varied = _varied_axes(groups)
     panels: dict[str, dict[str, dict[float, tuple[float, float, float]]]] = {}
-    for unit in found:
+    for unit in units(measure, groups):
         labels = unit[0].labels
         panel = axis_of(labels, figure.panels) if figure.panels else None
         rest = [a for a in varied if a not in (panel, axis_of(labels, against), axis_of(labels, measure.over))]
@@ -320,6 +320,16 @@ def _points(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name
     x, y = figure.x_label or against.replace("_", " "), f"{figure.y}{f' ({measure.unit})' if measure.unit else ''}"
     draw_panels(out / name, [Panel(title, lines) for title, lines in tables.items()], x, y, figure.limits, markers=True)
     caption = (figure.title or f"{y[:1].upper()}{y[1:]} against {x}") + ": mean and range over the trials"
+    return _image(caption, name)
+
+
+def _varied_axes(groups: Sequence[Group]) -> list[str]:
+    """The axes on which the groups have several values."""
+    return [a for a in groups[0].labels if len({label_text(g.labels[a]) for g in groups}) > 1] if groups else []
+
+
+def _image(caption: str, name: str) -> str:
+    """The Markdown that shows an image, with its caption."""
     return f"![{caption}]({name})\n\n*{caption}.*"
 
 
