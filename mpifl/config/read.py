@@ -40,13 +40,14 @@ def replayed(
     config: Mapping[str, Any], output: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None,
     threads: int | None = None, source: Path = Path(), trust: bool = False,
 ) -> Job:  # fmt: skip
-    """The job of the `config` of the run file `source`, replayed into `output`; only where to write may be changed.
+    """The job of the `config` of the run file `source`, replayed into `output`; only where to write and its
+    use of memory may be changed.
 
     trust    import code outside mpifl that the file names, and the overrides do not
     threads  of torch, on the ranks of that run. Clients are computed one by one, so that the replay's bits do not
     depend on its ranks; they are those of the run where that did so too.
     """
-    values = {**config, "output": str(output), "overwrite": False, "output_tensorboard": False}
+    values = {**_plain(config), "output": str(output), "overwrite": False, "output_tensorboard": False}
     problem = values.get("problem")
     if isinstance(problem, Mapping) and isinstance(torch := problem.get("torch"), Mapping):
         repeatable = {"batched": False, "deterministic": True, "threads": torch.get("threads") or threads}
@@ -54,9 +55,11 @@ def replayed(
     given = [*map(parse_override, overrides), *_plain(keys or {}).items()]
     named, others = split_overrides(config, source, given)
     for key, value in others:
-        if key not in ("output", "overwrite"):
-            raise ConfigError(key, value, "a replay is the recorded job; only output and overwrite can be given")
-        values[key] = value
+        if key.partition(".")[0] not in ("output", "overwrite", "memory"):
+            raise ConfigError(
+                key, value, "a replay is the recorded job; only output, overwrite and memory can be given"
+            )
+        set_key(values, key, value)
     check_trusted(config, source, "replay", named, trust)
     return job_from_dict(values)
 

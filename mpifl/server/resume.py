@@ -12,7 +12,7 @@ from typing import Any
 
 from mpifl.client.checkpoint import ResumePayload
 from mpifl.config.job import Job
-from mpifl.config.read import job_from_dict, parse_override
+from mpifl.config.read import job_from_dict, parse_override, set_key
 from mpifl.config.trust import check_sizes, check_trusted, split_overrides
 from mpifl.errors import ConfigError
 from mpifl.server.clients import LIVE
@@ -51,7 +51,7 @@ def find_resume_point(
 ) -> ResumePoint:
     """The newest usable checkpoint of a run file. Raises ConfigError where the run cannot be resumed.
 
-    overrides  `key=package.module:Class` for code outside mpifl that the file names and that is trusted
+    overrides  `key=package.module:Class` for code outside mpifl that the file names and that is trusted; `memory.*=`
     trust      trust all such code, or what has these names, by key
     """
     if path.is_symlink():  # the file itself is replaced, not the link to it
@@ -81,7 +81,10 @@ def find_resume_point(
     config = _config(snapshot, folder)
     named, others = split_overrides(config, path, map(parse_override, overrides))
     for key, value in others:
-        raise ConfigError(key, value, "a run is resumed as it was; only the code that it names can be given")
+        if key.partition(".")[0] != "memory":
+            expected = "a run is resumed as it was; only memory and the code that it names can be given"
+            raise ConfigError(key, value, expected)
+        set_key(config, key, value)
     check_trusted(config, path, "resume", named, trust)
     sizes = [array.size for array in snapshot.algorithm.values()]
     check_sizes(config, path, len(snapshot.client_rank), max(sizes, default=0))

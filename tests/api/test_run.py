@@ -91,7 +91,7 @@ def test_replay_and_resume() -> None:
     assert again.path == Path("results/small-replay.h5") and again.attrs["clock"] == "replay"
     assert np.array_equal(run.model, again.model)
     assert mpifl.replay(run.path, output="other.h5").path == Path("other.h5")
-    with pytest.raises(mpifl.ConfigError, match="only output and overwrite"):
+    with pytest.raises(mpifl.ConfigError, match="only output, overwrite and memory"):
         mpifl.replay(run.path, seed=4)
     with pytest.raises(mpifl.ConfigError, match="this one is completed"):
         mpifl.resume(run.path)

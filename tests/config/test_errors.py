@@ -372,7 +372,7 @@ def test_a_replay_keeps_its_job(job: Path) -> None:
     recorded = read.job_to_dict(read.load(job))
     again = read.replayed(recorded, Path("again.h5"), ["overwrite=true"])
     assert again.output == "again.h5" and again.overwrite
-    with pytest.raises(ConfigError, match=r"seed=4: .* output and overwrite"):
+    with pytest.raises(ConfigError, match=r"seed=4: .* only output, overwrite and memory"):
         read.replayed(recorded, Path("again.h5"), ["seed=4"])
 
 

@@ -78,7 +78,7 @@ WRONG = [
     ("replay text.txt", "an HDF5 file"),
     ("replay none.h5", "none.h5"),
     ("replay cut.h5", "cut.h5"),
-    ("replay {run} seed=2", "only output and overwrite can be given"),
+    ("replay {run} seed=2", "only output, overwrite and memory can be given"),
     ("replay {run} output={run}", "overwrite=true replaces it"),
     ("check {job} algorithm.step_size=0", "algorithm.step_size=0"),
     ("show text.txt", "text.txt"),

@@ -1,0 +1,64 @@
+"""Under MPI: a run that its hosts have no room for, and clients' states on disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from mpifl.storage.checkpoint_set import folder_of, sets
+from tests.mpi.cases import AREA, DIGITS, LARGE, job
+from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, until, write
+from tests.mpi.files import attribute, differing
+from tests.tiers import long
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
+STATES = {
+    "area": job({**AREA, "trigger": {"every": 4}}, LARGE),
+    "scaffold": job({"name": "scaffold", "cohort": 10, "local_steps": 2}, LARGE),
+    "feddr": job({"name": "feddr", "cohort": 12, "local_steps": 2}, LARGE),
+    "apfl": job({"name": "apfl", "cohort": 4, "adapt": "round"}, {**DIGITS, "test_split": 0.2}),
+}
+
+
+@pytest.mark.smoke
+def test_a_run_without_room_is_refused_on_all_ranks(tmp_path: Path) -> None:
+    """1e8 clients with states of 4 MB: 400 TB."""
+    file = write(tmp_path, "huge", job(AREA, {"clients": 10**8, "model": {"name": "quadratic", "dim": 10**6}}))
+    (reply,) = in_one_job(tmp_path, 3, [["run", str(file), "output=huge.h5"]])
+    assert reply.codes == [2] * 3 and not reply.out and not reply.changed
+    (line,) = reply.err.splitlines()
+    assert line.startswith("mpifl: memory=") and "for 3 of its ranks" in line and "memory.check=false" in line
+
+
+@pytest.mark.parametrize("ranks", [long(2), 3])
+def test_states_on_disk_give_the_same_bits(tmp_path: Path, ranks: int) -> None:
+    on_disk = ["memory.client_states=0", "memory.folder=states"]
+    (tmp_path / "states").mkdir()
+    files = {name: str(write(tmp_path, name, case)) for name, case in STATES.items()}
+    memory = in_one_job(tmp_path, 0, [["run", file, f"output={name}.h5"] for name, file in files.items()])
+    disk = in_one_job(
+        tmp_path, ranks, [["run", file, f"output={name}-disk.h5", *on_disk] for name, file in files.items()]
+    )
+    assert all(set(reply.codes) == {0} and not reply.err for reply in (*memory, *disk)), (memory, disk)
+    wrong = {name: differing(tmp_path / f"{name}.h5", tmp_path / f"{name}-disk.h5") for name in files}
+    assert not {name: what for name, what in wrong.items() if what}
+    assert not [*(tmp_path / "states").iterdir()]
+
+
+@pytest.mark.long
+def test_states_on_disk_are_resumed_on_other_ranks(start: Start, tmp_path: Path) -> None:
+    case = job({**AREA, "trigger": {"every": 4}}, LARGE, stop={"updates": 1500}, evaluate={"updates": 500})
+    whole, path = tmp_path / "whole.h5", tmp_path / "s.h5"
+    assert start(0, *RUN, write(tmp_path, "whole", case), f"output={whole}").end().code == 0
+    on_disk = ["memory.client_states=0", f"memory.folder={tmp_path}"]
+    saved = write(tmp_path, "s", {**case, "checkpoint": {"updates": 50}})
+    command = start(3, *RUN, saved, f"output={path}", *on_disk)
+    until(lambda: sets(folder_of(path)), command, "a checkpoint")
+    os.kill(command.rank(1), signal.SIGTERM)
+    assert command.end().code == 143, str(command)
+    done = start(2, *MPIFL, "resume", path, *on_disk).end()
+    assert done.code == 0, str(done)
+    assert not differing(whole, path, but=("events",)) and attribute(path, "ranks") == 2
