@@ -7,6 +7,7 @@ SC 2011): so a client's batch in its 17th job is the same on any rank, clock or 
 from __future__ import annotations
 
 import functools
+import threading
 import zlib
 from typing import Any
 
@@ -34,6 +35,25 @@ def _key_type() -> Any:
 
 def stream(seed: int, purpose: str, client: int = 0, round: int = 0) -> np.random.Generator:
     """The generator of one purpose ("batch", "delay", "partition", ...) of one client in one local round."""
-    key = np.array([seed, zlib.crc32(purpose.encode()) << 32 | client], np.uint64)
+    key = np.array([seed, _word(purpose, client)], np.uint64)
     counter = np.array([0, 0, 0, round], np.uint64)  # the low words count the draws: 2**192 of them a round
     return np.random.Generator(np.random.Philox(_key_type()(key), counter=counter))
+
+
+def reused_stream(seed: int, purpose: str, client: int = 0, round: int = 0) -> np.random.Generator:
+    """As `stream`, in a quarter of the time: one generator, which the next call in this thread restarts."""
+    if (reused := getattr(_thread, "reused", None)) is None:
+        generator = stream(0, "")
+        _thread.reused = reused = generator, generator.bit_generator, generator.bit_generator.state
+    generator, bits, state = reused
+    words = state["state"]
+    words["key"][0], words["key"][1], words["counter"][3] = seed, _word(purpose, client), round
+    bits.state = state
+    return generator
+
+
+def _word(purpose: str, client: int) -> int:
+    return zlib.crc32(purpose.encode()) << 32 | client
+
+
+_thread = threading.local()

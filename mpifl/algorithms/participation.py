@@ -100,7 +100,9 @@ class CohortSampler:
         Clients that are lost or off are excluded, and replaced while there are enough others. The other members of the
         draw stay, so rounds that share a cohort differ only in the clients excluded and their replacements.
         """
-        alive = np.setdiff1d(np.arange(self.clients), [*lost, *off])
+        alive = np.arange(self.clients)
+        if lost or off:
+            alive = np.setdiff1d(alive, [*lost, *off])
         size = min(self.size, alive.size)
         if size == alive.size and self.probabilities is None:
             return alive.tolist()

@@ -15,7 +15,7 @@ from mpifl.objective import Objective
 from mpifl.problems.base import Data, Init, Layout, Model, Partition, Problem, ProblemSize, Rows, Shard
 from mpifl.problems.inits import Uniform
 from mpifl.problems.settings import ProblemSettings
-from mpifl.rng import stream
+from mpifl.rng import reused_stream, stream
 
 CHUNK = 1024  # rows evaluated at once: their scores stay in cache
 VALIDATION = ("validation_loss", "validation_accuracy")
@@ -300,7 +300,7 @@ class Batches:
         s, b = self.samples, self.batch
         if b == s:
             return [slice(None)] * (steps if epochs is None else epochs)
-        generator = stream(self.seed, "batch", self.i, round)
+        generator = reused_stream(self.seed, "batch", self.i, round)
         if epochs is None:
             return [generator.choice(s, b, replace=False, shuffle=False) for _ in range(steps)]
         passes = (generator.permutation(s) for _ in range(epochs))

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpifl.config.types import Bounds, Config, PositiveSeconds, Seconds
 from mpifl.errors import ConfigError, RunFailed, place_of
-from mpifl.rng import stream
+from mpifl.rng import reused_stream, stream
 from mpifl.scheduling.trace_files import LONGEST, read_trace
 
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
@@ -92,7 +92,7 @@ class Exponential(Delay):
             if not first <= round < first + len(draws):
                 number, place = divmod(round, ROUNDS_PER_STREAM)
                 count = FEW_ROUNDS if place < FEW_ROUNDS else ROUNDS_PER_STREAM  # of a million clients few are kept
-                drawn = stream(seed, "delay", client, number).exponential(means[client], count)
+                drawn = reused_stream(seed, "delay", client, number).exponential(means[client], count)
                 first = round - place
                 blocks[client] = first, (draws := array("d", drawn.tobytes()))
             return draws[round - first]
@@ -168,7 +168,7 @@ class Speed(Delay):
         compute, exchange = (means.tolist() for means in self._means(clients))
 
         def drawn(client: int, round: int, work: int) -> tuple[float, float]:
-            rng = stream(seed, "delay", client, round)
+            rng = reused_stream(seed, "delay", client, round)
             return work * float(rng.exponential(compute[client])), float(rng.exponential(exchange[client]))
 
         def given(client: int, round: int, work: int) -> tuple[float, float]:

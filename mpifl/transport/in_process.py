@@ -118,7 +118,8 @@ class InProcessTransport:
         if due > end:
             time.sleep(max(0.0, end - time.perf_counter()))
             return None
-        time.sleep(max(0.0, due - time.perf_counter()))
+        if (left := due - time.perf_counter()) > 0:
+            time.sleep(left)
         _, i = heapq.heappop(self._due)
         return i, self._ready.pop(i)
 

@@ -80,7 +80,7 @@ class LogisticObjective(RowObjective):
         if self.l2:
             result[:size] += self.l2 * x[:size]
         if len(x) > size:
-            result[size:] = residual.sum(0)
+            np.add.reduce(residual, 0, out=result[size:])
         return result
 
     def _residual(self, x: np.ndarray, batch: np.ndarray, hot: np.ndarray) -> np.ndarray:
