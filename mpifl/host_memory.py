@@ -27,7 +27,7 @@ def memory_limits(proc: Path = Path("/proc")) -> list[MemoryLimit]:
     machine = _machine(proc)
     if machine is None:
         return []
-    return [machine, *(limit for limit in _control_groups(proc) if limit.total < machine.total)]
+    return [machine, *_control_groups(proc, machine.total)]
 
 
 def resident_bytes() -> int:
@@ -44,8 +44,8 @@ def _machine(proc: Path) -> MemoryLimit | None:
         return None
 
 
-def _control_groups(proc: Path) -> Iterator[MemoryLimit]:
-    """The limits of this process' control groups, from its own up to the root."""
+def _control_groups(proc: Path, below: int) -> Iterator[MemoryLimit]:
+    """The limits below so many bytes of this process' control groups, from its own up to the root."""
     try:
         groups = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
         mounts = [line.split() for line in (proc / "self/mountinfo").read_text().splitlines()]
@@ -66,7 +66,7 @@ def _control_groups(proc: Path) -> Iterator[MemoryLimit]:
             inside = path.removeprefix(root.rstrip("/")).strip("/")
             folder = mount / inside if (mount / inside).is_dir() else mount
             while True:
-                if limit := _limit(folder, mount, files):
+                if limit := _limit(folder, mount, files, below):
                     yield limit
                 if folder == mount:
                     break
@@ -83,10 +83,10 @@ V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_fi
 V2 = _Files("memory.max", "memory.current", "inactive_file")
 
 
-def _limit(folder: Path, mount: Path, files: _Files) -> MemoryLimit | None:
+def _limit(folder: Path, mount: Path, files: _Files, below: int) -> MemoryLimit | None:
     try:
         total = (folder / files.limit).read_text().strip()
-        if total == "max":
+        if total == "max" or int(total) >= below:
             return None
         used, cached = int((folder / files.used).read_text()), 0
         with contextlib.suppress(OSError, ValueError):
