@@ -35,7 +35,7 @@ def draw_panels(
     """Writes a figure of panels; a label looks the same in all of them.
 
     A positive y over several decades is drawn on a logarithmic axis, with the same limits in all panels. With markers
-    each point is marked, and both axes are logarithmic from one decade on.
+    each point is marked, both axes are logarithmic from one decade on, and the limits include the bands.
     """
     labels = list(dict.fromkeys(label for panel in panels for label in panel.curves))
     decades = 1.0 if markers else LOG_DECADES
@@ -51,8 +51,9 @@ def draw_panels(
                         curve.index, curve["low"], curve["high"], color=line["color"], alpha=0.15, linewidth=0
                     )
             style.format_axes(ax)
-        means = np.concatenate([curve["mean"].to_numpy() for panel in panels for curve in panel.curves.values()])
-        positive = means[np.isfinite(means) & (means > 0)]
+        shown = [curve if markers else curve["mean"] for panel in panels for curve in panel.curves.values()]
+        values = np.concatenate([curve.to_numpy().ravel() for curve in shown])
+        positive = values[np.isfinite(values) & (values > 0)]
         if limits:
             axes[0].set_ylim(*limits)
         elif _spans(positive, decades):

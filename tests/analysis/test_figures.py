@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pandas import DataFrame
 
 from mpifl.analysis import style
 from mpifl.analysis.figures import draw_figure, draw_report
 from mpifl.analysis.options import Options
+from mpifl.analysis.panels import Panel, draw_panels
 from mpifl.analysis.timeline import read_contacts
 from mpifl.analysis.trials import Group
 from mpifl.errors import ConfigError
@@ -102,6 +104,18 @@ def test_step_sizes(tmp_path: Path) -> None:
     lines = [container.lines[0] for container in ax.containers]
     assert [line.get_xdata().tolist() for line in lines] == [[1, 10], [10, 20]]  # type: ignore[union-attr]
     assert lines[0].get_ydata() == pytest.approx([1.5, 15])
+
+
+def test_the_bands_of_marked_points_are_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a logarithmic axis too, whose limits are set."""
+    limits = []
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda self, *_, **__: limits.append(self.axes[0].get_ylim())
+    )
+    curve = DataFrame({"mean": [1.0, 20.0], "low": [0.25, 10.0], "high": [2.0, 80.0]}, index=[1.0, 25.0])
+    draw_panels(tmp_path / "a.png", [Panel("", {"AREA": curve})], "delay", "step", markers=True)
+    ((low, high),) = limits
+    assert 0.1 < low < 0.25 and 80 < high < 200
 
 
 def test_files_of_each_format(tmp_path: Path) -> None:
