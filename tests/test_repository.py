@@ -143,3 +143,23 @@ def test_pages_quote_the_code() -> None:
     quotes = list(quoted())
     missing = [(p, q) for p, q in quotes if not re.search(".{0,99}?".join(map(re.escape, plain(q).split("..."))), code)]
     assert len(quotes) > 60 and not missing
+
+
+def test_facts_on_pages_name_their_tests() -> None:
+    """Facts and special cases have ids such as [DYN.1, DYN.1b]: each is in the name, the ids or the text of a test."""
+    pages = [ROOT / "docs" / "algorithms.md", *sorted((ROOT / "docs" / "methods").glob("*.md"))]
+    one = r"[A-Z][A-Za-z0-9]*\.\d+[a-z]?"
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+
+    def tested(fact: str) -> bool:
+        method, _, number = fact.partition(".")
+        called = rf"\ndef test_(?:\w+_)?{method}_(?:[0-9a-z]+_|{method}_)*{number}(?![0-9a-z])"
+        return fact in tests or re.search(called, tests) is not None
+
+    facts = set()
+    for page in pages:
+        for group in re.findall(rf"\[({one}(?:(?:,| to)\s{one})*)\](?!\()", page.read_text()):
+            facts |= {*re.findall(one, group)}
+        for cell in re.findall(rf"\| ({one}(?:, {one})*) \|$", page.read_text(), flags=re.MULTILINE):
+            facts |= {*re.findall(one, cell)}
+    assert len(facts) > 150 and [fact for fact in sorted(facts) if not tested(fact)] == []

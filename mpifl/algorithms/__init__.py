@@ -51,7 +51,8 @@ class Alias(NamedTuple):
     def __str__(self) -> str:
         """The job's keys that it stands for: "name: fedavg, optimizer: adam"."""
         values = {k: v["name"] if isinstance(v, Mapping) else v for k, v in self.options.items()}
-        return ", ".join(f"{key}: {value}" for key, value in {"name": self.name, **values}.items())
+        text = {k: str(v).lower() if isinstance(v, bool) else v for k, v in values.items()}
+        return ", ".join(f"{key}: {value}" for key, value in {"name": self.name, **text}.items())
 
 
 ALIASES = {

@@ -16,6 +16,7 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.mifa import Mifa
 from mpifl.algorithms.participation import Reply, Trigger
+from tests.algorithms.world import World
 from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run
 
 T1 = quadratics([1, 10], [1, -1])
@@ -55,6 +56,29 @@ def test_AREA_and_ACE_differ_by_one_term() -> None:
     b, x = rng.standard_normal((3, 3)), rng.standard_normal(3)
     y = np.array([c.steps(b[i], 0.1, 2) for i, c in enumerate(clients)])
     close(y.mean(0) - (x - (b - y).mean(0)), b.mean(0) - x)
+
+
+def test_CA2FL_and_MIFA_differ_by_one_term() -> None:
+    """A round of K members S, from the same x and table: x - (h + (1/K) sum_S (D_i - h_i)), which is FedVARP, against
+    x - (1/n) sum_all D_j; so they are apart by (1/K - 1/n) sum_S (D_i - h_i)."""
+    clients, members, n = random_quadratics(4, 5), [0, 3], 5
+    ca2fl = World(FedBuff(step_size=0.1, local_steps=2, calibrate=True), clients, np.ones(3))
+    mifa = World(Mifa(step_size=0.1, local_steps=2), clients, np.ones(3))
+    for round in (range(n), members):
+        x, h = ca2fl.server.x, dict(ca2fl.server.table)
+        for i in round:
+            ca2fl.contact(i)
+        for i in round:
+            ca2fl.receive(i)
+        ca2fl.aggregate()
+        mifa.round(round)
+        if round is not members:
+            close(ca2fl.server.x, mifa.server.x)
+    change = sum(x - clients[i].steps(x, 0.1, 2) - h[i] for i in members)
+    mean = sum(h.values()) / n
+    close(ca2fl.server.x, x - mean - change / 2)
+    close(mifa.server.x - ca2fl.server.x, (1 / 2 - 1 / n) * change)
+    assert np.abs(change).max() > 0.01
 
 
 def test_MEM_3() -> None:
@@ -125,7 +149,10 @@ def growth(rule: Callable, size: int, order: list[int], step: float) -> float:
         ("area", 3, 0.40726), ("ace", 3, 0.06991), ("ca2fl", 3, 0.12544), ("asgd", 3, 0.17696),
         ("area", 9, 0.43165), ("ace", 9, 0.02350), ("ca2fl", 9, 0.02734), ("asgd", 9, 0.13326),
     ],
-    ids=lambda v: str(v),
+    ids=[
+        "CRIT.area4", "CRIT.ace4", "CRIT.ca2fl4", "CRIT.asgd4",
+        "CRIT.area10", "CRIT.ace10", "CRIT.ca2fl10", "CRIT.asgd10",
+    ],
 )  # fmt: skip
 def test_CRIT(name: str, slow: int, figure: float) -> None:
     """T1, client 0 `slow` times and client 1 once, reply after: the largest stable step. The methods' own runs shrink

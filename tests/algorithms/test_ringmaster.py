@@ -103,8 +103,8 @@ def rescaled(rule: str, clients: list, gamma: float, cycles: int) -> Log:
 
 
 def test_RS_g() -> None:
-    """Cycle 0,0,0,1: factors 1/(2 q_i) = 2/3 and 2, exactly by rates and by times once both are heard; by counts in the
-    limit, so that the mean step is gamma."""
+    """Cycle 0,0,0,1: factors 1/(2 q_i) = 2/3 (RS.g0) and 2 (RS.g1), exactly by rates and by times once both are heard;
+    by counts in the limit, so that the mean step is gamma."""
     for rule, accuracy in (("rates", 1e-12), ("times", 1e-8), ("counts", 0.02)):
         log = rescaled(rule, quadratics([1, 1], [1, 1]), 0.001, 40)
         steps = np.diff([0.0, *np.ravel(log.models)])

@@ -134,9 +134,10 @@ def test_OPT_D() -> None:
         (Yogi(), -0.096710, -0.368602),
         (AmsGrad(), -0.1000000, -0.379653),
     ],
-    ids=["OPT.adagrad", "OPT.adam", "OPT.yogi", "FADAS.1-FADAS.3"],
+    ids=["OPT.adagrad1-OPT.adagrad3", "OPT.adam1-OPT.adam3", "OPT.yogi1-OPT.yogi3", "FADAS.1-FADAS.3"],
 )
 def test_figures(optimizer: Any, first: float, third: float) -> None:
+    """x after one round and after three, eta_g = 0.1."""
     log = rounds(3, optimizer)
     close(log.models[0], [first], 1e-6)
     close(log.models[2], [third], 1e-6)

@@ -271,7 +271,8 @@ class Drawn:
 
 
 def test_AV_contacts_by_arrays() -> None:
-    """A million contacts: paused w/pi with its deviation, restart, and restart of exponential work, within 1 %."""
+    """AV.3, AV.4, AV.5. A million contacts: paused w/pi with its deviation, restart, and restart of exponential work,
+    within 1 %."""
     drawn = Drawn(MILLION)
     paused = drawn.contacts(np.full(MILLION, WORK), restart=False)
     assert paused.mean() == pytest.approx(26.666667, rel=0.01)
@@ -285,7 +286,8 @@ def test_AV_contacts_by_arrays() -> None:
 @pytest.mark.parametrize("rule", ["paused", "restart", "restart-exponential"])
 @pytest.mark.parametrize("count", [10_000, pytest.param(MILLION, marks=pytest.mark.long)])
 def test_AV_contacts(rule: str, count: int) -> None:
-    """The rule itself, over the same: 1 % for a million contacts, five standard errors for the short tier's."""
+    """AV.3, AV.4, AV.5. The rule itself, over the same: 1 % for a million contacts, five standard errors for the short
+    tier's."""
     line = Timeline(Renewal(on=ON, off=OFF).on_periods(1, 4), 1, rule != "paused")
     work = stream(2, "work").exponential(8.0, count) if rule == "restart-exponential" else np.full(count, WORK)
     times, now = np.empty(count), line.next_on(0, 0.0)
@@ -301,7 +303,8 @@ def test_AV_contacts(rule: str, count: int) -> None:
 @pytest.mark.parametrize(("law", "wait"), [("exponential", 2.5), ("fixed", 1.25)])
 @pytest.mark.parametrize("count", [20_000, pytest.param(MILLION, marks=pytest.mark.long)])
 def test_AV_waits(law: str, wait: float, count: int) -> None:
-    """Messages sent at times that do not depend on the client: AV.pi of them meet it on; AV.wait, AV.fixed."""
+    """AV.1, AV.2. Messages sent at times that do not depend on the client: AV.pi of them meet it on; AV.wait, AV.fixed
+    seconds on average."""
     clients = 50
     next_on = Renewal(on=ON, off=OFF, distribution=law).on_periods(clients, 6)
     line = Timeline(next_on, clients)
@@ -313,11 +316,23 @@ def test_AV_waits(law: str, wait: float, count: int) -> None:
 
 
 def test_AV_fraction_on() -> None:
-    """Over 100 clients and 20,000 s each, 50,000 on periods: AV.pi within 1 %, whatever the law."""
+    """AV.1. Over 100 clients and 20,000 s each, 50,000 on periods: AV.pi within 1 %, whatever the law."""
     for law in ("exponential", "fixed"):
         line = Timeline(Renewal(on=ON, off=OFF, distribution=law).on_periods(100, 8), 100)
         mean = np.mean([line.on_seconds(i, 0.0, 20_000.0) for i in range(100)]) / 20_000
         assert mean == pytest.approx(0.75, rel=0.01)
+
+
+@pytest.mark.parametrize("count", [20_000, pytest.param(MILLION, marks=pytest.mark.long)])
+def test_AV_uploads(count: int) -> None:
+    """AV.6, AV.rate: contacts of mean m = 2 s, paused, each sent when the one before is over: pi/m = 0.375 uploads a
+    second; 1 % for a million, else five standard errors. A contact of w seconds takes 4 w/3 on average with variance
+    20 w/3, and Var w = 4: one contact has mean 8/3 and variance 184/9, a relative deviation of 1.7."""
+    line = Timeline(Renewal(on=ON, off=OFF).on_periods(1, 9), 1)
+    start = over = line.next_on(0, 0.0)
+    for seconds in stream(4, "work").exponential(2.0, count).tolist():
+        over = line.contact(0, over, seconds)[1]
+    assert count / (over - start) == pytest.approx(0.375, rel=0.01 if count == MILLION else 5 * 1.7 / sqrt(count))
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from mpifl.cli import main
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.scheduling import live
-from mpifl.scheduling.availability import NextOn
+from mpifl.scheduling.availability import NextOn, Renewal
 from mpifl.scheduling.delays import Fixed
 from mpifl.scheduling.intermittent import IntermittentRealClock
 from mpifl.scheduling.live import LiveSchedule, VirtualClock
@@ -28,10 +28,12 @@ from mpifl.scheduling.timeline import Timeline
 from mpifl.server.clients import ClientTable
 from mpifl.server.failures import Action, ClientFailures
 from mpifl.storage.checkpoint import ClockState
-from tests.mpi.cases import AREA, SMALL, intermittent, job
+from tests.mpi.cases import AREA, CASES, SMALL, intermittent, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
+from tests.mpi.test_virtual import METHODS
 from tests.quadratic_runs import quadratics, run
+from tests.tiers import parameters
 
 CLIENTS = quadratics([1, 1, 1], [0, 1, 2])
 
@@ -250,6 +252,40 @@ def test_members_are_on_when_their_round_begins(tmp_path: Path) -> None:
         with open_run(path) as file:
             waits[which] = file.updates.waited.to_numpy()
     assert (waits["available"] == 0).all() and (waits["all"] > 0).any()
+
+
+EITHER = ("paused", "restart")
+SHORT = [
+    ("async-sgd-ringmaster", "paused"),
+    ("fedcompass", "restart"),
+    ("mifa-period", "paused"),
+    ("proxskip", "restart"),
+    ("ringleader", "paused"),
+]  # of each hook of methods one
+EVERY = [
+    (name, interrupted)
+    for name in [*(set(METHODS) - {"many-clients"}), "area-digits", "mifa-period"]
+    for interrupted in EITHER
+    if (name, interrupted) != ("rescaled-asgd", "restart")  # refused: there are no rates
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "interrupted"), parameters(sorted(EVERY), SHORT))
+def test_every_method(name: str, interrupted: str, tmp_path: Path) -> None:
+    """Each update is consumed while its client is on, some messages have waited, and a replay has the same bits."""
+    case = {**CASES[name], "seed": 4, "stop": {"updates": 60, "time": 500}}  # a seed by which few are on at first
+    periods = {"on": 1.0, "off": 1.0, "spread": 1.3, "interrupted": interrupted}
+    path, clients = tmp_path / "run.h5", case["problem"]["clients"]
+    file = write(tmp_path, "run", {**case, "clock": intermittent(case["clock"], **periods)})
+    assert main(["run", "-q", str(file), f"output={path}"]) == 0
+    next_on = Renewal(**periods).on_periods(clients, case["seed"])  # type: ignore[arg-type]
+    with open_run(path) as file:
+        rows, on = file.updates, file.clients.on
+        assert len(rows) == 60 and file.status == "completed"
+        assert all(next_on(row.client, row.time)[0] <= row.time for row in rows.itertuples())
+        assert (rows.waited > 0).any() and (rows.waited == 0).any() and on.min() < 1
+    assert main(["replay", "-q", str(path), f"output={tmp_path / 'again.h5'}"]) == 0
+    assert not differing(path, tmp_path / "again.h5", but=("events",))
 
 
 def test_AV_rate(tmp_path: Path) -> None:
