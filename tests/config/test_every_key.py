@@ -21,6 +21,7 @@ from mpifl.scheduling.delays import DELAYS
 
 BASE: dict[str, Any] = {
     "name": "base",
+    "seed": 0,
     "problem": {"clients": 4, "model": "quadratic"},
     "clock": {"mode": "virtual"},
     "stop": {"updates": 9},
