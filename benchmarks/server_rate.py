@@ -67,7 +67,7 @@ class Idle(Area):
     """AREA whose clients send the same vector again and again."""
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        return Update((client.y,), 0)
+        return Update((client.y,), 0, (), message.version, message.round)
 
 
 class Idlers:
@@ -79,9 +79,7 @@ class Idlers:
         self._algorithm, self._state = algorithm, State(y=x0)
 
     def train_all(self, messages: list[tuple[int, Message]]) -> list[Update]:
-        ((_, message),) = messages
-        update = self._algorithm.train(self._state, message, None)  # type: ignore[arg-type]
-        return [update._replace(version=message.version, round=message.round)]
+        return [self._algorithm.train(self._state, message, None) for _, message in messages]  # type: ignore[arg-type]
 
     def forget_update(self, i: int) -> None:
         pass

@@ -155,11 +155,13 @@ class Message(NamedTuple):
 
     def numbered(self, version: int, round: int) -> Message:
         """The message with this version and round; faster than `_replace`."""
-        return new_tuple(Message, (*self[:3], version, round))
+        vectors, numbers, work, _, _ = self
+        return new_tuple(Message, (vectors, numbers, work, version, round))
 
     def with_vectors(self, vectors: tuple[Vector, ...]) -> Message:
         """The message with these vectors; likewise."""
-        return new_tuple(Message, (vectors, *self[1:]))
+        _, numbers, work, version, round = self
+        return new_tuple(Message, (vectors, numbers, work, version, round))
 
 
 class Update(NamedTuple):
@@ -199,7 +201,9 @@ class Update(NamedTuple):
 
     def timed(self, compute: float, exchange: float, time: float) -> Update:
         """The update with these times; faster than `_replace`."""
-        return new_tuple(Update, (*self[:6], compute, exchange, *self[8:11], time))
+        vectors, steps, numbers, version, round, norm, _, _, busy, accuracy, refused, _ = self
+        fields = vectors, steps, numbers, version, round, norm, compute, exchange, busy, accuracy, refused, time
+        return new_tuple(Update, fields)
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,9 @@ class Worker:
         if not refused:
             self.states[i] = state
         busy = time.perf_counter() - begin
+        vectors, steps, numbers, _, _, _, _, exchange, _, _, refusal, _ = update
         self.last_updates[i] = update = Update(
-            *update[:3], message.version, message.round, norm, compute, update.exchange, busy, accuracy, update.refused
+            vectors, steps, numbers, message.version, message.round, norm, compute, exchange, busy, accuracy, refusal
         )
         return update
 

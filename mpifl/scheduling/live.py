@@ -204,13 +204,13 @@ class VirtualClock:
         end = min(deadline, stop)
         if end == inf and not self._due:
             raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
-        if end == inf and self.is_stalled:
-            raise RunFailed(STALLED)
         self.timed_out = False
         if not self._due or self._due[0][0] > end:
             self.time = end
             return None
         due, i, (compute, exchange), waited = self._due[0]
+        if due == inf:  # and so is `end`
+            raise RunFailed(STALLED)
         if not (update := source.receive_from(i, POLL_INTERVAL)):
             self.timed_out = True
             return None
@@ -325,18 +325,19 @@ class LiveSchedule:
             if self.alarm < deadline:
                 deadline = self.alarm
             got = clock.next_update(source, deadline, self._stop_time)
-            if got and got[1].refused:
-                yield Event("refused", clock.time, got[0], got[1])
-            elif got:
-                self._updates += 1
-                self._pending += 1
-                due = trigger.due(self._pending, self._updates, seed) if trigger else self._pending >= self.round_size
-                self._due, self._taken = due, self._pending
+            if got:
+                i, update = got
+                if update.refused:
+                    yield Event("refused", clock.time, i, update)
+                    continue
+                self._updates = updates = self._updates + 1
+                self._pending = self._taken = pending = self._pending + 1
+                self._due = due = trigger.due(pending, updates, seed) if trigger else pending >= self.round_size
                 if due:
                     self._pending = 0
                     self._aggregations += 1
-                yield new_tuple(Event, ("update", clock.time, *got, due, clock.waited, 0.0, ""))
-                if self._evaluate_updates and self._updates % self._evaluate_updates == 0:
+                yield new_tuple(Event, ("update", clock.time, i, update, due, clock.waited, 0.0, ""))
+                if self._evaluate_updates and updates % self._evaluate_updates == 0:
                     yield self._evaluation(clock.time)
             elif clock.timed_out:
                 yield Event("idle", clock.time)

@@ -108,12 +108,12 @@ class ServerLoop:
         for i in members:
             round = clients.rounds[i]
             message = self.algorithm.message(self.server, i).numbered(version, round)
-            vectors = message.vectors
+            vectors, _, work, _, _ = message
             for v in vectors:
                 if v is not valid:  # often the same model is sent again and again
                     self._check(i, v)
                     valid = self._valid = v
-            delay = self.schedule.register_message(i, round, message.work)
+            delay = self.schedule.register_message(i, round, work)
             clients.rounds[i] = round + 1
             clients.bytes_down[i] = self._frame_bytes[len(vectors)]
             clients.in_flight[i] = time.perf_counter() + delay if self._patience else 0.0

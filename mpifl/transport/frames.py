@@ -6,7 +6,7 @@ message; larger ones follow in messages of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from math import nan
 from struct import Struct
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update, new_tuple
+from mpifl.objective import Vector
 
 HEADER_BYTES = 128
 INLINE_BYTES = 1 << 16  # of vectors, up to which they travel in the frame
@@ -84,10 +85,13 @@ class Frame:
         for inside, v in zip(self.vectors, vectors):
             inside[...] = v
 
-    def read_message(self) -> tuple[int, Message, float, int]:
-        """Client, message without its vectors, delay (s), and how many vectors it has."""
+    def read_message(self, deliver: Callable[[np.ndarray], Vector]) -> tuple[int, Message, float, int]:
+        """Client, message with what `deliver` makes of copies of its vectors in the frame, delay (s), and how many
+        vectors it has."""
         _, count, i, length, round, work, version, delay = _MESSAGE_FIELDS.unpack_from(self.header)
-        return i, new_tuple(Message, ((), self._numbers(count), work, version, round)), delay, length
+        vectors = tuple([deliver(v.copy()) for v in self.vectors[:length]])
+        numbers = _NUMBERS[count].unpack_from(self.header, _UPDATE_FIELDS.size) if count else ()
+        return i, new_tuple(Message, (vectors, numbers, work, version, round)), delay, length
 
     def write_update(self, i: int, u: Update, vectors: Sequence[np.ndarray], text: int = 0) -> None:
         """Writes an update of client i, with the vectors that travel in the frame.
@@ -110,12 +114,9 @@ class Frame:
         _, count, i, length, round, _, version, steps, _, norm, compute, busy, accuracy = _UPDATE_FIELDS.unpack_from(
             self.header
         )
-        numbers = self._numbers(count) if count else ()
+        numbers = _NUMBERS[count].unpack_from(self.header, _UPDATE_FIELDS.size) if count else ()
         fields = self.vectors[:length], steps, numbers, version, round, norm, compute, nan, busy, accuracy, "", nan
         return i, new_tuple(Update, fields), length
-
-    def _numbers(self, count: int) -> tuple[float, ...]:
-        return _NUMBERS[count].unpack_from(self.header, _UPDATE_FIELDS.size)
 
 
 class FrameFormat:

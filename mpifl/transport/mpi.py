@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import mpi4py
 
@@ -99,7 +99,8 @@ class Outbox:
             self._sending.popleft()[1].free()
 
 
-class OutgoingFrame(NamedTuple):
+@dataclass(slots=True)
+class OutgoingFrame:
     """A frame and its persistent sends, by the number of vectors in it."""
 
     frame: Frame
@@ -142,7 +143,8 @@ class Inbox:
             incoming.receive.Free()
 
 
-class IncomingFrame(NamedTuple):
+@dataclass(slots=True)
+class IncomingFrame:
     """A frame, and the receive that fills it."""
 
     frame: Frame

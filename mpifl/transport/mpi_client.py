@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifl.algorithms.base import Message, Update
+from mpifl.algorithms.base import Message, Update, new_tuple
 from mpifl.errors import format_client_error
 from mpifl.memory import HOST, Arrival, Departure, Memory
 from mpifl.transport.backoff import Backoff
@@ -27,12 +27,15 @@ HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are
 class Received(NamedTuple):
     """A frame whose vectors may still be in flight."""
 
-    kind: int
-    subject: int
+    kind: int = 0  # 0: no frame
+    subject: int = 0
     message: Message | None = None  # without those vectors
     delay: float = 0.0  # s
     arrival: Arrival | None = None  # the vectors in flight
     requests: Sequence[MPI.Request] = ()  # that fill their buffers
+
+
+NOTHING = Received()
 
 
 class Outgoing(NamedTuple):
@@ -57,7 +60,7 @@ class MPIClientTransport:
         self._frame = self._format.frame()
         self._frame_receive = comm.Recv_init((self._frame.buffer, MPI.BYTE), 0, FRAME)
         self._receiving = False  # whether the frame's receive is in progress
-        self._early: Received | None = None  # a frame that arrived while clients computed
+        self._early = NOTHING  # a frame that arrived while clients computed
         self._arrival_time: dict[int, float] = {}  # perf_counter, of each client's last message
         self._held: list[tuple[float, int, Outgoing]] = []  # (perf_counter until which it is held back, client, update)
         self._due: deque[Outgoing] = deque()  # their vectors may still be on their way out of the memory
@@ -78,32 +81,32 @@ class MPIClientTransport:
     def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
         batch: list[tuple[int, Message, float]] = []
         while True:
-            received = self._next(wait=not batch)
-            if received and (message := received.message):
-                if arrival := received.arrival:
-                    wait(*received.requests)
+            kind, subject, message, delay, arrival, requests = self._next(wait=not batch)
+            if message:
+                if arrival:
+                    wait(*requests)
                     arrival.load()
                 if self._ending:
                     self._dropped += 1
                     continue
                 if arrival:
                     message = message.with_vectors(arrival.get())
-                batch.append((received.subject, message, received.delay))
+                batch.append((subject, message, delay))
                 if len(batch) < most:
                     continue
-            elif received and received.kind == Kind.STOP:
-                self.code, self._stopped = received.subject, True
+            elif kind == Kind.STOP:
+                self.code, self._stopped = subject, True
             if batch:
                 yield batch
                 batch = []
                 self._look_for_end()
             if self._stopped:
                 break
-            if received and received.kind == Kind.MARKER:
-                self.on_marker(received.subject)
-            elif received and received.kind == Kind.HOST:
+            if kind == Kind.MARKER:
+                self.on_marker(subject)
+            elif kind == Kind.HOST:
                 self._hosted += 1
-                self.on_host(received.subject)
+                self.on_host(subject)
         self.on_stop()
         self._close()
 
@@ -114,21 +117,19 @@ class MPIClientTransport:
             self._next_look = now + END_INTERVAL
             self._ending = self._comm.Iprobe(0, END)
 
-    def _next(self, wait: bool) -> Received | None:
-        """The next frame; None where none has arrived and there is no `wait`."""
-        early, self._early = self._early, None
-        if early or not self._receive(wait):
+    def _next(self, wait: bool) -> Received:
+        """The next frame; `NOTHING` where none has arrived and there is no `wait`."""
+        early, self._early = self._early, NOTHING
+        if early is not NOTHING or not self._receive(wait):
             return early
         frame, format = self._frame, self._format
         if frame.header[0] != MESSAGE:
             return Received(*frame.read()[:2])
-        i, message, delay, count = frame.read_message()
+        i, message, delay, count = frame.read_message(self._memory.from_host)
         if delay > 0:
             self._arrival_time[i] = time.perf_counter()
         if format.inline:
-            from_host = self._memory.from_host
-            message = message.with_vectors(tuple([from_host(v.copy()) for v in frame.vectors[:count]]))
-            return Received(MESSAGE, i, message, delay)
+            return new_tuple(Received, (MESSAGE, i, message, delay, None, ()))
         arrival = self._memory.arrival(count, format.d, format.dtype)
         requests = [self._comm.Irecv(b, 0, DATA + i) for b in arrival.buffers]
         return Received(MESSAGE, i, message, delay, arrival, requests)
@@ -174,7 +175,7 @@ class MPIClientTransport:
         if self._stopped:  # a receive that is started now would never complete
             return
         self._early = self._next(wait=False)
-        if self._early and self._early.arrival and MPI.Request.Testall(self._early.requests):
+        if self._early.arrival and MPI.Request.Testall(self._early.requests):
             self._early.arrival.load()
 
     # -- updates -------------------------------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ class MPIClientTransport:
         if update.refused:
             vectors, text = Departure(()), update.refused.encode()
         elif format.inline:
-            inside = [self._memory.to_host(v) for v in update.vectors]
+            inside = list(map(self._memory.to_host, update.vectors))
             if delay <= 0 and not self._due:
                 self._send_in_frame(i, update, inside)
                 return

@@ -86,7 +86,8 @@ def axpy(total: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
 def step(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
     """x + a * v, a new vector."""
     if x.size <= BLOCK:
-        return x + a * v
+        new = a * v
+        return np.add(x, new, new)
     new = np.empty_like(x)
     _in_blocks(lambda s: np.add(x[s], np.multiply(v[s], a, new[s]), new[s]), x.size)
     return new
@@ -95,7 +96,8 @@ def step(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
 def mean_step(x: np.ndarray, total: np.ndarray, n: int) -> np.ndarray:
     """x + total / n, a new vector."""
     if x.size <= BLOCK:
-        return x + total / n
+        new = total / n
+        return np.add(x, new, new)
     new = np.empty_like(x)
     _in_blocks(lambda s: np.add(x[s], np.divide(total[s], n, new[s]), new[s]), x.size)
     return new
