@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from mpifl.algorithms.base import Clients, Message, State, Update
-from mpifl.algorithms.common.local_solver import Gd, Sgd
+from mpifl.algorithms.common.local_solver import Gd, Sgd, Solver
 from mpifl.algorithms.common.rounds import SampledRounds
 from mpifl.config.types import NonNegativeFloat, PositiveFloat, PositiveInt
 from mpifl.errors import ConfigError
@@ -27,7 +27,7 @@ from mpifl.objective import Objective, Vector
 class FedNova(SampledRounds):
     """x <- x - tau_eff sum p_i (x - y_i)/a_i,  tau_eff = sum p_i a_i, over the round's members"""
 
-    solver: Sgd | Gd = Sgd()
+    solver: Solver = Sgd()
     """local solver: sgd, or gd (full gradients)"""
     steps: list[PositiveInt] | None = None
     """local steps of each client, instead of local_steps (tau_i)"""
@@ -42,6 +42,8 @@ class FedNova(SampledRounds):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.solver, Sgd | Gd):
+            raise ConfigError("solver", self.solver.name, "sgd or gd: a_i is the weight of gradients in plain steps")
         if self.mu and self.solver.momentum:
             raise ConfigError("mu", self.mu, "0 with momentum: a_i is known for one of them")
         if self.steps and self.local_epochs:
