@@ -64,6 +64,7 @@ ALIASES = {
     ),
     "fedadam": Alias("fedavg", {"optimizer": {"name": "adam"}}, "FedAvg with the server optimiser Adam"),
     "fedavgm": Alias("fedavg", {"optimizer": {"name": "momentum"}}, "FedAvg with momentum on the server"),
+    "favano": Alias("favas", {}, "FAVANO, the same method as FAVAS"),
     "ia2sgd": Alias("ace", {}, "IA2SGD, the same rule as ACE"),
     "rescaled-asgd": Alias(
         "async-sgd", {"rescale": "rates"}, "Asynchronous SGD with steps in proportion to the clients' contact times"

@@ -16,7 +16,7 @@ What a vector is, and which operations work on NumPy arrays and torch tensors al
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 from types import SimpleNamespace
@@ -245,6 +245,8 @@ class Algorithm(Config):
         vectors_down: The largest number of (d,) vectors in a message.
         pace: "asynchronous"; "synchronous", it works in rounds; or "either". Errors about options mention it.
         draws_cohorts: Whether a round may have any of the clients as its members; else it needs all of them.
+        polls: Whether rounds begin at the times that `alarm` names. Clients work on between these polls, as long as the
+            delay model says: a contact takes the time of its exchange alone.
         personal_models: Whether each client has a model of its own.
         increment_of: Empty, or one entry for each of `vectors_up`: the name of the vector of the client's state whose
             increment that vector of an update is, if the server's state depends on the sum of these increments;
@@ -255,6 +257,7 @@ class Algorithm(Config):
     vectors_down: ClassVar[int] = 1
     pace: ClassVar[str] = "asynchronous"
     draws_cohorts: ClassVar[bool] = False
+    polls: ClassVar[bool] = False
     personal_models: ClassVar[bool] = False
     increment_of: ClassVar[tuple[str, ...]] = ()
 
@@ -297,6 +300,18 @@ class Algorithm(Config):
     def begin_round(self, server: State, members: list[int]) -> None:
         """Called when a synchronous round starts, before its messages; a client drawn twice is listed twice."""
 
+    def on_poll(self, server: State, members: list[int], taken: Callable[[int, float, int], int]) -> None:
+        """Called after `begin_round` if the algorithm `polls`: how far the members are.
+
+        Args:
+            server: The server's state.
+            members: The round's members, each once.
+            taken: (i, since, most) -> the local steps, at most `most`, that client i has taken since that time (s).
+        """
+
+    def end_round(self, server: State, time: float) -> None:
+        """Called when a round has ended, at this time (s), if the algorithm `polls`: `alarm` then names the next."""
+
     @abstractmethod
     def message(self, server: State, i: int) -> Message:
         """The next message to client i."""
@@ -326,8 +341,8 @@ class Algorithm(Config):
     def alarm(self, server: State) -> float:
         """The time (s of the run's clock) of the next aggregation that no update triggers; infinity: none.
 
-        Called after every event of an algorithm without rounds; must not change the state. At equal times updates come
-        first.
+        If the algorithm `polls`, the time at which the next round begins; infinity while it waits for answers.
+        Called after every event; must not change the state. At equal times updates come first.
         """
         return inf
 

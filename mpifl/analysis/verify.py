@@ -153,6 +153,8 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
             return Rules(**known), "the members of its rounds follow from another file, its trace"
         if type(method).answers is not Algorithm.answers:
             return Rules(**known), "the method itself decides whom it answers"
+        if method.polls:
+            return Rules(**known), "its rounds begin at polls, whose times the method decides"
         known |= {"trigger": method.aggregation_trigger(), "reply": method.reply_policy()}
         known["decides"] = known["trigger"] is None and type(method).ready is not Algorithm.ready
         cohort = method.participation(clients, known["seed"])

@@ -179,7 +179,8 @@ class Job(Config):
             encoding = sys.getfilesystemencoding()
             text = f"a path in this system's encoding, {encoding}; or set LC_ALL=C.UTF-8 in the environment"
             raise ConfigError("output", ascii(self.output)[1:-1], text) from None
-        if self.clock.mode == "virtual" and self.clock.delay.may_be_zero and self.stop.updates is None:
+        zero = self.clock.delay.may_be_zero and not self.algorithm.polls  # polls wait for their time
+        if self.clock.mode == "virtual" and zero and self.stop.updates is None:
             text = "a delay model with times above 0, or stop.updates: without them virtual time stands still"
             raise ConfigError("clock.delay", type_name(self.clock.delay), text)
         if self.clock.mode == "virtual" and self.algorithm.needs_timings() and not self.clock.delay.has_split_times:

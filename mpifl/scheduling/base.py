@@ -7,13 +7,14 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from mpifl.algorithms.base import Update
+from mpifl.scheduling.polls import LocalProgress
 from mpifl.scheduling.timeline import Timeline
 
 
 class Event(NamedTuple):
     """One step of the server."""
 
-    kind: str  # update | refused | aggregate | evaluate | checkpoint | idle, and in a replay: lost
+    kind: str  # update | refused | aggregate | poll | evaluate | checkpoint | idle, and in a replay: lost
     time: float  # s of the run's clock
     client: int = -1
     update: Update | None = None
@@ -49,7 +50,9 @@ class Schedule(Protocol):
     is_replay: bool
     round_size: int  # updates that complete the present synchronous round; the server loop sets it
     checkpoint_requested: bool  # a checkpoint is to be the next event; the server loop sets it
-    alarm: float  # s: when the algorithm wants to aggregate; the server loop sets it
+    alarm: float  # s: when the algorithm wants to aggregate, or to poll; the server loop sets it
+    polls: bool  # alarms are polls, at which rounds begin; the server loop sets it
+    progress: LocalProgress | None  # the local steps of clients between polls; None: as many as they may take
     timeline: Timeline | None  # when clients are on; None: always
 
     @property

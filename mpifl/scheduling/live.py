@@ -19,6 +19,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
 from mpifl.scheduling.base import Event, UpdateSource
 from mpifl.scheduling.delays import ContactTimes, SplitTimes
+from mpifl.scheduling.polls import LocalProgress
 from mpifl.scheduling.timeline import Timeline
 from mpifl.storage.checkpoint import ClockState, ScheduleState
 
@@ -229,10 +230,10 @@ class VirtualClock:
 class LiveSchedule:
     """Merges a clock's updates with aggregations, evaluations, checkpoints and the stop rule.
 
-    At equal times, what is due by the clock comes after all updates: aggregations, evaluations, the end. An evaluation
-    by updates follows its update at once. Under the real clock an event may be overdue; it then stands for all of its
-    kind that became due meanwhile, and the stop time counts before updates that have come. If clients were lost, it can
-    happen that no update is in flight but some are not aggregated: the server then aggregates these.
+    At equal times, what is due by the clock comes after all updates: polls, aggregations, evaluations, the end. An
+    evaluation by updates follows its update at once. Under the real clock an event may be overdue; it then stands for
+    all of its kind that became due meanwhile, and the stop time counts before updates that have come. If clients were
+    lost, it can happen that no update is in flight but some are not aggregated: the server then aggregates these.
     """
 
     is_replay = False
@@ -250,8 +251,10 @@ class LiveSchedule:
         checkpoint_every: float | None = None,
         checkpoint_updates: int | None = None,
         timeline: Timeline | None = None,
+        progress: LocalProgress | None = None,
     ) -> None:
         self.clock, self._trigger, self._seed, self.timeline = clock, trigger, seed, timeline
+        self.progress, self.polls = progress, False
         self._stop_time, self._stop_updates = stop_time or inf, stop_updates or inf
         self._evaluate_every, self._evaluate_updates = evaluate_every or inf, evaluate_updates
         self._checkpoint_every, self._updates_per_checkpoint = checkpoint_every or inf, checkpoint_updates or inf
@@ -341,6 +344,8 @@ class LiveSchedule:
                     yield self._evaluation(clock.time)
             elif clock.timed_out:
                 yield Event("idle", clock.time)
+            elif self.polls and self.alarm <= min(clock.time, self._stop_time):
+                yield Event("poll", self.alarm)  # before an evaluation, whose model it does not change
             elif self._next_aggregation <= min(clock.time, self._stop_time, next_evaluation):
                 assert trigger
                 self._timed_aggregations += 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mpifl.algorithms.base import Update
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.scheduling.base import Event, UpdateSource
+from mpifl.scheduling.polls import LocalProgress
 from mpifl.scheduling.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -40,21 +41,25 @@ class ReplaySchedule:
         timed: bool,  # aggregations were due by a clock, not with an update
         incidents: Sequence[ClientIncident] = (),
         timeline: Timeline | None = None,
+        progress: LocalProgress | None = None,
     ) -> None:
-        self.timeline = timeline
+        self.timeline, self.progress, self.polls = timeline, progress, False
         self._updates, self._timed, self._incidents = updates, timed, incidents
         self._aggregations, self._evaluations = aggregations, evaluations
         self.round_size = 0
         self.checkpoint_requested = False
-        self.alarm = inf  # those of the recorded run are among its aggregations
+        self.alarm = inf  # those of the recorded run are among its aggregations, unless they are polls
         self._aggregated = 0
         self._due = False  # whether the last update triggered an aggregation
 
     @classmethod
-    def from_run(cls, run: Run, timed: bool, timeline: Timeline | None = None) -> ReplaySchedule:
+    def from_run(
+        cls, run: Run, timed: bool, timeline: Timeline | None = None, progress: LocalProgress | None = None
+    ) -> ReplaySchedule:
         """The order of events of a run file. Raises ConfigError where it cannot be repeated.
 
-        timeline: when clients are on, which decides who the members of rounds are.
+        timeline: when clients are on, which decides who the members of rounds are. progress: their local steps between
+        polls, a function of recorded times.
         """
         updates, aggregations, evaluations = run.updates, run.aggregations, run.evaluations
         return cls(
@@ -64,6 +69,7 @@ class ReplaySchedule:
             timed,
             _incidents(run),
             timeline,
+            progress,
         )
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
@@ -105,7 +111,9 @@ class ReplaySchedule:
                 if due := evaluation(updates):
                     evaluated += 1
                     yield Event("evaluate", due[0], age=due[3])
-                elif found := incident(updates):
+                elif (found := incident(updates)) and self.polls and self.alarm <= found.time:
+                    yield Event("poll", self.alarm)
+                elif found:
                     failed += 1
                     refused = self._receive(source, found.client) if found.kind == "refused" else None
                     yield Event(found.kind, found.time, found.client, refused, text=found.text)
@@ -121,6 +129,8 @@ class ReplaySchedule:
             due = after(self._aggregated) == count and not separate
             self._aggregated += due
             self._due = due
+            if self.polls and self.alarm < inf:
+                yield Event("poll", self.alarm)
             update = self._receive(source, client).timed(compute, exchange, time)
             yield Event("update", time, client, update, due, waited)
             yield from between(count)

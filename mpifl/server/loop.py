@@ -84,6 +84,7 @@ class ServerLoop:
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
         self._among_available = among_available
         self._reply = algorithm.reply_policy()
+        self._polls = schedule.polls = algorithm.polls
         self.clients = ClientTable(clients.n, algorithm.personal_models)
         self.failures, self._patience = ClientFailures(faults, self.clients), faults.patience
         transport.on_death = self.failures.reports.ranks_died
@@ -143,8 +144,20 @@ class ServerLoop:
             members = self.cohort.sample(self.version)
         self.algorithm.begin_round(self.server, members)
         unique = list(dict.fromkeys(members))
+        if self._polls and (progress := self.schedule.progress):
+            rounds = self.clients.rounds
+            self.algorithm.on_poll(
+                self.server, unique, lambda i, since, most: progress(i, rounds[i], since, time, most)
+            )
         self.schedule.round_size = len(unique)
         self.send(unique)
+
+    def _end_round(self, time: float) -> None:
+        """Starts the next round, at once or when the algorithm's alarm says."""
+        if self._polls:
+            self.algorithm.end_round(self.server, time)
+        else:
+            self.start_round(time)
 
     # -- events --------------------------------------------------------------------------------------------------------
     def run(self, stopped: Callable[[], bool] = lambda: False, interrupted: Callable[[], bool] = lambda: False) -> bool:
@@ -154,7 +167,7 @@ class ServerLoop:
         checkpointer. Raises
         RunFailed where no client is left, or the transport fails.
         """
-        if not self._resumed:
+        if not (self._resumed or self._polls):
             self.start_round()
         self.schedule.alarm = self.algorithm.alarm(self.server)
         for event in self.schedule.events(self.transport):
@@ -164,6 +177,8 @@ class ServerLoop:
             elif kind == "aggregate":
                 self.algorithm.on_alarm(self.server, event.time)
                 self._aggregate(event.time)
+            elif kind == "poll":
+                self.start_round(event.time)
             elif kind == "evaluate":
                 if self.evaluate(event.time, event.age):
                     return True
@@ -230,7 +245,7 @@ class ServerLoop:
         self.version += 1
         self.recorder.append(AggregationRow(time, self.updates))
         if self.cohort:
-            self.start_round(time)
+            self._end_round(time)
         elif self._reply == "deferred":
             self._answer(aggregated=True)
 
@@ -308,7 +323,7 @@ class ServerLoop:
             if self.schedule.round_size:
                 self.algorithm.on_client_lost(self.server, i)
             else:
-                self.start_round(time)  # no member of the round is left
+                self._end_round(time)  # no member of the round is left
 
     def _move(self, time: float, i: int, reason: str) -> None:
         """Moves client i to another rank, where it gets a new message; loses it where no rank can host it."""

@@ -16,6 +16,7 @@ from mpifl.scheduling.availability import checked_periods
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
 from mpifl.scheduling.intermittent import IntermittentRealClock
 from mpifl.scheduling.live import Clock, LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.polls import LocalProgress, exchange_times
 from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.scheduling.timeline import Timeline
 from mpifl.signals import SignalRecorder
@@ -73,6 +74,9 @@ def run_server(
         next_on = checked_periods(job.clock.availability, n, job.seed)
     restart = job.clock.availability.interrupted == "restart"
     timeline = Timeline(next_on, n, restart) if next_on else None
+    progress = None
+    if job.algorithm.polls:
+        progress, delays = LocalProgress(*delays, timeline), exchange_times(delays[1])
     if job.stop.updates and rates is not None:
         job.check_duration(min(job.stop.time or np.inf, job.stop.updates / rates.sum()))
     if comm:
@@ -91,9 +95,9 @@ def run_server(
     schedule: LiveSchedule | ReplaySchedule
     if replay:
         trigger = job.algorithm.aggregation_trigger()
-        schedule = ReplaySchedule.from_run(replay, trigger is not None and trigger.timed, timeline)
+        schedule = ReplaySchedule.from_run(replay, trigger is not None and trigger.timed, timeline, progress)
     else:
-        schedule = _live_schedule(job, delays, timeline)
+        schedule = _live_schedule(job, delays, timeline, progress)
     if resumed and isinstance(schedule, LiveSchedule):
         schedule.load(resumed.snapshot.schedule)
     else:
@@ -217,7 +221,7 @@ def _open_run_file(
 
 
 def _live_schedule(
-    job: Job, delays: tuple[ContactTimes, SplitTimes | None], timeline: Timeline | None
+    job: Job, delays: tuple[ContactTimes, SplitTimes | None], timeline: Timeline | None, progress: LocalProgress | None
 ) -> LiveSchedule:  # fmt: skip
     clock: Clock
     if job.clock.mode == "virtual":
@@ -228,4 +232,5 @@ def _live_schedule(
         clock, job.algorithm.aggregation_trigger(), job.seed, stop_time=job.stop.time, stop_updates=job.stop.updates,
         evaluate_every=job.evaluate.every, evaluate_updates=job.evaluate.updates,
         checkpoint_every=job.checkpoint.every, checkpoint_updates=job.checkpoint.updates, timeline=timeline,
+        progress=progress,
     )  # fmt: skip

@@ -264,6 +264,42 @@ on("T3 T4", {**COMPASS, "step_size": 0.05, "max_steps": 8}, lambda p: drift(p, 0
 on("T5", {**COMPASS, "step_size": 0.005, "max_steps": 2}, optimum, 6000, 0.02)
 on("T6", {**COMPASS, "step_size": 0.1, "max_steps": 8}, lambda p: drift(p, 0.1, 8), 300)
 
+# All clients polled, so often that each has taken a contact's local steps; x and the X_i then rest where the Y_i - x,
+# or the (Y_i - x)/E_i, add up to 0. On T3 and T4 client 0 takes three steps between polls, client 1 one.
+POLLED = {"name": "speed", "compute": [1.0, 3.0], "exchange": 0.1}
+
+
+def polled(name: str, problem: str, step: float, counts: int | list[int]) -> list[float]:
+    a = np.array(A[problem])
+    s, E = len(a), np.broadcast_to(counts, len(a))[:, None]
+    r = (1 - step * a) ** E
+    return weighted(problem, (1 - r) / E if name == "favas" else (1 - r) / (s + 1 - s * r))
+
+
+def polls_from_1(name: str, step: float, count: int, rounds: int) -> list[float]:
+    """T2: both clients go on from their own models (QuAFL), or from the server's (FAVAS)."""
+    x, X = 1.0, [1.0, 1.0]
+    for _ in range(rounds):
+        Y = [X[0] * (1 - 2 * step) ** count, X[1] * (1 + 2 * step) ** count]
+        if name == "quafl":
+            x, X = (x + sum(Y)) / 3, [(x + 2 * y) / 3 for y in Y]
+        else:
+            x = (x + sum(u + (y - u) / count for u, y in zip(X, Y, strict=True))) / 3
+            X = [x, x]
+    return [x]
+
+
+for name in ("quafl", "favas"):
+    on("T1", {"name": name, "step_size": 0.05, "local_steps": 10}, polled(name, "T1", 0.05, 10), 1600)
+    on("T2", {"name": name, "step_size": 0.1, "local_steps": 3}, polls_from_1(name, 0.1, 3, 4), 8)
+    section = {"name": name, "step_size": 0.05, "local_steps": 4, "period": 3.5}
+    for problem in ("T3", "T4"):
+        on(problem, section, polled(name, problem, 0.05, [3, 1]), 3000, clock=POLLED)
+    for problem in ("T5", "T6"):
+        section = {"name": name, "step_size": 0.1, "local_steps": 8}
+        on(problem, section, polled(name, problem, 0.1, 8), 1500)
+on("T1", {"name": "favano", "step_size": 0.05, "local_steps": 10}, polled("favas", "T1", 0.05, 10), 1600)
+
 # Server optimisers, by the names that they are known under: they rest where FedAvg does. Adam's second moment vanishes
 # there, so that it rests only for small server steps.
 for name, server_step, more in (
@@ -399,6 +435,7 @@ CLAIMS: list[tuple[str, dict[str, Any], int, int, int]] = [  # name, options, co
     ("f-svrg", {}, 2, 2, 2),  # gradient and model up, model and mean gradient down
     ("fedamp", {}, 1, 1, 1),
     ("fedasync", {}, 1, 1, 1),
+    ("favas", {}, 1, 1, 1),
     ("fedadmm", {}, 1, 1, 1),
     ("fedavg", {}, 1, 1, 1),
     ("fedbuff", {}, 1, 1, 1),
@@ -419,6 +456,7 @@ CLAIMS: list[tuple[str, dict[str, Any], int, int, int]] = [  # name, options, co
     ("mime", {"momentum": 0.5}, 2, 2, 3),  # 2 + |s| down
     ("mime", {"momentum": 0.5, "lite": True}, 1, 2, 2),
     ("proxskip", {}, 1, 1, 1),
+    ("quafl", {}, 1, 1, 1),
     ("scaffold", {}, 1, 2, 2),  # control variates as well
     ("vrl-sgd", {}, 1, 1, 1),
 ]

@@ -73,9 +73,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"aggregation": Clip(norm=0.01)},
         {"optimizer": Adagrad()},
     ],
+    "favas": [{"cohort": 2, "alpha": "deterministic"}],
     "mifa": [{"cohort": 2}, {"cohort": 3, "fill": "zero", "step_schedule": "inverse"}],
     "mime": [{"momentum": 0.9}, {"momentum": 0.9, "lite": True, "cohort": 2}],
     "proxskip": [{"probability": 0.4}],
+    "quafl": [{"cohort": 2}],
     "scaffold": [{"option": "I"}, {"cohort": 2, "weights": "samples"}],
     "vrl-sgd": [{"warm_up": True}],
 }

@@ -48,6 +48,13 @@ METHODS: dict[str, tuple[dict[str, Any], int, float | None, dict[str, Any]]] = {
     "mifa": ({"name": "mifa", "step_size": 0.03, "period": 0.05}, 1500, 1e-3, {}),
     "mifa, available": ({"name": "mifa", "step_size": 0.1, "cohort": 6}, 500, None, {"cohort_from": "available"}),
     "ringleader": ({"name": "ringleader", "step_size": 0.02}, 1500, None, {}),
+    "quafl": ({"name": "quafl", "step_size": 0.05, "local_steps": 3, "period": 0.05}, 800, None, {}),
+    "favas, available": (
+        {"name": "favas", "step_size": 0.05, "local_steps": 3, "period": 0.05, "cohort": 4},
+        500,
+        None,
+        {"cohort_from": "available"},
+    ),
     "ringmaster": ({"name": "ringmaster", "threshold": 4, "step_size": 0.02}, 1500, None, {}),
     "scaffold": ({"name": "scaffold", "local_steps": 2, "step_size": 0.1}, 320, 1e-6, {}),
     "feddr": ({"name": "feddr", "alpha": 1.0, "eta": 0.4, "local_steps": 20}, 320, 1e-6, {}),

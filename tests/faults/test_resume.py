@@ -47,6 +47,8 @@ VIRTUAL: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {  # and update
     "ca2fl": ({"name": "ca2fl", **EVERY}, NOISY, 600),
     "ringmaster": ({"name": "ringmaster", "threshold": 4}, NOISY, 600),
     "ringleader": ({"name": "ringleader"}, NOISY, 600),
+    "quafl": ({"name": "quafl", "cohort": 4, "local_steps": 3, "period": 0.25}, NOISY, 600),
+    "favas": ({"name": "favas", "cohort": 4, "local_steps": 3, "period": 0.25}, NOISY, 600),
     "proxskip": ({"name": "proxskip", "probability": 0.4}, NOISY, 600),
     "asypfl": ({"name": "asypfl", "local_steps": 2}, {**DIGITS, "test_split": 0.2}, 200),
 }

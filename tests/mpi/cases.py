@@ -101,6 +101,14 @@ CASES = {
     "proxskip": job({"name": "proxskip", "probability": 0.4}, DIGITS, clock=SPEED),
     "ringleader": job({"name": "ringleader"}, DIGITS),
     "ringleader-large": job({"name": "ringleader"}, LARGE32, clock=SPEED),
+    "quafl": job({"name": "quafl", "cohort": 3, "local_steps": 4, "period": 0.25}, DIGITS),
+    "quafl-on-and-off": job(
+        {"name": "quafl", "cohort": 4, "local_steps": 5, "period": 0.4}, clock=intermittent(SPEED, on=2)
+    ),
+    "favas": job({"name": "favas", "cohort": 3, "local_steps": 4, "period": 0.25}, DIGITS),
+    "favas-large": job(
+        {"name": "favas", "local_steps": 3, "alpha": "deterministic", "period": 0.2}, LARGE32, clock=SPEED
+    ),
     "scaffold": job({"name": "scaffold", "cohort": 4, "local_steps": 3}, LARGE),
     "vrl-sgd": job({"name": "vrl-sgd", "warm_up": True, "local_steps": 3}, DIGITS),
     "area-on-and-off": job({**AREA, "trigger": {"period": 0.07}}, clock=intermittent(spread=3)),

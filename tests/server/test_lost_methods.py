@@ -11,9 +11,11 @@ import pytest
 import mpifl
 from mpifl.algorithms.ace import Ace
 from mpifl.algorithms.base import Message, State, Update
+from mpifl.algorithms.favas import Favas
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.fedcompass import FedCompass
 from mpifl.algorithms.mifa import Mifa
+from mpifl.algorithms.quafl import QuAFL
 from mpifl.algorithms.ringleader import Ringleader
 
 SPEED = {"name": "speed", "compute": 0.1, "exchange": 0.02, "spread": 4, "noise": "exponential"}
@@ -54,6 +56,14 @@ class FailsMifaByTime(FailsMifa):
     """MIFA with rounds of a given length"""
 
 
+class FailsQuafl(Fails, QuAFL):
+    """QuAFL"""
+
+
+class FailsFavas(Fails, Favas):
+    """FAVAS"""
+
+
 class FailsRingleader(Fails, Ringleader):
     """Ringleader ASGD"""
 
@@ -64,6 +74,8 @@ CASES: dict[str, dict[str, Any]] = {
     "FailsCompass": {"min_steps": 2, "max_steps": 5},
     "FailsMifa": {"cohort": 4, "lost": "drop"},
     "FailsMifaByTime": {"period": 2.5},
+    "FailsQuafl": {"cohort": 4, "local_steps": 5, "period": 0.5},
+    "FailsFavas": {"cohort": 4, "local_steps": 5, "period": 0.5},
     "FailsRingleader": {},
 }
 

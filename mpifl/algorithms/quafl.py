@@ -1,0 +1,39 @@
+"""QuAFL: polled clients send the models that they have reached, and go on from a mix with the server's.
+
+Zakerinia, Talaei, Nadiradze, Alistarh, "Communication-Efficient Federated Learning With Data and Client Heterogeneity",
+arXiv 2206.10032, as in the released code. Departures: vectors are sent as they are, not quantised; the local step is
+`step_size`, where the code's is (s + 1)/s times that. The server's model plus the sum of all X_i changes by local steps
+alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mpifl.algorithms.base import Clients, Message, State, Update
+from mpifl.algorithms.common.polled_rounds import PolledRounds
+from mpifl.objective import Objective, Vector
+
+
+@dataclass(frozen=True)
+class QuAFL(PolledRounds):
+    """x <- (x + sum over the s polled clients of Y_i)/(s + 1);  X_i <- (x_old + s Y_i)/(s + 1)"""
+
+    def init_server(self, x0: Vector, clients: Clients) -> State:
+        return self.init_polls(x0, clients.n)
+
+    def message(self, server: State, i: int) -> Message:
+        return Message((server.x,), (server.steps[i], server.size))
+
+    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        super().receive(server, i, update, staleness)
+        server.sum = server.sum + update.vectors[0]
+
+    def init_client(self, x0: Vector, i: int) -> State:
+        return State(x=x0)
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        (x_old,), (steps, s) = message.vectors, message.numbers
+        y = self.solve(objective, client.x, message.round, steps=int(steps)).x
+        client.x = (x_old + s * y) / (s + 1)
+        return Update((y,), int(steps))

@@ -1,0 +1,259 @@
+"""QuAFL and FAVAS: their fixed points, QuAFL's invariant, FAVAS's divisors, and polls: when they come, and what clients
+have done by then."""
+
+from __future__ import annotations
+
+from math import floor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpifl
+from mpifl import open_run
+from mpifl.algorithms.base import Algorithm, Update
+from mpifl.algorithms.favas import Favas
+from mpifl.algorithms.quafl import QuAFL
+from mpifl.scheduling.delays import Exponential, Speed
+from mpifl.scheduling.polls import LocalProgress, exchange_times
+from mpifl.scheduling.timeline import Timeline
+from tests.algorithms.world import World
+from tests.mpi.files import differing
+from tests.quadratic_runs import close, random_quadratics
+
+C, E = np.array([0.0, 1.0]), np.array([3, 1])  # T3: curvature 1; local steps of clients 0 and 1 between polls
+SPEED = {"name": "speed", "compute": [1.0, 3.0], "exchange": 0.1}  # with polls every 3.5 s
+
+
+def finished(folder: Path, algorithm: dict[str, Any], delay: Any, name: str = "run", **more: Any) -> Any:
+    """A run in virtual time; the file is open."""
+    model = {"name": "quadratic", "curvatures": [[1.0], [1.0]], "optima": [[0.0], [1.0]], "init": "zero"}
+    job = {
+        "name": name, "seed": 3, "output": str(folder / f"{name}.h5"),
+        "problem": {"model": model, "dtype": "float64"}, "algorithm": {"local_steps": 4, "period": 3.5, **algorithm},
+        "clock": {"mode": "virtual", "delay": delay}, "stop": {"updates": 60}, "evaluate": {"updates": 1000}, **more,
+    }  # fmt: skip
+    mpifl.run(job).close()
+    return open_run(folder / f"{name}.h5")
+
+
+# -- fixed points ------------------------------------------------------------------------------------------------------
+def quafl_at_rest(step: float) -> float:
+    """x, X_0, X_1 with Y_i = c_i + r_i (X_i - c_i), 3 x = x + Y_0 + Y_1 and 3 X_i = x + 2 Y_i: three linear
+    equations."""
+    r = (1 - step) ** E
+    matrix = [[2, -r[0], -r[1]], [-1, 3 - 2 * r[0], 0], [-1, 0, 3 - 2 * r[1]]]
+    return float(np.linalg.solve(matrix, [(1 - r) @ C, *(2 * (1 - r) * C)])[0])
+
+
+def favas_at_rest(step: float) -> float:
+    """X_i = x and sum_i (Y_i - x)/E_i = 0: the mean of the c_i, weighted by (1 - r_i)/E_i."""
+    k = (1 - (1 - step) ** E) / E
+    return float(k @ C / k.sum())
+
+
+def check_limit(folder: Path, name: str, step: float, by_hand: float, figure: float, updates: int) -> None:
+    assert by_hand == pytest.approx(figure, abs=5e-7)
+    with finished(folder, {"name": name, "step_size": step}, SPEED, stop={"updates": updates}) as run:
+        assert np.array_equal(run.updates.local_steps, E[run.updates.client])
+        close(run.model, [by_hand], 1e-9)
+
+
+def test_QUAFL_2a(tmp_path: Path) -> None:
+    check_limit(tmp_path, "quafl", 0.05, quafl_at_rest(0.05), 0.290583, 2000)
+
+
+def test_QUAFL_2b(tmp_path: Path) -> None:
+    """Small steps: 1/4, since client 0 takes three of four steps."""
+    check_limit(tmp_path, "quafl", 0.005, quafl_at_rest(0.005), 0.254616, 12000)
+
+
+def test_FAVAS_1a(tmp_path: Path) -> None:
+    check_limit(tmp_path, "favas", 0.05, favas_at_rest(0.05), 0.512601, 2000)
+
+
+def test_FAVAS_1b(tmp_path: Path) -> None:
+    """Small steps: 1/2, the optimum."""
+    check_limit(tmp_path, "favas", 0.005, favas_at_rest(0.005), 0.501251, 14000)
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+class Polled(World):
+    """Rounds whose members have taken given steps."""
+
+    def poll(self, steps: dict[int, int], lost: int | None = None, after: int = 0) -> None:
+        self.server.steps |= steps
+        self.round(sorted(steps), lost, after)
+
+
+def world(algorithm: Algorithm, n: int) -> Polled:
+    return Polled(algorithm, random_quadratics(4, n), np.ones(3))
+
+
+def test_QUAFL_1() -> None:
+    """x + sum of X_i over all clients changes by the sum of Y_i - X_i over those polled, whoever they are."""
+    draw = np.random.default_rng(0)
+    w = world(QuAFL(step_size=0.1, local_steps=5), 6)
+    for _ in range(40):
+        members = draw.choice(6, draw.integers(1, 7), replace=False).tolist()
+        steps = {i: int(draw.integers(0, 6)) for i in members}
+        before = w.server.x + sum(state.x for state in w.states.values())
+        moved = sum(w.objectives[i].steps(w.states[i].x, 0.1, k) - w.states[i].x for i, k in steps.items())
+        w.poll(steps)
+        close(w.server.x + sum(state.x for state in w.states.values()), before + moved)
+
+
+@pytest.mark.parametrize("alpha", ["stochastic", "deterministic"])
+def test_favas_divisors(alpha: Any) -> None:
+    """alpha_i is P(E_i > 0) E_i or E[E_i], over the client's polls so far; X_i is the model after its last round."""
+    draw = np.random.default_rng(1)
+    w = world(Favas(step_size=0.1, local_steps=4, alpha=alpha), 5)
+    x, X, history = np.ones(3), [np.ones(3)] * 5, [[] for _ in range(5)]  # type: ignore[var-annotated]
+    for _ in range(30):
+        steps = {i: int(draw.integers(0, 5)) for i in draw.choice(5, 3, replace=False).tolist()}
+        total = x
+        for i, k in steps.items():
+            history[i].append(k)
+            change = w.objectives[i].steps(X[i], 0.1, k) - X[i]
+            divisor = np.mean(history[i]) if alpha == "deterministic" else k * np.mean(np.array(history[i]) > 0)
+            total = total + X[i] + (change / divisor if k else 0)
+        x = total / 4
+        X = [x if i in steps else X[i] for i in range(5)]
+        w.poll(steps)
+        close(w.server.x, x)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("algorithm", [QuAFL(step_size=0.1), Favas(step_size=0.1)], ids=["quafl", "favas"])
+def test_a_lost_member_is_left_out(algorithm: Algorithm, after: int) -> None:
+    """s counts those that answer, whenever the member is lost; from x_0 with one step both average x and the Y_i."""
+    w = world(algorithm, 4)
+    w.poll({0: 1, 2: 1, 3: 1}, lost=2, after=after)
+    x0 = np.ones(3)
+    close(w.server.x, (x0 + sum(w.objectives[i].steps(x0, 0.1) for i in (0, 3))) / 3)
+
+
+# -- polls -------------------------------------------------------------------------------------------------------------
+def test_local_progress() -> None:
+    """min(K, on-time/step time) rounded down; a step of a model with one time for all is the K-th part of a contact."""
+    split = lambda i, round, work: (work * (0.5, 2.0)[i], 9.0)  # noqa: E731
+    taken = LocalProgress(lambda i, round: 8.0 * (round + 1), split, None)
+    assert [taken(0, 0, 1.0, t, 4) for t in (1.0, 1.49, 1.5, 2.6, 3.0, 99.0)] == [0, 0, 1, 3, 4, 4]
+    assert [taken(1, 7, 1.0, t, 4) for t in (2.9, 3.0, 8.9)] == [0, 1, 3]
+    whole = LocalProgress(lambda i, round: 8.0 * (round + 1), None, None)
+    assert [whole(0, 0, 0.0, t, 4) for t in (1.9, 2.0, 7.9, 8.0)] == [0, 1, 3, 4]
+    assert whole(0, 1, 0.0, 8.0, 4) == 2
+    assert LocalProgress(lambda i, round: 0.0, None, None)(0, 0, 5.0, 5.0, 7) == 7  # no delay: all of them
+    assert exchange_times(split)[0](0, 3) == 9.0 and exchange_times(split)[1](0, 3, 4) == (0.0, 9.0)  # type: ignore[misc]
+    assert exchange_times(None)[0](0, 3) == 0.0 and exchange_times(None)[1] is None
+
+
+def test_steps_pause_while_a_client_is_off() -> None:
+    """On in 1..2 and from 5: by 6 s two seconds have counted."""
+    spans = [(1.0, 2.0), (5.0, 1e9)]
+    line = Timeline(lambda i, time: next(span for span in spans if span[1] > time), 1)
+    taken = LocalProgress(lambda i, round: 4.0, None, line)  # 1 s a step
+    assert [taken(0, 0, 0.0, t, 4) for t in (1.0, 2.0, 5.0, 6.0, 7.5, 9.0)] == [0, 1, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["quafl", "favas"])
+def test_steps_of_a_run_follow_from_its_times(name: str, tmp_path: Path) -> None:
+    """Members answer polls at multiples of the period, the first after the answers before; E_i by the recorded times
+    and the delay model's draws."""
+    model = {"name": "quadratic", "dim": 3, "sigma": 0.1}
+    delay = {"name": "speed", "compute": 0.1, "exchange": 0.3, "spread": 3, "noise": "exponential"}
+    algorithm, n = {"name": name, "cohort": 3, "period": 0.7, "local_steps": 6}, 7
+    with finished(tmp_path, algorithm, delay, problem={"clients": n, "model": model}, stop={"updates": 150}) as run:
+        rows, made = run.updates, run.aggregations.time.to_numpy()
+    seconds = Speed(compute=0.1, exchange=0.3, spread=3, noise="exponential").split_times(n, 3)
+    since, contacts, polls = [0.0] * n, [0] * n, []
+    for round, members in rows.groupby("version"):
+        end = made[round - 1] if round else 0.0
+        poll = next(k * 0.7 for k in range(floor(end / 0.7), floor(end / 0.7) + 3) if k * 0.7 > end)
+        polls.append(poll)
+        assert len(members) == 3 and members.client.is_unique
+        for row in members.itertuples():
+            compute, exchange = seconds(row.client, contacts[row.client], 1)
+            assert row.local_steps == min(6, floor((poll - since[row.client]) / compute + 1e-9))
+            assert row.time == pytest.approx(poll + exchange) and row.compute == 0.0
+            since[row.client], contacts[row.client] = row.time, contacts[row.client] + 1
+    assert set(rows.local_steps) == set(range(7))
+    assert np.diff(polls).max() > 0.71, "a round that outlasts its period puts the next poll off"
+
+
+def test_times_of_whole_contacts(tmp_path: Path) -> None:
+    """Without a separate time of exchanging, members answer at once; a poll that finds no step taken is answered."""
+    algorithm, n = {"name": "quafl", "period": 0.1, "local_steps": 5}, 4
+    problem = {"clients": n, "model": {"name": "quadratic", "dim": 3}}
+    with finished(tmp_path, algorithm, {"name": "exponential", "rate": 2.0}, problem=problem) as run:
+        rows = run.updates
+    drawn = Exponential(rate=2.0).contact_times(n, 3)
+    for k, row in enumerate(rows.itertuples()):
+        assert row.time == pytest.approx((k // n + 1) * 0.1) and row.client == k % n
+        assert row.local_steps == min(5, floor(0.1 / (drawn(k % n, k // n) / 5) + 1e-9))
+    assert (rows.local_steps == 0).any() and (rows.local_steps == 5).any()
+
+
+def test_polls_by_a_period_whose_multiples_round_down(tmp_path: Path) -> None:
+    """k T/T can be below k: no poll comes twice at one time."""
+    with finished(tmp_path, {"name": "favas", "period": 0.0017}, "none", stop={"time": 17.0}) as run:
+        times = run.updates.time.to_numpy()[::2]
+    assert len(times) == 10000 and (np.diff(times) > 0.0016).all() and (np.diff(times) < 0.0018).all()
+
+
+@pytest.mark.parametrize("name", ["quafl", "favas"])
+@pytest.mark.parametrize("cohort_from", ["all", "available"])
+def test_a_real_run_is_replayed(name: str, cohort_from: str, tmp_path: Path) -> None:
+    """E_i follows from recorded times, so a replay has the same bits, by whatever the wall clock went."""
+    on_and_off = {"name": "renewal", "on": 0.05, "off": 0.03, "cohort_from": cohort_from}
+    clock = {"mode": "real", "delay": {"name": "exponential", "rate": 40}, "availability": on_and_off}
+    problem = {"clients": 6, "model": {"name": "quadratic", "dim": 4, "sigma": 0.2}}
+    algorithm = {"name": name, "cohort": 3, "period": 0.01, "local_steps": 5}
+    stop = {"updates": 90, "time": 60}
+    with finished(tmp_path, algorithm, None, clock=clock, problem=problem, stop=stop) as run:
+        assert len(run.updates) == 90 and run.updates.local_steps.nunique() > 2
+    mpifl.replay(tmp_path / "run.h5", f"output={tmp_path / 'again.h5'}").close()
+    assert not differing(tmp_path / "run.h5", tmp_path / "again.h5", but=("events",))
+
+
+class Disk:
+    """Client 1 raises in every contact, client 2 from its third on: rounds of one member lose all they have."""
+
+    def __init__(self) -> None:
+        self.broken = True
+
+    def fails(self, i: int, round: int) -> bool:
+        return self.broken and (i == 1 or (i == 2 and round == 2))
+
+
+DISK = Disk()
+
+
+class Fragile(QuAFL):
+    """QuAFL on a bad disk"""
+
+    def init_client(self, x0: Any, i: int) -> Any:
+        client = super().init_client(x0, i)
+        client.number = i
+        return client
+
+    def train(self, client: Any, message: Any, objective: Any) -> Update:
+        if DISK.fails(client.number, message.round):
+            raise OSError("no disk")
+        return super().train(client, message, objective)
+
+
+def test_a_round_that_loses_all_its_members(tmp_path: Path) -> None:
+    """The next poll is a period later, of other clients; a replay has the same bits."""
+    DISK.broken = True
+    algorithm = {"name": f"{__name__}:Fragile", "cohort": 1, "period": 0.5, "local_steps": 3}
+    problem = {"clients": 4, "model": {"name": "quadratic", "dim": 3, "sigma": 0.1}}
+    more = {"problem": problem, "faults": {"lost": "freeze"}, "stop": {"updates": 40}}
+    with finished(tmp_path, algorithm, {"name": "speed", "compute": 0.1, "exchange": 0.02}, **more) as run:
+        assert sorted(run.events[run.events.kind == "lost"].client) == [1, 2]
+        close(run.updates.time.to_numpy()[-1], 42 * 0.5 + 0.02, 1e-9)
+        assert len(run.updates) == 40
+    DISK.broken = False
+    mpifl.replay(tmp_path / "run.h5", f"output={tmp_path / 'again.h5'}", trust=True).close()
+    assert not differing(tmp_path / "run.h5", tmp_path / "again.h5", but=("events",))
