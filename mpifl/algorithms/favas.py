@@ -1,6 +1,6 @@
 """FAVAS (also FAVANO): polled clients go on from the server's model; what they add is divided by their steps.
 
-Leconte, Nguyen, Moulines, "FAVANO: Federated Averaging with Asynchronous Nodes", arXiv 2305.16099. P(E_i > 0) and
+Leconte, Nguyen, Moulines, "FAVANO: Federated AVeraging with Asynchronous NOdes", arXiv 2305.16099. P(E_i > 0) and
 E[E_i] are those of the client's polls so far, this one included. X_i, the model after the client's last poll, reaches
 it with the next one, to the same result: the server keeps it, and a client keeps nothing.
 """

@@ -1,9 +1,9 @@
 """QuAFL: polled clients send the models that they have reached, and go on from a mix with the server's.
 
-Zakerinia, Talaei, Nadiradze, Alistarh, "Communication-Efficient Federated Learning With Data and Client Heterogeneity",
-arXiv 2206.10032, as in the released code. Departures: vectors are sent as they are, not quantised; the local step is
-`step_size`, where the code's is (s + 1)/s times that. The server's model plus the sum of all X_i changes by local steps
-alone.
+Zakerinia, Talaei, Nadiradze, Alistarh, "QuAFL: Federated Averaging Can Be Both Asynchronous and
+Communication-Efficient", arXiv 2206.10032, as in the released code. Departures: vectors are sent as they are, not
+quantised; the local step is `step_size`, where the code's is (s + 1)/s times that. The server's model plus the sum of
+all X_i changes by local steps alone.
 """
 
 from __future__ import annotations
