@@ -45,7 +45,7 @@ class Favas(PolledRounds):
 
     def aggregate(self, server: State) -> None:
         super().aggregate(server)
-        server.models |= dict.fromkeys(server.answered, server.x)
+        server.models.update(dict.fromkeys(server.answered, server.x))
         server.answered = {}
 
     def forget_client(self, server: State, i: int) -> None:

@@ -95,13 +95,19 @@ def test_QUAFL_1() -> None:
     """x + sum of X_i over all clients changes by the sum of Y_i - X_i over those polled, whoever they are."""
     draw = np.random.default_rng(0)
     w = world(QuAFL(step_size=0.1, local_steps=5), 6)
+
+    def own(i: int) -> np.ndarray:
+        """X_i after the client's last round, (x_old + s Y_i)/(s + 1)."""
+        s, client = w.server.mixed[i], w.states[i]
+        return (client.x_old + s * client.y) / (s + 1)
+
     for _ in range(40):
         members = draw.choice(6, draw.integers(1, 7), replace=False).tolist()
         steps = {i: int(draw.integers(0, 6)) for i in members}
-        before = w.server.x + sum(state.x for state in w.states.values())
-        moved = sum(w.objectives[i].steps(w.states[i].x, 0.1, k) - w.states[i].x for i, k in steps.items())
+        before = w.server.x + sum(map(own, range(6)))
+        moved = sum(w.objectives[i].steps(own(i), 0.1, k) - own(i) for i, k in steps.items())
         w.poll(steps)
-        close(w.server.x + sum(state.x for state in w.states.values()), before + moved)
+        close(w.server.x + sum(map(own, range(6))), before + moved)
 
 
 @pytest.mark.parametrize("alpha", ["stochastic", "deterministic"])

@@ -39,7 +39,7 @@ WRONG = [
     (
         "algorithm.cohort=4",
         "algorithm.cohort=4",
-        "area has no cohort: it is asynchronous; methods with rounds have it: apfl, f-svrg, fedadmm and 10 others",
+        "area has no cohort: it is asynchronous; methods with rounds have it: apfl, f-svrg, favas and 12 others",
     ),
     (
         "algorithm.name=fedavg",
@@ -156,7 +156,7 @@ WRONG = [
     (
         "algorithm={name: asypfl, cohort: 4}",
         "algorithm.cohort=4",
-        "asypfl has no cohort; apfl, f-svrg, fedadmm and 12 others have it",
+        "asypfl has no cohort; apfl, f-svrg, favas and 12 others have it",
     ),
     (
         "algorithm={name: fedgate, step_weights: one}",
