@@ -109,6 +109,7 @@ def test_one_problem_for_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[object] = []
     load = problems.load
     monkeypatch.setattr(problems, "load", lambda config: loaded.append(config) or load(config))
+    monkeypatch.setattr(api, "_kept", None)
     with mpifl.keep_problem():
         runs = [mpifl.run(JOB, seed=seed, name=f"r{seed}", output=f"{seed}.h5") for seed in (1, 1, 2)[1:]]
         assert len(loaded) == 1

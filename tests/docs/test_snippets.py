@@ -61,7 +61,9 @@ def environment() -> dict[str, str]:
 def do(block: Block, folder: Path, text: str) -> None:
     """Runs a block, or writes it to a file."""
     if block.action == "file":
-        (folder / block.argument).write_text(text, encoding="utf-8")
+        path = folder / block.argument
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
         return
     command = ["bash", "-euo", "pipefail", "-c", text] if block.language == "sh" else [sys.executable, "-c", text]
     done = subprocess.run(

@@ -155,11 +155,13 @@ def test_peak_memory_is_that_of_the_estimate(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("clients", [10_000, 100_000])
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("clients", [10_000, 30_000])
 @pytest.mark.parametrize(
     "algorithm",
     [
-        AREA, {"name": "area", "trigger": {"every": 8}}, {"name": "scaffold"}, {"name": "feddr"}, {"name": "ace"},
+        AREA, {"name": "area", "trigger": {"every": 8}}, {"name": "scaffold"}, {"name": "feddr"},
+        {"name": "ace", "fill": "zero"},
         {"name": "fedbuff", "trigger": {"every": 10}}, {"name": "fedavg", "cohort": 100},
     ],
     ids=lambda value: value["name"],
@@ -167,7 +169,9 @@ def test_peak_memory_is_that_of_the_estimate(tmp_path: Path) -> None:
 def test_peak_memory_is_that_of_the_estimate_for_many_clients(
     tmp_path: Path, algorithm: dict[str, Any], clients: int
 ) -> None:
-    base, need, peak = measured(
-        job(tmp_path, clients, 2_000_000 // clients * 10, algorithm, stop={"updates": 3 * clients})
-    )
-    assert need == pytest.approx(peak - base, rel=0.1)
+    """Loading is over before states and messages have their full size, so its memory may be counted too many."""
+    each = job(tmp_path, clients, 2_000_000 // clients * 10, algorithm, stop={"updates": 3 * clients})
+    base, need, peak = measured(each)
+    loading = estimate(each, problem_size(each)).server["loading and evaluation"]
+    assert need - loading <= 1.1 * (peak - base)
+    assert peak - base <= 1.05 * need
