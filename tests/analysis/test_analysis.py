@@ -278,6 +278,7 @@ def test_a_report_of_a_folder_or_a_pattern(tmp_path: Path) -> None:
     assert "50.00 (25.00-75.00)" in text and text == report([tmp_path / "0.h5", tmp_path / "1.h5", tmp_path])
 
 
+@pytest.mark.long
 def test_a_report_of_a_folder_with_a_damaged_file(tmp_path: Path) -> None:
     """It is named below the table of the others, also if it is given by its own name; alone it is an error."""
     path, bad = run_file(tmp_path / "0.h5", [0.5, 0.25]), tmp_path / "1.h5"

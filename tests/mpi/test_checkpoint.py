@@ -29,7 +29,7 @@ class Watch(Area):
 def test_a_client_rank_imports_h5py_with_its_first_checkpoint(run: Start, tmp_path: Path, every: int | None) -> None:
     """Not earlier, and not at all without a checkpoint: importing it takes time and memory on every rank."""
     (tmp_path / "watched.py").write_text(WATCH)
-    case = job({**AREA, "name": "watched:Watch"}, checkpoint={"updates": every}, stop={"updates": 2000})
+    case = job({**AREA, "name": "watched:Watch"}, checkpoint={"updates": every}, stop={"updates": 600})
     done = run(3, *RUN, write(tmp_path, "watch", case), "output=watch.h5")
     assert done.code == 0, str(done)
     assert bool(sets(folder_of(tmp_path / "watch.h5"))) == bool(every)

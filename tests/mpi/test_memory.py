@@ -12,7 +12,6 @@ from mpifl.storage.checkpoint_set import folder_of, sets
 from tests.mpi.cases import AREA, DIGITS, LARGE, job
 from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, until, write
 from tests.mpi.files import attribute, differing
-from tests.tiers import long
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
 STATES = {
@@ -33,7 +32,8 @@ def test_a_run_without_room_is_refused_on_all_ranks(tmp_path: Path) -> None:
     assert line.startswith("mpifl: memory=") and "for 3 of its ranks" in line and "memory.check=false" in line
 
 
-@pytest.mark.parametrize("ranks", [long(2), 3])
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_states_on_disk_give_the_same_bits(tmp_path: Path, ranks: int) -> None:
     on_disk = ["memory.client_states=0", "memory.folder=states"]
     (tmp_path / "states").mkdir()

@@ -90,6 +90,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_only_what_the_deciding_seed_selects_runs_on_the_other_seeds(paper: Path) -> None:
     """7 combinations of method and steps, 2 settings: seed 0 has all 14 runs, seeds 1 and 2 the best of each method."""
     loss: dict[tuple[int, int, str, tuple[float | None, ...]], float] = {}
