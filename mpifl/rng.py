@@ -42,9 +42,9 @@ def stream(seed: int, purpose: str, client: int = 0, round: int = 0) -> np.rando
 
 def reused_stream(seed: int, purpose: str, client: int = 0, round: int = 0) -> np.random.Generator:
     """As `stream`, in a quarter of the time: one generator, which the next call in this thread restarts."""
-    if (reused := getattr(_thread, "reused", None)) is None:
+    if (reused := getattr(_local, "reused", None)) is None:
         generator = stream(0, "")
-        _thread.reused = reused = generator, generator.bit_generator, generator.bit_generator.state
+        _local.reused = reused = generator, generator.bit_generator, generator.bit_generator.state
     generator, bits, state = reused
     words = state["state"]
     words["key"][0], words["key"][1], words["counter"][3] = seed, _word(purpose, client), round
@@ -56,4 +56,4 @@ def _word(purpose: str, client: int) -> int:
     return zlib.crc32(purpose.encode()) << 32 | client
 
 
-_thread = threading.local()
+_local = threading.local()

@@ -25,7 +25,6 @@ class Favas(PolledRounds):
     def init_server(self, x0: Vector, clients: Clients) -> State:
         server = self.init_polls(x0, clients.n)
         server.models = dict.fromkeys(range(clients.n), server.x)  # X_i
-        server.answered = {}  # the members that have, in this round
         server.polls, server.active, server.taken = ({} for _ in range(3))  # of each client: polls, with E_i > 0; steps
         return server
 
@@ -37,7 +36,6 @@ class Favas(PolledRounds):
         steps, x = update.local_steps, server.models[i]
         for counts, more in ((server.polls, 1), (server.active, int(steps > 0)), (server.taken, steps)):
             counts[i] = counts.get(i, 0) + more
-        server.answered[i] = True
         if steps:
             total = steps * server.active[i] if self.alpha == "stochastic" else server.taken[i]
             x = x + update.vectors[0] * (server.polls[i] / total)
@@ -46,7 +44,6 @@ class Favas(PolledRounds):
     def aggregate(self, server: State) -> None:
         super().aggregate(server)
         server.models.update(dict.fromkeys(server.answered, server.x))
-        server.answered = {}
 
     def forget_client(self, server: State, i: int) -> None:
         server.models.pop(i, None)

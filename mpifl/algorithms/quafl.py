@@ -23,7 +23,6 @@ class QuAFL(PolledRounds):
     def init_server(self, x0: Vector, clients: Clients) -> State:
         server = self.init_polls(x0, clients.n)
         server.mixed = dict.fromkeys(range(clients.n), 0)  # s of the client's last round
-        server.answered = {}  # the members that have, in this round
         return server
 
     def message(self, server: State, i: int) -> Message:
@@ -32,12 +31,10 @@ class QuAFL(PolledRounds):
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         super().receive(server, i, update, staleness)
         server.sum = server.sum + update.vectors[0]
-        server.answered[i] = True
 
     def aggregate(self, server: State) -> None:
         super().aggregate(server)
         server.mixed.update(dict.fromkeys(server.answered, server.size))
-        server.answered = {}
 
     def init_client(self, x0: Vector, i: int) -> State:
         return State(x_old=x0, y=x0)

@@ -55,7 +55,7 @@ def replayed(
     given = [*map(parse_override, overrides), *_plain(keys or {}).items()]
     named, others = split_overrides(config, source, given)
     for key, value in others:
-        if key.partition(".")[0] not in ("output", "overwrite", "memory"):
+        if key not in ("output", "overwrite") and key.partition(".")[0] != "memory":
             raise ConfigError(
                 key, value, "a replay is the recorded job; only output, overwrite and memory can be given"
             )

@@ -34,5 +34,8 @@ def exchange_times(split_times: SplitTimes | None) -> tuple[ContactTimes, SplitT
     apart."""
     if split_times is None:
         return lambda client, round: 0.0, None
-    exchange = lambda client, round, work: (0.0, split_times(client, round, 1)[1])  # noqa: E731
+
+    def exchange(client: int, round: int, work: int) -> tuple[float, float]:
+        return 0.0, split_times(client, round, 1)[1]
+
     return lambda client, round: exchange(client, round, 1)[1], exchange

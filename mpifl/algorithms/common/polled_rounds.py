@@ -18,8 +18,8 @@ class PolledRounds(SampledRounds):
     """Base of algorithms that poll a cohort every `period` seconds; `local_steps` is the most of a contact (K).
 
     A client's steps count from when its last answer arrived, from 0 s at first. A poll falls at the first multiple of
-    the period after the answers to the one before. The server state has `steps`, {i: E_i} of the clients' last polls,
-    and `size`, the members of the round that have not been lost.
+    the period after the answers to the one before. The server state has `steps`, {i: E_i} of the clients' last polls;
+    `size`, the members of the round that have not been lost; and `answered`, with a key for each member that has.
     """
 
     weights: Literal["uniform"] = field(default="uniform", init=False)
@@ -35,7 +35,7 @@ class PolledRounds(SampledRounds):
         """The server's state before the first poll."""
         return State(
             x=x0.copy(), sum=0 * x0, size=n, due=self.period, since=dict.fromkeys(range(n), 0.0),
-            steps=dict.fromkeys(range(n), self.local_steps),
+            steps=dict.fromkeys(range(n), self.local_steps), answered={},
         )  # fmt: skip
 
     def alarm(self, server: State) -> float:
@@ -43,7 +43,7 @@ class PolledRounds(SampledRounds):
         return float(server.due)
 
     def begin_round(self, server: State, members: list[int]) -> None:
-        server.size, server.due = len(members), inf
+        server.size, server.due, server.answered = len(members), inf, {}
 
     def on_poll(self, server: State, members: list[int], taken: Callable[[int, float, int], int]) -> None:
         for i in members:
@@ -54,7 +54,7 @@ class PolledRounds(SampledRounds):
         server.due = (k if k * self.period > time else k + 1) * self.period  # the quotient is rounded
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.since[i] = update.time
+        server.since[i], server.answered[i] = update.time, True
 
     def aggregate(self, server: State) -> None:
         """x <- (x + the sum of the answers)/(s + 1)"""
