@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +32,23 @@ def release_free_memory() -> None:
     """Returns freed memory to the system (glibc): what reading data and importing modules took for a while."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextlib.contextmanager
+def rare_full_collections() -> Iterator[None]:
+    """Inside, the garbage collector looks at old objects a hundred times less often, and not at those that exist now.
+
+    A full collection visits every object, which are millions where there are many clients. Garbage of a rule's own is
+    young, and collected as before.
+    """
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*thresholds[:2], 100 * thresholds[2])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 class Arrival:

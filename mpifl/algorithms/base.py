@@ -153,13 +153,8 @@ class Message(NamedTuple):
     version: int = 0
     round: int = 0
 
-    def numbered(self, version: int, round: int) -> Message:
-        """The message with this version and round; faster than `_replace`."""
-        vectors, numbers, work, _, _ = self
-        return new_tuple(Message, (vectors, numbers, work, version, round))
-
     def with_vectors(self, vectors: tuple[Vector, ...]) -> Message:
-        """The message with these vectors; likewise."""
+        """The message with these vectors; faster than `_replace`."""
         _, numbers, work, version, round = self
         return new_tuple(Message, (vectors, numbers, work, version, round))
 

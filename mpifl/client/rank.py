@@ -14,7 +14,7 @@ import numpy as np
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.client_job import ClientJob
 from mpifl.errors import ConfigError, RunFailed, format_client_error
-from mpifl.memory import release_free_memory
+from mpifl.memory import rare_full_collections, release_free_memory
 from mpifl.problems.base import ComputeResources, HostedClients, Shard
 from mpifl.problems.hosting import host
 from mpifl.signals import SignalRecorder, exit_code
@@ -83,7 +83,8 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     transport.signals = signals.numbers
     signals.watch(job.grace + STUCK_TIMEOUT, lambda number: os._exit(exit_code(number)))
     try:
-        with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its losses show it
+        # a run may diverge; its losses show it
+        with np.errstate(over="ignore", invalid="ignore"), rare_full_collections():
             ClientRank(comm, job, setup, worker, transport).run()
     except MPI.Exception:
         raise

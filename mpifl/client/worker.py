@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state
+from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state, new_tuple
 from mpifl.client.states import ClientStates, StateTable
 from mpifl.errors import format_client_error, inside, place_of
 from mpifl.memory import HOST, Memory
@@ -126,9 +126,9 @@ class Worker:
             self.states[i] = state
         busy = time.perf_counter() - begin
         vectors, steps, numbers, _, _, _, _, exchange, _, _, refusal, _ = update
-        self.last_updates[i] = update = Update(
-            vectors, steps, numbers, message.version, message.round, norm, compute, exchange, busy, accuracy, refusal
-        )
+        _, _, _, version, round = message
+        fields = vectors, int(steps), numbers, version, round, norm, compute, exchange, busy, accuracy, refusal, nan
+        self.last_updates[i] = update = new_tuple(Update, fields)
         return update
 
     def forget_update(self, i: int) -> None:
@@ -148,7 +148,7 @@ class Worker:
             return f"client {i} sends {len(update.vectors)} vectors, more than vectors_up ({most})", nan
         square = 0.0
         for v in update.vectors:
-            square += float(v @ v)
+            square += float(v.dot(v))
         norm = sqrt(square)
         if not isfinite(norm) or not all(map(isfinite, update.numbers)):
             return "the update is not finite", norm

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mpifl.algorithms.base import Algorithm, Clients, State, new_tuple
+from mpifl.algorithms.base import Algorithm, Clients, Message, State, new_tuple
 from mpifl.algorithms.participation import CohortSampler
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
@@ -108,8 +108,8 @@ class ServerLoop:
         clients, version, valid = self.clients, self.version, self._valid
         for i in members:
             round = clients.rounds[i]
-            message = self.algorithm.message(self.server, i).numbered(version, round)
-            vectors, _, work, _, _ = message
+            vectors, numbers, work, _, _ = self.algorithm.message(self.server, i)
+            message = new_tuple(Message, (vectors, numbers, work, version, round))
             for v in vectors:
                 if v is not valid:  # often the same model is sent again and again
                     self._check(i, v)

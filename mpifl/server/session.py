@@ -19,6 +19,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, State
 from mpifl.errors import RunFailed, describe_unexpected
+from mpifl.memory import rare_full_collections
 from mpifl.scheduling.live import LiveSchedule
 from mpifl.scheduling.overload import describe_overload
 from mpifl.scheduling.replay import ReplaySchedule
@@ -149,7 +150,7 @@ class Session:
                 each.start(self.loop)
             if isinstance(self.schedule, LiveSchedule):
                 self.schedule.clock.start()
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"), rare_full_collections():
                 ended = self.loop.run(self._stopped, self._interrupted)
             if ended and not self.loop.updates and (count := self.loop.failures.refusals):
                 raise RunFailed(f"no update was consumed and {count:,} refused; {self._first_refusal()}")

@@ -1,6 +1,6 @@
 """Writes the run file during the run.
 
-The server loop only appends rows to lists; a thread writes them twice a second, in an order that leaves the file
+The server loop only appends rows to buffers; a thread writes them twice a second, in an order that leaves the file
 readable at every instant, a kill included. `check` raises the thread's errors to the loop.
 """
 
@@ -12,7 +12,6 @@ import os
 import secrets
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,11 +28,11 @@ from mpifl.storage.continuation import continue_file
 from mpifl.storage.create import create_datasets, error_reason, new_file, now
 from mpifl.storage.durable import sync_folder
 from mpifl.storage.live import Lock, with_locks_if_any
+from mpifl.storage.row_buffer import RowBuffer
 from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, encode
 
 WRITE_INTERVAL = 0.5  # s of wall time; also the heartbeat (the file's mtime) of a run that has no rows to write
 ROWS_READ = 1 << 14  # rows read while the file is locked
-ROWS_AT_ONCE = 1024  # rows turned into arrays before the server loop may have the interpreter again
 
 
 class RunWriter:
@@ -128,7 +127,11 @@ class RunWriter:
         self._columns = {name: [file[name][column] for column in table.columns] for name, table in TABLES.items()}
         self._written = {table: len(columns[0]) for table, columns in self._columns.items()}
         self._crc = checksums.running(file)
-        self._rows: dict[str, list[Any]] = {name: [] for name in TABLES}  # those that the thread has not taken
+        # Rows that the thread has not taken, by table, and by type of the row.
+        self._rows = {
+            name: RowBuffer({name: column.dtype for name, column in table.columns.items()})
+            for name, table in TABLES.items()
+        }
         self._rows_of = {table.row: self._rows[name] for name, table in TABLES.items()}
         self._taken = dict(self._written)  # rows of each table that the thread has taken
         self._taking = threading.Lock()  # of `_rows` and `_taken`; never held while the file is written
@@ -276,23 +279,21 @@ class RunWriter:
 
     def _write_rows(self, table: str, count: int) -> tuple[ChecksumRow, dict[str, np.ndarray]]:
         """Writes the first `count` rows that were appended to a table; their checksum, and the rows by column."""
-        rows = self._rows[table][:count]
-        with self._taking:  # the loop only appends, so the rows that were copied are still the first
-            del self._rows[table][:count]
+        with self._taking:  # the loop only appends: the rows that were counted are the first
+            columns = self._rows[table].take(count)
             self._taken[table] += count
         start, stop = self._written[table], self._written[table] + count
-        datasets = self._columns[table]
-        arrays = rows_to_arrays(rows, [dataset.dtype for dataset in datasets])
-        for dataset, array in zip(datasets, arrays, strict=True):
+        arrays = list(columns.values())
+        for dataset, array in zip(self._columns[table], arrays, strict=True):
             dataset.resize((stop,))
-            dataset[start:stop] = array
+            # HDF5's text has an encoding, which NumPy's does not have
+            dataset[start:stop] = array.view(dataset.dtype) if array.dtype.kind == "S" else array
         self._written[table] = stop
         if table == "updates":
-            clients = arrays[list(TABLES[table].columns).index("client")]
-            self._counts += np.bincount(clients, minlength=len(self._counts))
+            self._counts += np.bincount(columns["client"], minlength=len(self._counts))
             self._file["clients/updates"][...] = self._counts
         self._crc[table] = checksums.crc(arrays, self._crc[table])
-        return ChecksumRow(table, start, count, self._crc[table]), dict(zip(TABLES[table].columns, arrays, strict=True))
+        return ChecksumRow(table, start, count, self._crc[table]), columns
 
     def _finish(self, status: str, x: np.ndarray | None, version: int | None) -> None:
         self._write()
@@ -326,19 +327,6 @@ class RunWriter:
     def _set(self, name: str, value: float | str) -> None:
         """Changes an attribute in place, which keeps its type."""
         self._file.attrs.modify(name, encode(value, int(CHANGING[name][1:])) if isinstance(value, str) else value)
-
-
-def rows_to_arrays(rows: Sequence[tuple[Any, ...]], types: Sequence[np.dtype[Any]]) -> list[np.ndarray]:
-    """An array (rows,) of each type, from tuples of one value a type; text is cut to its column's bytes."""
-    arrays = [np.empty(len(rows), dtype) for dtype in types]
-    for first in range(0, len(rows), ROWS_AT_ONCE):
-        for array, values in zip(arrays, zip(*rows[first : first + ROWS_AT_ONCE], strict=True), strict=True):
-            if array.dtype.kind == "S":
-                values = tuple(encode(value, array.itemsize) for value in values)
-            array[first : first + ROWS_AT_ONCE] = values
-        if len(rows) > ROWS_AT_ONCE:
-            time.sleep(1e-4)
-    return arrays
 
 
 def replace_model(file: h5py.File, x: np.ndarray, version: int) -> None:

@@ -22,6 +22,8 @@ class Trainer(Protocol):
     memory: Memory  # where vectors live that clients compute with
     batch_size: int  # most messages that `train_all` takes
 
+    def train(self, i: int, message: Message) -> Update | ClientError: ...
+
     def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | ClientError]: ...
 
     def forget_update(self, i: int) -> None: ...
@@ -37,6 +39,7 @@ class InProcessTransport:
     def __init__(self, trainer: Trainer, clients: int = 0) -> None:
         self._trainer = trainer
         self._on_host = type(trainer.memory) is Memory  # vectors need not be copied
+        self._one_by_one = trainer.batch_size == 1
         self._messages: dict[int, tuple[Message, float, float]] = {}  # client -> message, delay (s), when it was sent
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
@@ -92,9 +95,9 @@ class InProcessTransport:
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         self._due.clear()
         if i in self._messages:
-            if self._trainer.batch_size == 1:  # at once, not by way of the updates that are held back
+            if self._one_by_one:  # at once, not by way of the updates that are held back
                 self.computing = (i,)
-                (update,) = self._trainer.train_all([(i, self._delivered(self._messages.pop(i)[0]))])
+                update = self._trainer.train(i, self._delivered(self._messages.pop(i)[0]))
                 self.computing = ()
                 if not isinstance(update, ClientError):
                     return self._collected(update)

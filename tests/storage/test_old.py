@@ -111,7 +111,7 @@ def test_an_old_run_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         writer = RunWriter(
             tmp_path / "run.h5", attrs={}, clients={"samples": [1, 2], "rank": [0, 0]}, x0=np.zeros(2), layout=[]
         )  # fmt: skip
-        writer._rows["updates"] += [(0.5 * k, 1, 0, 0, 1, 16, 2.5) for k in range(5)]
+        writer._rows["updates"].extend([(0.5 * k, 1, 0, 0, 1, 16, 2.5) for k in range(5)])
         writer._rows["evaluations"].append((0.0, 0, 0, 2.0, 2.0, 0.5, np.nan))
         writer.flush()
     with open_run(tmp_path / "run.h5") as run:

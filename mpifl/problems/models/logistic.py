@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.problems.base import Layout
-from mpifl.problems.rows import RowModel, RowObjective
+from mpifl.problems.rows import RowModel, RowObjective, take_rows
 from mpifl.problems.settings import ProblemSettings
 
 
@@ -71,7 +71,7 @@ class LogisticObjective(RowObjective):
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) x_rows' (softmax - one_hot) / b + nu W"""
-        batch, hot = (self.x, self.hot) if rows is None else (self.x[rows], self.hot[rows])
+        batch, hot = take_rows(self.x, rows), take_rows(self.hot, rows)
         residual = self._residual(x, batch, hot)
         residual *= residual.dtype.type(1 / len(batch))
         result = np.empty_like(x)
@@ -100,6 +100,6 @@ class LogisticObjective(RowObjective):
 
     def loss(self, x: np.ndarray, rows: Any = None) -> float:
         """mean loss of the rows + nu/2 ||W||^2"""
-        batch, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
+        batch, y = take_rows(self.x, rows), take_rows(self.y, rows)
         losses, _ = self.model.losses(x, batch, y, self.layout)
         return float(losses.mean(dtype=np.float64)) + self.model.regulariser(x, float(self.l2), self.layout)

@@ -12,7 +12,7 @@ import numpy as np
 from mpifl.config.types import Size
 from mpifl.problems.base import Data, Init, Layout, Partition, Problem
 from mpifl.problems.inits import Uniform
-from mpifl.problems.rows import RowModel, RowObjective, RowProblem
+from mpifl.problems.rows import RowModel, RowObjective, RowProblem, take_rows
 from mpifl.problems.settings import ProblemSettings
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -93,13 +93,6 @@ def _forward(parts: Parts, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return active, scores
 
 
-def _rows(part: np.ndarray, rows: Any) -> np.ndarray:
-    """part[rows], all of it for null; row numbers are what small batches have, and `take` is faster at those."""
-    if isinstance(rows, np.ndarray) and rows.dtype == np.int64:
-        return part.take(rows, 0)
-    return part if rows is None else part[rows]
-
-
 class MlpObjective(RowObjective):
     """One client's network."""
 
@@ -111,7 +104,7 @@ class MlpObjective(RowObjective):
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) backpropagated mean over the rows, + nu times the weights"""
-        batch, hot = (_rows(part, rows) for part in (self.x, self.hot))
+        batch, hot = (take_rows(part, rows) for part in (self.x, self.hot))
         parts = w1, _, w2, _ = _parts(x, self.layout)
         active, residual, back = self._backward(parts, batch, hot)
         scale = residual.dtype.type(1 / len(batch))
@@ -147,6 +140,6 @@ class MlpObjective(RowObjective):
 
     def loss(self, x: np.ndarray, rows: Any = None) -> float:
         """mean loss of the rows + nu/2 (||W1||^2 + ||W2||^2)"""
-        batch, y = (_rows(part, rows) for part in (self.x, self.y))
+        batch, y = (take_rows(part, rows) for part in (self.x, self.y))
         losses, _ = self.model.losses(x, batch, y, self.layout)
         return float(losses.mean(dtype=np.float64)) + self.model.regulariser(x, float(self.l2), self.layout)

@@ -14,7 +14,7 @@ from mpifl.config.types import NonNegativeFloat
 from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Init, Layout
 from mpifl.problems.inits import Zero
-from mpifl.problems.rows import RowModel, RowObjective
+from mpifl.problems.rows import RowModel, RowObjective, take_rows
 from mpifl.problems.settings import ProblemSettings
 
 
@@ -88,7 +88,7 @@ class NonconvexObjective(RowObjective):
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) mean of -b a / (1 + exp(b a'w)), plus the penalty's slope and nu w"""
-        batch, b = (self.x, self.b) if rows is None else (self.x[rows], self.b[rows])
+        batch, b = take_rows(self.x, rows), take_rows(self.b, rows)
         result = _slopes(x, batch, b) @ batch
         result *= result.dtype.type(0.5 / len(batch))
         result += self.model.slope(x)
@@ -103,6 +103,6 @@ class NonconvexObjective(RowObjective):
 
     def loss(self, x: np.ndarray, rows: Any = None) -> float:
         """mean loss of the rows, plus penalty and nu/2 ||w||^2"""
-        batch, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
+        batch, y = take_rows(self.x, rows), take_rows(self.y, rows)
         losses, _ = self.model.losses(x, batch, y, self.layout)
         return float(losses.mean(dtype=np.float64)) + self.model.regulariser(x, float(self.l2), self.layout)

@@ -1,0 +1,54 @@
+"""Rows that are appended by one thread and taken by another, as packed records: they hold no Python objects."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpifl.errors import RunFailed
+from mpifl.storage.tables import encode
+
+CODES = {"f8": "d", "i8": "q", "i4": "i"}  # NumPy's type -> that of `struct`
+
+
+class RowBuffer:
+    """Rows of one table, of one value a column; text is cut to its column's bytes."""
+
+    def __init__(self, columns: dict[str, str]) -> None:
+        """columns: name -> NumPy's type, f8, i8, i4 or S and a number of bytes."""
+        self._record = np.dtype([(name, f"<{type}") for name, type in columns.items()])  # without gaps
+        self._sizes = [int(type[1:]) if type[0] == "S" else 0 for type in columns.values()]  # of text
+        codes = [f"{size}s" if size else CODES[type] for type, size in zip(columns.values(), self._sizes, strict=True)]
+        self._pack = struct.Struct(f"<{''.join(codes)}").pack
+        self._has_text = any(self._sizes)
+        self._bytes = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._bytes) // self._record.itemsize
+
+    def append(self, row: tuple[Any, ...]) -> None:
+        """Adds a row. Raises RunFailed for a value that its column cannot hold."""
+        self._bytes += self._packed(row)
+
+    def extend(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Adds rows in one step: `len` counts all of them or none."""
+        self._bytes += b"".join(map(self._packed, rows))
+
+    def _packed(self, row: tuple[Any, ...]) -> bytes:
+        try:
+            if self._has_text:
+                return self._pack(*(encode(v, size) if size else v for v, size in zip(row, self._sizes, strict=True)))
+            return self._pack(*row)
+        except (struct.error, ValueError) as error:
+            raise RunFailed(f"the run file cannot hold {row}: {error}") from error
+
+    def take(self, count: int) -> dict[str, np.ndarray]:
+        """Removes the first `count` rows, and returns an array (count,) for each column."""
+        size = count * self._record.itemsize
+        data = self._bytes[:size]
+        del self._bytes[:size]
+        records = np.frombuffer(data, self._record)
+        return {name: np.ascontiguousarray(records[name]) for name in self._record.names or ()}
