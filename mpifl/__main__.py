@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mpifl.errors import ConfigError
-from mpifl.transport.detection import LaunchError
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 RUNS = ("run", "resume", "replay")  # commands in which all ranks but 0 do nothing but host clients
 
@@ -33,22 +32,37 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
 
 
 def _host_clients() -> int | None:
-    """The whole command on a rank that hosts clients: its exit code; None on rank 0, and in one process."""
-    from mpifl.transport.launcher import communicator, run_or_abort
+    """The whole command on a rank that hosts clients: its exit code; None on rank 0, and in one process.
+
+    Until `broadcast_modules` every rank reads what it imports from files.
+    """
+    from mpifl.errors import ConfigError
+    from mpifl.transport.launcher import LaunchError, communicator, run_or_abort
 
     try:
         comm = communicator()
     except LaunchError:
         return None  # the command reports it
-    if comm is None or comm.rank == 0:
+    if comm is None:
         return None
+    from mpifl.transport.module_broadcast import broadcast_modules
+
+    error = None
+    try:
+        run_or_abort(comm, lambda: broadcast_modules(comm))
+    except ConfigError as wrong:
+        error = wrong
+    if comm.rank == 0:
+        return None
+    import signal
+
     from mpifl.client.rank import run_client_rank
 
     gc.freeze()
     gc.enable()
     sys.path.append(os.getcwd())  # a job may name a user's own "module:Class"
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C that no run handles ends this process at once
-    end = run_or_abort(comm, lambda: run_client_rank(comm, process_ends=True))
+    end = run_or_abort(comm, lambda: run_client_rank(comm, process_ends=True, error=error))
     if end.dead:
         print(f"mpifl: {end.dead}", file=sys.stderr)
     return 2 if isinstance(end.error, ConfigError) else end.code

@@ -35,9 +35,18 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def _read(path: Path) -> str:
+    """The text of a file of the kernel; in fewer system calls than `Path.read_text`, since every rank reads them."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(file, 1 << 16), b"")).decode()
+    finally:
+        os.close(file)
+
+
 def _machine(proc: Path) -> MemoryLimit | None:
     try:
-        lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
+        lines = (line.split() for line in _read(proc / "meminfo").splitlines())
         kilobytes = {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
         return MemoryLimit("this host", kilobytes["MemTotal"] << 10, kilobytes["MemAvailable"] << 10)
     except (OSError, ValueError, KeyError):
@@ -47,8 +56,8 @@ def _machine(proc: Path) -> MemoryLimit | None:
 def _control_groups(proc: Path, below: int) -> Iterator[MemoryLimit]:
     """The limits below so many bytes of this process' control groups, from its own up to the root."""
     try:
-        groups = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
-        mounts = [line.split() for line in (proc / "self/mountinfo").read_text().splitlines()]
+        groups = [line.split(":", 2) for line in _read(proc / "self/cgroup").splitlines()]
+        mounts = [line.split() for line in _read(proc / "self/mountinfo").splitlines()]
     except OSError:
         return
     for words in mounts:  # ... root mount-point options ... - type source options
@@ -64,7 +73,7 @@ def _control_groups(proc: Path, below: int) -> Iterator[MemoryLimit]:
         root, mount = words[3], Path(words[4])
         for path in paths:  # a container sees its own group as the root, whatever the path says
             inside = path.removeprefix(root.rstrip("/")).strip("/")
-            folder = mount / inside if (mount / inside).is_dir() else mount
+            folder = mount / inside if inside and (mount / inside).is_dir() else mount
             while True:
                 if limit := _limit(folder, mount, files, below):
                     yield limit
@@ -85,12 +94,12 @@ V2 = _Files("memory.max", "memory.current", "inactive_file")
 
 def _limit(folder: Path, mount: Path, files: _Files, below: int) -> MemoryLimit | None:
     try:
-        total = (folder / files.limit).read_text().strip()
+        total = _read(folder / files.limit).strip()
         if total == "max" or int(total) >= below:
             return None
-        used, cached = int((folder / files.used).read_text()), 0
+        used, cached = int(_read(folder / files.used)), 0
         with contextlib.suppress(OSError, ValueError):
-            for line in (folder / "memory.stat").read_text().splitlines():
+            for line in _read(folder / "memory.stat").splitlines():
                 key, _, value = line.partition(" ")
                 if key == files.cached:
                     cached = int(value)

@@ -31,7 +31,7 @@ def source() -> Source:
     package = Path(__file__).parent
     try:
         version, commit = (package / BUILD).read_text(encoding="ascii").split("\n")[:2]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # in a zip file
         return _from_git(package.parent) if (package.parent / ".git").exists() else _from_archive(ARCHIVE)
     return Source(version, commit)
 

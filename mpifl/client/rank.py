@@ -22,6 +22,7 @@ from mpifl.transport import handshake
 from mpifl.transport.base import max_vectors
 from mpifl.transport.handshake import ClientSetup
 from mpifl.transport.launcher import is_fault_tolerant
+from mpifl.transport.module_broadcast import clear_modules
 from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
 from mpifl.transport.mpi_client import MPIClientTransport
 
@@ -38,14 +39,16 @@ class RankEnd(NamedTuple):
     dead: str = ""  # why this rank ended by itself
 
 
-def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RankEnd:
+def run_client_rank(comm: MPI.Comm, process_ends: bool = False, error: ConfigError | None = None) -> RankEnd:
     """Hosts this rank's clients for one command of rank 0, from the handshake to the end of the run.
 
-    process_ends: whether this process ends with the command (`SignalRecorder`).
+    process_ends: whether this process ends with the command (`SignalRecorder`). error: why this rank cannot host any.
     """
     try:
         with SignalRecorder(process_ends) as signals:
             signals.record()  # each is reported to the server
+            if error:
+                handshake.refuse(comm, error)
             return _host_clients(comm, signals)
     except handshake.Released as released:
         return RankEnd(released.code, released.error)
@@ -74,6 +77,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
             job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.norm, comm.rank,
             job.states_limit, Path(job.states_folder),
         )  # fmt: skip
+        clear_modules()
         release_free_memory()  # there may be many ranks on a host
         handshake.report_ready(comm, hosted.facts)
     except ConfigError as error:

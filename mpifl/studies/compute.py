@@ -24,7 +24,7 @@ from mpifl.server.outcome import Outcome
 from mpifl.signals import Interrupted, SignalRecorder
 from mpifl.studies.index import keep_damaged
 from mpifl.studies.study import identify
-from mpifl.transport.launcher import RANKS_BEFORE
+from mpifl.transport.handshake import RANKS_BEFORE
 
 if TYPE_CHECKING:
     from mpifl.transport.mpi import MPI
@@ -50,7 +50,7 @@ class Finished(NamedTuple):
 
 def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
     """Runs or resumes one run; with ranks, on this process's group of them, or under a launcher."""
-    from mpifl.transport.launcher import task_communicator
+    from mpifl.transport.groups import task_communicator
 
     comm = task_communicator()
     if ranks > 1 and comm is None:

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from mpifl.signals import exit_code
-from mpifl.transport.launcher import RANKS_BEFORE
+from mpifl.transport.handshake import RANKS_BEFORE
 
 PRELOAD = [  # what every run imports
     "mpifl.client.checkpoint",

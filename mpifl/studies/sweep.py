@@ -167,7 +167,8 @@ def sweep_on_ranks(
     Every rank calls it; rank 0 alone loads the study, and releases the others where that raises. It starts runs, and
     belongs to no group.
     """
-    from mpifl.transport.launcher import broadcast_number, worker_groups
+    from mpifl.transport.groups import worker_groups
+    from mpifl.transport.launcher import broadcast_number
 
     study, ranks = None, 0
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import time
@@ -11,21 +12,22 @@ QUICK = 2e-5  # s of a yield to nobody
 LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # number of ranks on this host, set by launchers
 
 
-def _tune() -> None:
-    """Makes short sleeps short, and keeps freed memory for the next vectors (Linux, glibc).
+def set_timer_slack(seconds: float = 1e-9) -> None:
+    """Sets how much later than it asks for this thread may wake from a sleep (Linux); the system's default is 50 us."""
+    with contextlib.suppress(OSError, AttributeError):  # another system: it is a little slower
+        ctypes.CDLL(None).prctl(29, round(seconds * 1e9), 0, 0, 0)  # PR_SET_TIMERSLACK
 
-    Without this a sleep of 1 us takes 60, and a new vector of 40 MB costs 10,000 page faults.
-    """
-    try:
+
+def _keep_freed_memory() -> None:
+    """Keeps freed memory for the next vectors (glibc): a new one of 40 MB would cost 10,000 page faults."""
+    with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        libc.prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK, 1 ns
         libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
         libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
-    except (OSError, AttributeError):
-        pass  # another system: it is a little slower
 
 
-_tune()
+set_timer_slack()  # a sleep of 1 us would take 60
+_keep_freed_memory()
 
 
 def _ranks_per_core() -> float:

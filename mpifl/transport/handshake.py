@@ -2,7 +2,7 @@
 
     rank 0                                   every other rank
     ------                                   ----------------
-                              <- hello       host, process, cores
+                              <- hello       host, process, cores; or why it cannot take part
     job                       ->             imports its classes      or release: exit code, error
     setup: clients, x_0       ->                                      or release: exit code, error
                               <- report      ready, or what is wrong
@@ -23,18 +23,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.host_memory import memory_limits
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.launcher import RANKS_BEFORE, abort_all_ranks, is_fault_tolerant
+from mpifl.transport.launcher import abort_all_ranks, is_fault_tolerant
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+RANKS_BEFORE = "MPIFL_RANKS_BEFORE"  # set by a sweep: ranks with clients of other runs that share this host's GPUs
 REPLY_BYTES = 4096  # most of a hello or a report
 MAX_LIMITS = 8  # of memory that a hello reports: the machine's, and those of the nearest control groups
 
@@ -97,6 +98,13 @@ def _container_quota() -> float | None:
 def send_hello(comm: MPI.Comm) -> None:
     """Reports this rank to rank 0."""
     _reply(comm, {"hello": own_hello()})
+
+
+def refuse(comm: MPI.Comm, error: ConfigError) -> NoReturn:
+    """Reports in place of the hello why this rank cannot take part; raises Released once rank 0 has released it."""
+    report_error(comm, error)
+    while True:
+        _check_released(receive_json(comm))
 
 
 def receive_job(comm: MPI.Comm) -> dict[str, Any]:
@@ -183,6 +191,7 @@ class Handshake:
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         self.comm = comm
         self._hellos: list[Hello] = []
+        self._refusal: ConfigError | None = None  # of the first rank that cannot take part
         # Rank -> the receive of its reply, and the buffer: in progress, also after an interrupt; and those received.
         self._receives: dict[int, tuple[MPI.Request, bytearray]] = {}
         self._replies: dict[int, dict[str, Any]] = {}
@@ -191,9 +200,18 @@ class Handshake:
         self._quarantined: list[object] = []  # of ranks that have died: MPI may still use their buffers
 
     def gather_hellos(self) -> list[Hello]:
-        """Every rank's hello, in order of rank; the other ranks send theirs once, as soon as they are up."""
-        if not self._hellos and not self._dead:
-            self._hellos = [own_hello(), *(Hello(*reply["hello"]) for reply in self._gather())]
+        """Every rank's hello, in order of rank; the other ranks send theirs once, as soon as they are up.
+
+        Raises ConfigError for the first rank that cannot take part.
+        """
+        if not self._hellos and not self._dead and not self._refusal:
+            replies = self._gather()
+            if errors := [reply["error"] for reply in replies if "error" in reply]:
+                self._refusal = ConfigError(*errors[0])
+            else:
+                self._hellos = [own_hello(), *(Hello(*reply["hello"]) for reply in replies)]
+        if self._refusal:
+            raise self._refusal
         return self._hellos
 
     def send_job(self, job: dict[str, Any]) -> None:
@@ -242,7 +260,7 @@ class Handshake:
         """Ends the command on the other ranks: they wait for their setup, for the start, or have ended their run."""
         if not self.comm:
             return
-        with contextlib.suppress(RunFailed):  # of ranks that have died
+        with contextlib.suppress(RunFailed, ConfigError):  # of ranks that have died or cannot take part
             self.gather_hellos()
         config = [error.key, str(error.value), error.expected] if isinstance(error, ConfigError) else None
         self._send_to_each_alive({"code": code, "error": config or (error and [str(error)])}, stuck)

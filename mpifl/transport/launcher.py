@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed, host_name
-from mpifl.signals import SIGNALS, Interrupted
 from mpifl.transport.detection import LaunchError, mpi_wanted
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from mpi4py import MPI
 
 T = TypeVar("T")
-RANKS_BEFORE = "MPIFL_RANKS_BEFORE"  # set by a sweep: ranks with clients of other runs that share this host's GPUs
 MPI_START_TIMEOUT = 600  # s that MPI may take to start
-
-_group: MPI.Intracomm | None = None  # of this rank, while it runs tasks of `worker_groups`
 
 
 def communicator() -> MPI.Intracomm | None:
@@ -61,75 +54,6 @@ def _deadline_of_mpi_start() -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-@contextmanager
-def worker_groups(
-    comm: MPI.Intracomm, ranks: int, serve: Callable[[MPI.Intracomm], None], end: Callable[[MPI.Intracomm], None]
-) -> Iterator[Executor | None]:
-    """On rank 0 an executor whose tasks run on groups of `ranks` other ranks; None on these, which have then run them.
-
-    A task runs on its group's first rank, where `task_communicator` is the group's. Ranks left over have nothing to
-    do. Signals that no run handles are ignored on all ranks but 0, since rank 0 decides what follows.
-
-    Args:
-        comm: The MPI job's communicator.
-        ranks: Ranks of a group, at most `comm.size - 1`.
-        serve: What a group's other ranks do with its communicator, until `end`.
-        end: Called on a group's first rank when no task is left.
-    """
-    global _group
-    from mpi4py.futures import MPICommExecutor
-
-    from mpifl.transport.mpi import MPI  # sets how MPI is started
-
-    number, place = divmod(comm.rank - 1, ranks)  # of the group; of this rank in it
-    idle = comm.rank > 0 and number >= (comm.size - 1) // ranks
-    group = cast("MPI.Intracomm", comm.Split(MPI.UNDEFINED if idle or comm.rank == 0 else number, comm.rank))
-    first = comm.rank == 0 or (place == 0 and not idle)
-    firsts = cast("MPI.Intracomm", comm.Split(0 if first else MPI.UNDEFINED, comm.rank))
-    before = {s: signal.signal(s, signal.SIG_IGN) for s in SIGNALS} if comm.rank else {}
-    os.environ[RANKS_BEFORE] = str(
-        _ranks_before(comm, number, comm.rank > 0 and not idle and (ranks == 1 or place > 0))
-    )
-    try:
-        if not first:
-            if not idle:
-                serve(group)
-            yield None
-        elif comm.rank == 0:
-            with MPICommExecutor(firsts, root=0) as executor:
-                yield cast("Executor", executor)
-        else:
-            _group = group
-            with MPICommExecutor(firsts, root=0):
-                pass
-            end(group)
-            yield None
-    finally:
-        _group = None
-        del os.environ[RANKS_BEFORE]
-        for s, handler in before.items():
-            signal.signal(s, handler)
-        for each in (group, firsts):
-            if each != MPI.COMM_NULL:
-                each.Free()
-
-
-def _ranks_before(comm: MPI.Intracomm, number: int, has_clients: bool) -> int:
-    """The ranks with clients on this host that belong to groups of lower numbers than this rank's."""
-    from mpifl.transport.mpi import MPI
-
-    host = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    mine, all_ranks = np.array([number, has_clients], np.int64), np.empty((host.size, 2), np.int64)
-    host.Allgather(mine, all_ranks)
-    host.Free()
-    return int(all_ranks[all_ranks[:, 0] < number, 1].sum())
-
-
-def task_communicator() -> MPI.Intracomm | None:
-    """The communicator of the group of ranks that runs this task of `worker_groups`; None outside such a task."""
-    return _group
-
-
 def broadcast_number(comm: MPI.Comm, number: int) -> int:
     """Rank 0's number, on all ranks."""
     from mpifl.transport.mpi import wait
@@ -157,11 +81,14 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
     """
     try:
         return run()
-    except (ConfigError, RunFailed, Interrupted):
+    except (ConfigError, RunFailed):
         raise
     except BaseException as error:  # sys.exit in a user's code and a second Ctrl-C too: the others must not wait
+        from mpifl.signals import Interrupted
         from mpifl.untrusted import printable
 
+        if isinstance(error, Interrupted):
+            raise
         if isinstance(error, MemoryError):
             text = f"mpifl: the run failed: out of memory ({error})\n"
         elif dead := _dead_ranks(comm, error):
@@ -178,6 +105,8 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
 
 def abort_all_ranks(comm: MPI.Comm, code: int) -> NoReturn:
     """Ends all ranks at once, with this exit code as far as the launcher passes it on."""
+    import signal
+
     sys.stdout.flush()
     if is_fault_tolerant():  # with ULFM MPI_Abort ends only its caller, unnoticed; a killed rank is detected
         os.kill(os.getpid(), signal.SIGKILL)

@@ -17,7 +17,8 @@ from mpifl.errors import format_client_error
 from mpifl.memory import HOST, Arrival, Departure, Memory
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.frames import FrameFormat, Header, Kind
-from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, Outbox, wait
+from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
+from mpifl.transport.queues import Outbox
 
 END_INTERVAL = 0.01  # s between two looks for the end of the run while messages are there
 MESSAGE = int(Kind.MESSAGE)

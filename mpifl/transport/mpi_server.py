@@ -26,19 +26,8 @@ from mpifl.transport.backoff import Backoff
 from mpifl.transport.base import PartStatus
 from mpifl.transport.frames import WITH_TEXT, Frame, FrameFormat, Header, Kind
 from mpifl.transport.handshake import array_specs, setup_buffers
-from mpifl.transport.mpi import (
-    DATA,
-    END,
-    MPI,
-    SETUP,
-    STUCK_TIMEOUT,
-    TEXT,
-    Inbox,
-    Outbox,
-    SendQueue,
-    dead_ranks,
-    wait,
-)
+from mpifl.transport.mpi import DATA, END, MPI, SETUP, STUCK_TIMEOUT, TEXT, dead_ranks, wait
+from mpifl.transport.queues import Inbox, Outbox, SendQueue
 
 log = logging.getLogger(__package__)
 

@@ -70,7 +70,8 @@ def test_groups_of_ranks(run: Start, study: Callable[..., Path], tmp_path: Path)
 BEFORE = """
 import os, sys
 from mpi4py import MPI
-from mpifl.transport.launcher import RANKS_BEFORE, worker_groups
+from mpifl.transport.groups import worker_groups
+from mpifl.transport.handshake import RANKS_BEFORE
 comm = MPI.COMM_WORLD
 def show(group):
     sys.stdout.write(f"{comm.rank} {os.environ[RANKS_BEFORE]}\\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -11,23 +12,36 @@ from typing import Any
 import pytest
 
 from tests.mpi.cases import AREA, DIGITS, job
-from tests.mpi.conftest import RUN, Start, write
+from tests.mpi.conftest import ROOT, RUN, Start, write
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 
 MODULES = """
 import json, os, sys
+opened = []
+sys.addaudithook(lambda event, args: event == "open" and isinstance(args[0], str) and opened.append(args[0]))
 from mpifl.__main__ import main
 code = main(sys.argv[1:])
 from mpi4py import MPI
-json.dump(sorted(sys.modules), open(f"rank{MPI.COMM_WORLD.rank}.json", "w"))
+found = {"modules": sorted(sys.modules), "opened": opened}
+json.dump(found, open(f"rank{MPI.COMM_WORLD.rank}.json", "w"))
 sys.exit(code)
 """
+OTHER = """
+import importlib.util, os, runpy, sys
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "")))
+if rank and "version" in os.environ["OTHER"]:
+    sys.path.insert(0, "other")
+if rank and "bytecode" in os.environ["OTHER"]:
+    importlib.util.MAGIC_NUMBER = b"\\0\\0\\r\\n"
+runpy.run_module("mpifl", run_name="__main__", alter_sys=True)
+"""
+PACKAGE, STANDARD_LIBRARY = ROOT / "mpifl", Path(os.__file__).parent
 LIBRARIES = {"h5py", "yaml", "scipy", "sklearn", "pandas", "matplotlib", "torch", "tqdm", "pooch", "threadpoolctl"}
 STANDARD = {"argparse", "logging", "tempfile", "shutil", "subprocess", "concurrent", "socket", "pkgutil", "difflib"}
 OWN = (  # modules of mpifl that a rank may load whose clients fit a logistic model by AREA
     r"|__main__|errors|signals|memory|host_memory|objective|rng|client(\.(rank|states|worker))?|config(\.(client_job|types))?"
-    r"|transport(\.(backoff|base|detection|frames|handshake|launcher|mpi|mpi_client))?"
+    r"|transport(\.(backoff|base|detection|frames|handshake|launcher|module_broadcast|mpi|mpi_client|queues))?"
     r"|algorithms(\.(area|base|participation|common(\.(local_solver|step_schedules|strong_convexity|vectors))?))?"
     r"|problems(\.(base|hosting|inits|on_use|rows|settings|models(\.logistic)?))?"
 )
@@ -39,7 +53,11 @@ if "1" in (os.environ.get("OMPI_COMM_WORLD_RANK"), os.environ.get("PMI_RANK")):
 os.execvp(command[0], command)
 """
 BARE = "import numpy{}; from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"
-MOST = 1.25  # file calls of a client rank, as a multiple of the bare program's
+BEFORE_MPI = {  # files of mpifl that such a rank opens; the other modules come from rank 0
+    "BUILD", "__init__", "__main__", "errors", "transport.__init__", "transport.backoff", "transport.detection",
+    "transport.launcher", "transport.module_broadcast", "transport.mpi",
+}  # fmt: skip
+MOST = 1.05  # file calls of a client rank, as a multiple of the bare program's
 
 
 def config(**problem: Any) -> dict[str, Any]:
@@ -52,12 +70,38 @@ def test_a_rank_with_clients_loads_what_these_use(batch_size: int | None, run: S
     path = write(tmp_path, "small", config(batch_size=batch_size))
     done = run(3, "modules.py", "run", str(path))
     assert done.code == 0, str(done)
-    server, client = (set(json.loads((tmp_path / f"rank{rank}.json").read_text())) for rank in (0, 1))
+    found = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
+    server, client = (set(each["modules"]) for each in found[:2])
     assert "mpifl.storage.writer" in server
     assert not {m.partition(".")[0] for m in client} & (LIBRARIES | STANDARD)
     own = {m.removeprefix("mpifl").removeprefix(".") for m in client if m.partition(".")[0] == "mpifl"}
     assert not {m for m in own if not re.fullmatch(OWN, m)}
     assert ("numpy.random" in client) == (batch_size is not None)
+    for each in found[1:]:
+        assert {module_of(name) for name in each["opened"] if str(PACKAGE) in name} == BEFORE_MPI
+        assert not [name for name in each["opened"] if name.startswith(f"{STANDARD_LIBRARY}/json/")]
+
+
+def module_of(file: str) -> str:
+    """Of a source file or a bytecode file."""
+    return re.sub(r"(__pycache__/)|(\.cpython-\d+)?\.pyc?$", "", os.path.relpath(file, PACKAGE)).replace("/", ".")
+
+
+@pytest.mark.parametrize("other", ["version", "bytecode"])
+def test_ranks_of_another_installation(other: str, run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line from rank 0, about the first of two such ranks."""
+    monkeypatch.setenv("OTHER", other)
+    if other == "version":
+        shutil.copytree(PACKAGE, tmp_path / "other" / "mpifl", ignore=shutil.ignore_patterns("jobs", "__pycache__"))
+        (tmp_path / "other" / "mpifl" / "BUILD").write_text("9.8.7\ncommit\n", encoding="ascii")
+    (tmp_path / "start.py").write_text(OTHER)
+    done = run(3, "start.py", "run", str(write(tmp_path, "small", config())))
+    assert done.code == 2, str(done)
+    (line,) = [line for line in done.err.splitlines() if line.startswith("mpifl:")]
+    value, _, expected = line.removeprefix("mpifl: installation=").partition(": ")
+    assert value.endswith("mpifl 9.8.7") if other == "version" else "bytecode 0000, mpifl" in value
+    assert re.fullmatch(rf".*, mpifl in '{PACKAGE}', as on rank 0, on .* too \(rank 1\)", expected)
+    assert "Traceback" not in done.err and not list(tmp_path.rglob("*.h5"))
 
 
 @pytest.mark.long

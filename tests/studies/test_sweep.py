@@ -34,7 +34,7 @@ from mpifl.studies.processes import processes
 from mpifl.studies.select import describe_selection, select_groups
 from mpifl.studies.study import Select, Study, load_study
 from mpifl.studies.sweep import dry_run, sweep
-from mpifl.transport.launcher import RANKS_BEFORE
+from mpifl.transport.handshake import RANKS_BEFORE
 from tests.storage.checksums import changing
 from tests.studies.conftest import BASE, STUDY
 

@@ -1,0 +1,121 @@
+"""Rank 0 reads the modules that ranks with clients import, and broadcasts their code: the others open no file for them.
+
+Read from files as usual: what is imported before MPI starts or after the clients are built, extension modules, a user's
+own modules, and everything where the package is in a zip file or has no source.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import MAGIC_NUMBER, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifl.errors import ConfigError, host_name
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+FOLDERS = {"mpifl": os.path.dirname(os.path.dirname(__file__)), "": os.path.dirname(os.__file__)}  # of modules below
+FILES = {  # patterns of those that are broadcast
+    "mpifl": (
+        "errors.py", "host_memory.py", "memory.py", "objective.py", "rng.py", "signals.py", "untrusted.py",
+        "algorithms/**/*.py", "client/*.py", "config/__init__.py", "config/client_job.py", "config/types.py",
+        "problems/*.py", "problems/models/*.py", "transport/*.py",
+    ),
+    "": (  # the standard library's that NumPy and mpi4py do not import, or numpy.random alone
+        "base64.py", "bisect.py", "copy.py", "dataclasses.py", "hashlib.py", "heapq.py", "hmac.py", "json/__init__.py",
+        "json/decoder.py", "json/encoder.py", "json/scanner.py", "random.py", "secrets.py", "signal.py", "threading.py",
+    ),
+}  # fmt: skip
+EXTENSIONS = {"_bisect", "_blake2", "_hashlib", "_heapq", "_json", "_random", "_sha512", "binascii", "select"}
+HEADER_BYTES = 1024  # rank 0's `installation` and the number of bytes that follow
+
+Module = tuple[str, str, bytes]  # key of FOLDERS, file below the folder, code as marshal writes it
+
+
+def broadcast_modules(comm: MPI.Comm) -> None:
+    """Broadcasts the modules; on ranks other than 0 they are imported from memory until `clear_modules`.
+
+    Raises ConfigError on a rank with another version of the package or of Python than rank 0 has.
+    """
+    from mpifl.transport.mpi import MPI, wait
+
+    data = np.frombuffer(marshal.dumps(dict(_read_modules())) if comm.rank == 0 else b"", np.uint8)
+    header = np.array(f"{data.size}\n{installation()}", f"S{HEADER_BYTES}")
+    wait(comm.Ibcast((header, MPI.BYTE), 0))
+    size, theirs = header.item().decode().split("\n")
+    if comm.rank:
+        data = np.empty(int(size), np.uint8)
+    wait(comm.Ibcast(data, 0))
+    if theirs != installation():
+        expected = f"{theirs}, as on rank 0, on {host_name()} too"
+        raise ConfigError("installation", installation(), expected)
+    if comm.rank:
+        sys.meta_path.insert(0, ModuleFinder(marshal.loads(data.data)))
+
+
+def clear_modules() -> None:
+    """Frees the modules that were broadcast and not imported; from now on imports read files."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, ModuleFinder)]
+
+
+def installation() -> str:
+    """What has to be equal on all ranks: the package, which a checkout names by its folder, and Python."""
+    try:
+        package = Path(FOLDERS["mpifl"], "BUILD").read_text(encoding="ascii").split("\n")[0]
+    except (FileNotFoundError, NotADirectoryError):  # in a zip file
+        package = f"in {FOLDERS['mpifl']!a}"
+    python = f"{sys.implementation.name} {sys.version.split()[0]}, bytecode {MAGIC_NUMBER[:2].hex()}"
+    return f"{python}, mpifl {package}"[: HEADER_BYTES - 20]
+
+
+def _read_modules() -> Iterator[tuple[str, Module]]:
+    """Names and code of the modules, from their bytecode files where these are up to date."""
+    for package, patterns in FILES.items():
+        folder = Path(FOLDERS[package])
+        for path in (path for pattern in patterns for path in folder.glob(pattern)):
+            file = path.relative_to(folder)
+            name = ".".join(part for part in (package, *file.with_suffix("").parts) if part not in ("", "__init__"))
+            try:
+                code = SourceFileLoader(name, str(path)).get_code(name)
+            except (OSError, SyntaxError):  # raised again on every rank that imports it
+                continue
+            yield name, (package, str(file), marshal.dumps(code))
+
+
+class ModuleFinder:
+    """Finds modules that rank 0 has broadcast; an entry of `sys.meta_path`."""
+
+    def __init__(self, modules: dict[str, Module]) -> None:
+        self._modules = modules
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name in EXTENSIONS:  # found without a search of the folders before theirs; None where they are elsewhere
+            return PathFinder.find_spec(name, [os.path.join(FOLDERS[""], "lib-dynload")])
+        found = self._modules.pop(name, None)  # once: a module that is reloaded is read from its file
+        if found is None:
+            return None
+        package, file, code = found
+        location = os.path.join(FOLDERS[package], file)
+        return spec_from_file_location(name, location, loader=ModuleLoader(name, location, code))
+
+
+class ModuleLoader(SourceFileLoader):
+    """Executes code that was broadcast. All else, such as the source for tracebacks, is that of this rank's file."""
+
+    def __init__(self, name: str, path: str, code: bytes) -> None:
+        super().__init__(name, path)
+        self._code: bytes | None = code
+
+    def get_code(self, fullname: str) -> Any:
+        if self._code is None:  # it has been executed
+            return super().get_code(fullname)
+        code, self._code = marshal.loads(self._code), None
+        return code

@@ -1,0 +1,102 @@
+"""Modules that rank 0 broadcasts: which these are, and how another rank imports them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.resources
+import inspect
+import marshal
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpifl.transport import module_broadcast
+
+SOURCES = {
+    "broadcast_pkg/__init__.py": "from broadcast_pkg.inner import double\n",
+    "broadcast_pkg/inner.py": "def double(x):\n    return 2 * x\n\n\ndef fail():\n    raise ValueError\n",
+    "broadcast_pkg/table.txt": "rows\n",
+}
+
+
+@pytest.fixture
+def finder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A package that is found in memory alone; the list of files that are opened."""
+    modules = {}
+    for name, text in SOURCES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        if name.endswith(".py"):
+            module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+            modules[module] = ("", name, marshal.dumps(compile(text, str(tmp_path / name), "exec")))
+    names = list(modules)
+    monkeypatch.setitem(module_broadcast.FOLDERS, "", str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", [module_broadcast.ModuleFinder(modules), *sys.meta_path])
+    opened: list[str] = []
+    monkeypatch.setattr(
+        module_broadcast.ModuleLoader, "get_data", lambda self, path: opened.append(path) or Path(path).read_bytes()
+    )
+    yield opened
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def test_a_package_from_memory_is_like_one_from_files(finder: list[str], tmp_path: Path) -> None:
+    package = importlib.import_module("broadcast_pkg")
+    inner = sys.modules["broadcast_pkg.inner"]
+    assert package.double(21) == 42 and not finder
+    folder = tmp_path / "broadcast_pkg"
+    assert package.__path__ == [str(folder)] and package.__file__ == str(folder / "__init__.py")
+    assert inner.__spec__.origin == inner.__file__ == str(folder / "inner.py") and not hasattr(inner, "__path__")
+    assert inner.__package__ == "broadcast_pkg"
+    assert inspect.getsource(inner.double) == "def double(x):\n    return 2 * x\n"
+    assert importlib.resources.files("broadcast_pkg").joinpath("table.txt").read_text() == "rows\n"
+    with pytest.raises(ValueError) as raised:
+        inner.fail()
+    assert str(raised.traceback[-1].path) == inner.__file__
+    (folder / "inner.py").write_text("changed = True\n")
+    assert importlib.reload(inner).changed
+
+
+def test_what_is_not_in_memory_is_found_elsewhere(finder: list[str]) -> None:
+    found = module_broadcast.ModuleFinder({})
+    assert found.find_spec("broadcast_pkg") is None and found.find_spec("numpy") is None
+    module_broadcast.clear_modules()
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("broadcast_pkg")
+
+
+def test_the_code_is_that_of_the_files() -> None:
+    found = dict(module_broadcast._read_modules())
+    names = {"mpifl.client", "mpifl.client.rank", "mpifl.algorithms.area", "mpifl.algorithms.common.vectors", "json"}
+    assert names | {"mpifl.problems.models.logistic", "mpifl.transport.handshake", "heapq"} <= found.keys()
+    assert not {name for name in found if name.startswith(("mpifl.server", "mpifl.storage", "mpifl.problems.data"))}
+    for name in "mpifl.client", "mpifl.rng", "json.decoder":
+        folder, file, code = found[name]
+        path = os.path.join(module_broadcast.FOLDERS[folder], file)
+        assert path == importlib.import_module(name).__file__
+        assert marshal.loads(code).co_code == compile(Path(path).read_text(), path, "exec").co_code
+
+
+def test_a_module_that_does_not_compile_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that imports it reads the file and reports the error."""
+    (tmp_path / "client").mkdir()
+    (tmp_path / "client" / "right.py").write_text("x = 1\n")
+    (tmp_path / "client" / "wrong.py").write_text("x = \n")
+    monkeypatch.setitem(module_broadcast.FOLDERS, "mpifl", str(tmp_path))
+    found = dict(module_broadcast._read_modules())
+    assert {name for name in found if name.startswith("mpifl.")} == {"mpifl.client.right"}
+
+
+def test_an_installation_has_a_version_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module_broadcast.FOLDERS, "mpifl", str(tmp_path))
+    assert module_broadcast.installation().endswith(f", mpifl in '{tmp_path}'")
+    (tmp_path / "BUILD").write_text("1.2.3\ncommit\n")
+    python = sys.version.split()[0]
+    before = module_broadcast.installation()
+    assert before.startswith(f"{sys.implementation.name} {python}, bytecode ") and before.endswith(", mpifl 1.2.3")
+    monkeypatch.setattr(module_broadcast, "MAGIC_NUMBER", b"\0\0\r\n")
+    assert before != module_broadcast.installation()
