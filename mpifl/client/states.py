@@ -18,10 +18,15 @@ if TYPE_CHECKING:
     from mpifl.client.vector_file import VectorFile
 
 BLOCK_BYTES = 1 << 26  # of a table's vectors that are allocated at once
+Layout = tuple[tuple[str, ...], tuple[str, ...]]  # of a state: names of vectors, and of other values
 
 
 class ClientStates(dict[int, State]):
     """The state of each client, by client number. Each is an object: what changes it need not store it again."""
+
+    def copy_of(self, i: int) -> State | None:
+        """A copy of client i's state, to be changed and stored; None: it has none."""
+        return None if (state := self.get(i)) is None else State(**vars(state))
 
     def changed(self) -> Iterator[int]:
         """The clients whose states a checkpoint needs: the others have their first states."""
@@ -45,9 +50,10 @@ class StateTable(MutableMapping[int, State]):
         self._removed: set[int] = set()
         self._slots: dict[int, int] = {}  # row of each client that is stored
         self._layout = bytearray()  # by row: the number of the state's layout
-        self._layouts: list[tuple[tuple[str, ...], tuple[str, ...]]] = []  # names of vectors, and of other values
+        self._layouts: list[Layout] = []
+        self._numbers: dict[Layout, int] = {}  # of the layouts
         self._others: dict[int, tuple[Any, ...]] = {}
-        model = to_numpy(x0)
+        model, self._shape = to_numpy(x0), x0.shape
         self._d, self._dtype = model.size, model.dtype
         self._rows = min(max(1, len(clients)), max(1, BLOCK_BYTES // max(1, model.nbytes)))  # of a block
         self._blocks: dict[str, list[np.ndarray]] = {}  # (rows, d) each
@@ -68,10 +74,15 @@ class StateTable(MutableMapping[int, State]):
             return self._first(i) if i in self else default
         vectors, others = self._layouts[self._layout[slot]]
         block, row = divmod(slot, self._rows)
-        state = State(**{name: from_numpy(self._blocks[name][block][row], self._like) for name in vectors})
+        state, like = State(), self._like
+        values = vars(state)
+        for name in vectors:
+            values[name] = from_numpy(self._blocks[name][block][row], like)
         if others:
-            vars(state).update(zip(others, self._others[i], strict=True))
+            values.update(zip(others, self._others[i], strict=True))
         return state
+
+    copy_of = get  # each is a new object
 
     def __setitem__(self, i: int, state: State) -> None:
         if (slot := self._slots.get(i)) is None:
@@ -81,9 +92,10 @@ class StateTable(MutableMapping[int, State]):
             if i not in self._clients:
                 self._added.add(i)
         block, row = divmod(slot, self._rows)
-        vectors, others, values = [], [], []
+        shape, dtype = self._shape, self._like.dtype
+        vectors, others = [], []
         for name, value in vars(state).items():
-            if getattr(value, "shape", None) == self._like.shape and value.dtype == self._like.dtype:
+            if getattr(value, "shape", None) == shape and value.dtype == dtype:
                 vectors.append(name)
                 blocks = self._blocks.setdefault(name, [])
                 while len(blocks) <= block:
@@ -91,18 +103,13 @@ class StateTable(MutableMapping[int, State]):
                 blocks[block][row] = to_numpy(value)
             else:
                 others.append(name)
-                values.append(value)
-        if values:
-            self._others[i] = tuple(values)
-        self._layout[slot] = self._number(tuple(vectors), tuple(others))
-
-    def _number(self, vectors: tuple[str, ...], others: tuple[str, ...]) -> int:
-        """The number of a layout, in order of first use."""
-        for number, layout in enumerate(self._layouts):
-            if layout == (vectors, others):
-                return number
-        self._layouts.append((vectors, others))
-        return len(self._layouts) - 1
+        layout = tuple(vectors), tuple(others)
+        if (number := self._numbers.get(layout)) is None:
+            number = self._numbers[layout] = len(self._layouts)
+            self._layouts.append(layout)
+        self._layout[slot] = number
+        if others:
+            self._others[i] = tuple([getattr(state, name) for name in others])
 
     def _new_block(self) -> np.ndarray:
         size = self._rows * self._d * self._dtype.itemsize

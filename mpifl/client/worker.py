@@ -95,11 +95,12 @@ class Worker:
         An invalid update is refused: it is sent empty with the reason, and the client keeps the state that it had.
         Rules never change a state's vectors in place, so that costs nothing.
         """
-        if (own := self.states.get(i)) is None:
+        if (state := self.states.copy_of(i)) is None:
             return ClientError(self.errors[i])
-        self.errors.pop(i, None)
+        if self.errors:
+            self.errors.pop(i, None)
         self.last_updates.pop(i, None)
-        state, objective = State(**vars(own)), self._objectives[i]
+        objective = self._objectives[i]
         saved = _saved(objective)
         begin = time.perf_counter()
         try:

@@ -8,7 +8,6 @@ virtual  an update is due at the time of its message + the drawn contact time; t
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Iterator
 from math import inf, isnan, nan, nextafter
@@ -19,6 +18,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
 from mpifl.scheduling.base import Event, UpdateSource
 from mpifl.scheduling.delays import ContactTimes, SplitTimes
+from mpifl.scheduling.due_times import DueTimes
 from mpifl.scheduling.polls import LocalProgress
 from mpifl.scheduling.timeline import Timeline
 from mpifl.storage.checkpoint import ClockState, ScheduleState
@@ -161,62 +161,74 @@ class VirtualClock:
     ) -> None:
         self._contact_times, self._split_times, self.time, self.timed_out = contact_times, split_times, 0.0, False
         self._timeline, self.waited = timeline, 0.0
-        # due, client, computing and exchange times, s that the message waits
-        self._due: list[tuple[float, int, tuple[float, float], float]] = []
+        self._due = DueTimes()
+        self._times: dict[int, tuple[float, float]] = {}  # of computing and exchange, where the delay model has them
+        self._waits: dict[int, float] = {}  # s that the message waits until its client is on
 
     @property
     def has_in_flight(self) -> bool:
-        return bool(self._due)
+        return len(self._due) > 0
 
     @property
     def is_stalled(self) -> bool:
-        return bool(self._due) and self._due[0][0] == inf
+        return len(self._due) > 0 and self._due.first()[0] == inf
 
     def start(self) -> None: ...
 
     def cancel(self, i: int) -> None:
-        self._due = [entry for entry in self._due if entry[1] != i]
-        heapq.heapify(self._due)
+        self._due.remove(i)
+        self._times.pop(i, None)
+        self._waits.pop(i, None)
 
     def save(self) -> ClockState:
+        due = list(self._due)
+        times = [self._times.get(i, UNKNOWN) for _, i in due]
         return ClockState(
-            self.time, [i for _, i, *_ in self._due], [when for when, *_ in self._due],
-            [compute for *_, (compute, _), _ in self._due], [exchange for *_, (_, exchange), _ in self._due],
-            [waited for *_, waited in self._due],
+            self.time, [i for _, i in due], [when for when, _ in due], [compute for compute, _ in times],
+            [exchange for _, exchange in times], [self._waits.get(i, 0.0) for _, i in due],
         )  # fmt: skip
 
     def load(self, saved: ClockState) -> None:
         self.time = saved.time
-        times = zip(saved.compute, saved.exchange, strict=True)
-        self._due = list(zip(saved.due, saved.client, times, saved.waited, strict=True))
-        heapq.heapify(self._due)
+        for i, due in zip(saved.client, saved.due, strict=True):
+            self._due.add(i, due)
+        if self._split_times:
+            self._times = dict(zip(saved.client, zip(saved.compute, saved.exchange, strict=True), strict=True))
+        if self._timeline:
+            self._waits = dict(zip(saved.client, saved.waited, strict=True))
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
-        times = self._split_times(i, round, work) if self._split_times else UNKNOWN
-        delay = sum(times) if self._split_times else self._contact_times(i, round)
+        if self._split_times:
+            self._times[i] = times = self._split_times(i, round, work)
+            delay = sum(times)
+        else:
+            delay = self._contact_times(i, round)
         if self._timeline:
             begin, due = self._timeline.contact(i, self.time, delay)
-            heapq.heappush(self._due, (due, i, times, begin - self.time))
+            self._waits[i] = begin - self.time
         else:
-            heapq.heappush(self._due, (self.time + delay, i, times, 0.0))
+            due = self.time + delay
+        self._due.add(i, due)
         return 0.0
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
-        end = min(deadline, stop)
-        if end == inf and not self._due:
-            raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
+        end = deadline if deadline < stop else stop
+        due, i = self._due.first()
         self.timed_out = False
-        if not self._due or self._due[0][0] > end:
+        if due > end or i < 0:
+            if end == inf:
+                raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
             self.time = end
             return None
-        due, i, (compute, exchange), waited = self._due[0]
         if due == inf:  # and so is `end`
             raise RunFailed(STALLED)
         if not (update := source.receive_from(i, POLL_INTERVAL)):
             self.timed_out = True
             return None
-        heapq.heappop(self._due)
-        self.time, self.waited = due, waited
+        self._due.remove(i)
+        self.time = due
+        compute, exchange = self._times.pop(i, UNKNOWN)
+        self.waited = self._waits.pop(i, 0.0)
         return i, update.timed(compute, exchange, due)
 
     def now(self) -> float:

@@ -19,11 +19,12 @@ class RowBuffer:
 
     def __init__(self, columns: dict[str, str]) -> None:
         """columns: name -> NumPy's type, f8, i8, i4 or S and a number of bytes."""
+        self.columns = columns
         self._record = np.dtype([(name, f"<{type}") for name, type in columns.items()])  # without gaps
         self._sizes = [int(type[1:]) if type[0] == "S" else 0 for type in columns.values()]  # of text
         codes = [f"{size}s" if size else CODES[type] for type, size in zip(columns.values(), self._sizes, strict=True)]
-        self._pack = struct.Struct(f"<{''.join(codes)}").pack
-        self._has_text = any(self._sizes)
+        self._struct = struct.Struct(f"<{''.join(codes)}")
+        self._pack = self._pack_text if any(self._sizes) else self._struct.pack
         self._bytes = bytearray()
 
     def __len__(self) -> int:
@@ -31,19 +32,20 @@ class RowBuffer:
 
     def append(self, row: tuple[Any, ...]) -> None:
         """Adds a row. Raises RunFailed for a value that its column cannot hold."""
-        self._bytes += self._packed(row)
+        try:
+            self._bytes += self._pack(*row)
+        except (struct.error, ValueError) as error:
+            raise RunFailed(f"the run file cannot hold {row}: {error}") from error
 
     def extend(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Adds rows in one step: `len` counts all of them or none."""
-        self._bytes += b"".join(map(self._packed, rows))
+        own = RowBuffer(self.columns)
+        for row in rows:
+            own.append(row)
+        self._bytes += own._bytes
 
-    def _packed(self, row: tuple[Any, ...]) -> bytes:
-        try:
-            if self._has_text:
-                return self._pack(*(encode(v, size) if size else v for v, size in zip(row, self._sizes, strict=True)))
-            return self._pack(*row)
-        except (struct.error, ValueError) as error:
-            raise RunFailed(f"the run file cannot hold {row}: {error}") from error
+    def _pack_text(self, *row: Any) -> bytes:
+        return self._struct.pack(*(encode(v, size) if size else v for v, size in zip(row, self._sizes, strict=True)))
 
     def take(self, count: int) -> dict[str, np.ndarray]:
         """Removes the first `count` rows, and returns an array (count,) for each column."""

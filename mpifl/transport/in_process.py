@@ -92,24 +92,35 @@ class InProcessTransport:
             *islice(others, self._trainer.batch_size - len(batch)),
         ]  # no pass over all: there may be millions
 
+    def _train(self, i: int) -> Update | None:
+        """Has client i compute; None where it raised."""
+        self.computing = (i,)
+        update = self._trainer.train(i, self._delivered(self._messages.pop(i)[0]))
+        self.computing = ()
+        if isinstance(update, ClientError):
+            self.send_client_error(i, update.text)
+            return None
+        return self._collected(update)
+
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
-        self._due.clear()
+        self._due.clear()  # a clock that receives by client keeps the times itself
         if i in self._messages:
             if self._one_by_one:  # at once, not by way of the updates that are held back
-                self.computing = (i,)
-                update = self._trainer.train(i, self._delivered(self._messages.pop(i)[0]))
-                self.computing = ()
-                if not isinstance(update, ClientError):
-                    return self._collected(update)
-                self.send_client_error(i, update.text)
+                if update := self._train(i):
+                    return update
             else:
                 self._compute(self._next_batch(i))
-        self._due.clear()  # a clock that receives by client keeps the times itself
+                self._due.clear()
         if i in self._errors:
             self._failures.append((i, self._errors.pop(i)))
         return self._ready.pop(i, None)
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
+        if self._one_by_one and not self._due:  # likewise the oldest message, where it has no delay
+            for i, (_, delay, _) in self._messages.items():
+                if delay <= 0 and (update := self._train(i)):
+                    return i, update
+                break
         end = time.perf_counter() + timeout
         while self._messages and not (self._due and self._due[0][0] <= time.perf_counter()):
             self._compute(self._next_batch())

@@ -79,6 +79,8 @@ def add(total: np.ndarray, v: np.ndarray) -> np.ndarray:
 def axpy(total: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
     """total + a * v, in place unless the sum is empty (`zeros`, `cleared`)."""
     out = total if total.flags.writeable else _memory_like(v)
+    if v.size <= BLOCK:
+        return np.add(total, a * v, out)
     _in_blocks(lambda s: np.add(total[s], a * v[s], out[s]), v.size)
     return out
 

@@ -1,0 +1,57 @@
+"""The times at which updates are due: the earliest first, of equal ones the client with the lowest number."""
+
+from __future__ import annotations
+
+import heapq
+from math import inf
+
+import numpy as np
+import pytest
+
+from mpifl.scheduling.due_times import SIZE, DueTimes
+
+
+@pytest.mark.parametrize("clients", [1, 7, SIZE, SIZE + 1, 5 * SIZE])
+@pytest.mark.parametrize("values", [4, 10**9], ids=["many equal", "all different"])
+def test_the_order_is_that_of_a_heap(clients: int, values: int) -> None:
+    draw = np.random.default_rng(clients)
+    due, heap = DueTimes(), list[tuple[float, int]]()
+    for i in range(clients):
+        when = float(draw.integers(values))
+        due.add(i, when)
+        heapq.heappush(heap, (when, i))
+    assert len(due) == clients and sorted(due) == sorted(heap)
+    for _ in range(2000):
+        when, i = due.first()
+        assert (when, i) == heapq.heappop(heap)
+        due.remove(i)
+        if draw.random() < 0.95:
+            when += float(draw.integers(values))
+            due.add(i, when)
+            heapq.heappush(heap, (when, i))
+        if not heap:
+            break
+    assert sorted(due) == sorted(heap) and len(due) == len(heap)
+
+
+def test_there_may_be_none() -> None:
+    due = DueTimes()
+    assert due.first() == (inf, -1) and not list(due)
+    due.add(3, 1.0)
+    due.remove(3)
+    due.remove(3)
+    due.remove(10**6)
+    assert due.first() == (inf, -1) and not len(due)
+
+
+def test_never_comes_last() -> None:
+    due = DueTimes()
+    for i in (5, 2, 9):
+        due.add(i, inf)
+    due.add(7, 3.0)
+    assert due.first() == (3.0, 7)
+    due.remove(7)
+    assert due.first() == (inf, 2) and len(due) == 3
+    assert sorted(due) == [(inf, 2), (inf, 5), (inf, 9)]
+    due.remove(2)
+    assert due.first() == (inf, 5)
