@@ -48,6 +48,7 @@ class Worker:
         limit: bytes of the states' vectors in memory; those beyond are in a file in `folder`. None: all in memory.
         """
         self._algorithm, self._train_batch, self.memory, self._rank = algorithm, train_batch, memory, rank
+        self._on_host = type(memory) is Memory  # nothing is computed after `train` has returned
         self._objectives = objectives if isinstance(objectives, ObjectivesOnUse) else dict(objectives)
         self._norm = inf if norm is None else norm
         self._batchable = frozenset(objectives) if train_batch else frozenset()  # those that `train_batch` takes
@@ -111,21 +112,23 @@ class Worker:
                 raise TypeError(
                     f"{place_of(type(self._algorithm), 'train')} returned a {type(update).__name__}, not an Update"
                 )
-            self.memory.wait(self.on_wait)
+            if not self._on_host:
+                self.memory.wait(self.on_wait)
             refused, norm = self._check_update(i, update)
             compute, accuracy = time.perf_counter() - begin, nan
+            busy = compute
             if refused:
                 _load(objective, saved)
                 update = Update((), update.local_steps, refused=refused)
             elif self._algorithm.personal_models:
                 accuracy = objective.accuracy(self._algorithm.personal_model(state))
+                busy = time.perf_counter() - begin
         except (Exception, SystemExit) as error:  # sys.exit in a user's code: the others must not wait
             _load(objective, saved)
             self.errors[i] = format_client_error(self._rank, error)
             return ClientError(self.errors[i])
         if not refused:
             self.states[i] = state
-        busy = time.perf_counter() - begin
         vectors, steps, numbers, _, _, _, _, exchange, _, _, refusal, _ = update
         _, _, _, version, round = message
         fields = vectors, int(steps), numbers, version, round, norm, compute, exchange, busy, accuracy, refusal, nan

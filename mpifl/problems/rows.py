@@ -17,7 +17,10 @@ from mpifl.problems.inits import Uniform
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import reused_stream, stream
 
-CHUNK = 1024  # rows evaluated at once: their scores stay in cache
+CHUNK = 1024  # rows whose losses are added up at once, and that are scaled at once
+# Rows evaluated at once. With fewer the thread that evaluates asks for the interpreter so often that the server loop
+# waits for it.
+EVALUATED_AT_ONCE = 16 * CHUNK
 VALIDATION = ("validation_loss", "validation_accuracy")
 
 
@@ -48,7 +51,7 @@ class RowModel(Model):
         rows, itemsize = counts.train + counts.test, np.dtype(settings.dtype).itemsize
         return ProblemSize(
             d, clients, rows * (counts.features * itemsize + 8), rows * counts.raw + 8 * rows,
-            4 * 8 * CHUNK * (counts.features + counts.classes),
+            4 * 8 * (CHUNK * counts.features + EVALUATED_AT_ONCE * counts.classes),
         )  # fmt: skip
 
     @abstractmethod
@@ -202,7 +205,7 @@ class RowProblem(Problem):
 
     def _outputs(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
         """(rows, classes) outputs of the model x (d,)."""
-        pieces = (rows[k : k + CHUNK] for k in range(0, len(rows), CHUNK))
+        pieces = (rows[k : k + EVALUATED_AT_ONCE] for k in range(0, len(rows), EVALUATED_AT_ONCE))
         return np.concatenate([self.model.scores(x, piece, self.layout) for piece in pieces])
 
     def _mean(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -214,9 +217,11 @@ class RowProblem(Problem):
     def _measure(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, int]:
         """The sum of the rows' losses under the model x (d,), and how many rows it classifies rightly."""
         total, right = 0.0, 0
-        for k in range(0, len(rows), CHUNK):
-            losses, hits = self.model.losses(x, rows[k : k + CHUNK], y[k : k + CHUNK], self.layout)
-            total += float(losses.sum(dtype=np.float64))
+        for k in range(0, len(rows), EVALUATED_AT_ONCE):
+            piece = slice(k, k + EVALUATED_AT_ONCE)
+            losses, hits = self.model.losses(x, rows[piece], y[piece], self.layout)
+            for j in range(0, len(losses), CHUNK):
+                total += float(losses[j : j + CHUNK].sum(dtype=np.float64))
             right += hits
         return total, right
 
