@@ -72,6 +72,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     setup = handshake.receive_setup(comm)
     try:
         hosted = _host(job, setup, setup.shards)
+        setup.shards.clear()
         x0, n = setup.x0, setup.clients
         worker = Worker(
             job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.norm, comm.rank,
@@ -99,7 +100,8 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
 
 def _host(job: ClientJob, setup: ClientSetup, shards: Mapping[int, Shard]) -> HostedClients:
     resources = ComputeResources(*setup.resources)
-    return host(job.model, job.settings, setup.meta, shards, job.seed, resources)
+    unpacked = {i: job.model.unpack_shard(setup.meta, shard) for i, shard in shards.items()}
+    return host(job.model, job.settings, setup.meta, unpacked, job.seed, resources)
 
 
 class ClientRank:

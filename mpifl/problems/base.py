@@ -146,6 +146,10 @@ class Problem:
         """Client i's C-contiguous arrays, views where there is one big array."""
         raise NotImplementedError
 
+    def packed_shard(self, i: int) -> list[np.ndarray]:
+        """Client i's arrays as they are sent to its rank, where `Model.unpack_shard` makes `shard(i)` of them."""
+        return self.shard(i)
+
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         """train_loss, test_loss, test_accuracy, client_accuracy_mean of the model x (d,); nan where there is none. With
         validation rows also validation_loss and validation_accuracy.
@@ -197,6 +201,10 @@ class Model(Config):
     def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
         """Reads the data and partitions it; on rank 0 or in one process."""
         raise NotImplementedError
+
+    def unpack_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
+        """`Problem.shard` of a client, from its `Problem.packed_shard`."""
+        return shard
 
     @abstractmethod
     def objective(self, settings: ProblemSettings, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> Objective:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.errors import ConfigError
+from mpifl.memory import release_free_memory
 from mpifl.objective import Objective
 from mpifl.problems.base import Data, Init, Layout, Model, Partition, Problem, ProblemSize, Rows, Shard
 from mpifl.problems.inits import Uniform
@@ -78,6 +80,12 @@ class RowModel(Model):
     def regulariser(self, x: np.ndarray, l2: float, layout: Layout) -> float:
         """What is added to the mean loss of the rows."""
 
+    def unpack_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
+        x, *rest = shard
+        if x.dtype.kind != "u":
+            return shard
+        return [_scaled(x, meta["divisor"], np.dtype(meta["dtype"]), np.arange(len(x))), *rest]
+
     def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
         return RowProblem(data, partition, settings, self)
 
@@ -107,7 +115,9 @@ class RowProblem(Problem):
         targets = model.targets(labels, rows.classes)
         train, test = targets[: len(owner)], targets[len(owner) :]
         dtype = rows.x.dtype if rows.tokens else self.dtype  # where text begins is no number to scale
-        self._x, self._y = _scaled(rows.x, rows.divisor, dtype, kept), train[kept]
+        self._y, unscaled = train[kept], (rows.x, rows.divisor, dtype, kept)
+        packed = rows.x.dtype.kind == "u" and rows.x.dtype.itemsize < dtype.itemsize
+        self._rows = unscaled if packed else _scaled(*unscaled)
         repartitioned = rows.owner_test is None or owner is not rows.owner  # then test rows belong to no client
         whose = np.full(len(rows.y_test), -1) if repartitioned else np.asarray(rows.owner_test)
         order = np.argsort(whose, kind="stable")  # those of no client come first
@@ -125,15 +135,15 @@ class RowProblem(Problem):
         self._own = np.bincount(whose[few], minlength=self.clients)
         self._ends, self._own_ends = np.cumsum(self.samples), np.cumsum(self._own)
         self._whole: Objective | None = None  # one objective on all rows, where its gradient is asked for
-        parts = [(self._x, self._y), (self._x_test, self._y_test)]
         self.validation_rows = len(validation_order)
+        self._validation: list[tuple[np.ndarray, np.ndarray]] = []
         if self.validation_rows:
-            parts.append((_scaled(rows.x, rows.divisor, dtype, validation_order), train[validation_order]))
-        self._evaluated = [(x[few], y[few]) for x, y in parts for few in [subsample(settings.evaluation_rows, len(y))]]
+            self._validation = [(_scaled(rows.x, rows.divisor, dtype, validation_order), train[validation_order])]
         self.d = sum(int(np.prod(shape)) for _, shape in self.layout)
         self.meta = {
             "d": self.d,
             "dtype": self.dtype.name,
+            "divisor": rows.divisor,
             "clients": self.clients,
             "samples": self.samples.tolist(),
             "total": int(self.samples.sum()),
@@ -153,11 +163,40 @@ class RowProblem(Problem):
     def initial(self, seed: int) -> np.ndarray:
         return self.model.init.draw(stream(seed, "init"), self.d).astype(self.dtype)
 
+    @property
+    def _x(self) -> np.ndarray:
+        """(S, features) the training rows by client; scaled on first use, of which clients on other ranks need none."""
+        rows = self._rows
+        if isinstance(rows, tuple):
+            self._rows = rows = _scaled(*rows)
+            release_free_memory()  # the data as they were read
+        return rows
+
+    @functools.cached_property
+    def _evaluated(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Rows and targets that models are evaluated on: of training, of the test, and held out for validation."""
+        parts = [(self._x, self._y), (self._x_test, self._y_test), *self._validation]
+        most = self._settings.evaluation_rows
+        return [(x[few], y[few]) for x, y in parts for few in [subsample(most, len(y))]]
+
     def shard(self, i: int) -> list[np.ndarray]:
         """[rows (s_i, features), targets (s_i,)], and likewise its own test rows, where it has any"""
-        mine = slice(self._ends[i] - self.samples[i], self._ends[i])
+        return self._shard(i, self._x[self._training_rows(i)])
+
+    def packed_shard(self, i: int) -> list[np.ndarray]:
+        """`shard`, of unsigned integers as they were read, unless the rows have been scaled."""
+        rows = self._rows
+        if not isinstance(rows, tuple):
+            return self.shard(i)
+        x, _, _, order = rows
+        return self._shard(i, x[order[self._training_rows(i)]])
+
+    def _shard(self, i: int, x: np.ndarray) -> list[np.ndarray]:
         own = [self._x_own[self._own_rows(i)], self._y_own[self._own_rows(i)]] if self._own[i] else []
-        return [self._x[mine], self._y[mine], *own]
+        return [x, self._y[self._training_rows(i)], *own]
+
+    def _training_rows(self, i: int) -> slice:
+        return slice(self._ends[i] - self.samples[i], self._ends[i])
 
     def _own_rows(self, i: int) -> slice:
         return slice(self._own_ends[i] - self._own[i], self._own_ends[i])

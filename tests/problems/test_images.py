@@ -6,6 +6,7 @@ import functools
 import gzip
 import hashlib
 import itertools
+import json
 import re
 import threading
 import zipfile
@@ -46,6 +47,25 @@ def test_features_are_pixels_over_255(image_root: Write) -> None:
     x, y = problem.shard(0)
     order = np.argsort(y)
     assert (x[order] == images[np.arange(5)] / 255).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("test_split", [None, 0.3])
+def test_rows_travel_as_bytes(image_root: Write, dtype: str, test_split: float | None) -> None:
+    """A client's rows are the same numbers, whether they were scaled on rank 0 or on the client's rank."""
+    root = image_root(train=2100)
+    config = ProblemConfig(data=Mnist(), root=str(root), clients=2, dtype=dtype, test_split=test_split)
+    problem, other = load(config), load(config)
+    meta = json.loads(json.dumps(problem.meta))
+    for i in range(2):
+        packed = problem.packed_shard(i)
+        assert packed[0].dtype == np.uint8 and len(packed[0]) > 700
+        for here, there in zip(other.shard(i), config.model.unpack_shard(meta, packed), strict=True):
+            assert here.dtype == there.dtype and (here == there).all() and there.flags.c_contiguous
+    problem.evaluate(problem.initial(0))  # scales all rows
+    again = problem.packed_shard(1)
+    assert again[0].dtype == dtype and again[0].base is problem.shard(0)[0].base
+    assert (config.model.unpack_shard(meta, again)[0] == other.shard(1)[0]).all()
 
 
 def damage(kind: str, path: Path) -> None:

@@ -14,6 +14,7 @@ from mpifl.errors import ConfigError
 from mpifl.untrusted import check_size, read_file
 
 UNSIGNED_BYTE = 8
+PIECE = 1 << 18  # bytes that are unzipped at once
 GZIP = b"\x1f\x8b"  # how a gzipped file begins
 
 
@@ -23,7 +24,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         raw = _content(path, dimensions)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ConfigError("data file", path, f"an undamaged file: {str(error).lower()}") from error
-    if len(raw) < 4 or raw[:2] != b"\0\0":
+    if len(raw) < 4 or raw[0] or raw[1]:
         raise ConfigError("data file", path, "an idx file: its first two bytes are not zero")
     if raw[2] != UNSIGNED_BYTE:
         raise ConfigError("data file", path, f"an idx file of unsigned bytes (type 8): it has type {raw[2]}")
@@ -37,14 +38,20 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
-def _content(path: Path, dimensions: int) -> bytes:
+def _content(path: Path, dimensions: int) -> memoryview:
     """The file, unzipped, up to one byte more than its header says. Raises ValueError for an implausible size."""
     stored = read_file(path)
     with io.BytesIO(stored) if stored[:2] != GZIP else gzip.GzipFile(fileobj=io.BytesIO(stored)) as file:
         head = file.read(4 + 4 * dimensions)
         size = math.prod(np.frombuffer(head, ">u4", len(head) // 4 - 1, 4).tolist()) if len(head) >= 8 else 0
         check_size(size, len(stored), "an array")
-        return head + file.read(size + 1)
+        found = memoryview(bytearray(len(head) + size + 1))
+        found[: len(head)] = head
+        end = len(head)
+        while piece := file.read(min(PIECE, len(found) - end)):  # into its place: there is no second copy
+            found[end : end + len(piece)] = piece
+            end += len(piece)
+        return found[:end]
 
 
 def find_idx(folder: Path, name: str) -> Path | None:
