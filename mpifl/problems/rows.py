@@ -115,21 +115,20 @@ class RowProblem(Problem):
         targets = model.targets(labels, rows.classes)
         train, test = targets[: len(owner)], targets[len(owner) :]
         dtype = rows.x.dtype if rows.tokens else self.dtype  # where text begins is no number to scale
-        self._y, unscaled = train[kept], (rows.x, rows.divisor, dtype, kept)
-        packed = rows.x.dtype.kind == "u" and rows.x.dtype.itemsize < dtype.itemsize
-        self._rows = unscaled if packed else _scaled(*unscaled)
+        self._rows, self._y = ScaledRows(rows.x, rows.divisor, dtype, kept), train[kept]
         repartitioned = rows.owner_test is None or owner is not rows.owner  # then test rows belong to no client
         whose = np.full(len(rows.y_test), -1) if repartitioned else np.asarray(rows.owner_test)
         order = np.argsort(whose, kind="stable")  # those of no client come first
-        self._x_test, self._y_test = _scaled(rows.x_test, rows.divisor, dtype, order), test[order]
+        self._test_rows, self._y_test = ScaledRows(rows.x_test, rows.divisor, dtype, order), test[order]
         if settings.test_split:  # a client's own test rows: held out, else those that the data bring for it
-            self._x_own, self._y_own = _scaled(rows.x, rows.divisor, dtype, own), train[own]
-            whose = owner[own]
+            own_rows, self._y_own, whose = ScaledRows(rows.x, rows.divisor, dtype, own), train[own], owner[own]
+            self._x_own = own_rows.array()
             if not len(test):
-                self._x_test, self._y_test = self._x_own, self._y_own
+                self._test_rows, self._y_test = own_rows, self._y_own
         else:
             first = int((whose < 0).sum())
-            self._x_own, self._y_own, whose = self._x_test[first:], self._y_test[first:], whose[order][first:]
+            mine = self._test_rows.array()[first:] if first < len(whose) else np.empty((0, rows.x.shape[1]), dtype)
+            self._x_own, self._y_own, whose = mine, self._y_test[first:], whose[order][first:]
         few = subsample(settings.evaluation_rows, len(whose))
         self._x_own, self._y_own = self._x_own[few], self._y_own[few]
         self._own = np.bincount(whose[few], minlength=self.clients)
@@ -165,17 +164,14 @@ class RowProblem(Problem):
 
     @property
     def _x(self) -> np.ndarray:
-        """(S, features) the training rows by client; scaled on first use, of which clients on other ranks need none."""
-        rows = self._rows
-        if isinstance(rows, tuple):
-            self._rows = rows = _scaled(*rows)
-            release_free_memory()  # the data as they were read
-        return rows
+        """(S, features) the training rows, by client."""
+        return self._rows.array()
 
     @functools.cached_property
     def _evaluated(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rows and targets that models are evaluated on: of training, of the test, and held out for validation."""
-        parts = [(self._x, self._y), (self._x_test, self._y_test), *self._validation]
+        parts = [(self._x, self._y), (self._test_rows.array(), self._y_test), *self._validation]
+        release_free_memory()  # the data as they were read
         most = self._settings.evaluation_rows
         return [(x[few], y[few]) for x, y in parts for few in [subsample(most, len(y))]]
 
@@ -185,11 +181,7 @@ class RowProblem(Problem):
 
     def packed_shard(self, i: int) -> list[np.ndarray]:
         """`shard`, of unsigned integers as they were read, unless the rows have been scaled."""
-        rows = self._rows
-        if not isinstance(rows, tuple):
-            return self.shard(i)
-        x, _, _, order = rows
-        return self._shard(i, x[order[self._training_rows(i)]])
+        return self._shard(i, self._rows.packed(self._training_rows(i)))
 
     def _shard(self, i: int, x: np.ndarray) -> list[np.ndarray]:
         own = [self._x_own[self._own_rows(i)], self._y_own[self._own_rows(i)]] if self._own[i] else []
@@ -308,6 +300,29 @@ def subsample(most: int | None, rows: int) -> Any:
     if most is None or rows <= most:
         return slice(None)
     return np.sort(stream(0, "evaluation").choice(rows, most, replace=False, shuffle=False))
+
+
+class ScaledRows:
+    """x[order] / divisor as `dtype`; of small unsigned integers computed on first use, by whichever thread.
+
+    Raises ConfigError where a number is too large for `dtype`.
+    """
+
+    def __init__(self, x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -> None:
+        source = x, divisor, dtype, order
+        small = x.dtype.kind == "u" and x.dtype.itemsize < dtype.itemsize
+        self._rows: np.ndarray | tuple[np.ndarray, float, np.dtype, np.ndarray] = source if small else _scaled(*source)
+
+    def array(self) -> np.ndarray:
+        rows = self._rows
+        if isinstance(rows, tuple):
+            self._rows = rows = _scaled(*rows)
+        return rows
+
+    def packed(self, part: slice) -> np.ndarray:
+        """These rows as they are in memory: of x, or scaled."""
+        rows = self._rows
+        return rows[0][rows[3][part]] if isinstance(rows, tuple) else rows[part]
 
 
 def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -> np.ndarray:
