@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpifl.errors import ConfigError, host_name
+from mpifl.transport.launcher import is_fault_tolerant
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -37,23 +38,31 @@ FILES = {  # patterns of those that are broadcast
 EXTENSIONS = {"_bisect", "_blake2", "_hashlib", "_heapq", "_json", "_random", "_sha512", "binascii", "select"}
 HEADER_BYTES = 1024  # rank 0's `installation` and the number of bytes that follow
 
+_quarantined: list[np.ndarray] = []  # buffers that MPI may still use, since a rank has died
 Module = tuple[str, str, bytes]  # key of FOLDERS, file below the folder, code as marshal writes it
 
 
 def broadcast_modules(comm: MPI.Comm) -> None:
     """Broadcasts the modules; on ranks other than 0 they are imported from memory until `clear_modules`.
 
+    Where a rank has died and MPI goes on, ranks that receive nothing read files: rank 0 is about to end the command.
     Raises ConfigError on a rank with another version of the package or of Python than rank 0 has.
     """
     from mpifl.transport.mpi import MPI, wait
 
     data = np.frombuffer(marshal.dumps(dict(_read_modules())) if comm.rank == 0 else b"", np.uint8)
     header = np.array(f"{data.size}\n{installation()}", f"S{HEADER_BYTES}")
-    wait(comm.Ibcast((header, MPI.BYTE), 0))
-    size, theirs = header.item().decode().split("\n")
-    if comm.rank:
-        data = np.empty(int(size), np.uint8)
-    wait(comm.Ibcast(data, 0))
+    try:
+        wait(comm.Ibcast((header, MPI.BYTE), 0))
+        size, theirs = header.item().decode().split("\n")
+        if comm.rank:
+            data = np.empty(int(size), np.uint8)
+        wait(comm.Ibcast(data, 0))
+    except MPI.Exception:
+        if not is_fault_tolerant():
+            raise
+        _quarantined.extend([header, data])
+        return
     if theirs != installation():
         expected = f"{theirs}, as on rank 0, on {host_name()} too"
         raise ConfigError("installation", installation(), expected)

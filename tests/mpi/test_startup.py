@@ -6,13 +6,14 @@ import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.mpi.cases import AREA, DIGITS, job
-from tests.mpi.conftest import ROOT, RUN, Start, write
+from tests.mpi.conftest import ROOT, RUN, Command, Start, launched, write
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 
@@ -37,6 +38,19 @@ if rank and "bytecode" in os.environ["OTHER"]:
 runpy.run_module("mpifl", run_name="__main__", alter_sys=True)
 """
 PACKAGE, STANDARD_LIBRARY = ROOT / "mpifl", Path(os.__file__).parent
+DYING = """
+import os, signal, sys
+import mpifl.__main__
+from mpifl.transport import launcher
+communicator = launcher.communicator
+def die():
+    comm = communicator()
+    if comm.rank == int(os.environ["DYING"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return comm
+launcher.communicator = die
+sys.exit(mpifl.__main__.main(sys.argv[1:]))
+"""
 LIBRARIES = {"h5py", "yaml", "scipy", "sklearn", "pandas", "matplotlib", "torch", "tqdm", "pooch", "threadpoolctl"}
 STANDARD = {"argparse", "logging", "tempfile", "shutil", "subprocess", "concurrent", "socket", "pkgutil", "difflib"}
 OWN = (  # modules of mpifl that a rank may load whose clients fit a logistic model by AREA
@@ -102,6 +116,25 @@ def test_ranks_of_another_installation(other: str, run: Start, tmp_path: Path, m
     assert value.endswith("mpifl 9.8.7") if other == "version" else "bytecode 0000, mpifl" in value
     assert re.fullmatch(rf".*, mpifl in '{PACKAGE}', as on rank 0, on .* too \(rank 1\)", expected)
     assert "Traceback" not in done.err and not list(tmp_path.rglob("*.h5"))
+
+
+@pytest.mark.parametrize("tolerant", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.long), 2])
+def test_a_rank_that_dies_instead_of_the_broadcast(
+    rank: int, tolerant: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job ends."""
+    monkeypatch.setenv("DYING", str(rank))
+    if tolerant and "mpirun" not in launched(4)[0]:
+        pytest.skip("ULFM is Open MPI's")
+    (tmp_path / "dying.py").write_text(DYING)
+    words = [sys.executable, "dying.py", "run", str(write(tmp_path, "small", config()))]
+    launcher, *ranks = launched(4)
+    done = Command([launcher, *(["--with-ft", "ulfm"] if tolerant else []), *ranks, *words], tmp_path).start().end()
+    assert done.code and "Traceback" not in done.err and not list(tmp_path.glob("*.h5")), str(done)
+    if tolerant and rank:  # rank 0 reports it, alone
+        (line,) = [line for line in done.err.splitlines() if line.startswith("mpifl:")]
+        assert done.code == 3 and f"rank {rank} died before this run" in line, str(done)
 
 
 @pytest.mark.long
