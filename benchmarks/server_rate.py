@@ -78,8 +78,8 @@ class Idlers:
     def __init__(self, algorithm: Idle, x0: np.ndarray) -> None:
         self._algorithm, self._state = algorithm, State(y=x0)
 
-    def train_all(self, messages: list[tuple[int, Message]]) -> list[Update]:
-        return [self._algorithm.train(self._state, message, None) for _, message in messages]  # type: ignore[arg-type]
+    def train(self, i: int, message: Message) -> Update:
+        return self._algorithm.train(self._state, message, None)  # type: ignore[arg-type]
 
     def forget_update(self, i: int) -> None:
         pass

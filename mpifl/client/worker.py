@@ -256,14 +256,19 @@ def serve_clients(
 ) -> None:
     """Answers the messages to a rank's clients until the run ends; clients compute inside `time_limit`."""
     worker.on_wait = transport.poll
-    unlimited = time_limit is nullcontext
+    one_by_one, unlimited = worker.batch_size == 1, time_limit is nullcontext
+
+    def train(batch: list[tuple[int, Message, float]]) -> list[Update | ClientError]:
+        if one_by_one:
+            return [worker.train(i, message) for i, message, _ in batch]
+        return worker.train_all([(i, message) for i, message, _ in batch])
+
     for batch in transport.messages(worker.batch_size):
-        messages = [(i, message) for i, message, _ in batch]
         if unlimited:
-            updates = worker.train_all(messages)
+            updates = train(batch)
         else:
             with time_limit():
-                updates = worker.train_all(messages)
+                updates = train(batch)
         for (i, _, delay), update in zip(batch, updates):
             if isinstance(update, ClientError):
                 transport.send_client_error(i, update.text)

@@ -89,7 +89,11 @@ class Frame:
         """Client, message with what `deliver` makes of copies of its vectors in the frame, delay (s), and how many
         vectors it has."""
         _, count, i, length, round, work, version, delay = _MESSAGE_FIELDS.unpack_from(self.header)
-        vectors = tuple([deliver(v.copy()) for v in self.vectors[:length]])
+        inside = self.vectors[:length]
+        if len(inside) == 1:  # the usual case
+            vectors: tuple[Vector, ...] = (deliver(inside[0].copy()),)
+        else:
+            vectors = tuple([deliver(v.copy()) for v in inside])
         numbers = _NUMBERS[count].unpack_from(self.header, _UPDATE_FIELDS.size) if count else ()
         return i, new_tuple(Message, (vectors, numbers, work, version, round)), delay, length
 

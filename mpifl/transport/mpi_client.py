@@ -20,7 +20,7 @@ from mpifl.transport.frames import FrameFormat, Header, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
 from mpifl.transport.queues import Outbox
 
-END_INTERVAL = 0.01  # s between two looks for the end of the run while messages are there
+LOOK_INTERVAL = 0.01  # s between two looks for the end of the run, and two reports, while messages are there
 MESSAGE = int(Kind.MESSAGE)
 HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are held back
 
@@ -55,7 +55,7 @@ class MPIClientTransport:
         self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int, memory: Memory = HOST
     ) -> None:
         """vectors: most in a message."""
-        self._comm, self._memory = comm, memory
+        self._comm, self._memory, self._on_host = comm, memory, type(memory) is Memory
         self._format = FrameFormat(d, dtype, vectors)
         self._hosted = len(range(comm.rank - 1, clients, comm.size - 1))  # clients on this rank
         self._frame = self._format.frame()
@@ -100,7 +100,10 @@ class MPIClientTransport:
             if batch:
                 yield batch
                 batch = []
-                self._look_for_end()
+                if (now := time.perf_counter()) >= self._next_look:
+                    self._next_look = now + LOOK_INTERVAL
+                    self._report()
+                    self._ending = self._comm.Iprobe(0, END)  # the messages that are left are then dropped
             if self._stopped:
                 break
             if kind == Kind.MARKER:
@@ -110,13 +113,6 @@ class MPIClientTransport:
                 self.on_host(subject)
         self.on_stop()
         self._close()
-
-    def _look_for_end(self) -> None:
-        """Finds out, now and then, whether the run has ended: the messages that are left are then dropped."""
-        now = time.perf_counter()
-        if now >= self._next_look:
-            self._next_look = now + END_INTERVAL
-            self._ending = self._comm.Iprobe(0, END)
 
     def _next(self, wait: bool) -> Received:
         """The next frame; `NOTHING` where none has arrived and there is no `wait`."""
@@ -143,10 +139,8 @@ class MPIClientTransport:
         if not self._receiving:
             self._frame_receive.Start()
             self._receiving = True
-        if wait:  # also where messages are always there
-            self._report()
-            if self._held or self._due or self._sending:
-                self._flush(time.perf_counter())
+        if wait and (self._held or self._due or self._sending):
+            self._flush(time.perf_counter())
         if not self._frame_receive.Test():
             if not wait:
                 return False
@@ -185,7 +179,7 @@ class MPIClientTransport:
         if update.refused:
             vectors, text = Departure(()), update.refused.encode()
         elif format.inline:
-            inside = list(map(self._memory.to_host, update.vectors))
+            inside = update.vectors if self._on_host else tuple(map(self._memory.to_host, update.vectors))
             if delay <= 0 and not self._due:
                 self._send_in_frame(i, update, inside)
                 return

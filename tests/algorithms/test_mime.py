@@ -126,7 +126,8 @@ def test_float32_and_saved_state(lite: bool) -> None:
             algorithm.aggregate(server)
             if reload:
                 server = State.load(server.save())
-                worker.states = {i: State.load(state.save()) for i, state in worker.states.items()}
+                for i, state in worker.states.items():
+                    worker.states[i] = State.load(state.save())
         assert server.x.dtype == server.s.dtype == np.float32
         ends.append(server.x)
     assert (ends[0] == ends[1]).all()

@@ -91,9 +91,9 @@ class Rows:
 class Marked(Worker):
     counter: Counter
 
-    def train_all(self, messages: Any) -> Any:
+    def train(self, i: int, message: Any) -> Any:
         self.counter.mark()
-        return super().train_all(messages)
+        return super().train(i, message)
 
 
 def run(comm: MPI.Comm, traced: int, more: int) -> float:
