@@ -1,6 +1,6 @@
 """Time and memory of simulated clients against their number, and AREA's Table 3 row beside a loop by hand.
 
-    python benchmarks/scale.py [--most 1000000] [--pairs 5] [--out docs/results]
+    python benchmarks/scale.py [--most 1000000] [--repeats 5] [--pairs 5] [--out docs/results]
 
 Writes scale.md and scale.png. Each number of clients is a process of its own; the pairs alternate in one process.
 `make bench` runs it.
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,7 +37,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "model": {"name": "logistic"}, "data": {"name": "fedpd-synthetic", "dim": 4, "samples": 2}, "batch_size": 1,
     },
 }  # fmt: skip
-COLUMNS = ("problem", "clients", "set-up, s", "us an update", "memory, MB", "bytes a client")
+COLUMNS = ("problem", "clients", "set-up, s", "us an update", "lowest to highest", "memory, MB", "bytes a client")
 TARGET_TIME, TARGET_HAND = 1.2, 1.3
 
 PAGE = """# Simulated clients
@@ -53,9 +54,9 @@ What an update costs under the virtual clock by the number of clients, and how m
 {sentence}
 
 AREA, exponential contact times, {updates:,} updates in one process, of which the first {warm:,} are not timed; no
-evaluations between the first and the last. Times are CPU time of the process, one run each. Memory is the peak of the
-run above what the process had before; bytes a client are what it exceeds that of the smallest run by, divided by the
-clients: data, states, messages in flight and bookkeeping. How memory is estimated before a run:
+evaluations between the first and the last. Times are CPU time of the process, medians of {repeats} runs. Memory is the
+peak of the run above what the process had before; bytes a client are what it exceeds that of the smallest run by,
+divided by the clients: data, states, messages in flight and bookkeeping. How memory is estimated before a run:
 [many clients](../guides/many-clients.md).
 
 ## Beside a loop by hand
@@ -268,6 +269,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=1_000_000, help="clients")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each number of clients, one after the other")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -278,24 +280,42 @@ def main() -> int:
         )
         return 0
     facts = machine()
-    rows = [child(p, n) for p in PROBLEMS for n in (100, 1000, 10_000, 100_000, 1_000_000) if n <= args.most]
+    sizes = [n for n in (100, 1000, 10_000, 100_000, 1_000_000) if n <= args.most]
+    runs = [[child(p, n) for p in PROBLEMS for n in sizes] for _ in range(args.repeats)]
+    rows = [medians(same) for same in zip(*runs, strict=True)]
     least = {p: min(r["peak"] for r in rows if r["problem"] == p) for p in PROBLEMS}
     cells = [
-        (r["problem"], f"{r['clients']:,}", f"{r['setup_s']:.1f}", f"{r['update_us']:.0f}", f"{r['peak'] / 1e6:,.0f}",
+        (r["problem"], f"{r['clients']:,}", f"{r['setup_s']:.1f}", f"{r['update_us']:.0f}",
+         f"{r['low']:.0f} to {r['high']:.0f}", f"{r['peak'] / 1e6:,.0f}",
          f"{(r['peak'] - least[r['problem']]) / r['clients']:,.0f}" if r["clients"] >= 10_000 else "")
         for r in rows
     ]  # fmt: skip
-    table = "\n".join([f"| {' | '.join(c)} |" for c in [COLUMNS, ("---", *["--:"] * 5), *cells]])
+    table = "\n".join([f"| {' | '.join(c)} |" for c in [COLUMNS, ("---", *["--:"] * 6), *cells]])
     try:
         hand = hand_text(child("hand", 0, "--pairs", str(args.pairs)))
     except subprocess.CalledProcessError as error:
         print(error.stderr, file=sys.stderr)
         hand = hand_text(None)
-    page = PAGE.format(machine=facts, table=table, sentence=sentence(rows), hand=hand, updates=UPDATES, warm=WARM)
+    page = PAGE.format(
+        machine=facts, table=table, sentence=sentence(rows), hand=hand, updates=UPDATES, warm=WARM, repeats=args.repeats
+    )
     (args.out / "scale.md").write_text(page)
     draw(rows, args.out / "scale.png")
     print(page)
     return 0
+
+
+def medians(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The medians of the numbers of several runs, and the lowest and highest time of an update."""
+    times = [run["update_us"] for run in runs]
+    middle = {key: statistics.median(run[key] for run in runs) for key in ("update_us", "setup_s", "peak")}
+    return {
+        "problem": runs[0]["problem"],
+        "clients": runs[0]["clients"],
+        **middle,
+        "low": min(times),
+        "high": max(times),
+    }
 
 
 def child(name: str, clients: int, *more: str) -> dict[str, Any]:

@@ -154,7 +154,7 @@ class Worker:
         for v in update.vectors:
             square += float(v.dot(v))
         norm = sqrt(square)
-        if not isfinite(norm) or not all(map(isfinite, update.numbers)):
+        if not isfinite(norm) or (update.numbers and not all(map(isfinite, update.numbers))):
             return "the update is not finite", norm
         return (f"the update's norm {norm:.6g} is above faults.norm" if norm > self._norm else ""), norm
 

@@ -180,7 +180,9 @@ class RowProblem(Problem):
         return self._shard(i, self._x[self._training_rows(i)])
 
     def packed_shard(self, i: int) -> list[np.ndarray]:
-        """`shard`, of unsigned integers as they were read, unless the rows have been scaled."""
+        """`shard`, of unsigned integers as they were read, unless they have been scaled or a subclass has its own."""
+        if type(self).shard is not RowProblem.shard:
+            return self.shard(i)
         return self._shard(i, self._rows.packed(self._training_rows(i)))
 
     def _shard(self, i: int, x: np.ndarray) -> list[np.ndarray]:

@@ -11,7 +11,8 @@ from math import inf
 
 import numpy as np
 
-SIZE = 1024  # clients of a block
+BITS = 10
+SIZE, MASK = 1 << BITS, (1 << BITS) - 1  # clients of a block
 
 
 class DueTimes:
@@ -30,12 +31,12 @@ class DueTimes:
 
     def add(self, i: int, due: float) -> None:
         """Client i, of which there is none, is due at this time."""
-        number, place = divmod(i, SIZE)
+        number = i >> BITS
         while number >= len(self._blocks):
             self._blocks.append(np.full(SIZE, inf))
             self._minima = np.append(self._minima, inf)
             self._first.append(0)
-        self._blocks[number][place] = due
+        self._blocks[number][i & MASK] = due
         self._changed.add(number)
         self._count += 1
         if due == inf:
@@ -45,6 +46,11 @@ class DueTimes:
         """The earliest time and its client, of several the one with the lowest number; infinity and -1: none is due."""
         if not self._count:
             return inf, -1
+        if len(self._blocks) == 1:
+            block = self._blocks[0]
+            i = int(block.argmin())
+            due = block.item(i)
+            return (due, i) if due < inf else (inf, min(self._never))
         if self._changed:
             for number in self._changed:
                 block = self._blocks[number]
@@ -57,10 +63,10 @@ class DueTimes:
 
     def remove(self, i: int) -> None:
         """Client i is not due any more, if it was."""
-        number, place = divmod(i, SIZE)
-        if i in self._never:
+        number, place = i >> BITS, i & MASK
+        if self._never and i in self._never:
             self._never.remove(i)
-        elif number < len(self._blocks) and self._blocks[number][place] < inf:
+        elif number < len(self._blocks) and self._blocks[number].item(place) < inf:
             self._blocks[number][place] = inf
             self._changed.add(number)
         else:

@@ -21,6 +21,7 @@ from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig, load
 from mpifl.problems.data import DATA, EmnistLetters, Mnist
 from mpifl.problems.data import download as sources
+from mpifl.problems.rows import RowProblem
 from tests.problems.conftest import idx_bytes
 
 IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
@@ -66,6 +67,19 @@ def test_rows_travel_as_bytes(image_root: Write, dtype: str, test_split: float |
     again = problem.packed_shard(1)
     assert again[0].dtype == dtype and again[0].base is problem.shard(0)[0].base
     assert (config.model.unpack_shard(meta, again)[0] == other.shard(1)[0]).all()
+
+
+def test_a_problem_of_your_own_sends_its_own_rows(image_root: Write) -> None:
+    class Halved(RowProblem):
+        def shard(self, i: int) -> list[np.ndarray]:
+            x, *rest = super().shard(i)
+            return [x / 2, *rest]
+
+    config = ProblemConfig(data=Mnist(), root=str(image_root()), clients=1, dtype="float64")
+    problem, other = load(config), load(config)
+    problem.__class__ = Halved
+    sent = config.model.unpack_shard(problem.meta, problem.packed_shard(0))
+    assert (sent[0] == other.shard(0)[0] / 2).all()
 
 
 def damage(kind: str, path: Path) -> None:
