@@ -112,6 +112,7 @@ class Worker:
                 raise TypeError(
                     f"{place_of(type(self._algorithm), 'train')} returned a {type(update).__name__}, not an Update"
                 )
+            steps = int(update.local_steps)
             if not self._on_host:
                 self.memory.wait(self.on_wait)
             refused, norm = self._check_update(i, update)
@@ -129,9 +130,9 @@ class Worker:
             return ClientError(self.errors[i])
         if not refused:
             self.states[i] = state
-        vectors, steps, numbers, _, _, _, _, exchange, _, _, refusal, _ = update
+        vectors, _, numbers, _, _, _, _, exchange, _, _, refusal, _ = update
         _, _, _, version, round = message
-        fields = vectors, int(steps), numbers, version, round, norm, compute, exchange, busy, accuracy, refusal, nan
+        fields = vectors, steps, numbers, version, round, norm, compute, exchange, busy, accuracy, refusal, nan
         self.last_updates[i] = update = new_tuple(Update, fields)
         return update
 

@@ -157,3 +157,12 @@ def test_H_what_train_returns_is_an_update(own: Any, capsys: pytest.CaptureFixtu
     )
     assert main(["run", str(file)]) == 3
     assert "TypeError: own_case.py:12, Own.train returned a tuple, not an Update" in capsys.readouterr().err
+
+
+def test_H_local_steps_are_a_number(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Likewise; a number that is no integer is cut."""
+    code = f"{DATACLASS}class Own(Area):\n    def train(self, client, message, objective):\n        return "
+    assert main(["run", str(own(f"{code}super().train(client, message, objective)._replace(local_steps='a')\n"))]) == 3
+    assert "ValueError: invalid literal for int()" in capsys.readouterr().err
+    run = mpifl.run(own(f"{code}super().train(client, message, objective)._replace(local_steps=3.5)\n"), overwrite=True)
+    assert run.status == "completed" and set(run.updates.local_steps) == {3}
