@@ -81,9 +81,9 @@ class RowModel(Model):
         """What is added to the mean loss of the rows."""
 
     def unpack_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
-        x, *rest = shard
-        if x.dtype.kind != "u":
+        if not shard or shard[0].dtype.kind != "u":  # with `problem.entry` clients load their own
             return shard
+        x, *rest = shard
         return [_scaled(x, meta["divisor"], np.dtype(meta["dtype"]), np.arange(len(x))), *rest]
 
     def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:

@@ -164,5 +164,7 @@ def test_H_local_steps_are_a_number(own: Any, capsys: pytest.CaptureFixture[str]
     code = f"{DATACLASS}class Own(Area):\n    def train(self, client, message, objective):\n        return "
     assert main(["run", str(own(f"{code}super().train(client, message, objective)._replace(local_steps='a')\n"))]) == 3
     assert "ValueError: invalid literal for int()" in capsys.readouterr().err
-    run = mpifl.run(own(f"{code}super().train(client, message, objective)._replace(local_steps=3.5)\n"), overwrite=True)
+    run = mpifl.run(
+        own(f"{code}super().train(client, message, objective)._replace(local_steps=3.25)\n"), overwrite=True
+    )
     assert run.status == "completed" and set(run.updates.local_steps) == {3}
