@@ -79,6 +79,7 @@ class Memory:
     """Host memory."""
 
     transfers = "host"  # for the run file
+    on_host = True  # vectors are NumPy arrays, computed when the call that returns them does
 
     def from_host(self, v: np.ndarray) -> Vector:
         """A host vector as clients compute with it."""
@@ -194,7 +195,7 @@ class StagedDeparture(Departure):
 class Staged(Memory):
     """A device whose vectors travel through host buffers; all that do have one shape and dtype."""
 
-    transfers = "pinned"
+    transfers, on_host = "pinned", False
 
     def __init__(self, device: Device) -> None:
         self.device, self._pool = device, Pool(device)

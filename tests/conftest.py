@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before NumPy is imported
     os.environ.setdefault(name, "1")
@@ -25,10 +26,12 @@ assert tests.tiers
 def verified(request: pytest.FixtureRequest) -> Iterator[None]:
     """After a test `mpifl verify` finds nothing wrong with the run files in its `tmp_path`.
 
-    Except in tests that damage them on purpose, which carry the mark `damaged`.
+    Except in tests that damage them on purpose, which carry the mark `damaged`. Without --hypothesis-profile=full every
+    third test is looked after, by its name.
     """
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
     wanted = folder in FOLDERS and "tmp_path" in request.fixturenames and not request.node.get_closest_marker("damaged")
+    wanted = wanted and (tests.tiers.full() or crc32(request.node.nodeid.encode()) % 3 == 0)
     path: Path | None = request.getfixturevalue("tmp_path") if wanted else None
     yield
     if path:

@@ -28,6 +28,11 @@ def examples(full: int) -> int:
     return max(10, full * settings.default.max_examples // 100)
 
 
+def full() -> bool:
+    """Whether all examples are tried."""
+    return examples(100) == 100
+
+
 def selected(request: pytest.FixtureRequest, name: str) -> list[Any]:
     """The values of a parameter in those tests of the fixture's module that run: what the fixture must prepare."""
     items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]

@@ -49,9 +49,8 @@ class StateTable(MutableMapping[int, State]):
         self._added: set[int] = set()
         self._removed: set[int] = set()
         self._slots: dict[int, int] = {}  # row of each client that is stored
-        self._layout = bytearray()  # by row: the number of the state's layout
-        self._layouts: list[Layout] = []
-        self._numbers: dict[Layout, int] = {}  # of the layouts
+        self._layout: list[Layout] = []  # of the state in each row
+        self._layouts: dict[Layout, Layout] = {}  # equal ones are one object
         self._others: dict[int, tuple[Any, ...]] = {}
         model, self._shape = to_numpy(x0), x0.shape
         self._d, self._dtype = model.size, model.dtype
@@ -72,7 +71,7 @@ class StateTable(MutableMapping[int, State]):
     def get(self, i: int, default: Any = None) -> Any:
         if (slot := self._slots.get(i)) is None:
             return self._first(i) if i in self else default
-        vectors, others = self._layouts[self._layout[slot]]
+        vectors, others = self._layout[slot]
         block, row = divmod(slot, self._rows)
         state, like = State(), self._like
         values = vars(state)
@@ -87,7 +86,7 @@ class StateTable(MutableMapping[int, State]):
     def __setitem__(self, i: int, state: State) -> None:
         if (slot := self._slots.get(i)) is None:
             slot = self._slots[i] = len(self._layout)
-            self._layout.append(0)
+            self._layout.append(((), ()))
             self._removed.discard(i)
             if i not in self._clients:
                 self._added.add(i)
@@ -104,10 +103,7 @@ class StateTable(MutableMapping[int, State]):
             else:
                 others.append(name)
         layout = tuple(vectors), tuple(others)
-        if (number := self._numbers.get(layout)) is None:
-            number = self._numbers[layout] = len(self._layouts)
-            self._layouts.append(layout)
-        self._layout[slot] = number
+        self._layout[slot] = self._layouts.setdefault(layout, layout)
         if others:
             self._others[i] = tuple([getattr(state, name) for name in others])
 

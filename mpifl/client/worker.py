@@ -48,7 +48,7 @@ class Worker:
         limit: bytes of the states' vectors in memory; those beyond are in a file in `folder`. None: all in memory.
         """
         self._algorithm, self._train_batch, self.memory, self._rank = algorithm, train_batch, memory, rank
-        self._on_host = type(memory) is Memory  # nothing is computed after `train` has returned
+        self._on_host = memory.on_host
         self._objectives = objectives if isinstance(objectives, ObjectivesOnUse) else dict(objectives)
         self._norm = inf if norm is None else norm
         self._batchable = frozenset(objectives) if train_batch else frozenset()  # those that `train_batch` takes

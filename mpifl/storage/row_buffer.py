@@ -19,7 +19,6 @@ class RowBuffer:
 
     def __init__(self, columns: dict[str, str]) -> None:
         """columns: name -> NumPy's type, f8, i8, i4 or S and a number of bytes."""
-        self.columns = columns
         self._record = np.dtype([(name, f"<{type}") for name, type in columns.items()])  # without gaps
         self._sizes = [int(type[1:]) if type[0] == "S" else 0 for type in columns.values()]  # of text
         codes = [f"{size}s" if size else CODES[type] for type, size in zip(columns.values(), self._sizes, strict=True)]
@@ -32,17 +31,17 @@ class RowBuffer:
 
     def append(self, row: tuple[Any, ...]) -> None:
         """Adds a row. Raises RunFailed for a value that its column cannot hold."""
-        try:
-            self._bytes += self._pack(*row)
-        except (struct.error, ValueError) as error:
-            raise RunFailed(f"the run file cannot hold {row}: {error}") from error
+        self._bytes += self._packed(row)
 
     def extend(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Adds rows in one step: `len` counts all of them or none."""
-        own = RowBuffer(self.columns)
-        for row in rows:
-            own.append(row)
-        self._bytes += own._bytes
+        """Adds rows in one step: `len` counts all of them or none. Raises RunFailed as `append` does."""
+        self._bytes += b"".join(map(self._packed, rows))
+
+    def _packed(self, row: tuple[Any, ...]) -> bytes:
+        try:
+            return self._pack(*row)
+        except (struct.error, ValueError) as error:
+            raise RunFailed(f"the run file cannot hold {row}: {error}") from error
 
     def _pack_text(self, *row: Any) -> bytes:
         return self._struct.pack(*(encode(v, size) if size else v for v, size in zip(row, self._sizes, strict=True)))

@@ -38,7 +38,7 @@ class InProcessTransport:
 
     def __init__(self, trainer: Trainer, clients: int = 0) -> None:
         self._trainer = trainer
-        self._on_host = type(trainer.memory) is Memory  # vectors need not be copied
+        self._on_host = trainer.memory.on_host
         self._one_by_one = trainer.batch_size == 1
         self._messages: dict[int, tuple[Message, float, float]] = {}  # client -> message, delay (s), when it was sent
         self._ready: dict[int, Update] = {}

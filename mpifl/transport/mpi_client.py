@@ -55,7 +55,7 @@ class MPIClientTransport:
         self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int, memory: Memory = HOST
     ) -> None:
         """vectors: most in a message."""
-        self._comm, self._memory, self._on_host = comm, memory, type(memory) is Memory
+        self._comm, self._memory, self._on_host = comm, memory, memory.on_host
         self._format = FrameFormat(d, dtype, vectors)
         self._hosted = len(range(comm.rank - 1, clients, comm.size - 1))  # clients on this rank
         self._frame = self._format.frame()

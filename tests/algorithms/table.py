@@ -413,7 +413,7 @@ on("T7", {"name": "async-comm-sgd", "step_size": 0.01, "gap": [2, 6], "draw": "f
 
 # Of every method its last row, and every third of the last rows of its other options: the others are of the long tier.
 _last = [*{repr((row.algorithm, row.note)): row for row in ROWS}.values()]
-SHORT = [*{row.algorithm["name"]: row for row in _last}.values(), *_last[::3]]
+SHORT = [*{row.algorithm["name"]: row for row in _last}.values(), *_last[::6]]
 
 ONLY = "a statement on asypfl's and async-comm-sgd's local steps a contact; for other methods the problem is T3"
 EXCUSED = {  # (algorithm, problem) -> why there is no row

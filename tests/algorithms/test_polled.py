@@ -21,6 +21,7 @@ from mpifl.scheduling.timeline import Timeline
 from tests.algorithms.world import World
 from tests.mpi.files import differing
 from tests.quadratic_runs import close, random_quadratics
+from tests.tiers import long
 
 C, E = np.array([0.0, 1.0]), np.array([3, 1])  # T3: curvature 1; local steps of clients 0 and 1 between polls
 SPEED = {"name": "speed", "compute": [1.0, 3.0], "exchange": 0.1}  # with polls every 3.5 s
@@ -209,7 +210,7 @@ def test_polls_by_a_period_whose_multiples_round_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["quafl", "favas"])
-@pytest.mark.parametrize("cohort_from", ["all", "available"])
+@pytest.mark.parametrize("cohort_from", [long("all"), "available"])
 def test_a_real_run_is_replayed(name: str, cohort_from: str, tmp_path: Path) -> None:
     """E_i follows from recorded times, so a replay has the same bits, by whatever the wall clock went."""
     on_and_off = {"name": "renewal", "on": 0.05, "off": 0.03, "cohort_from": cohort_from}

@@ -56,6 +56,8 @@ class Tensor(torch.Tensor):
 class Elsewhere(Memory):
     """Memory whose vectors are `Tensor`s."""
 
+    on_host = False
+
     def from_host(self, v: np.ndarray) -> Any:
         assert type(v) is np.ndarray
         return torch.from_numpy(v.copy()).as_subclass(Tensor)

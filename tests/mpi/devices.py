@@ -29,6 +29,8 @@ copies = {"load": 0, "store": 0}
 
 
 class Tensors(Memory):
+    on_host = False
+
     def from_host(self, v: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(v.copy())
 

@@ -25,7 +25,7 @@ class Watch(Area):
 """
 
 
-@pytest.mark.parametrize("every", [None, 20])
+@pytest.mark.parametrize("every", [pytest.param(None, marks=pytest.mark.long), 20])
 def test_a_client_rank_imports_h5py_with_its_first_checkpoint(run: Start, tmp_path: Path, every: int | None) -> None:
     """Not earlier, and not at all without a checkpoint: importing it takes time and memory on every rank."""
     (tmp_path / "watched.py").write_text(WATCH)

@@ -97,7 +97,7 @@ def test_a_client_raises_before_the_run(run: Start, failing: Any, tmp_path: Path
         long("shorter", VIRTUAL, 20000, "client 1 sends float32 of shape (19999,), not float32 of shape (20000,)"),
         long("wider", REAL, 20000, "client 1 sends float64 of shape (20000,), not float32 of shape (20000,)"),
         long("two", REAL, 20, "client 1 sends 2 vectors, more than vectors_up"),
-        ("nan", VIRTUAL, 20, "the update is not finite"),
+        long("nan", VIRTUAL, 20, "the update is not finite"),
         long("infinite", REAL, 20000, "the update is not finite"),
         long("large", VIRTUAL, 20, "the update's norm"),
     ],

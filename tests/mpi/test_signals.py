@@ -50,7 +50,7 @@ def running(path: Path, updates: int) -> bool:
         long("rank 0", signal.SIGTERM, 3, VIRTUAL),
         long("rank 0", signal.SIGINT, 4, REAL),
         long("rank 0", signal.SIGTERM, 0, REAL),
-        ("rank 0", signal.SIGINT, 0, REAL),
+        long("rank 0", signal.SIGINT, 0, REAL),
         long("rank 0", signal.SIGINT, 0, VIRTUAL),
     ],
 )

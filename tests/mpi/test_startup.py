@@ -78,7 +78,7 @@ def config(**problem: Any) -> dict[str, Any]:
     return job(AREA, problem={**DIGITS, **problem}, stop={"updates": 20}, evaluate={"updates": 20})
 
 
-@pytest.mark.parametrize("batch_size", [4, None])
+@pytest.mark.parametrize("batch_size", [4, pytest.param(None, marks=pytest.mark.long)])
 def test_a_rank_with_clients_loads_what_these_use(batch_size: int | None, run: Start, tmp_path: Path) -> None:
     (tmp_path / "modules.py").write_text(MODULES)
     path = write(tmp_path, "small", config(batch_size=batch_size))

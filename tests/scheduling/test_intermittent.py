@@ -33,7 +33,7 @@ from tests.mpi.conftest import write
 from tests.mpi.files import differing
 from tests.mpi.test_virtual import METHODS
 from tests.quadratic_runs import quadratics, run
-from tests.tiers import parameters
+from tests.tiers import long, parameters
 
 CLIENTS = quadratics([1, 1, 1], [0, 1, 2])
 
@@ -226,7 +226,7 @@ def test_a_virtual_clock_restores_what_it_saved() -> None:
     assert all(np.isnan(again.save().compute))
 
 
-@pytest.mark.parametrize("cohort_from", ["all", "available"])
+@pytest.mark.parametrize("cohort_from", [long("all"), "available"])
 def test_a_real_run_is_replayed(tmp_path: Path, cohort_from: str) -> None:
     """Waits and cohorts are those that were recorded: the same rows and model. Members of all clients have to wait."""
     clock = intermittent({"mode": "real", "delay": {"name": "exponential", "rate": 200}}, on=0.02, off=0.06,

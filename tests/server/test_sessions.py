@@ -17,6 +17,7 @@ from mpifl.storage.checkpoint_set import Checkpoint, folder_of
 from tests.mpi.files import differing
 from tests.server.test_damaged import interrupted, refused
 from tests.server.test_resume import changed, kept, moved, mpifl
+from tests.tiers import long
 
 
 def killed(path: Path, to: Path, patch: pytest.MonkeyPatch) -> Path:
@@ -35,7 +36,7 @@ def killed(path: Path, to: Path, patch: pytest.MonkeyPatch) -> Path:
     return to / path.name
 
 
-@pytest.mark.parametrize("removed", [True, False], ids=["at once", "not at once"])
+@pytest.mark.parametrize("removed", [True, long(False)], ids=["at once", "not at once"])
 def test_a_checkpoint_that_comes_back(
     interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, removed: bool
 ) -> None:

@@ -155,7 +155,7 @@ def check(algorithm: Algorithm, dtype: str = "float64", every: int = EVERY, **mo
     return whole
 
 
-@pytest.mark.parametrize("case", parameters(CASES, [case for case in CASES if case not in LONG][::4]))
+@pytest.mark.parametrize("case", parameters(CASES, [case for case in CASES if case not in LONG][::8]))
 def test_every_algorithm(case: str) -> None:
     check(build(case), ["float64", "float32"][list(CASES).index(case) % 2])
 
@@ -165,6 +165,7 @@ def test_triggers_and_replies(case: str) -> None:
     check(MORE[case])
 
 
+@pytest.mark.long
 def test_updates_that_are_refused() -> None:
     """Cuts fall where a refusal is pending, where clients have been refused, and where they have been set aside."""
     algorithm = Area(step_size=0.1, step_weights="one", trigger=Trigger(every=2))

@@ -117,7 +117,7 @@ class Copy:
 class Gpu(Memory):
     """A GPU's memory. Clients compute on the current stream; `seconds` were spent in `Copy`s."""
 
-    transfers = "copied"
+    transfers, on_host = "copied", False
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream, self.seconds = device, torch.cuda.Stream(device), 0.0
