@@ -73,12 +73,19 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
 
 
 class _LogFormatter(logging.Formatter):
-    """Warnings and errors after "mpifl: ", the rest after the time; escapes what a terminal would act on."""
+    """Warnings and errors after "mpifl: "; escapes what a terminal would act on."""
+
+    def __init__(self, times: bool) -> None:
+        """times: all but errors, which end a command, begin with the time."""
+        super().__init__()
+        self._times = times
 
     def format(self, record: logging.LogRecord) -> str:
-        start = "mpifl: " if record.levelno >= logging.WARNING else f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')} "
-        text = start + super().format(record)  # which quotes files and other ranks
-        return printable(text.replace("\n", "\n    " if record.levelno < logging.WARNING else "\n"), lines=True)
+        timed = self._times and record.levelno < logging.ERROR
+        time = f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')} " if timed else ""
+        name = "mpifl: " if record.levelno >= logging.WARNING else ""
+        text = time + name + super().format(record)  # which quotes files and other ranks
+        return printable(text.replace("\n", "\n    " if timed else "\n"), lines=True)
 
 
 def _print(text: str, end: str = "\n") -> None:
@@ -89,11 +96,11 @@ def _print(text: str, end: str = "\n") -> None:
 @contextmanager
 def _log_to_stderr(arguments: Sequence[str]) -> Iterator[None]:
     """Prints what the package logs."""
-    log, handler = logging.getLogger("mpifl"), logging.StreamHandler()
-    handler.setFormatter(_LogFormatter())
+    log, handler, level = logging.getLogger("mpifl"), logging.StreamHandler(), _log_level(arguments)
+    handler.setFormatter(_LogFormatter(times=level < logging.WARNING))
     before = log.level
     log.addHandler(handler)
-    log.setLevel(_log_level(arguments))
+    log.setLevel(level)
     try:
         yield
     finally:

@@ -74,6 +74,19 @@ def test_commands_log_where_stderr_is_no_terminal(tmp_path: Path) -> None:
     assert all(re.match(stamp + r"[\d.]+ of 1.2 s \(\d+%\), [\d,]+ updates", line) for line in progress)
 
 
+@pytest.mark.parametrize(("level", "time"), [("info", r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "), ("warning", "")])
+def test_warnings_have_the_time_where_the_state_is_logged(
+    level: str, time: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MPIFL_LOG_LEVEL", level)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(mpifl.api.job_yaml(mpifl.load_job(JOB)))
+    assert main(["run", "job.yaml", "output=a.h5", "faults={norm: 1e-9}"]) == 3
+    *_, first, _, last = capsys.readouterr().err.splitlines()
+    assert re.match(f"{time}mpifl: update refused: client 2: the update's norm", first)
+    assert last.startswith("mpifl: the run failed: all clients are lost")
+
+
 @pytest.mark.parametrize(
     ("level", "options", "expected"),
     [
