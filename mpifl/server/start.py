@@ -118,11 +118,11 @@ def run_server(
         release_free_memory()  # what was sent
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
+    signals = signals or SignalRecorder()
+    signals.record()  # a run whose file is there ends with a checkpoint
     writer = _open_run_file(job, problem, x0, rates, server, attrs, resumed)
     origin = f"resumed from checkpoint {resumed.snapshot.number}" if resumed else ""
     log_start(job, problem, attrs, f"replay of {replay.path}" if replay else origin)
-    signals = signals or SignalRecorder()
-    signals.record()  # before the ranks start
     handshake.start_ranks()
     transport: ServerTransport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
     session = Session(

@@ -189,6 +189,19 @@ def test_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signa
         assert file.status == "completed"
 
 
+def test_a_signal_when_the_run_file_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first message: the file has no rows, and a checkpoint to resume from."""
+    whole = run(tmp_path, "whole", CASES["area-after"])
+    with monkeypatch.context() as patched:
+        patched.setattr("mpifl.server.run_log.log_start", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        path = tmp_path / "hit.h5"
+        assert mpifl("run", write(tmp_path, "hit", CASES["area-after"]), f"output={path}") == 143
+    with open_run(path) as file:
+        assert file.status == "interrupted" and not len(file.updates)
+    assert mpifl("resume", path) == 0
+    assert not differing(whole, path, but=("events",))
+
+
 def test_a_target_that_is_reached_when_a_signal_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real clock: the checkpoint of the signal is behind the evaluation; the resumed run ends at once."""
     heard = threading.Event()
