@@ -159,7 +159,7 @@ def client_sentence(rows: list[dict[str, Any]]) -> str:
     if not beyond:
         return "All figures are within their bounds."
     return (
-        "Beyond their bounds: " + "; ".join(f"{what}: {figure} of {bound}" for what, figure, _, bound in beyond) + "."
+        "Above the bound: " + "; ".join(f"{what}: {figure}, bound {bound}" for what, figure, _, bound in beyond) + "."
     )
 
 

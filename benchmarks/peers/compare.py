@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -69,29 +70,29 @@ def mpi(label: str, *words: str, peer: str = "") -> Program:
 PLAIN = ("--no-memory-option",)
 PARTS: dict[str, list[Program]] = {  # of each part the first two are mpifl's
     "mpi": [
-        mpi("mpifl, NumPy", "ours.py", "mpi", "--model", "logistic", "--updates", "8000"),
-        mpi("mpifl, torch", "ours.py", "mpi", "--model", "torch-logistic", "--updates", "6000"),
+        mpi("mpifl (NumPy)", "ours.py", "mpi", "--model", "logistic", "--updates", "8000"),
+        mpi("mpifl (torch)", "ours.py", "mpi", "--model", "torch-logistic", "--updates", "6000"),
         mpi("APPFL as shipped", "appfl_mpi.py", "--updates", "8", peer="appfl"),
-        mpi("APPFL without its memory option", "appfl_mpi.py", "--updates", "30", *PLAIN, peer="appfl"),
-        mpi("APPFL without it, sleep patched out", "appfl_mpi.py", "--updates", "600", *PLAIN, "--no-sleep",
+        mpi("APPFL without memory option", "appfl_mpi.py", "--updates", "30", *PLAIN, peer="appfl"),
+        mpi("APPFL without memory option and sleep", "appfl_mpi.py", "--updates", "600", *PLAIN, "--no-sleep",
             peer="appfl"),
     ],
     "large": [
-        mpi("mpifl, NumPy", "ours.py", "mpi", "--d", "1000000", "--updates", "600"),
-        mpi("APPFL without it, sleep patched out", "appfl_mpi.py", "--d", "1000000", "--updates", "150", *PLAIN,
+        mpi("mpifl (NumPy)", "ours.py", "mpi", "--d", "1000000", "--updates", "600"),
+        mpi("APPFL without memory option and sleep", "appfl_mpi.py", "--d", "1000000", "--updates", "150", *PLAIN,
             "--no-sleep", peer="appfl"),
     ],
     "rounds": [
-        Program("mpifl, NumPy", "", ("ours.py", "rounds", "--model", "logistic", "--batch", "8", "--updates", "4000")),
-        Program("mpifl, torch", "", ("ours.py", "rounds", "--model", "torch-logistic", "--batch", "8")),
+        Program("mpifl (NumPy)", "", ("ours.py", "rounds", "--model", "logistic", "--batch", "8", "--updates", "4000")),
+        Program("mpifl (torch)", "", ("ours.py", "rounds", "--model", "torch-logistic", "--batch", "8")),
         Program("pfl-research", "pfl", ("pfl_rounds.py",)),
         Program("Flower", "flower", ("flower_rounds.py", "--rounds", "15")),
     ],
     "virtual": [
-        Program("mpifl, NumPy", "", ("ours.py", "virtual", "--model", "logistic", "--updates", "6000")),
-        Program("mpifl, torch", "", ("ours.py", "virtual", "--model", "torch-logistic", "--updates", "4000")),
+        Program("mpifl (NumPy)", "", ("ours.py", "virtual", "--model", "logistic", "--updates", "6000")),
+        Program("mpifl (torch)", "", ("ours.py", "virtual", "--model", "torch-logistic", "--updates", "4000")),
         Program("APPFL's simulator as shipped", "appfl", ("appfl_vsim.py", "--updates", "10")),
-        Program("APPFL's simulator without its memory option", "appfl", ("appfl_vsim.py", "--updates", "600", *PLAIN)),
+        Program("APPFL's simulator without memory option", "appfl", ("appfl_vsim.py", "--updates", "600", *PLAIN)),
     ],
 }  # fmt: skip
 TITLES = {
@@ -101,17 +102,17 @@ TITLES = {
     "virtual": "FedAsync in virtual time, 10 clients in one process, logistic regression of d = 7,850, 32 rows a step",
 }
 AIMS = (  # part, mpifl's program, the other one, by which factor mpifl is to be faster
-    ("mpi", "mpifl, NumPy", "APPFL without it, sleep patched out", 20),
-    ("large", "mpifl, NumPy", "APPFL without it, sleep patched out", 5),
-    ("rounds", "mpifl, NumPy", "pfl-research", 10),
-    ("rounds", "mpifl, torch", "pfl-research", 4),
-    ("rounds", "mpifl, NumPy", "Flower", 100),
+    ("mpi", "mpifl (NumPy)", "APPFL without memory option and sleep", 20),
+    ("large", "mpifl (NumPy)", "APPFL without memory option and sleep", 5),
+    ("rounds", "mpifl (NumPy)", "pfl-research", 10),
+    ("rounds", "mpifl (torch)", "pfl-research", 4),
+    ("rounds", "mpifl (NumPy)", "Flower", 100),
 )
 
 PAGE = """# Speed beside other frameworks
 
-The same work in the same run: mpifl and other frameworks, one program after the other on one machine. Install the
-frameworks, each into an environment of its own under `build/peers-speed`, measure, and write this page:
+mpifl and other frameworks do the same work on one machine, one program after the other. This command installs the
+frameworks, each into an environment of its own under `build/peers-speed`, measures, and writes this page:
 
 <!-- test: skip installs the frameworks -->
 ```sh
@@ -123,9 +124,9 @@ make peers-speed
 {tables}
 {sentences}
 
-A figure is the median of {repeats} repeats. A repeat measures the programs of a table one after the other; a factor is
-of the figures of one repeat, and the table has the median, the lowest and the highest. The first fifth of a run is left
-out, start-up with it. All use one thread a process.
+A figure is the median of {repeats} repeats. A repeat measures the programs of a table one after the other; a factor
+compares two figures of one repeat, and the table has the median, the lowest and the highest factor. The first fifth of
+a run, with its start-up, is left out. All programs use one thread a process.
 
 ## What each does in these runs
 
@@ -133,8 +134,9 @@ out, start-up with it. All use one thread a process.
   back to. It evaluates no models and saves no checkpoints.
 - APPFL over MPI: its server agent, `AsyncScheduler`, `FedAsyncAggregator` and both ends of its MPI communicator. Its
   trainer, data loader and training log are left out: a client's step is a plain torch loop.
-- *As shipped* it collects garbage around every message (`optimize_memory`), and its server sleeps 0.1 s before each
-  look for a message. The option is a setting; the sleep is replaced by the driver.
+- *As shipped* APPFL collects garbage around every message (its memory option, `optimize_memory`), and its server sleeps
+  0.1 s before each poll for a message. *Without memory option* this option is off; *and sleep*: the driver replaces
+  the sleep.
 - APPFL's simulator: its server agent and `AsyncSimDriver`, around the same plain loop.
 - pfl-research: its `FederatedAveraging`, `SimulatedBackend` and local SGD, in one process, without evaluations.
 - Flower: its message API, `FedAvg` strategy and simulation with ray, without evaluations. It moves the clients of a
@@ -174,8 +176,20 @@ def factors(found: dict[str, Any], ours: str, other: str) -> list[float]:
     return [a / b if found["unit"] == "updates_per_s" else b / a for a, b in pairs]
 
 
+def _digits(number: float) -> str:
+    """A number with three digits."""
+    rounded = float(f"{number:.3g}")
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
+
+
+def _work(part: str) -> str:
+    """The first words of a part's title, and its dimension."""
+    dimension = re.search(r"d = [\d,]*\d", TITLES[part])
+    return TITLES[part].partition(",")[0] + (f", {dimension[0]}" if dimension else "")
+
+
 def table(part: str, found: dict[str, Any]) -> str:
-    own = [label for label in ("mpifl, NumPy", "mpifl, torch") if found["figures"].get(label)]
+    own = [label for label in ("mpifl (NumPy)", "mpifl (torch)") if found["figures"].get(label)]
     heads = ["program", UNITS[found["unit"]], *(f"{label} is faster by" for label in own)]
     lines = [f"## {TITLES[part]}\n", f"| {' | '.join(heads)} |", "|---|--:|" + "--:|" * len(own)]
     for program in PARTS[part]:
@@ -184,10 +198,10 @@ def table(part: str, found: dict[str, Any]) -> str:
             lines.append(f"| {label} | failed: {found['errors'].get(label, '')} |" + " |" * len(own))
             continue
         figure = statistics.median(values)
-        cells = [label, f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"]
+        cells = [label, f"{figure:,.0f}" if figure >= 100 else _digits(figure)]
         for mine in own:
             ratios = factors(found, mine, label)
-            spread = f"{statistics.median(ratios):,.3g} ({min(ratios):,.3g} to {max(ratios):,.3g})"
+            spread = f"{_digits(statistics.median(ratios))} ({_digits(min(ratios))} to {_digits(max(ratios))})"
             cells.append("" if label in own else spread)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -200,8 +214,7 @@ def sentences(rates: dict[str, Any]) -> str:
         if part in rates and (ratios := factors(rates[part], ours, other)):
             factor = statistics.median(ratios)
             verdict = "reached" if factor >= aim else "not reached"
-            work = TITLES[part].split(",")[0]
-            said.append(f"- {work}, {ours} beside {other}: {factor:,.3g} times, of {aim} aimed at: {verdict}.")
+            said.append(f"- {_work(part)}: {ours} is {_digits(factor)} times as fast as {other}; aim {aim}, {verdict}.")
     return "\n".join(said)
 
 
@@ -211,10 +224,11 @@ def page(rates: dict[str, Any]) -> str:
     unmeasured = "; ".join(TITLES[part] for part in PARTS if part not in rates)
     left = f"\n- Not measured here: {unmeasured}." if unmeasured else ""
     loads = ", ".join(f"{found['load']:.1f}" for found in shown.values())
+    repeats = map(str, sorted({found["repeats"] for found in shown.values()}))
     return PAGE.format(
         facts=f"{rates['machine']} Load average at the end of each table: {loads}.",
         tables="\n".join(table(part, found) for part, found in shown.items()), sentences=sentences(rates),
-        repeats=" or ".join(sorted({str(found["repeats"]) for found in shown.values()})),
+        repeats=" or ".join(", ".join(repeats).rsplit(", ", 1)),
         versions=", ".join(" ".join(PEERS[name]) for name in PEERS),
         left=left, missing=f" Not installed here: {'; '.join(absent)}." if absent else "",
     )  # fmt: skip

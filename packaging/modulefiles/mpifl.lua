@@ -11,6 +11,7 @@ whatis("Version: " .. version)
 whatis("Description: federated optimisation over MPI")
 
 depends_on("openmpi/5.0") -- CHANGE: the MPI that mpi4py was built for, or that it is to load
+-- depends_on("python/3.11") -- CHANGE, where the environment was made with a module's Python
 
 prepend_path("PATH", pathJoin(prefix, "bin"))
 -- setenv("MPI4PY_LIBMPI", "/apps/openmpi/5.0/lib/libmpi.so") -- CHANGE, where mpi4py is pip's wheel

@@ -14,6 +14,7 @@ module-whatis "Version: $version"
 module-whatis "Description: federated optimisation over MPI"
 
 module load openmpi/5.0 ;# CHANGE: the MPI that mpi4py was built for, or that it is to load
+# module load python/3.11 ;# CHANGE, where the environment was made with a module's Python
 
 prepend-path PATH $prefix/bin
 # setenv MPI4PY_LIBMPI /apps/openmpi/5.0/lib/libmpi.so ;# CHANGE, where mpi4py is pip's wheel
