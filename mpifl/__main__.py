@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 RUNS = ("run", "resume", "replay")  # commands in which all ranks but 0 do nothing but host clients
 
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")  # a rank is one core; it counts when NumPy is imported: below, in functions
+    os.environ.setdefault(_threads, "1")  # a rank is one core; NumPy reads this when functions below import it
 
 
 def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> int:

@@ -36,11 +36,11 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 REPORT_TIME = 10.0  # s that the other processes of a launch leave the first one to report its error
 
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")  # a rank is one core; it counts when NumPy is imported: below, in functions
+    os.environ.setdefault(_threads, "1")  # a rank is one core; NumPy reads this when functions below import it
 
 
 def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> int:
-    """Runs one command on rank 0, whose clients the other ranks host; the exit code, the same on all of them.
+    """Runs one command on rank 0, whose clients the other ranks host; returns the exit code, the same on all ranks.
 
     With a `default_job` the command is `run`.
     """

@@ -45,7 +45,7 @@ class FedNova(SampledRounds):
         if not isinstance(self.solver, Sgd | Gd):
             raise ConfigError("solver", self.solver.name, "sgd or gd: a_i is the weight of gradients in plain steps")
         if self.mu and self.solver.momentum:
-            raise ConfigError("mu", self.mu, "0 with momentum: a_i is known for one of them")
+            raise ConfigError("mu", self.mu, "0 with momentum: a_i is known for mu alone or momentum alone")
         if self.steps and self.local_epochs:
             raise ConfigError("local_epochs", self.local_epochs, "null with steps")
         if self.tau_eff != "mean" and not self.normalise:

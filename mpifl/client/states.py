@@ -1,4 +1,4 @@
-"""The states of a rank's clients. Of many clients those that have computed are rows of tables, in memory or in a file.
+"""The states of a rank's clients: objects, or of many clients rows of tables, in memory or in a file.
 
 A client gets a row when its state is stored for the first time: one that has not computed has no vector of its own.
 """
@@ -22,7 +22,7 @@ Layout = tuple[tuple[str, ...], tuple[str, ...]]  # of a state: names of vectors
 
 
 class ClientStates(dict[int, State]):
-    """The state of each client, by client number. Each is an object: what changes it need not store it again."""
+    """The state of each client, by client number: an object that is changed in place."""
 
     def copy_of(self, i: int) -> State | None:
         """A copy of client i's state, to be changed and stored; None: it has none."""

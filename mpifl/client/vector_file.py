@@ -1,4 +1,4 @@
-"""A file of vectors that the system maps into memory, for client states that memory has no room for."""
+"""A file of vectors that is mapped into memory, for client states that do not fit into memory."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class MemoryUse(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.folder is not None and self.client_states is None:
-            raise ConfigError("folder", self.folder, "null without memory.client_states, whose file is there")
+            raise ConfigError("folder", self.folder, "null, or memory.client_states too: the folder is for its file")
 
 
 @dataclass(frozen=True)

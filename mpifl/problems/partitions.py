@@ -57,7 +57,7 @@ class ClassesPerClient(Partition):
     def owners(self, y: np.ndarray, classes: int, clients: int, batch: int) -> np.ndarray:
         if self.m > classes or clients * self.m % classes:
             raise ConfigError(
-                "problem.partition.m", self.m, f"at most the {classes} classes, and times {clients} a multiple of them"
+                "problem.partition.m", self.m, f"at most {classes} (classes), with {clients} * m a multiple of {classes}"
             )
         generator = stream(self.seed, "partition")
         left = np.full(classes, clients * self.m // classes)  # shards not assigned yet

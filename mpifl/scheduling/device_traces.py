@@ -35,7 +35,7 @@ def convert(path: Path, out: Path, clients: int, rows: int | None = None, kilobi
     if {"active", "inactive", "finish_time"} <= keys:
         if rows or kilobits:
             option = "--rows" if rows else "--kilobits"
-            raise ConfigError(option, rows or kilobits, "none: this file is of availability")
+            raise ConfigError(option, rows or kilobits, "a file of capacities; this one is of availability")
         lengths = Counter(_number(_get(device, "finish_time")) for device in devices.values())
         period = max(lengths, key=lambda length: (lengths[length], length))
         whole = (spans for device in devices.values() if (spans := _spans(device, period)))
@@ -44,10 +44,8 @@ def convert(path: Path, out: Path, clients: int, rows: int | None = None, kilobi
         section = f"{{name: trace, path: {out}, after: repeat, period: {period:.10g}}}"
     elif {"computation", "communication"} <= keys:
         if not rows or not kilobits:
-            option, what = (
-                ("--kilobits", "size of its messages in kbit") if rows else ("--rows", "rows it computes with")
-            )
-            raise ConfigError(option, None, f"of a contact, {what}, above 0: this file is of capacities")
+            option, what = ("--kilobits", "size of the messages (kbit)") if rows else ("--rows", "number of rows")
+            raise ConfigError(option, None, f"the {what} of a contact, since this file is of capacities")
         times = (_seconds(device, rows, kilobits) for device in devices.values())
         values = [[f"{time:.10g}"] for time in islice((time for time in times if 0 < time <= LONGEST), clients)]
         header, key, section = "client,seconds", "clock.delay", f"{{name: trace, path: {out}, exhausted: repeat}}"

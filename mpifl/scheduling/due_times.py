@@ -16,7 +16,7 @@ SIZE, MASK = 1 << BITS, (1 << BITS) - 1  # clients of a block
 
 
 class DueTimes:
-    """The time (s) at which each client's update is due, infinite where that is never; none or one a client."""
+    """The due time (s) of each client's update, at most one a client; infinite: it is never due."""
 
     def __init__(self) -> None:
         self._blocks: list[np.ndarray] = []  # (SIZE,) each; infinite where there is none
@@ -30,7 +30,7 @@ class DueTimes:
         return self._count
 
     def add(self, i: int, due: float) -> None:
-        """Client i, of which there is none, is due at this time."""
+        """Adds the due time of client i, which has none."""
         number = i >> BITS
         while number >= len(self._blocks):
             self._blocks.append(np.full(SIZE, inf))
@@ -62,7 +62,7 @@ class DueTimes:
         return (due, number * SIZE + self._first[number]) if due < inf else (inf, min(self._never))
 
     def remove(self, i: int) -> None:
-        """Client i is not due any more, if it was."""
+        """Removes the due time of client i, if it has one."""
         number, place = i >> BITS, i & MASK
         if self._never and i in self._never:
             self._never.remove(i)

@@ -1,5 +1,7 @@
-"""Clients that work on between polls: how many local steps they have taken when the server asks, and how long they take
-to answer. One rule for every clock."""
+"""Polled clients: how many local steps they have taken when the server polls, and how long they take to answer.
+
+One rule for every clock.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,7 @@ class LocalProgress:
 
 
 def exchange_times(split_times: SplitTimes | None) -> tuple[ContactTimes, SplitTimes | None]:
-    """The times of contacts for which the local steps have been taken: no computing, only the exchange, if it is known
-    apart."""
+    """The times of contacts whose local steps are taken already: the exchange, if the delay model has its time."""
     if split_times is None:
         return lambda client, round: 0.0, None
 

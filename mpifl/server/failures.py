@@ -70,7 +70,7 @@ class ClientFailures:
         now = time.perf_counter()
         busy, self._last_poll = now - self._last_poll, now
         if busy > POLL_INTERVAL:
-            for i, since in list(in_flight.items()):  # its message may be younger than that
+            for i, since in list(in_flight.items()):  # its message may have been sent within that time
                 yield Decision(Action.WAIT, i, since=max(since, min(since + busy, now)))
         if now < self._silence_checked + POLL_INTERVAL:
             return
@@ -80,7 +80,7 @@ class ClientFailures:
             if waited > patience / 2:
                 waited = on_seconds(i, waited)
             if waited > patience / 2 and transport.has_arrived(i):
-                yield Decision(Action.WAIT, i, since=now)  # it may wait here as long again until it is due
+                yield Decision(Action.WAIT, i, since=now)  # it has arrived, and waits until it is due
             elif waited > patience:
                 yield Decision(Action.ABANDON, i)
                 yield self.failed(i, f"gave no answer for {patience:g} s")

@@ -31,7 +31,7 @@ class Recorder(Protocol):
 
 
 class Observer(Protocol):
-    """Is called for every update, such as a progress bar."""
+    """Receives the row of every update, as a progress bar does."""
 
     def on_update(self, row: UpdateRow) -> None: ...
 
@@ -163,9 +163,8 @@ class ServerLoop:
     def run(self, stopped: Callable[[], bool] = lambda: False, interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Processes events until the run ends; returns False if it was interrupted.
 
-        Both callbacks are called after every event; an interrupted run takes a checkpoint if it has a
-        checkpointer. Raises
-        RunFailed where no client is left, or the transport fails.
+        Both callbacks are called after every event; an interrupted run takes a checkpoint if it has a checkpointer.
+        Raises RunFailed where no client is left, or the transport fails.
         """
         if not (self._resumed or self._polls):
             self.start_round()

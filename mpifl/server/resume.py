@@ -105,7 +105,7 @@ def _config(snapshot: ServerSnapshot, folder: Path) -> dict[str, Any]:
 
 
 def _undone(folder: Path, manifest: Manifest) -> str:
-    """Why a checkpoint is not used where the run file cannot tell; "" where it is."""
+    """Why a checkpoint is not used, by the manifests alone; "" where it is: for a run file that cannot be read."""
     return "is of a part of the run that was undone" if undone(folder, manifest) else ""
 
 

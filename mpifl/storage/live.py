@@ -106,7 +106,7 @@ def check_not_written(path: Path, key: str, host: str | None = None) -> None:
         time.sleep(0.1)
         if _modified(path) != before:
             raise live
-    log.warning("%s: not written for %g s, so its run has ended; locks do not tell here", path, WATCH_TIME)
+    log.warning("%s: not written for %g s, so its run has ended; file locks could not tell", path, WATCH_TIME)
 
 
 def _modified(path: Path) -> int:

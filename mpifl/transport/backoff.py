@@ -8,7 +8,7 @@ import os
 import time
 
 YIELDS, MORE_YIELDS = 10, 50  # before the first sleep: always, and while nobody else takes the core
-QUICK = 2e-5  # s of a yield to nobody
+QUICK = 2e-5  # s: a yield that takes longer has given the core to another process
 LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # number of ranks on this host, set by launchers
 
 

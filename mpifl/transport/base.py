@@ -27,14 +27,14 @@ class ClientError(NamedTuple):
 class ClientTransport(Protocol):
     """The clients' end: messages to the clients of one rank, and their updates."""
 
-    on_marker: Callable[[int], None]  # called for a checkpoint's number, between two messages
+    on_marker: Callable[[int], None]  # called with a checkpoint's number, between two messages
     on_poll: Callable[[], None]  # called now and then
     on_stop: Callable[[], None]  # called before the end of the run is confirmed
 
     def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
-        """Batches of the messages that have arrived, at most `most` in one, until the run ends.
+        """Yields batches of the messages that have arrived, at most `most` in one, until the run ends.
 
-        Of each: client, message, and the delay (s) until its update may leave.
+        An item is (client, message, delay): its update may leave `delay` seconds after the message arrived.
         """
 
     def send_update(self, i: int, update: Update, delay: float) -> None:

@@ -41,7 +41,7 @@ WITH_TEXT = frozenset([Kind.REFUSED, Kind.CLIENT_ERROR, Kind.PART_STATUS])
 
 
 class Header(NamedTuple):
-    """What the header of every frame begins with; a field that a kind does not use is 0."""
+    """The first fields of every frame's header; 0 where a kind of frame does not use one."""
 
     kind: int
     subject: int = 0  # the client; else the number of the checkpoint or signal, the exit code, or a count
@@ -72,7 +72,7 @@ class Frame:
         _BEGIN.pack_into(self.header, 0, *header)
 
     def read(self) -> Header:
-        """What every frame begins with."""
+        """Returns the first fields of the header."""
         return Header._make(_BEGIN.unpack_from(self.header))
 
     def write_message(self, i: int, m: Message, delay: float) -> None:
@@ -86,8 +86,10 @@ class Frame:
             inside[...] = v
 
     def read_message(self, deliver: Callable[[np.ndarray], Vector]) -> tuple[int, Message, float, int]:
-        """Client, message with what `deliver` makes of copies of its vectors in the frame, delay (s), and how many
-        vectors it has."""
+        """Returns client, message, delay (s) and the number of the message's vectors.
+
+        The message has those that travel in the frame, copied and passed through `deliver`.
+        """
         _, count, i, length, round, work, version, delay = _MESSAGE_FIELDS.unpack_from(self.header)
         inside = self.vectors[:length]
         if len(inside) == 1:  # the usual case
@@ -114,7 +116,7 @@ class Frame:
             inside[...] = v
 
     def read_update(self) -> tuple[int, Update, int]:
-        """Client, update with views of the vectors that travel in the frame, and how many vectors follow it."""
+        """Returns client, update with views of the vectors in the frame, and the number of its vectors."""
         _, count, i, length, round, _, version, steps, _, norm, compute, busy, accuracy = _UPDATE_FIELDS.unpack_from(
             self.header
         )

@@ -47,7 +47,7 @@ class Hello(NamedTuple):
     process: int
     core_mask: int  # bit k: it may use core k
     quota: float  # CPU quota in cores, of all ranks of its host together
-    before: int = 0  # ranks with clients of other runs on its host that come before its own, in their use of GPUs
+    before: int = 0  # ranks of other runs on its host that take GPUs before those of its own run
     limits: Sequence[Sequence[Any]] = ()  # of memory: name, bytes, free bytes (`host_memory.MemoryLimit`)
 
 
@@ -192,12 +192,12 @@ class Handshake:
         self.comm = comm
         self._hellos: list[Hello] = []
         self._refusal: ConfigError | None = None  # of the first rank that cannot take part
-        # Rank -> the receive of its reply, and the buffer: in progress, also after an interrupt; and those received.
+        # Rank -> receive of its reply in progress, which outlives an interrupt, and the buffer.
         self._receives: dict[int, tuple[MPI.Request, bytearray]] = {}
-        self._replies: dict[int, dict[str, Any]] = {}
+        self._replies: dict[int, dict[str, Any]] = {}  # rank -> reply that was received
         self._dead: set[int] = set()  # ranks that died before they replied
-        self._sends: list[MPI.Request] = []  # likewise
-        self._quarantined: list[object] = []  # of ranks that have died: MPI may still use their buffers
+        self._sends: list[MPI.Request] = []  # in progress, also after an interrupt
+        self._quarantined: list[object] = []  # requests of ranks that have died: MPI may still use their buffers
 
     def gather_hellos(self) -> list[Hello]:
         """Every rank's hello, in order of rank; the other ranks send theirs once, as soon as they are up.
@@ -232,8 +232,7 @@ class Handshake:
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Sends every client's shard to its rank and waits until all clients are built; returns each rank's facts.
 
-        meta, resume: JSON-able. Raises ConfigError for the first rank that fails; all are then still to be
-        released.
+        meta, resume: JSON-able. Raises ConfigError for the first rank that fails; the caller then releases all ranks.
         """
         assert self.comm
         resources = rank_resources(self.gather_hellos())
@@ -331,7 +330,7 @@ class Handshake:
         return [replies[rank] for rank in sorted(replies)]
 
     def _note_death(self, rank: int, error: MPI.Exception) -> None:
-        """Notes a rank whose receive has failed with this error; raises that where the rank has not died."""
+        """Notes that a rank has died, whose receive failed with this error; raises the error where it has not."""
         from mpifl.transport.mpi import dead_ranks
 
         assert self.comm
@@ -341,7 +340,7 @@ class Handshake:
         self._quarantined.append(self._receives.pop(rank, None))
 
     def _post(self, rank: int, text: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
-        """Begins to send a rank a text, and arrays behind it."""
+        """Starts to send a rank a text, and then arrays."""
         from mpifl.transport.mpi import SETUP
 
         assert self.comm
@@ -356,7 +355,7 @@ class Handshake:
 
 
 def rank_resources(hellos: Sequence[Hello]) -> list[RankResources]:
-    """What each rank has to compute with: a core that k ranks of a host may use is 1/k for each of them."""
+    """What each rank has to compute with; a core that k ranks of a host may use counts 1/k for each."""
     users: Counter[tuple[str, int]] = Counter()
     for hello in hellos:
         users.update((hello.host, core) for core in _cores(hello))

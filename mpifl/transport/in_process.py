@@ -33,7 +33,7 @@ class InProcessTransport:
     """Both ends of a transport in one (`server_base.ServerTransport`): messages are passed to the trainer in memory.
 
     Clients compute when an update is asked for, one at a time or as many as can compute together, and the server acts
-    between two of them. A checkpoint has them as clients of rank 1.
+    between two of them. In a checkpoint they are clients of rank 1.
     """
 
     def __init__(self, trainer: Trainer, clients: int = 0) -> None:

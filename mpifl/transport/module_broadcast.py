@@ -1,6 +1,6 @@
 """Rank 0 reads the modules that ranks with clients import, and broadcasts their code: the others open no file for them.
 
-Read from files as usual: what is imported before MPI starts or after the clients are built, extension modules, a user's
+Still read from files: what is imported before MPI starts or after the clients are built, extension modules, a user's
 own modules, and everything where the package is in a zip file or has no source.
 """
 

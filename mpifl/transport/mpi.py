@@ -1,4 +1,4 @@
-"""Starts MPI; what all that use it share: tags, waiting, and which ranks have died.
+"""Starts MPI, and has what both ends of the transport share: message tags, waiting, detection of dead ranks.
 
 Buffer calls only, every receive names its source, waits sleep.
 """

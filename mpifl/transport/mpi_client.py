@@ -20,7 +20,7 @@ from mpifl.transport.frames import FrameFormat, Header, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
 from mpifl.transport.queues import Outbox
 
-LOOK_INTERVAL = 0.01  # s between two looks for the end of the run, and two reports, while messages are there
+POLL_INTERVAL = 0.01  # s between two polls for the end of the run, and two reports, while messages wait
 MESSAGE = int(Kind.MESSAGE)
 HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are held back
 
@@ -69,7 +69,7 @@ class MPIClientTransport:
         self._sending: deque[tuple[list[MPI.Request], Outgoing]] = deque()  # large vectors and texts
         self._ending = self._stopped = False  # whether the run has ended, and whether the last frame has arrived
         self._dropped = 0  # messages that came before the last frame, but were not processed
-        self._next_look = 0.0  # perf_counter
+        self._next_poll = 0.0  # perf_counter
         self.code = 0
         self.signals: list[int] = []  # that this rank has received; each is reported to the server, once
         self._signals_reported = 0
@@ -100,8 +100,8 @@ class MPIClientTransport:
             if batch:
                 yield batch
                 batch = []
-                if (now := time.perf_counter()) >= self._next_look:
-                    self._next_look = now + LOOK_INTERVAL
+                if (now := time.perf_counter()) >= self._next_poll:
+                    self._next_poll = now + POLL_INTERVAL
                     self._report()
                     self._ending = self._comm.Iprobe(0, END)  # the messages that are left are then dropped
             if self._stopped:

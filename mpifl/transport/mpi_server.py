@@ -5,8 +5,8 @@ persistent receive a rank is posted, and is consumed from the frame's buffer. Ve
 sender until one of a pool of reused buffers is free. Large messages leave by Isend straight from the model's array,
 which lives until its sends complete.
 
-Where the MPI reports deaths (ULFM) the transport continues with the live ranks: a failed call only means that some rank
-is dead, so the dead ones are looked up, what is in flight to or from them is forgotten, and their clients have failed.
+Where the MPI reports deaths (ULFM) the transport continues with the live ranks. A failed call only means that some rank
+is dead: the transport asks which ones are, forgets what is in flight to or from them, and their clients have failed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ log = logging.getLogger(__package__)
 
 POOL_BYTES = 256 << 20  # most memory in the buffers that receive large vectors
 POOL_BUFFERS = 32
-SLOW = 0.02  # s of the link for one large update, from which they are received one after the other
-STALLED = 3.0  # times that, after which the next one is received beside those that do not end
+SLOW = 0.02  # s that the link takes for a large update; from this on updates are received one after the other
+STALLED = 3.0  # multiple of the mean of that time, after which the next update is received as well
 UPDATE = int(Kind.UPDATE)
 
 
@@ -53,7 +53,7 @@ class MPIServerTransport:
         self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]
         self.rank_of = [1 + i % self._workers for i in range(clients)]
         self.live_ranks = set(range(1, comm.size))
-        self._requests = [MPI.REQUEST_NULL] * comm.size  # a frame's from each rank, by rank; then those of the pool
+        self._requests = [MPI.REQUEST_NULL] * comm.size  # receives: of a frame, by rank; then those of the pool
         self._pool = ReceivePool(comm, self._format, clients, self._requests)
         # (client, rank) -> an update whose vectors wait, and how many it has; in order
         self._announced: dict[tuple[int, int], tuple[Update, int]] = {}
@@ -205,7 +205,7 @@ class MPIServerTransport:
         self._receive_frame(rank)
 
     def _handle_other(self, rank: int, frame: Frame) -> bool:
-        """Handles a frame that is not needed any more afterwards; returns whether another one follows it."""
+        """Handles a frame whose buffer is free afterwards; returns False for the last frame of its rank."""
         kind, i, length = frame.read()
         text = self._receive_text(rank, length) if kind in WITH_TEXT else ""
         if kind == Kind.UPDATE:  # there is no room for another frame while this one waits to be consumed
@@ -369,7 +369,7 @@ class MPIServerTransport:
 
     # -- the end -------------------------------------------------------------------------------------------------------
     def _send_end(self, rank: int) -> None:
-        """Tells a rank that the run has ended ahead of the messages that are left there, which it drops."""
+        """Tells a rank that the run has ended; this overtakes the messages that wait there, which the rank drops."""
         self._send_large([np.empty(0)], rank, END)
 
     def shut_down(self, code: int, timeout: float = inf) -> int:
@@ -411,13 +411,13 @@ class MPIServerTransport:
 class ReceivePool:
     """Receives of vectors too large for a frame, into a bounded number of buffers that are reused.
 
-    On a slow link they are received one after the other. All at once they would share the link and end at about the
-    same time, so would the messages that answer them, and each direction would be idle while the other is busy. One
-    after the other, the first one's answer leaves while the second arrives.
+    On a slow link updates are received one after the other: the first one's answer then leaves while the second
+    arrives. Received all at once, they would share the link and end at about the same time, and so would the answers;
+    each direction would be idle while the other is busy.
     """
 
     def __init__(self, comm: MPI.Comm, format: FrameFormat, clients: int, requests: list[MPI.Request]) -> None:
-        """Appends to `requests` those of slot s, vector v, at the present length + s * vectors + v."""
+        """Appends the pool's requests to `requests`: that of slot s and vector v at its length + s * vectors + v."""
         self._comm, self._format, self._requests, self._first = comm, format, requests, len(requests)
         size = format.vectors * format.d * format.dtype.itemsize
         count = 0 if format.inline else max(2, min(POOL_BUFFERS, clients, POOL_BYTES // size))

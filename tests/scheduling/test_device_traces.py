@@ -64,8 +64,8 @@ class Evil:
     ("devices", "words", "says"),
     [
         ({1: PHONE}, ["--clients", "2"], "--clients=2: at most 1, the usable devices of 1 in "),
-        ({1: PHONE}, ["--clients", "1", "--rows", "5"], "--rows=5: none: this file is of availability"),
-        ({1: {"computation": 1, "communication": 1}}, ["--clients", "1"], "--rows=None: of a contact, rows it"),
+        ({1: PHONE}, ["--clients", "1", "--rows", "5"], "--rows=5: a file of capacities; this one is of availability"),
+        ({1: {"computation": 1, "communication": 1}}, ["--clients", "1"], "--rows=None: the number of rows"),
         ({}, ["--clients", "1"], "device trace="),
         ({1: [2]}, ["--clients", "1"], "devices with active, inactive and finish_time, or with computation"),
         ([PHONE], ["--clients", "1"], "a pickled dictionary of devices: it holds a list"),

@@ -134,7 +134,7 @@ def test_E_the_heartbeat_tells_where_locks_do_not(
     process.kill()
     process.wait()
     code, err, seconds = overwrite(tmp_path, elsewhere)
-    assert err == f"mpifl: {path}: not written for 3 s, so its run has ended; locks do not tell here\n"
+    assert err == f"mpifl: {path}: not written for 3 s, so its run has ended; file locks could not tell\n"
     assert code == 0 and seconds > WATCH_TIME
     assert open_run(path).count("updates") == 20
 
