@@ -490,13 +490,13 @@ COMMANDS = {
     ),
     "resume": Command(
         _resume,
-        "RUN.h5",
+        "RUN.h5 [memory.key=value ...]",
         "continue a run from its last complete checkpoint, on any number of ranks",
         {**TRUST, **LOGGING},
     ),
     "replay": Command(
         _replay,
-        "RUN.h5 [output=FILE.h5]",
+        "RUN.h5 [output=FILE.h5] [overwrite=true] [memory.key=value ...]",
         "repeat a run in its recorded order of arrivals, bit for bit",
         {**TRUST, **LOGGING},
     ),
@@ -651,22 +651,22 @@ COMMANDS = {
     "convert-trace": Command(
         _convert_trace,
         "DEVICES --clients N",
-        "make a trace file of a public trace of devices, in the layout of FedScale's",
+        "make a trace file from a public trace of devices in FedScale's layout",
         {
             "--clients": {
                 "metavar": "N",
                 "type": _at_least_one,
-                "help": "clients: the file's first devices",
+                "help": "number of clients: the first devices of the file",
             },
             "--rows": {
                 "metavar": "N",
                 "type": _at_least_one,
-                "help": "of a file of capacities: rows that a client computes with at a contact",
+                "help": "for a file of capacities: rows that a client computes with in a contact",
             },
             "--kilobits": {
                 "metavar": "N",
                 "type": _at_least_one,
-                "help": "likewise: size of the messages of a contact, both ways together, in kbit",
+                "help": "for a file of capacities: size of the messages of a contact, both ways together (kbit)",
             },
             "--out": {"metavar": "FILE", "type": Path, "help": "the trace file; default: DEVICES.csv"},
         },

@@ -56,9 +56,8 @@ class ClassesPerClient(Partition):
 
     def owners(self, y: np.ndarray, classes: int, clients: int, batch: int) -> np.ndarray:
         if self.m > classes or clients * self.m % classes:
-            raise ConfigError(
-                "problem.partition.m", self.m, f"at most {classes} (classes), with {clients} * m a multiple of {classes}"
-            )
+            text = f"at most {classes} (classes), with {clients} * m a multiple of {classes}"
+            raise ConfigError("problem.partition.m", self.m, text)
         generator = stream(self.seed, "partition")
         left = np.full(classes, clients * self.m // classes)  # shards not assigned yet
         holders: list[list[int]] = [[] for _ in range(classes)]
