@@ -132,7 +132,7 @@ class Tally:
     @contextlib.contextmanager
     def run(self, what: str) -> Iterator[list[str]]:
         """One run: its outcome is the text that the block puts into the list, or "failed" if the block raises."""
-        begin, told = time.monotonic(), ["as it should be"]
+        begin, told = time.monotonic(), ["passed"]
         try:
             yield told
         except BaseException:

@@ -55,7 +55,7 @@ def test_reader(number: int, tmp_path: Path, counted: Tally) -> None:
         end.start()
         seen, lengths = look(path), set()
         for _ in range(OPENS - 2):
-            with counted.run(f"opened while {max(1, ranks)} ranks write, and as {how.name} ends that"):
+            with counted.run(f"{max(1, ranks)} rank{'s' if ranks > 1 else ''}, ended by {how.name}"):
                 new = look(path)
                 follows(new, seen)
             seen = new
