@@ -52,7 +52,7 @@ class Site(Config):
     processes: PositiveInt = 1
     """runs of a study that a task computes at the same time, each on one core"""
     at_once: PositiveInt = 20
-    """largest number of tasks of a study that run at the same time"""
+    """largest number of tasks of an array (a study, or --seeds) that run at the same time"""
     launcher: Literal["mpirun", "mpiexec", "srun", "flux"] | None = None
     """what starts the ranks; srun: where SLURM starts MPI itself; flux: flux run. null: flux under Flux, else mpirun"""
     mpi: str | None = None
