@@ -17,7 +17,8 @@ from mpifl.reproduce.values import Difference, axis_of, find, label_text, matche
 
 NOTE = (
     "Differences are left minus right, paired by seed, with the 95 % confidence interval of their mean (Student's t). "
-    "A relation holds, or does not, only if the whole interval says so. One seed gives no interval and decides nothing."
+    "A claim holds if all of the interval satisfies it, does not hold if none does, and is not decided otherwise, or "
+    "with one seed."
 )
 
 

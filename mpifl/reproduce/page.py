@@ -177,7 +177,7 @@ def _contents(measures: Mapping[str, Measure]) -> str:
     """What a value and its brackets are, in sentences."""
     reached = [name for name, measure in measures.items() if measure.reaches is not None]
     other = ["Values are the mean (min-max) over the trials."] if len(reached) < len(measures) else []
-    notes = [f"For {name}: that of the mean curve, and in brackets the median of the trials' own." for name in reached]
+    notes = [f"For {name}: the value of the mean curve (median of the trials' values)." for name in reached]
     return " ".join([*other, *notes])
 
 
