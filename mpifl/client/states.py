@@ -71,17 +71,26 @@ class StateTable(MutableMapping[int, State]):
     def get(self, i: int, default: Any = None) -> Any:
         if (slot := self._slots.get(i)) is None:
             return self._first(i) if i in self else default
+        return self._stored(i, slot)
+
+    def copy_of(self, i: int) -> State | None:
+        """As `ClientStates.copy_of`: a rule may store one of its vectors under another name, or send it."""
+        if (slot := self._slots.get(i)) is None:
+            return self._first(i) if i in self else None
+        return self._stored(i, slot, copied=True)
+
+    def _stored(self, i: int, slot: int, copied: bool = False) -> State:
+        """The state in a row."""
         vectors, others = self._layout[slot]
         block, row = divmod(slot, self._rows)
         state, like = State(), self._like
-        values = vars(state)
+        values, copied = vars(state), copied and isinstance(like, np.ndarray)  # a tensor is one anyway
         for name in vectors:
-            values[name] = from_numpy(self._blocks[name][block][row], like)
+            vector = self._blocks[name][block][row]
+            values[name] = vector.copy() if copied else from_numpy(vector, like)
         if others:
             values.update(zip(others, self._others[i], strict=True))
         return state
-
-    copy_of = get  # each is a new object
 
     def __setitem__(self, i: int, state: State) -> None:
         if (slot := self._slots.get(i)) is None:

@@ -218,7 +218,8 @@ class Worker:
         Recomputes the vectors of which the client sends increments: without the update `pending`, and with the sums
         `consumed`, one for each of these vectors; empty: nothing was consumed.
         """
-        state, sums = self.states[i], list(consumed)
+        state, sums = self.states.copy_of(i), list(consumed)
+        assert state is not None
         for k, name in enumerate(self._algorithm.increment_of):
             if name:
                 total = from_numpy(sums.pop(0), self._x0) if sums else 0 * self._x0

@@ -15,7 +15,7 @@ import pytest
 
 from mpifl import RunFailed
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Message, State
+from mpifl.algorithms.base import Message, State, Update
 from mpifl.client import states, worker
 from mpifl.client.states import ClientStates, StateTable
 from mpifl.client.worker import Worker
@@ -101,6 +101,24 @@ def test_a_failed_contact_leaves_the_state(tmp_path: Path, monkeypatch: pytest.M
             many.train(2, bad)
         np.testing.assert_array_equal(many.states[1].y, y)
         np.testing.assert_array_equal(many.states[2].y, x0)
+
+
+@pytest.mark.parametrize("limit", [None, 0.0])
+def test_a_rule_may_move_a_vector_and_send_it(limit: float | None, tmp_path: Path) -> None:
+    """Contact k stores k as `new` and what was `new` as `old`, and sends that: k - 1, also after contact k + 1."""
+
+    class Shifts(Area):
+        def init_client(self, x0: np.ndarray, i: int) -> State:
+            return State(new=0 * x0, old=0 * x0)
+
+        def train(self, state: State, message: Message, objective: object) -> Update:
+            state.old, state.new = state.new, message.vectors[0]
+            return Update((state.old,), 1)
+
+    clients = Worker(Shifts(), np.ones(3), {0: Quadratic(np.ones(3), np.zeros(3))}, limit=limit, folder=tmp_path)
+    sent = [clients.train(0, Message((np.full(3, float(k)),))) for k in range(1, 5)]
+    assert [update.vectors[0].tolist() for update in sent if isinstance(update, Update)] == [[k] * 3 for k in range(4)]
+    assert clients.states[0].new.tolist() == [4] * 3 and clients.states[0].old.tolist() == [3] * 3
 
 
 def test_a_full_disk_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
