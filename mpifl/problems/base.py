@@ -48,6 +48,9 @@ class Rows:
     shape: tuple[int, ...] = ()  # of one row where it is an image: channels, height, width
     tokens: Tokens | None = None  # where the rows are text
 
+    def __post_init__(self) -> None:
+        self.classes, self.divisor = int(self.classes), float(self.divisor)  # NumPy's numbers do not travel as JSON
+
 
 class RowCounts(NamedTuple):
     """The size of a data set."""

@@ -81,8 +81,8 @@ class RowModel(Model):
         """What is added to the mean loss of the rows."""
 
     def unpack_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
-        if not shard or shard[0].dtype.kind != "u":  # with `problem.entry` clients load their own
-            return shard
+        if not shard or shard[0].dtype.kind != "u" or meta.get("divisor") is None:
+            return shard  # as with `problem.entry`, where clients load their own
         x, *rest = shard
         return [_scaled(x, meta["divisor"], np.dtype(meta["dtype"]), np.arange(len(x))), *rest]
 
@@ -142,7 +142,7 @@ class RowProblem(Problem):
         self.meta = {
             "d": self.d,
             "dtype": self.dtype.name,
-            "divisor": rows.divisor,
+            "divisor": rows.divisor if type(self).shard is RowProblem.shard else None,
             "clients": self.clients,
             "samples": self.samples.tolist(),
             "total": int(self.samples.sum()),
@@ -181,7 +181,7 @@ class RowProblem(Problem):
 
     def packed_shard(self, i: int) -> list[np.ndarray]:
         """`shard`, of unsigned integers as they were read, unless they have been scaled or a subclass has its own."""
-        if type(self).shard is not RowProblem.shard:
+        if self.meta.get("divisor") is None:
             return self.shard(i)
         return self._shard(i, self._rows.packed(self._training_rows(i)))
 

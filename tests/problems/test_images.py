@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 
 from mpifl.errors import ConfigError
-from mpifl.problems import ProblemConfig, load
+from mpifl.problems import Data, Partition, ProblemConfig, Rows, load
 from mpifl.problems.data import DATA, EmnistLetters, Mnist
 from mpifl.problems.data import download as sources
+from mpifl.problems.models.logistic import Logistic
 from mpifl.problems.rows import RowProblem
+from mpifl.problems.settings import ProblemSettings
 from tests.problems.conftest import idx_bytes
 
 IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
@@ -70,16 +72,38 @@ def test_rows_travel_as_bytes(image_root: Write, dtype: str, test_split: float |
 
 
 def test_a_problem_of_your_own_sends_its_own_rows(image_root: Write) -> None:
-    class Halved(RowProblem):
+    """Whatever their type: bytes that its `shard` returns are not scaled as pixels are."""
+
+    class Own(RowProblem):
         def shard(self, i: int) -> list[np.ndarray]:
             x, *rest = super().shard(i)
-            return [x / 2, *rest]
+            return [(x * 255).round().astype(np.uint8) if self.l2 else x / 2, *rest]
 
-    config = ProblemConfig(data=Mnist(), root=str(image_root()), clients=1, dtype="float64")
-    problem, other = load(config), load(config)
-    problem.__class__ = Halved
-    sent = config.model.unpack_shard(problem.meta, problem.packed_shard(0))
-    assert (sent[0] == other.shard(0)[0] / 2).all()
+    class Model(Logistic):
+        def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Own:
+            return Own(data, partition, settings, self)
+
+    root = str(image_root())
+    for l2, dtype in (0.0, np.float64), (0.1, np.uint8):
+        config = ProblemConfig(data=Mnist(), root=root, clients=1, dtype="float64", model=Model(), l2=l2)
+        problem = load(config)
+        sent = config.model.unpack_shard(json.loads(json.dumps(problem.meta)), problem.packed_shard(0))
+        assert sent[0].dtype == dtype and (sent[0] == problem.shard(0)[0]).all() and sent[0].max() > 0
+
+
+def test_data_of_your_own_may_have_numbers_of_numpy() -> None:
+    """A largest value, or a number of labels, as NumPy returns it."""
+
+    class Pixels(Data):
+        def read(self, root: Path, download: bool, clients: int | None) -> Rows:
+            x, y = np.array([[51], [102]], np.uint8), np.array([0, 1])
+            return Rows(x, y, x[:0], y[:0], classes=y.max() + 1, divisor=x.max())
+
+    config = ProblemConfig(data=Pixels(), clients=1, dtype="float64", model=Logistic())
+    problem = load(config)
+    meta = json.loads(json.dumps(problem.meta))
+    assert meta["classes"] == 2
+    assert config.model.unpack_shard(meta, problem.packed_shard(0))[0].tolist() == [[0.5], [1.0]]
 
 
 def damage(kind: str, path: Path) -> None:
