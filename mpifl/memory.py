@@ -15,6 +15,7 @@ import ctypes
 import gc
 import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,11 @@ import numpy as np
 from mpifl.objective import Vector
 
 PINNED_BYTES = 1 << 30  # most memory in pinned buffers; vectors beyond it are staged in ordinary memory
+MOST_THRESHOLD = 2**31 - 1  # of the garbage collector
 Done = Callable[[], bool]  # whether something that was begun is over; never waits
+
+_thresholds: list[tuple[int, int, int]] = []  # of the garbage collector, before each `rare_full_collections`
+_thresholds_lock = threading.Lock()
 
 
 def release_free_memory() -> None:
@@ -39,16 +44,23 @@ def rare_full_collections() -> Iterator[None]:
     """Inside, the garbage collector looks at old objects a hundred times less often, and not at those that exist now.
 
     A full collection visits every object, which are millions where there are many clients. Garbage of a rule's own is
-    young, and collected as before.
+    young, and collected as before. Where runs in several threads overlap, the last to end restores the thresholds.
     """
-    thresholds = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(*thresholds[:2], 100 * thresholds[2])
+    with _thresholds_lock:
+        _thresholds.append(gc.get_threshold())
+        if len(_thresholds) == 1:
+            young, middle, old = _thresholds[0]
+            gc.freeze()
+            gc.set_threshold(young, middle, min(100 * old, MOST_THRESHOLD))
     try:
         yield
     finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
+        with _thresholds_lock:
+            before, *others = _thresholds
+            if not others:
+                gc.set_threshold(*before)
+                gc.unfreeze()
+            _thresholds.pop()
 
 
 class Arrival:

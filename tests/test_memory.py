@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mpifl import memory
-from mpifl.memory import HOST, Departure, Staged, cuda_aware
+from mpifl.memory import HOST, Departure, Staged, cuda_aware, rare_full_collections
 from tests.tiers import examples
 
 D, DTYPE = 5, np.dtype(np.float32)
@@ -273,3 +274,31 @@ def test_loaded_libraries() -> None:
     files = memory._loaded("libc.")
     assert files and all(os.path.basename(file).startswith("libc.") for file in files)
     assert not any(map(memory._reports_cuda, [*files, "/none/libmpi.so", __file__]))
+
+
+@pytest.fixture
+def thresholds() -> Iterator[tuple[int, int, int]]:
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 12)
+    yield (700, 10, 12)
+    gc.set_threshold(*before)
+
+
+def test_overlapping_runs_leave_the_garbage_collector_as_it_was(thresholds: tuple[int, int, int]) -> None:
+    """Two runs in threads, of which the first to begin is the first to end."""
+    first, second = rare_full_collections(), rare_full_collections()
+    for step in (first.__enter__, second.__enter__):
+        step()
+        assert gc.get_threshold() == (700, 10, 1200)
+    first.__exit__(None, None, None)
+    assert gc.get_threshold() == (700, 10, 1200)
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == thresholds and gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize("old", [0, 2**31 - 1])
+def test_any_threshold_of_the_garbage_collector(thresholds: tuple[int, int, int], old: int) -> None:
+    gc.set_threshold(700, 10, old)
+    with rare_full_collections():
+        assert gc.get_threshold() == (700, 10, old)
+    assert gc.get_threshold() == (700, 10, old)
