@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # built in: `signal` is a file, which every rank would read
 import gc
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from mpifl.client.rank import RankEnd
+    from mpifl.errors import ConfigError
+    from mpifl.transport.mpi import MPI
 
 RUNS = ("run", "resume", "replay")  # commands in which all ranks but 0 do nothing but host clients
 
@@ -20,6 +25,7 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> int:
     """Runs one command, as `mpifl.cli.main` does; the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
+    before = _interrupts_kill()
     gc.disable()  # imports make many objects and little garbage: collections are a seventh of the time to import NumPy
     if default_job or (arguments and arguments[0] in RUNS):
         code = _host_clients()
@@ -28,7 +34,20 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
     from mpifl import cli
 
     gc.enable()
+    if before is not None:
+        _signal.signal(_signal.SIGINT, before)
     return cli.main(argv, default_job)
+
+
+def _interrupts_kill() -> Any:
+    """Restores SIGINT's default action: Ctrl-C that no run handles ends this process at once, also inside MPI.
+
+    Returns the handler from before; None outside the main thread, where Python sets none.
+    """
+    try:
+        return _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    except ValueError:
+        return None
 
 
 def _host_clients() -> int | None:
@@ -45,27 +64,36 @@ def _host_clients() -> int | None:
         return None  # the command reports it
     if comm is None:
         return None
-    from mpifl.transport.module_broadcast import broadcast_modules
-
-    error = None
-    try:
-        run_or_abort(comm, lambda: broadcast_modules(comm))
-    except ConfigError as wrong:
-        error = wrong
+    error = run_or_abort(comm, lambda: _begin(comm))
     if comm.rank == 0:
         return None
-    import signal
+    end = run_or_abort(comm, lambda: _serve(comm, error))
+    if end.dead:
+        print(f"mpifl: {end.dead}", file=sys.stderr)
+    return 2 if isinstance(end.error, ConfigError) else end.code
 
+
+def _begin(comm: MPI.Comm) -> ConfigError | None:
+    """Broadcasts the modules; on rank 0 imports the commands. Returns why this rank cannot host clients, if so."""
+    from mpifl.errors import ConfigError
+    from mpifl.transport.module_broadcast import broadcast_modules
+
+    try:
+        broadcast_modules(comm)
+    except ConfigError as error:
+        return error
+    if comm.rank == 0:
+        from mpifl import cli  # noqa: F401 - where it cannot be imported the others must not wait
+    return None
+
+
+def _serve(comm: MPI.Comm, error: ConfigError | None) -> RankEnd:
     from mpifl.client.rank import run_client_rank
 
     gc.freeze()
     gc.enable()
     sys.path.append(os.getcwd())  # a job may name a user's own "module:Class"
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C that no run handles ends this process at once
-    end = run_or_abort(comm, lambda: run_client_rank(comm, process_ends=True, error=error))
-    if end.dead:
-        print(f"mpifl: {end.dead}", file=sys.stderr)
-    return 2 if isinstance(end.error, ConfigError) else end.code
+    return run_client_rank(comm, process_ends=True, error=error)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
@@ -37,7 +37,7 @@ def communicator() -> MPI.Intracomm | None:
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
 
 
-@contextmanager
+@contextlib.contextmanager
 def _deadline_of_mpi_start() -> Iterator[None]:
     """Ends this process with a traceback if MPI does not start within MPI_START_TIMEOUT.
 
@@ -84,30 +84,36 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
     except (ConfigError, RunFailed):
         raise
     except BaseException as error:  # sys.exit in a user's code and a second Ctrl-C too: the others must not wait
-        from mpifl.signals import Interrupted
-        from mpifl.untrusted import printable
-
-        if isinstance(error, Interrupted):
+        signals = sys.modules.get("mpifl.signals")
+        if signals and isinstance(error, signals.Interrupted):
             raise
-        if isinstance(error, MemoryError):
-            text = f"mpifl: the run failed: out of memory ({error})\n"
-        elif dead := _dead_ranks(comm, error):
-            text = f"mpifl: the run failed: rank {', '.join(map(str, sorted(dead)))} died\n"
-        else:
-            import traceback
+        try:  # in one piece: the abort may come at once
+            print(_describe(comm, error), end="", file=sys.stderr, flush=True)
+        finally:  # whatever fails there: memory, an import, the pipe
+            abort_all_ranks(comm, 3)
 
-            text = f"rank {comm.rank} on {host_name()}:\n{traceback.format_exc()}"
-        print(
-            printable(text, lines=True), end="", file=sys.stderr, flush=True
-        )  # in one piece: the abort may come at once
-        abort_all_ranks(comm, 3)
+
+def _describe(comm: MPI.Comm, error: BaseException) -> str:
+    """The lines that an error which ends all ranks is reported in."""
+    from mpifl.untrusted import printable
+
+    if isinstance(error, MemoryError):
+        text = f"mpifl: the run failed: out of memory ({error})\n"
+    elif dead := _dead_ranks(comm, error):
+        text = f"mpifl: the run failed: rank {', '.join(map(str, sorted(dead)))} died\n"
+    else:
+        import traceback
+
+        text = f"rank {comm.rank} on {host_name()}:\n{traceback.format_exc()}"
+    return printable(text, lines=True)
 
 
 def abort_all_ranks(comm: MPI.Comm, code: int) -> NoReturn:
     """Ends all ranks at once, with this exit code as far as the launcher passes it on."""
     import signal
 
-    sys.stdout.flush()
+    with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads, or that is closed
+        sys.stdout.flush()
     if is_fault_tolerant():  # with ULFM MPI_Abort ends only its caller, unnoticed; a killed rank is detected
         os.kill(os.getpid(), signal.SIGKILL)
     comm.Abort(code)

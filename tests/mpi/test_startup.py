@@ -51,6 +51,28 @@ def die():
 launcher.communicator = die
 sys.exit(mpifl.__main__.main(sys.argv[1:]))
 """
+INTERRUPTED = """
+import os, signal, sys, time
+import mpifl.__main__
+from mpifl.transport import launcher
+communicator = launcher.communicator
+def interrupt():
+    comm = communicator()
+    if comm.rank == int(os.environ["INTERRUPTED"]):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    return comm
+launcher.communicator = interrupt
+sys.exit(mpifl.__main__.main(sys.argv[1:]))
+"""
+BROKEN = """
+import os, sys
+rank, module = os.environ["BROKEN"].split()
+if rank == os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")):
+    sys.modules[module] = None
+from mpifl.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
 LIBRARIES = {"h5py", "yaml", "scipy", "sklearn", "pandas", "matplotlib", "torch", "tqdm", "pooch", "threadpoolctl"}
 STANDARD = {"argparse", "logging", "tempfile", "shutil", "subprocess", "concurrent", "socket", "pkgutil", "difflib"}
 OWN = (  # modules of mpifl that a rank may load whose clients fit a logistic model by AREA
@@ -135,6 +157,31 @@ def test_a_rank_that_dies_instead_of_the_broadcast(
     if tolerant and rank:  # rank 0 reports it, alone
         (line,) = [line for line in done.err.splitlines() if line.startswith("mpifl:")]
         assert done.code == 3 and f"rank {rank} died before this run" in line, str(done)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["1 mpifl.client.rank", *(pytest.param(f"{rank} mpifl.{name}", marks=pytest.mark.long) for rank, name in (
+        (0, "cli"), (0, "api"), (0, "transport.module_broadcast"), (1, "transport.module_broadcast"), (1, "signals"),
+    ))],
+)  # fmt: skip
+def test_a_rank_that_cannot_import(broken: str, run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that one host cannot read: the rank reports it and ends the job, in which the others wait for it."""
+    monkeypatch.setenv("BROKEN", broken)
+    (tmp_path / "broken.py").write_text(BROKEN)
+    done = run(3, "broken.py", "run", str(write(tmp_path, "small", config())))
+    rank, module = broken.split()
+    assert done.code == 3 and f"rank {rank} on " in done.err and f"import of {module} halted" in done.err, str(done)
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_an_interrupt_while_ranks_start(rank: int, run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends the job at once, as a signal ends any program: without a traceback, and not as a failed run."""
+    monkeypatch.setenv("INTERRUPTED", str(rank))
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED)
+    done = run(3, "interrupted.py", "run", str(write(tmp_path, "small", config())))
+    assert done.code in (130, 2) and "Traceback" not in done.err, str(done)  # 2: MPICH's, which has the signal's number
+    assert not list(tmp_path.glob("*.h5"))
 
 
 @pytest.mark.long
