@@ -89,7 +89,7 @@ class ClientFailures:
         """Decides on live client i, which cannot answer on its rank; prints a traceback once."""
         if "\n" in reason and (what := reason.splitlines()[-1]) not in self._logged:
             self._logged.add(what)
-            log.error("client %d %s", i, reason)
+            log.warning("client %d %s", i, reason)  # the run continues
             self._printed.add(i)
         reason = first_and_last_line(reason)
         if self.faults.lost == "stop":

@@ -87,6 +87,25 @@ def test_warnings_have_the_time_where_the_state_is_logged(
     assert last.startswith("mpifl: the run failed: all clients are lost")
 
 
+def test_the_traceback_of_a_client_has_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run continues without this client: it is a warning, whose further lines are indented."""
+    monkeypatch.setenv("MPIFL_LOG_LEVEL", "info")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raising_rule.py").write_text(
+        "from mpifl.algorithms.area import Area\n\nclass Raising(Area):\n"
+        "    def train(self, client, message, objective):\n"
+        "        assert objective.i\n        return super().train(client, message, objective)\n"
+    )
+    (tmp_path / "job.yaml").write_text(mpifl.api.job_yaml(mpifl.load_job(JOB)))
+    assert main(["run", "job.yaml", "output=a.h5", "algorithm={name: raising_rule:Raising}"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    first = next(k for k, line in enumerate(lines) if "raised on rank" in line)
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d mpifl: client 0 raised on rank 0", lines[first])
+    assert lines[first + 1] == "    Traceback (most recent call last):" and "    AssertionError" in lines[first + 2 :]
+
+
 @pytest.mark.parametrize(
     ("level", "options", "expected"),
     [
