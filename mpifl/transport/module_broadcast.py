@@ -94,7 +94,7 @@ def _read_modules() -> Iterator[tuple[str, Module]]:
             name = ".".join(part for part in (package, *file.with_suffix("").parts) if part not in ("", "__init__"))
             try:
                 code = SourceFileLoader(name, str(path)).get_code(name)
-            except (OSError, SyntaxError):  # raised again on every rank that imports it
+            except Exception:  # unreadable, or damaged bytecode: raised again on every rank that imports it
                 continue
             yield name, (package, str(file), marshal.dumps(code))
 

@@ -7,6 +7,7 @@ import importlib.resources
 import inspect
 import marshal
 import os
+import py_compile
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,9 @@ def test_a_module_that_does_not_compile_is_left_out(tmp_path: Path, monkeypatch:
     (tmp_path / "client").mkdir()
     (tmp_path / "client" / "right.py").write_text("x = 1\n")
     (tmp_path / "client" / "wrong.py").write_text("x = \n")
+    (tmp_path / "client" / "cut.py").write_text("x = [1, 2, 3]\n")
+    bytecode = Path(py_compile.compile(str(tmp_path / "client" / "cut.py"), doraise=True))
+    bytecode.write_bytes(bytecode.read_bytes()[:40])  # as a full disk leaves it
     monkeypatch.setitem(module_broadcast.FOLDERS, "mpifl", str(tmp_path))
     found = dict(module_broadcast._read_modules())
     assert {name for name in found if name.startswith("mpifl.")} == {"mpifl.client.right"}
