@@ -28,6 +28,7 @@ from mpifl.problems.settings import Torch
 from mpifl.problems.torch.device import memory
 from mpifl.problems.torch.flat import tensor, vector_like
 from mpifl.problems.torch.objective import MAX_ROWS, Shared, TorchObjective
+from mpifl.problems.torch.recorded import Recorded, keeps_no_state
 
 MIN_CLIENTS = 5  # clients in one call: fewer are as fast one after another
 MAX_ENTRIES = 2**28  # entries of their vectors in one call, and as many of their gradients
@@ -116,6 +117,8 @@ class BatchTrainer:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._gradients = vmap(grad(self._loss))  # of (clients, ...), (clients, rows, ...) and (clients, rows)
+        if keeps_no_state(shared.flat.module, shared.loss):
+            self._gradients = Recorded(self._gradients)
         self.rows = MAX_ROWS  # of a batch, beyond which a client is computed alone
 
     def submit(self, objective: TorchObjective, y: Vector, batches: Sequence[Any], step: float | None = None) -> Any:
