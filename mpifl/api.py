@@ -118,9 +118,10 @@ def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) 
 
     Args:
         path: The recorded run file.
-        overrides: `output=FILE.h5`, by default NAME-replay.h5 beside the recorded file, and `overwrite=true`.
+        overrides: `output=FILE.h5`, by default NAME-replay.h5 beside the recorded file, `overwrite=true`, and keys of
+            `memory`.
         trust: As for `resume`.
-        keys: `output` and `overwrite` as plain values.
+        keys: `output`, `overwrite` and `memory` as plain values.
     """
     return finished_run(execute(lambda: replay_task(Path(path), overrides, keys, trust)))
 
@@ -258,7 +259,7 @@ def resume_task(path: Path, overrides: Sequence[str] = (), trust: bool | Mapping
 def replay_task(
     path: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None, trust: bool = False
 ) -> Task:
-    """The task that replays a run file. Raises ConfigError if that is impossible, or a key but the output changes."""
+    """The task that replays a run file. Raises ConfigError if that is impossible, or a key changes that may not."""
     from mpifl.config import read
     from mpifl.config.trust import check_sizes
     from mpifl.storage import open_run

@@ -45,7 +45,7 @@ def replayed(
 
     trust    import code outside mpifl that the file names, and the overrides do not
     threads  of torch, on the ranks of that run. Clients are computed one by one, so that the replay's bits do not
-    depend on its ranks; they are those of the run where that did so too.
+    depend on its ranks; they are those of the run if its clients were computed one by one too.
     """
     values = {**_plain(config), "output": str(output), "overwrite": False, "output_tensorboard": False}
     problem = values.get("problem")
