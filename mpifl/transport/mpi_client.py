@@ -20,6 +20,7 @@ from mpifl.transport.frames import FrameFormat, Header, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
 from mpifl.transport.queues import Outbox
 
+MOST_POLLS = 1000  # for the end at a time: half a millisecond
 POLL_INTERVAL = 0.01  # s between two polls for the end of the run, and two reports, while messages wait
 MESSAGE = int(Kind.MESSAGE)
 HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are held back
@@ -103,7 +104,7 @@ class MPIClientTransport:
                 if (now := time.perf_counter()) >= self._next_poll:
                     self._next_poll = now + POLL_INTERVAL
                     self._report()
-                    self._ending = self._comm.Iprobe(0, END)  # the messages that are left are then dropped
+                    self._ending = self._has_ended()  # the messages that are left are then dropped
             if self._stopped:
                 break
             if kind == Kind.MARKER:
@@ -113,6 +114,14 @@ class MPIClientTransport:
                 self.on_host(subject)
         self.on_stop()
         self._close()
+
+    def _has_ended(self) -> bool:
+        """Whether the server has ended the run, also while messages from before wait.
+
+        Each poll of MPICH takes in one of the messages that have arrived, and those of all clients may come first.
+        """
+        before = self._hosted * (1 + self._format.vectors)
+        return any(self._comm.Iprobe(0, END) for _ in range(min(before + 1, MOST_POLLS)))
 
     def _next(self, wait: bool) -> Received:
         """The next frame; `NOTHING` where none has arrived and there is no `wait`."""
