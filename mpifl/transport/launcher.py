@@ -42,16 +42,23 @@ def _deadline_of_mpi_start() -> Iterator[None]:
     """Ends this process with a traceback if MPI does not start within MPI_START_TIMEOUT.
 
     Where mpirun keeps a job alive when ranks die, a rank that dies while MPI starts leaves the others waiting inside
-    MPI, where Python runs no handler of a signal; faulthandler's thread does not need it.
+    MPI, where Python runs no handler of a signal; faulthandler's thread does not need it. There signals wait until MPI
+    has started: that a rank dies then is noticed.
     """
     if "mpifl.transport.mpi" in sys.modules:  # MPI has started
         yield
         return
-    faulthandler.dump_traceback_later(MPI_START_TIMEOUT, exit=True, file=sys.__stderr__ or 2)
-    try:
+    with contextlib.ExitStack() as stack:
+        if is_fault_tolerant():
+            import signal
+
+            from mpifl.signals import SIGNALS
+
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        faulthandler.dump_traceback_later(MPI_START_TIMEOUT, exit=True, file=sys.__stderr__ or 2)
+        stack.callback(faulthandler.cancel_dump_traceback_later)
         yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
 
 
 def broadcast_number(comm: MPI.Comm, number: int) -> int:

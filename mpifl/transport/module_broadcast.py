@@ -6,6 +6,7 @@ own modules, and everything where the package is in a zip file or has no source.
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import os
 import sys
@@ -45,19 +46,20 @@ Module = tuple[str, str, bytes]  # key of FOLDERS, file below the folder, code a
 def broadcast_modules(comm: MPI.Comm) -> None:
     """Broadcasts the modules; on ranks other than 0 they are imported from memory until `clear_modules`.
 
-    Where a rank has died and MPI goes on, ranks that receive nothing read files: rank 0 is about to end the command.
+    Where rank 0 has died and MPI goes on, the others read files, and find out in the handshake.
     Raises ConfigError on a rank with another version of the package or of Python than rank 0 has.
     """
-    from mpifl.transport.mpi import MPI, wait
+    from mpifl.transport.mpi import MPI
 
+    send = _send_to_each if is_fault_tolerant() else _broadcast
     data = np.frombuffer(marshal.dumps(dict(_read_modules())) if comm.rank == 0 else b"", np.uint8)
     header = np.array(f"{data.size}\n{installation()}", f"S{HEADER_BYTES}")
     try:
-        wait(comm.Ibcast((header, MPI.BYTE), 0))
+        send(comm, header)
         size, theirs = header.item().decode().split("\n")
         if comm.rank:
             data = np.empty(int(size), np.uint8)
-        wait(comm.Ibcast(data, 0))
+        send(comm, data)
     except MPI.Exception:
         if not is_fault_tolerant():
             raise
@@ -68,6 +70,30 @@ def broadcast_modules(comm: MPI.Comm) -> None:
         raise ConfigError("installation", installation(), expected)
     if comm.rank:
         sys.meta_path.insert(0, ModuleFinder(marshal.loads(data.data)))
+
+
+def _broadcast(comm: MPI.Comm, buffer: np.ndarray) -> None:
+    from mpifl.transport.mpi import MPI, wait
+
+    wait(comm.Ibcast((buffer, MPI.BYTE), 0))
+
+
+def _send_to_each(comm: MPI.Comm, buffer: np.ndarray) -> None:
+    """`_broadcast` to the ranks that are alive; where a collective call fails, Open MPI may lose later messages."""
+    from mpifl.transport.mpi import MPI, SETUP, wait
+
+    if comm.rank:
+        wait(comm.Irecv((buffer, MPI.BYTE), 0, SETUP))
+        return
+    requests = []
+    for rank in range(1, comm.size):
+        with contextlib.suppress(MPI.Exception):  # it has died: found out again in the handshake
+            requests.append(comm.Isend((buffer, MPI.BYTE), rank, SETUP))
+    for request in requests:
+        try:
+            wait(request)
+        except MPI.Exception:
+            _quarantined.append(buffer)
 
 
 def clear_modules() -> None:

@@ -39,7 +39,7 @@ runpy.run_module("mpifl", run_name="__main__", alter_sys=True)
 """
 PACKAGE, STANDARD_LIBRARY = ROOT / "mpifl", Path(os.__file__).parent
 DYING = """
-import os, signal, sys
+import os, signal, sys, time
 import mpifl.__main__
 from mpifl.transport import launcher
 communicator = launcher.communicator
@@ -47,6 +47,8 @@ def die():
     comm = communicator()
     if comm.rank == int(os.environ["DYING"]):
         os.kill(os.getpid(), signal.SIGKILL)
+    if comm.rank == 0:
+        time.sleep(float(os.environ["LATE"]))
     return comm
 launcher.communicator = die
 sys.exit(mpifl.__main__.main(sys.argv[1:]))
@@ -64,6 +66,15 @@ def interrupt():
     return comm
 launcher.communicator = interrupt
 sys.exit(mpifl.__main__.main(sys.argv[1:]))
+"""
+EARLY = """
+import os, signal, sys, threading, time
+from mpifl.__main__ import main
+if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "0":
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+else:
+    time.sleep(3)
+sys.exit(main(sys.argv[1:]))
 """
 BROKEN = """
 import os, sys
@@ -145,8 +156,9 @@ def test_ranks_of_another_installation(other: str, run: Start, tmp_path: Path, m
 def test_a_rank_that_dies_instead_of_the_broadcast(
     rank: int, tolerant: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job ends."""
+    """The job ends; under ULFM also where the others have noticed it before rank 0 begins to broadcast."""
     monkeypatch.setenv("DYING", str(rank))
+    monkeypatch.setenv("LATE", "0.5" if tolerant else "0")
     if tolerant and "mpirun" not in launched(4)[0]:
         pytest.skip("ULFM is Open MPI's")
     (tmp_path / "dying.py").write_text(DYING)
@@ -182,6 +194,20 @@ def test_an_interrupt_while_ranks_start(rank: int, run: Start, tmp_path: Path, m
     done = run(3, "interrupted.py", "run", str(write(tmp_path, "small", config())))
     assert done.code in (130, 2) and "Traceback" not in done.err, str(done)  # 2: MPICH's, which has the signal's number
     assert not list(tmp_path.glob("*.h5"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_an_interrupt_while_mpi_starts(tolerant: bool, tmp_path: Path) -> None:
+    """Ends its rank inside MPI, and so the job; under ULFM once MPI has started, when the others notice it."""
+    if tolerant and "mpirun" not in launched(4)[0]:
+        pytest.skip("ULFM is Open MPI's")
+    (tmp_path / "early.py").write_text(EARLY)
+    words = [sys.executable, "early.py", "run", str(write(tmp_path, "small", config()))]
+    launcher, *ranks = launched(3)
+    done = Command([launcher, *(["--with-ft", "ulfm"] if tolerant else []), *ranks, *words], tmp_path).start().end()
+    assert done.code in ((3,) if tolerant else (130, 2)) and "Traceback" not in done.err, str(done)
+    assert ("mpifl: rank 1 ends: rank 0 died" in done.err) == tolerant
 
 
 @pytest.mark.long
