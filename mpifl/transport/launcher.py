@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MPI_START_TIMEOUT = 600  # s that MPI may take to start
+READER_TIMEOUT = 1.0  # s that a launcher may take to read the last lines of a rank
 
 
 def communicator() -> MPI.Intracomm | None:
@@ -121,10 +122,27 @@ def abort_all_ranks(comm: MPI.Comm, code: int) -> NoReturn:
 
     with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads, or that is closed
         sys.stdout.flush()
+    _await_reader(2)
     if is_fault_tolerant():  # with ULFM MPI_Abort ends only its caller, unnoticed; a killed rank is detected
         os.kill(os.getpid(), signal.SIGKILL)
     comm.Abort(code)
     os._exit(code)  # MPICH's returns, and the launcher ends the ranks a moment later
+
+
+def _await_reader(file: int) -> None:
+    """Waits until what was written to a pipe has been read, at most READER_TIMEOUT: MPICH's launcher drops the rest."""
+    with contextlib.suppress(OSError, ImportError):
+        import fcntl
+        import stat
+        import struct
+        import termios
+        import time
+
+        end = time.monotonic() + READER_TIMEOUT
+        while stat.S_ISFIFO(os.fstat(file).st_mode) and time.monotonic() < end:
+            if not any(fcntl.ioctl(file, termios.FIONREAD, struct.pack("i", 0))):
+                return
+            time.sleep(1e-3)
 
 
 def _dead_ranks(comm: MPI.Comm, error: BaseException) -> set[int]:
