@@ -84,7 +84,9 @@ PARTS: dict[str, list[Program]] = {  # of each part the first two are mpifl's
     ],
     "rounds": [
         Program("mpifl (NumPy)", "", ("ours.py", "rounds", "--model", "logistic", "--batch", "8", "--updates", "4000")),
-        Program("mpifl (torch)", "", ("ours.py", "rounds", "--model", "torch-logistic", "--batch", "8", "--updates", "8000")),
+        Program(
+            "mpifl (torch)", "", ("ours.py", "rounds", "--model", "torch-logistic", "--batch", "8", "--updates", "8000")
+        ),
         Program("pfl-research", "pfl", ("pfl_rounds.py",)),
         Program("Flower", "flower", ("flower_rounds.py", "--rounds", "15")),
     ],
