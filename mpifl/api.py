@@ -226,11 +226,14 @@ def _memory_note(job: Job, problem: Problem | None) -> str:
     """The estimated memory of a run in one process, and what this host has free, in one line."""
     from mpifl.host_memory import memory_limits
     from mpifl.server.memory_estimate import estimate, gigabytes, problem_size
+    from mpifl.server.method_memory import SlowRules
 
     if (size := problem_size(job, problem)) is None:
         return "memory: --data estimates it, since the data alone tell what they hold"
     try:
         text = estimate(job, size).describe()
+    except SlowRules as slow:
+        return f"memory: it cannot be estimated ({slow})"
     except Exception as error:  # of the rules of the user's own method
         return f"memory: it cannot be estimated ({describe_unexpected(error)})"
     free = min((limit.free for limit in memory_limits()), default=None)

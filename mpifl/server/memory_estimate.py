@@ -14,7 +14,7 @@ from mpifl.errors import ConfigError, describe_unexpected
 from mpifl.host_memory import resident_bytes
 from mpifl.problems.base import ProblemSize
 from mpifl.server.evaluator import QUEUE_LIMIT
-from mpifl.server.method_memory import MethodVectors, array_bytes, count_vectors
+from mpifl.server.method_memory import MethodVectors, SlowRules, array_bytes, count_vectors
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -88,7 +88,7 @@ def problem_size(job: Job, problem: Problem | None = None) -> ProblemSize | None
 
 
 def estimate(job: Job, size: ProblemSize, ranks: int = 1) -> MemoryEstimate:
-    """The memory of a run of the job on so many ranks. Raises what the method's rules raise."""
+    """The memory of a run of the job on so many ranks. Raises what the method's rules raise, and SlowRules."""
     n, d = size.clients, size.d
     vector = d * np.dtype(job.problem.dtype).itemsize
     method = count_vectors(job.algorithm)
@@ -182,6 +182,9 @@ def check_memory(job: Job, size: ProblemSize | None, hellos: Sequence[Hello]) ->
         return
     try:
         found = estimate(job, size, len(hellos))
+    except SlowRules as slow:
+        log.info("the memory of the run is not checked: %s", slow)
+        return
     except Exception as error:  # of the user's own rules: the run reports it with the place in its own words
         log.warning("the memory of the run is not checked: %s", describe_unexpected(error))
         return

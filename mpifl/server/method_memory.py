@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from mpifl.transport.in_process import InProcessTransport
 FEW, MANY = 12, 24  # clients of the two runs
 DIM = 256
 CONTACTS = 8  # mean contacts of a client before the vectors are counted
+COUNT_TIME = 1.0  # s that counting may take; it takes some hundredths where rules only compute
 
 
 class MethodVectors(NamedTuple):
@@ -34,9 +36,14 @@ class MethodVectors(NamedTuple):
     message: float  # of its own in the message that a client has not answered yet
 
 
+class SlowRules(Exception):
+    """The rules of a method take too long for its vectors to be counted."""
+
+
 def count_vectors(algorithm: Algorithm) -> MethodVectors:
-    """Counts a method's vectors under the virtual clock, in less than a second. Raises what its rules raise."""
-    few, many = (_count(_reduced(algorithm, n), n) for n in (FEW, MANY))
+    """Counts a method's vectors under the virtual clock. Raises what its rules raise, and SlowRules after a second."""
+    end = time.perf_counter() + COUNT_TIME
+    few, many = (_count(_reduced(algorithm, n), n, end) for n in (FEW, MANY))
     slope = (many[0] - few[0]) / (MANY - FEW)
     return MethodVectors(max(0.0, few[0] - slope * FEW), max(0.0, slope), many[1] / MANY, many[2] / MANY)
 
@@ -62,8 +69,11 @@ class _NoRecorder:
         """Likewise."""
 
 
-def _count(algorithm: Algorithm, n: int) -> tuple[float, float, float]:
-    """Vectors of the server, of all clients, and of all messages in flight that the server does not keep."""
+def _count(algorithm: Algorithm, n: int, end: float) -> tuple[float, float, float]:
+    """Vectors of the server, of all clients, and of all messages in flight that the server does not keep.
+
+    end: perf_counter after which it raises SlowRules.
+    """
     settings = ProblemSettings(clients=n, dtype="float64")
     model = Quadratic(dim=DIM)
     problem = QuadraticProblem(settings, model)
@@ -83,6 +93,8 @@ def _count(algorithm: Algorithm, n: int) -> tuple[float, float, float]:
     found: list[tuple[float, float, float]] = []
 
     def count() -> bool:
+        if time.perf_counter() > end:
+            raise SlowRules(f"the method's rules take more than {COUNT_TIME:g} s for {loop.updates} contacts")
         if loop.updates > (CONTACTS - 2) * n and loop.updates % 3 == 0:
             seen: set[int] = set()
             kept = vectors([server], seen)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,14 @@ import mpifl
 from mpifl import ConfigError
 from mpifl.algorithms.ace import Ace
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Algorithm
+from mpifl.algorithms.base import Algorithm, Message, State, Update
 from mpifl.algorithms.fedamp import FedAMP
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.feddr import FedDR
 from mpifl.config.job import Job
+from mpifl.objective import Objective
 from mpifl.server.memory_estimate import check_memory, estimate, problem_size
-from mpifl.server.method_memory import count_vectors
+from mpifl.server.method_memory import SlowRules, count_vectors
 from mpifl.transport.handshake import Hello
 
 GB = 10**9
@@ -110,6 +113,29 @@ def test_a_run_without_room_is_refused_in_one_line(tmp_path: Path) -> None:
     (line,) = out.stderr.splitlines()
     assert "memory=" in line and "memory.check=false" in line
     assert not output.exists()
+
+
+@dataclass(frozen=True)
+class Slow(Area):
+    """AREA whose clients wait in each contact."""
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        CONTACTS.append(time.sleep(0.1))
+        return super().train(client, message, objective)
+
+
+CONTACTS: list[None] = []
+
+
+def test_slow_rules_are_not_run_for_an_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+    from mpifl.cli import main
+
+    CONTACTS.clear()
+    with pytest.raises(SlowRules, match=r"the method's rules take more than 1 s for \d+ contacts"):
+        count_vectors(Slow())
+    assert len(CONTACTS) <= 11  # contacts of 0.1 s
+    assert main(["check", "jobs/quickstart.yaml", f"algorithm={{name: '{__name__}:Slow'}}"]) == 0
+    assert "memory: it cannot be estimated (the method's rules take more than 1 s" in capsys.readouterr().out
 
 
 def test_check_prints_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
