@@ -6,12 +6,35 @@ SC 2011): so a client's batch in its 17th job is the same on any rank, clock or 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 import threading
 import zlib
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+
+def import_generators() -> None:
+    """Imports numpy.random without the module `secrets`, which loads OpenSSL: 1 MB of memory, on each of many ranks.
+
+    NumPy uses its `randbits` alone, which is a method of `random.SystemRandom`.
+    """
+    if "secrets" not in sys.modules:
+        import random
+
+        stand_in = ModuleType("secrets")
+        stand_in.__dict__["randbits"] = random.SystemRandom().getrandbits
+        sys.modules["secrets"] = stand_in
+        try:
+            with contextlib.suppress(ImportError):  # a NumPy that uses more of it imports it below
+                import_module("numpy.random")
+        finally:
+            del sys.modules["secrets"]
+    import_module("numpy.random")
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import zlib
 
@@ -43,3 +45,35 @@ def test_each_thread_has_its_own_reused_stream() -> None:
     thread.start()
     thread.join()
     assert drawn(mine) == drawn(stream(*KEYS[0])) and others == [drawn(stream(*KEYS[1]))]
+
+
+def test_generators_are_imported_without_openssl() -> None:
+    """`secrets` is not replaced for others, and a seed that the system draws is one of 128 bits."""
+    program = """
+import sys
+from mpifl.rng import import_generators
+import_generators()
+assert "numpy.random" in sys.modules and not {"secrets", "hashlib", "_hashlib"} & set(sys.modules)
+import secrets, numpy
+assert len(secrets.token_hex(4)) == 8
+seeds = {numpy.random.SeedSequence().entropy for _ in range(10)}
+assert len(seeds) == 10 and 2**100 < max(seeds) < 2**128
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_generators_of_a_numpy_that_uses_more_of_secrets() -> None:
+    """They are imported as usual."""
+    program = """
+import sys
+class Finder:  # a module of NumPy's that uses `secrets`
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy.random.bit_generator":
+            from secrets import choice
+sys.meta_path.insert(0, Finder())
+from mpifl.rng import import_generators
+import_generators()
+import numpy
+assert sys.modules["secrets"].choice([1]) == 1 and numpy.random.default_rng(0).random() < 1
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -17,6 +17,7 @@ from mpifl.errors import ConfigError, RunFailed, format_client_error
 from mpifl.memory import rare_full_collections, release_free_memory
 from mpifl.problems.base import ComputeResources, HostedClients, Shard
 from mpifl.problems.hosting import host
+from mpifl.rng import import_generators
 from mpifl.signals import SignalRecorder, exit_code
 from mpifl.transport import handshake
 from mpifl.transport.base import max_vectors
@@ -64,7 +65,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     try:
         job = ClientJob.from_values(values)
         if job.settings.batch_size is not None:
-            np.random  # noqa: B018 - imports the generators of batches while rank 0 loads the data
+            import_generators()  # of batches, while rank 0 loads the data
     except ConfigError as error:
         handshake.receive_setup(comm)
         handshake.report_error(comm, error)

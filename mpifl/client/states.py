@@ -69,18 +69,17 @@ class StateTable(MutableMapping[int, State]):
         return cast(State, state)
 
     def get(self, i: int, default: Any = None) -> Any:
-        if (slot := self._slots.get(i)) is None:
-            return self._first(i) if i in self else default
-        return self._stored(i, slot)
+        state = self._find(i)
+        return default if state is None else state
 
     def copy_of(self, i: int) -> State | None:
         """As `ClientStates.copy_of`: a rule may store one of its vectors under another name, or send it."""
+        return self._find(i, copied=True)
+
+    def _find(self, i: int, copied: bool = False) -> State | None:
+        """The state of client i, its first one where none is stored; None: it has none."""
         if (slot := self._slots.get(i)) is None:
             return self._first(i) if i in self else None
-        return self._stored(i, slot, copied=True)
-
-    def _stored(self, i: int, slot: int, copied: bool = False) -> State:
-        """The state in a row."""
         vectors, others = self._layout[slot]
         block, row = divmod(slot, self._rows)
         state, like = State(), self._like

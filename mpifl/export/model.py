@@ -14,10 +14,9 @@ from mpifl.storage import Run
 
 HAVE_MODEL = ("completed", "interrupted")  # statuses of runs whose file has their last model
 RESERVED = "__metadata__"  # a key of a safetensors file's header that is no tensor
-OutputFile = tuple[str, Callable[[BinaryIO], None]]
 
 
-def safetensors_file(run: Run) -> Iterator[OutputFile]:
+def safetensors_file(run: Run) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
     """The arrays of the model; the header's metadata have, under `mpifl`, JSON with facts of the run.
 
     `layout` is names and shapes in the order of the vector.
@@ -37,7 +36,7 @@ def safetensors_file(run: Run) -> Iterator[OutputFile]:
     yield "model", write
 
 
-def torch_file(run: Run) -> Iterator[OutputFile]:
+def torch_file(run: Run) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
     """A dict of plain tensors, which `torch.load(weights_only=True)` reads."""
     arrays = model_arrays(run)
 

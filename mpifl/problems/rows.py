@@ -142,6 +142,7 @@ class RowProblem(Problem):
         self.meta = {
             "d": self.d,
             "dtype": self.dtype.name,
+            # of packed rows; None: shards are a subclass's own, and travel as they are
             "divisor": rows.divisor if type(self).shard is RowProblem.shard else None,
             "clients": self.clients,
             "samples": self.samples.tolist(),

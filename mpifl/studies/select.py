@@ -72,8 +72,8 @@ def _failed(study: Study, index: Index, select: Select) -> dict[str, StudyRun]:
 
 
 def select_groups(groups: Sequence[Group], select: Select) -> list[Group]:
-    """The groups that the rule selects, each with its reported trials only."""
-    return [_reported(groups[k], select) for k in selected_indices(groups, select)]
+    """The groups that the rule selects, with all their trials."""
+    return [groups[k] for k in selected_indices(groups, select)]
 
 
 def selected_indices(groups: Sequence[Group], select: Select, unreported: bool = False) -> list[int]:
@@ -89,7 +89,7 @@ def selected_indices(groups: Sequence[Group], select: Select, unreported: bool =
         rest.setdefault(key, []).append(group)
     chosen: list[int] = []
     for candidates in rest.values():
-        able = [group for group in candidates if unreported or _reported(group, select).trials]
+        able = [group for group in candidates if unreported or reported_trials(group, select).trials]
         scores = {id(group): _score(group, select) for group in able}
         finite = [group for group in candidates if np.isfinite(scores.get(id(group), np.nan))]
         if select.rule == "largest-finite":  # a method without the key is alone: it has no value
@@ -145,7 +145,8 @@ def _score(group: Group, select: Select) -> float:
     return float(np.mean(values)) if values else np.nan
 
 
-def _reported(group: Group, select: Select) -> Group:
+def reported_trials(group: Group, select: Select) -> Group:
+    """The group without the trials that decide what is selected."""
     trials = [trial for trial in group.trials if select.seeds is None or trial.seed not in select.seeds]
     return replace(group, trials=trials)
 
@@ -262,9 +263,9 @@ def reported_groups(study: Study, index: Index, options: Options | None = None) 
 
 def _select(able: Sequence[Group], everything: Sequence[Group], select: Select, axis: str, whole: bool) -> Reported:
     """The selection among the groups that are able to be selected; whole: show all, and mark the selected ones."""
-    chosen = [able[k] for k in selected_indices(able, select)]
-    shown = [group for group in everything if _reported(group, select).trials]
-    candidates = [_reported(group, select) for group in shown]
+    chosen = select_groups(able, select)
+    shown = [group for group in everything if reported_trials(group, select).trials]
+    candidates = [reported_trials(group, select) for group in shown]
     notes = [describe_selection(select)]
     if whole:
         marked = [k for k, group in enumerate(shown) if any(group is one for one in chosen)]
@@ -274,7 +275,7 @@ def _select(able: Sequence[Group], everything: Sequence[Group], select: Select, 
     mark = (
         f"Marked: the {extreme} mean {select.by} at {at} (over the same trials) among the rows that differ in {axis}."
     )
-    groups = [_reported(group, select) for group in chosen]
+    groups = [reported_trials(group, select) for group in chosen]
     return Reported(groups, notes, best_groups(chosen, select, axis), mark, candidates)
 
 

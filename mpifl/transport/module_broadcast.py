@@ -1,5 +1,8 @@
 """Rank 0 reads the modules that ranks with clients import, and broadcasts their code: the others open no file for them.
 
+With it goes the code of the methods that `dataclasses` writes, as text, for classes of IMPORTED: compiling that text is
+half of the time that a rank takes to import its modules.
+
 Still read from files: what is imported before MPI starts or after the clients are built, extension modules, a user's
 own modules, and everything where the package is in a zip file or has no source.
 """
@@ -11,6 +14,7 @@ import marshal
 import os
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import MAGIC_NUMBER, spec_from_file_location
 from pathlib import Path
@@ -22,6 +26,8 @@ from mpifl.errors import ConfigError, host_name
 from mpifl.transport.launcher import is_fault_tolerant
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from mpi4py import MPI
 
 FOLDERS = {"mpifl": os.path.dirname(os.path.dirname(__file__)), "": os.path.dirname(os.__file__)}  # of modules below
@@ -32,11 +38,15 @@ FILES = {  # patterns of those that are broadcast
         "problems/*.py", "problems/models/*.py", "transport/*.py",
     ),
     "": (  # the standard library's that NumPy and mpi4py do not import, or numpy.random alone
-        "base64.py", "bisect.py", "copy.py", "dataclasses.py", "hashlib.py", "heapq.py", "hmac.py", "json/__init__.py",
-        "json/decoder.py", "json/encoder.py", "json/scanner.py", "random.py", "secrets.py", "signal.py", "threading.py",
+        "bisect.py", "copy.py", "dataclasses.py", "heapq.py", "json/__init__.py", "json/decoder.py", "json/encoder.py",
+        "json/scanner.py", "random.py", "signal.py", "threading.py",
     ),
 }  # fmt: skip
-EXTENSIONS = {"_bisect", "_blake2", "_hashlib", "_heapq", "_json", "_random", "_sha512", "binascii", "select"}
+EXTENSIONS = {"_bisect", "_heapq", "_json", "_random", "_sha512", "select"}
+IMPORTED = (  # by rank 0 before the broadcast: what most ranks with clients use
+    "mpifl.algorithms.common.step_schedules", "mpifl.algorithms.common.strong_convexity", "mpifl.client.worker",
+    "mpifl.config.client_job", "mpifl.problems.rows", "mpifl.transport.queues",
+)  # fmt: skip
 HEADER_BYTES = 1024  # rank 0's `installation` and the number of bytes that follow
 
 _quarantined: list[np.ndarray] = []  # buffers that MPI may still use, since a rank has died
@@ -52,7 +62,8 @@ def broadcast_modules(comm: MPI.Comm) -> None:
     from mpifl.transport.mpi import MPI
 
     send = _send_to_each if is_fault_tolerant() else _broadcast
-    data = np.frombuffer(marshal.dumps(dict(_read_modules())) if comm.rank == 0 else b"", np.uint8)
+    content = (dict(_read_modules()), _compile_methods()) if comm.rank == 0 else ()
+    data = np.frombuffer(marshal.dumps(content), np.uint8)
     header = np.array(f"{data.size}\n{installation()}", f"S{HEADER_BYTES}")
     try:
         send(comm, header)
@@ -69,7 +80,9 @@ def broadcast_modules(comm: MPI.Comm) -> None:
         expected = f"{theirs}, as on rank 0, on {host_name()} too"
         raise ConfigError("installation", installation(), expected)
     if comm.rank:
-        sys.meta_path.insert(0, ModuleFinder(marshal.loads(data.data)))
+        modules, methods = marshal.loads(data.data)
+        sys.meta_path.insert(0, ModuleFinder(modules))
+        _use_methods(methods)
 
 
 def _broadcast(comm: MPI.Comm, buffer: np.ndarray) -> None:
@@ -97,8 +110,10 @@ def _send_to_each(comm: MPI.Comm, buffer: np.ndarray) -> None:
 
 
 def clear_modules() -> None:
-    """Frees the modules that were broadcast and not imported; from now on imports read files."""
+    """Frees what was broadcast and not used; from now on imports read files."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, ModuleFinder)]
+    if "dataclasses" in sys.modules:
+        vars(sys.modules["dataclasses"]).pop("exec", None)
 
 
 def installation() -> str:
@@ -123,6 +138,41 @@ def _read_modules() -> Iterator[tuple[str, Module]]:
             except Exception:  # unreadable, or damaged bytecode: raised again on every rank that imports it
                 continue
             yield name, (package, str(file), marshal.dumps(code))
+
+
+def _compile_methods() -> dict[str, bytes]:
+    """Imports IMPORTED; the text of each method that `dataclasses` writes for it, and the code as marshal writes it."""
+    import dataclasses
+
+    methods = {}
+
+    def execute(text: str, *namespaces: Any) -> None:
+        code = _compile(text)
+        methods[text] = marshal.dumps(code)
+        exec(code, *namespaces)
+
+    vars(dataclasses)["exec"] = execute  # instead of the built-in function
+    try:
+        for name in IMPORTED:
+            import_module(name)
+    finally:
+        del vars(dataclasses)["exec"]
+    return methods
+
+
+def _use_methods(methods: dict[str, bytes]) -> None:
+    """Lets `dataclasses` execute these methods' code instead of compiling their text, until `clear_modules`."""
+    import dataclasses
+
+    def execute(text: str, *namespaces: Any) -> None:
+        code = methods.get(text)
+        exec(marshal.loads(code) if code else _compile(text), *namespaces)
+
+    vars(dataclasses)["exec"] = execute
+
+
+def _compile(text: str) -> CodeType:
+    return compile(text, "<string>", "exec", dont_inherit=True)  # without the __future__ imports of this module
 
 
 class ModuleFinder:

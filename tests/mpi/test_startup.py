@@ -19,12 +19,17 @@ pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 
 MODULES = """
 import json, os, sys
-opened = []
-sys.addaudithook(lambda event, args: event == "open" and isinstance(args[0], str) and opened.append(args[0]))
+opened, compiled = [], []
+def hook(event, args):
+    if event == "open" and isinstance(args[0], str):
+        opened.append(args[0])
+    elif event == "compile" and "__create_fn__" in str(args[0]):
+        compiled.append(args[0].decode())
+sys.addaudithook(hook)
 from mpifl.__main__ import main
 code = main(sys.argv[1:])
 from mpi4py import MPI
-found = {"modules": sorted(sys.modules), "opened": opened}
+found = {"modules": sorted(sys.modules), "opened": opened, "compiled": compiled}
 json.dump(found, open(f"rank{MPI.COMM_WORLD.rank}.json", "w"))
 sys.exit(code)
 """
@@ -38,33 +43,21 @@ if rank and "bytecode" in os.environ["OTHER"]:
 runpy.run_module("mpifl", run_name="__main__", alter_sys=True)
 """
 PACKAGE, STANDARD_LIBRARY = ROOT / "mpifl", Path(os.__file__).parent
-DYING = """
+SIGNALLED = """
 import os, signal, sys, time
 import mpifl.__main__
 from mpifl.transport import launcher
 communicator = launcher.communicator
-def die():
+rank, name, late = os.environ["SIGNALLED"].split()
+def signalled():
     comm = communicator()
-    if comm.rank == int(os.environ["DYING"]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    if comm.rank == 0:
-        time.sleep(float(os.environ["LATE"]))
-    return comm
-launcher.communicator = die
-sys.exit(mpifl.__main__.main(sys.argv[1:]))
-"""
-INTERRUPTED = """
-import os, signal, sys, time
-import mpifl.__main__
-from mpifl.transport import launcher
-communicator = launcher.communicator
-def interrupt():
-    comm = communicator()
-    if comm.rank == int(os.environ["INTERRUPTED"]):
-        os.kill(os.getpid(), signal.SIGINT)
+    if comm.rank == int(rank):
+        os.kill(os.getpid(), getattr(signal, name))
         time.sleep(60)
+    if comm.rank == 0:
+        time.sleep(float(late))
     return comm
-launcher.communicator = interrupt
+launcher.communicator = signalled
 sys.exit(mpifl.__main__.main(sys.argv[1:]))
 """
 EARLY = """
@@ -124,8 +117,10 @@ def test_a_rank_with_clients_loads_what_these_use(batch_size: int | None, run: S
     assert not {m.partition(".")[0] for m in client} & (LIBRARIES | STANDARD)
     own = {m.removeprefix("mpifl").removeprefix(".") for m in client if m.partition(".")[0] == "mpifl"}
     assert not {m for m in own if not re.fullmatch(OWN, m)}
+    assert "_hashlib" not in client  # OpenSSL
     assert ("numpy.random" in client) == (batch_size is not None)
     for each in found[1:]:
+        assert 0 < len(each["compiled"]) <= 12  # six methods of the algorithm's class and of the model's
         assert {module_of(name) for name in each["opened"] if str(PACKAGE) in name} == BEFORE_MPI
         assert not [name for name in each["opened"] if name.startswith(f"{STANDARD_LIBRARY}/json/")]
 
@@ -158,12 +153,11 @@ def test_a_rank_that_dies_instead_of_the_broadcast(
     rank: int, tolerant: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job ends; under ULFM also where the others have noticed it before rank 0 begins to broadcast."""
-    monkeypatch.setenv("DYING", str(rank))
-    monkeypatch.setenv("LATE", "0.5" if tolerant else "0")
+    monkeypatch.setenv("SIGNALLED", f"{rank} SIGKILL {0.5 if tolerant else 0}")
     if tolerant and "mpirun" not in launched(4)[0]:
         pytest.skip("ULFM is Open MPI's")
-    (tmp_path / "dying.py").write_text(DYING)
-    words = [sys.executable, "dying.py", "run", str(write(tmp_path, "small", config()))]
+    (tmp_path / "signalled.py").write_text(SIGNALLED)
+    words = [sys.executable, "signalled.py", "run", str(write(tmp_path, "small", config()))]
     launcher, *ranks = launched(4)
     done = Command([launcher, *(["--with-ft", "ulfm"] if tolerant else []), *ranks, *words], tmp_path).start().end()
     assert done.code and "Traceback" not in done.err and not list(tmp_path.glob("*.h5")), str(done)
@@ -190,9 +184,9 @@ def test_a_rank_that_cannot_import(broken: str, run: Start, tmp_path: Path, monk
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_an_interrupt_while_ranks_start(rank: int, run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ends the job at once, as a signal ends any program: without a traceback, and not as a failed run."""
-    monkeypatch.setenv("INTERRUPTED", str(rank))
-    (tmp_path / "interrupted.py").write_text(INTERRUPTED)
-    done = run(3, "interrupted.py", "run", str(write(tmp_path, "small", config())))
+    monkeypatch.setenv("SIGNALLED", f"{rank} SIGINT 0")
+    (tmp_path / "signalled.py").write_text(SIGNALLED)
+    done = run(3, "signalled.py", "run", str(write(tmp_path, "small", config())))
     assert done.code in INTERRUPT_CODES and "Traceback" not in done.err, str(done)
     assert not list(tmp_path.glob("*.h5"))
 

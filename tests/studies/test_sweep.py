@@ -31,7 +31,7 @@ from mpifl.storage.live import is_locked
 from mpifl.studies.index import INDEX, Index
 from mpifl.studies.parts import Part
 from mpifl.studies.processes import processes
-from mpifl.studies.select import describe_selection, select_groups
+from mpifl.studies.select import describe_selection, reported_trials, select_groups
 from mpifl.studies.study import Select, Study, load_study
 from mpifl.studies.sweep import dry_run, sweep
 from mpifl.transport.handshake import RANKS_BEFORE
@@ -509,7 +509,7 @@ def test_selection(rule: dict[str, object], steps: list[float]) -> None:
     found = select_groups(GROUPS, select)
     assert [each.labels["step_size"] for each in found] == steps
     expected = {0, 1} if select.seeds is None else {0, 1} - set(select.seeds)
-    assert {trial.seed for each in found for trial in each.trials} == expected
+    assert {trial.seed for each in found for trial in reported_trials(each, select).trials} == expected
 
 
 def test_a_best_evaluation_is_one_that_was_made() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.resources
 import inspect
@@ -80,6 +81,32 @@ def test_the_code_is_that_of_the_files() -> None:
         path = os.path.join(module_broadcast.FOLDERS[folder], file)
         assert path == importlib.import_module(name).__file__
         assert marshal.loads(code).co_code == compile(Path(path).read_text(), path, "exec").co_code
+
+
+def test_methods_of_dataclasses_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On rank 0; another rank executes their code, until the modules are cleared. The classes are the same."""
+    text = "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Point:\n    x: int = 2\n    y: float = 0.5\n"
+    for name in "first", "second", "third":
+        (tmp_path / f"{name}_points.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(module_broadcast, "IMPORTED", ["first_points"])
+    compiled: list[str] = []
+    compile_text = module_broadcast._compile
+    monkeypatch.setattr(module_broadcast, "_compile", lambda text: compiled.append(text) or compile_text(text))
+    methods = module_broadcast._compile_methods()
+    assert list(methods) == compiled and len(compiled) >= 1 and not hasattr(dataclasses, "exec")
+    module_broadcast._use_methods(methods)
+    compiled.clear()
+    point = importlib.import_module("second_points").Point
+    assert not compiled and repr(point(y=1.5)) == "Point(x=2, y=1.5)"
+    assert hash(point()) == hash((2, 0.5)) and point() == point(2) and point.__init__.__annotations__["x"] is int
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        point().x = 3
+    line = dataclasses.make_dataclass("Line", ["begin", "end"])  # not one of rank 0's
+    assert line(1, 2).end == 2 and compiled
+    module_broadcast.clear_modules()
+    compiled.clear()
+    assert importlib.import_module("third_points").Point().x == 2 and not compiled
 
 
 def test_a_module_that_does_not_compile_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
