@@ -64,6 +64,9 @@ class QuadraticTerm(NamedTuple):
             gradient += self.shift
 
 
+NO_TERM = QuadraticTerm(None, 0.0, None)
+
+
 def update_buffers(objective: Objective, y: Vector) -> None:
     """Called after each step: the objective updates, in place, the entries of y that have no gradient (batch norm)."""
     if hasattr(objective, "update_buffers"):
@@ -281,8 +284,15 @@ class LocalTraining(Algorithm):
 
     def _step_factor(self, n: int, share: Any) -> Any:
         """w_i of a client with the share s_i/S of all rows: a number, or (n,) for the shares of all clients."""
-        weights = {"one": 1.0, "samples": share, "uniform": 1 / n, "relative": n * share}
-        return weights[self.step_weights]
+        match self.step_weights:
+            case "one":
+                return 1.0
+            case "samples":
+                return share
+            case "uniform":
+                return 1 / n
+            case _:
+                return n * share
 
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         """(n,) or one number: the weight of a change of client i's model in the global model.
@@ -350,5 +360,5 @@ class LocalTraining(Algorithm):
         else:
             batches = objective.batches(round, steps or 0, epochs)
         step = self.client_step(objective) if step is None else step
-        term = QuadraticTerm(shift, weight, centre)
+        term = QuadraticTerm(shift, weight, centre) if weight or shift is not None else NO_TERM
         return solver.solve(objective, x, step, batches, term, on_step, stop, initial_estimate)
