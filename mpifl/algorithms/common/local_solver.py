@@ -284,15 +284,8 @@ class LocalTraining(Algorithm):
 
     def _step_factor(self, n: int, share: Any) -> Any:
         """w_i of a client with the share s_i/S of all rows: a number, or (n,) for the shares of all clients."""
-        match self.step_weights:
-            case "one":
-                return 1.0
-            case "samples":
-                return share
-            case "uniform":
-                return 1 / n
-            case _:
-                return n * share
+        weights = {"one": 1.0, "samples": share, "uniform": 1 / n, "relative": n * share}
+        return weights[self.step_weights]
 
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         """(n,) or one number: the weight of a change of client i's model in the global model.
