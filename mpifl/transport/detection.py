@@ -28,13 +28,22 @@ class Launch(NamedTuple):
 
 
 class LaunchError(ConfigError):
-    """MPI cannot be used as this process was started. Every process raises it; the first of them reports it."""
+    """MPI cannot be used as this process was started. Every process raises it; the first of them reports it.
+
+    MPI may be missing on one host alone, where the first process is not: the first one of that host reports it as well.
+    """
 
     @property
     def is_first(self) -> bool:
         """Whether this process has rank 0 in the launcher's count."""
         launch = find_launch()
         return launch is None or not launch.rank
+
+    @property
+    def is_first_of_host(self) -> bool:
+        """Whether MPI is missing, and this process has rank 0 among those of its host."""
+        local = next((os.environ[name] for name in LOCAL_RANKS if name in os.environ), None)
+        return self.key == "MPI" and local == "0"
 
 
 # Name, variable with the number of processes, variable with the rank. An inner launcher comes before those that it can
@@ -50,6 +59,10 @@ LAUNCHERS = (
     ("mpiexec of Hydra", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
     ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
 )
+LOCAL_RANKS = (  # variables with the rank among the processes of a host; inner launchers first
+    "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MVP_COMM_WORLD_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_RANK",
+    "FLUX_TASK_LOCAL_ID", "PALS_LOCAL_RANKID", "MPI_LOCALRANKID", "SLURM_LOCALID",
+)  # fmt: skip
 
 
 def find_launch(environ: Mapping[str, str] = os.environ) -> Launch | None:

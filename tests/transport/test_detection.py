@@ -23,6 +23,7 @@ HYDRA = {"PMI_SIZE": "4", "PMI_RANK": "2", "MPI_LOCALNRANKS": "4", "MPI_LOCALRAN
 PMI2 = {**SRUN, "PMI_SIZE": "4", "PMI_RANK": "2"}
 PMIX = {**SRUN, "PMIX_RANK": "2", "PMIX_NAMESPACE": "slurm.pmix.4.0"}
 ONE = {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}
+MISSING = {"PMI_SIZE": "2", "PMI_RANK": "1", "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}
 PALS = {"PALS_RANKID": "2", "PMI_SIZE": "4", "PMI_RANK": "2"}
 
 
@@ -126,10 +127,14 @@ def test_the_error_names_the_mpi_and_the_command_to_use(library: str, name: str,
     [
         ({"MPIFL_MPI": "yes"}, "MPIFL_MPI=yes: 0 (never use MPI), 1 (always), or unset"),
         ({"PMI_SIZE": "2", "PMI_RANK": "0", "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}, "MPI=cannot load MPI library"),
-        ({"PMI_SIZE": "2", "PMI_RANK": "1", "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}, ""),
+        (MISSING, ""),
+        ({**MISSING, "MPI_LOCALRANKID": "1"}, ""),
+        ({**MISSING, "MPI_LOCALRANKID": "0"}, "MPI=cannot load MPI library"),  # the first one's host may have it
+        ({**MISSING, "OMPI_COMM_WORLD_LOCAL_RANK": "1", "SLURM_LOCALID": "0"}, ""),
+        ({**SRUN, "SLURM_PROCID": "3", "SLURM_LOCALID": "0", "MPIFL_MPI": "yes"}, ""),
     ],
 )
-def test_without_mpi_the_first_process_says_so_and_all_exit_with_2(environ: dict[str, str], line: str) -> None:
+def test_without_mpi_the_first_process_of_a_host_says_so_and_all_exit_with_2(environ: dict[str, str], line: str) -> None:
     call = "import mpifl.cli as cli; cli.REPORT_TIME = 0.1; raise SystemExit(cli.main(['--version']))"
     run = subprocess.run(
         [sys.executable, "-c", call],
