@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+TOUCH = "import numpy, sys; numpy.empty(int(sys.argv[1]), numpy.uint8)[::4096] = 1"
 
 
 def launcher(ranks: int) -> list[str]:
     """The command that starts this Python on `ranks` ranks: the mpirun beside it, else the one on the PATH."""
     mpirun = Path(sys.executable).with_name("mpirun")
     return [str(mpirun if mpirun.exists() else shutil.which("mpirun")), "-n", str(ranks), sys.executable]
+
+
+def touch_memory(size: int) -> None:
+    """Lets another process write to so many bytes before something is measured.
+
+    On a virtual machine the first write to a page that was never used takes some 10 us, because its host has to find
+    memory for it: a program would be charged for what ran before it.
+    """
+    subprocess.run([sys.executable, "-c", TOUCH, str(size)], check=True)

@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from common import ROOT
+from common import ROOT, touch_memory
 from performance import machine
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State, Update
 from mpifl.host_memory import resident_bytes
 
+TOUCHED = 4 << 30  # bytes: more than the largest run takes
 UPDATES, WARM = 20_000, 4_000  # of a run, and those of them that are not timed
 PROBLEMS: dict[str, dict[str, Any]] = {
     "quadratics, d = 10": {"model": {"name": "quadratic", "dim": 10}},
@@ -56,7 +57,8 @@ What an update costs under the virtual clock by the number of clients, and how m
 AREA, exponential contact times, {updates:,} updates in one process, of which the first {warm:,} are not timed; no
 evaluations between the first and the last. Times are CPU time of the process, medians of {repeats} runs. Memory is the
 peak of the run minus what the process had before it. Bytes a client are that memory minus that of the smallest run,
-divided by the number of clients: data, states, messages in flight and bookkeeping.
+divided by the number of clients: data, states, messages in flight and bookkeeping. Before the runs another process
+writes to {touched} GB, so that a virtual machine has the memory.
 [Many clients](../guides/many-clients.md) has the estimate of memory before a run.
 
 ## Beside a loop by hand
@@ -280,6 +282,7 @@ def main() -> int:
         )
         return 0
     facts = machine()
+    touch_memory(TOUCHED)
     sizes = [n for n in (100, 1000, 10_000, 100_000, 1_000_000) if n <= args.most]
     runs = [[child(p, n) for p in PROBLEMS for n in sizes] for _ in range(args.repeats)]
     rows = [medians(same) for same in zip(*runs, strict=True)]
@@ -297,8 +300,9 @@ def main() -> int:
         print(error.stderr, file=sys.stderr)
         hand = hand_text(None)
     page = PAGE.format(
-        machine=facts, table=table, sentence=sentence(rows), hand=hand, updates=UPDATES, warm=WARM, repeats=args.repeats
-    )
+        machine=facts, table=table, sentence=sentence(rows), hand=hand, updates=UPDATES, warm=WARM,
+        repeats=args.repeats, touched=TOUCHED >> 30,
+    )  # fmt: skip
     (args.out / "scale.md").write_text(page)
     draw(rows, args.out / "scale.png")
     print(page)
