@@ -1,7 +1,7 @@
 """Rank 0 reads the modules that ranks with clients import, and broadcasts their code: the others open no file for them.
 
-With it goes the code of the methods that `dataclasses` writes, as text, for classes of IMPORTED: compiling that text is
-half of the time that a rank takes to import its modules.
+With it goes the code of the methods that `dataclasses` makes for the classes of IMPORTED. It writes them as text, and to
+compile that is half of the time that a rank takes to import its modules.
 
 Still read from files: what is imported before MPI starts or after the clients are built, extension modules, a user's
 own modules, and everything where the package is in a zip file or has no source.
@@ -42,7 +42,7 @@ FILES = {  # patterns of those that are broadcast
         "json/scanner.py", "random.py", "signal.py", "threading.py",
     ),
 }  # fmt: skip
-EXTENSIONS = {"_bisect", "_heapq", "_json", "_random", "_sha512", "select"}
+EXTENSIONS = {"_bisect", "_heapq", "_json", "_random", "_sha2", "_sha512", "select"}
 IMPORTED = (  # by rank 0 before the broadcast: what most ranks with clients use
     "mpifl.algorithms.common.step_schedules", "mpifl.algorithms.common.strong_convexity", "mpifl.client.worker",
     "mpifl.config.client_job", "mpifl.problems.rows", "mpifl.transport.queues",
