@@ -1,6 +1,6 @@
 """Rank 0 reads the modules that ranks with clients import, and broadcasts their code: the others open no file for them.
 
-With it goes the code of the methods that `dataclasses` makes for the classes of IMPORTED. It writes them as text, and to
+With it goes the code of the methods that `dataclasses` makes for classes of IMPORTED. It writes them as text, and to
 compile that is half of the time that a rank takes to import its modules.
 
 Still read from files: what is imported before MPI starts or after the clients are built, extension modules, a user's

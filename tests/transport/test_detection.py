@@ -134,7 +134,7 @@ def test_the_error_names_the_mpi_and_the_command_to_use(library: str, name: str,
         ({**SRUN, "SLURM_PROCID": "3", "SLURM_LOCALID": "0", "MPIFL_MPI": "yes"}, ""),
     ],
 )
-def test_without_mpi_the_first_process_of_a_host_says_so_and_all_exit_with_2(environ: dict[str, str], line: str) -> None:
+def test_without_mpi_the_first_process_of_a_host_says_so_and_all_exit(environ: dict[str, str], line: str) -> None:
     call = "import mpifl.cli as cli; cli.REPORT_TIME = 0.1; raise SystemExit(cli.main(['--version']))"
     run = subprocess.run(
         [sys.executable, "-c", call],
