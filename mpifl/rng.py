@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import threading
 import zlib
@@ -21,13 +22,11 @@ import numpy as np
 def import_generators() -> None:
     """Imports numpy.random without the module `secrets`, which loads OpenSSL: 1 MB of memory, on each of many ranks.
 
-    NumPy uses its `randbits` alone, which is a method of `random.SystemRandom`.
+    NumPy uses its function `randbits` alone.
     """
     if "secrets" not in sys.modules:
-        import random
-
         stand_in = ModuleType("secrets")
-        stand_in.__dict__["randbits"] = random.SystemRandom().getrandbits
+        stand_in.__dict__["randbits"] = _system_bits
         sys.modules["secrets"] = stand_in
         try:
             with contextlib.suppress(ImportError):  # a NumPy that uses more of it imports it below
@@ -35,6 +34,12 @@ def import_generators() -> None:
         finally:
             del sys.modules["secrets"]
     import_module("numpy.random")
+
+
+def _system_bits(k: int) -> int:
+    """`secrets.randbits`: k random bits of the system."""
+    size = -(-k // 8)
+    return int.from_bytes(os.urandom(size)) >> 8 * size - k
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 import pytest
 
-from mpifl.rng import reused_stream, stream
+from mpifl.rng import _system_bits, reused_stream, stream
 
 KEYS = [(0, "batch", 0, 0), (2**63 - 1, "batch", 2**31, 2**40), (5, "delay", 1_000_000, 3)]
 
@@ -53,7 +53,7 @@ def test_generators_are_imported_without_openssl() -> None:
 import sys
 from mpifl.rng import import_generators
 import_generators()
-assert "numpy.random" in sys.modules and not {"secrets", "hashlib", "_hashlib"} & set(sys.modules)
+assert "numpy.random" in sys.modules and not {"secrets", "random", "hashlib", "_hashlib"} & set(sys.modules)
 import secrets, numpy
 assert len(secrets.token_hex(4)) == 8
 seeds = {numpy.random.SeedSequence().entropy for _ in range(10)}
@@ -77,3 +77,9 @@ import numpy
 assert sys.modules["secrets"].choice([1]) == 1 and numpy.random.default_rng(0).random() < 1
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("k", [1, 7, 8, 9, 128])
+def test_bits_of_the_system(k: int) -> None:
+    drawn = [_system_bits(k) for _ in range(200)]
+    assert min(drawn) >= 0 and 2 ** (k - 1) <= max(drawn) < 2**k  # a first bit of 1 is missing once in 2**200

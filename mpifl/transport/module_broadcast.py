@@ -38,11 +38,11 @@ FILES = {  # patterns of those that are broadcast
         "problems/*.py", "problems/models/*.py", "transport/*.py",
     ),
     "": (  # the standard library's that NumPy and mpi4py do not import, or numpy.random alone
-        "bisect.py", "copy.py", "dataclasses.py", "heapq.py", "json/__init__.py", "json/decoder.py", "json/encoder.py",
-        "json/scanner.py", "random.py", "signal.py", "threading.py",
+        "copy.py", "dataclasses.py", "heapq.py", "json/__init__.py", "json/decoder.py", "json/encoder.py",
+        "json/scanner.py", "signal.py", "threading.py",
     ),
 }  # fmt: skip
-EXTENSIONS = {"_bisect", "_heapq", "_json", "_random", "_sha2", "_sha512", "select"}
+EXTENSIONS = {"_heapq", "_json", "select"}
 IMPORTED = (  # by rank 0 before the broadcast: what most ranks with clients use
     "mpifl.algorithms.common.step_schedules", "mpifl.algorithms.common.strong_convexity", "mpifl.client.worker",
     "mpifl.config.client_job", "mpifl.problems.rows", "mpifl.transport.queues",
