@@ -63,8 +63,8 @@ def broadcast_modules(comm: MPI.Comm) -> None:
 
     send = _send_to_each if is_fault_tolerant() else _broadcast
     content = (dict(_read_modules()), _compile_methods()) if comm.rank == 0 else ()
-    data = np.frombuffer(marshal.dumps(content), np.uint8)
-    header = np.array(f"{data.size}\n{installation()}", f"S{HEADER_BYTES}")
+    data, own = np.frombuffer(marshal.dumps(content), np.uint8), installation()
+    header = np.array(f"{data.size}\n{own}", f"S{HEADER_BYTES}")
     try:
         send(comm, header)
         size, theirs = header.item().decode().split("\n")
@@ -76,9 +76,8 @@ def broadcast_modules(comm: MPI.Comm) -> None:
             raise
         _quarantined.extend([header, data])
         return
-    if theirs != installation():
-        expected = f"{theirs}, as on rank 0, on {host_name()} too"
-        raise ConfigError("installation", installation(), expected)
+    if theirs != own:
+        raise ConfigError("installation", own, f"{theirs}, as on rank 0, on {host_name()} too")
     if comm.rank:
         modules, methods = marshal.loads(data.data)
         sys.meta_path.insert(0, ModuleFinder(modules))

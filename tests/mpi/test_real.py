@@ -70,7 +70,8 @@ CASES |= {  # the other methods and names of methods, as fast as they go
 
 # In the short tier each trigger, way to stop and kind of message once; that every method has the same bits under MPI as
 # in one process is shown under the virtual clock.
-SHORT = ["rate", "period", "cohort", "large", "accuracy", "asypfl", "on-and-off"]
+SHORT = ["rate", "period", "poisson", "cohort", "large", "updates", "accuracy", "phases", "asypfl",
+         "on-and-off"]  # fmt: skip
 every_case = pytest.mark.parametrize("name", parameters(CASES, SHORT))
 
 

@@ -211,10 +211,10 @@ def test_an_interrupt_while_mpi_starts(tolerant: bool, tmp_path: Path) -> None:
 def test_file_calls(batch_size: int | None, more: str, run: Start, tmp_path: Path) -> None:
     """Beside a program that imports mpi4py and what the clients use of NumPy, and does one barrier."""
     (tmp_path / "traced.py").write_text(TRACED)
-    bare = ["-c", BARE.format(more)]
+    (tmp_path / "bare.py").write_text(BARE.format(more))
     path = write(tmp_path, "small", config(batch_size=batch_size))
     counts = []
-    for words in bare, [*RUN, path], bare, [*RUN, path, "overwrite=true"]:  # bytecode is there later on
+    for words in ["bare.py"], [*RUN, path], ["bare.py"], [*RUN, path, "overwrite=true"]:  # bytecode is there later on
         done = run(3, "traced.py", *words)
         assert done.code == 0, str(done)
         counts.append(len((tmp_path / "calls.txt").read_text().splitlines()))

@@ -48,7 +48,7 @@ LOST: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("how", parameters(LOST, ["its object headers are lost"]))
+@pytest.mark.parametrize("how", parameters(LOST, ["it is cut off", "its object headers are lost"]))
 def test_a_run_resumes_from_its_checkpoints_alone(
     interrupted: tuple[Path, Path], capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
