@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-import numpy as np
-
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.transport.detection import LaunchError, mpi_wanted
 
@@ -66,9 +64,9 @@ def broadcast_number(comm: MPI.Comm, number: int) -> int:
     """Rank 0's number, on all ranks."""
     from mpifl.transport.mpi import wait
 
-    buffer = np.array([number], np.int64)
+    buffer = bytearray(number.to_bytes(8, "little", signed=True))
     wait(comm.Ibcast(buffer, 0))
-    return int(buffer[0])
+    return int.from_bytes(buffer, "little", signed=True)
 
 
 def is_mpi_error(error: BaseException) -> bool:

@@ -1,7 +1,9 @@
-"""Rank 0 reads the modules that ranks with clients import, and broadcasts their code: the others open no file for them.
+"""Rank 0 reads the modules that ranks with clients import, and broadcasts their code: the others open no file for it.
 
-With it goes the code of the methods that `dataclasses` makes for classes of IMPORTED. It writes them as text, and to
-compile that is half of the time that a rank takes to import its modules.
+These are modules of the package, of NumPy, and of the standard library as far as these two import it. Docstrings of
+functions are left out: with NumPy's a rank would take 1 MB more. The code of the methods that `dataclasses` makes for
+classes of IMPORTED is sent as well: it writes them as text, and to compile that is half of the time that a rank takes
+to import the package.
 
 Still read from files: what is imported before MPI starts or after the clients are built, extension modules, a user's
 own modules, and everything where the package is in a zip file or has no source.
@@ -13,43 +15,32 @@ import contextlib
 import marshal
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import MAGIC_NUMBER, spec_from_file_location
-from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from mpifl.errors import ConfigError, host_name
 from mpifl.transport.launcher import is_fault_tolerant
 
 if TYPE_CHECKING:
-    from types import CodeType
-
     from mpi4py import MPI
 
-FOLDERS = {"mpifl": os.path.dirname(os.path.dirname(__file__)), "": os.path.dirname(os.__file__)}  # of modules below
-FILES = {  # patterns of those that are broadcast
-    "mpifl": (
-        "errors.py", "host_memory.py", "memory.py", "objective.py", "rng.py", "signals.py", "untrusted.py",
-        "algorithms/**/*.py", "client/*.py", "config/__init__.py", "config/client_job.py", "config/types.py",
-        "problems/*.py", "problems/models/*.py", "transport/*.py",
-    ),
-    "": (  # the standard library's that NumPy and mpi4py do not import, or numpy.random alone
-        "copy.py", "dataclasses.py", "heapq.py", "json/__init__.py", "json/decoder.py", "json/encoder.py",
-        "json/scanner.py", "signal.py", "threading.py",
-    ),
-}  # fmt: skip
-EXTENSIONS = {"_heapq", "_json", "select"}
+FOLDERS = {"mpifl": os.path.dirname(os.path.dirname(__file__)), "": os.path.dirname(os.__file__)}  # "": the library's
+FILES = (  # patterns of the package's modules, for any algorithm and problem
+    "errors.py", "host_memory.py", "memory.py", "objective.py", "rng.py", "signals.py", "untrusted.py",
+    "algorithms/**/*.py", "client/*.py", "config/__init__.py", "config/client_job.py", "config/types.py",
+    "problems/*.py", "problems/models/*.py", "transport/*.py",
+)  # fmt: skip
 IMPORTED = (  # by rank 0 before the broadcast: what most ranks with clients use
-    "mpifl.algorithms.common.step_schedules", "mpifl.algorithms.common.strong_convexity", "mpifl.client.worker",
-    "mpifl.config.client_job", "mpifl.problems.rows", "mpifl.transport.queues",
+    "mpifl.algorithms.common.step_schedules", "mpifl.algorithms.common.strong_convexity", "mpifl.client.rank",
+    "mpifl.problems.rows",
 )  # fmt: skip
 HEADER_BYTES = 1024  # rank 0's `installation` and the number of bytes that follow
 
-_quarantined: list[np.ndarray] = []  # buffers that MPI may still use, since a rank has died
+_quarantined: list[bytearray] = []  # buffers that MPI may still use, since a rank has died
 Module = tuple[str, str, bytes]  # key of FOLDERS, file below the folder, code as marshal writes it
 
 
@@ -62,14 +53,14 @@ def broadcast_modules(comm: MPI.Comm) -> None:
     from mpifl.transport.mpi import MPI
 
     send = _send_to_each if is_fault_tolerant() else _broadcast
-    content = (dict(_read_modules()), _compile_methods()) if comm.rank == 0 else ()
-    data, own = np.frombuffer(marshal.dumps(content), np.uint8), installation()
-    header = np.array(f"{data.size}\n{own}", f"S{HEADER_BYTES}")
+    data = bytearray(marshal.dumps(_collect())) if comm.rank == 0 else bytearray()
+    own = installation()
+    header = bytearray(f"{len(data)}\n{own}\n".encode().ljust(HEADER_BYTES))
     try:
         send(comm, header)
-        size, theirs = header.item().decode().split("\n")
+        size, theirs, _ = header.decode().split("\n")
         if comm.rank:
-            data = np.empty(int(size), np.uint8)
+            data = bytearray(int(size))
         send(comm, data)
     except MPI.Exception:
         if not is_fault_tolerant():
@@ -79,18 +70,20 @@ def broadcast_modules(comm: MPI.Comm) -> None:
     if theirs != own:
         raise ConfigError("installation", own, f"{theirs}, as on rank 0, on {host_name()} too")
     if comm.rank:
-        modules, methods = marshal.loads(data.data)
+        modules, methods, numpy_version = marshal.loads(data)
+        if not _find_numpy(numpy_version):
+            modules = {name: module for name, module in modules.items() if module[0] != "numpy"}
         sys.meta_path.insert(0, ModuleFinder(modules))
         _use_methods(methods)
 
 
-def _broadcast(comm: MPI.Comm, buffer: np.ndarray) -> None:
+def _broadcast(comm: MPI.Comm, buffer: bytearray) -> None:
     from mpifl.transport.mpi import MPI, wait
 
     wait(comm.Ibcast((buffer, MPI.BYTE), 0))
 
 
-def _send_to_each(comm: MPI.Comm, buffer: np.ndarray) -> None:
+def _send_to_each(comm: MPI.Comm, buffer: bytearray) -> None:
     """`_broadcast` to the ranks that are alive; where a collective call fails, Open MPI may lose later messages."""
     from mpifl.transport.mpi import MPI, SETUP, wait
 
@@ -111,63 +104,135 @@ def _send_to_each(comm: MPI.Comm, buffer: np.ndarray) -> None:
 def clear_modules() -> None:
     """Frees what was broadcast and not used; from now on imports read files."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, ModuleFinder)]
-    if "dataclasses" in sys.modules:
-        vars(sys.modules["dataclasses"]).pop("exec", None)
+    _restore_exec()
 
 
 def installation() -> str:
     """What has to be equal on all ranks: the package, which a checkout names by its folder, and Python."""
     try:
-        package = Path(FOLDERS["mpifl"], "BUILD").read_text(encoding="ascii").split("\n")[0]
+        with open(os.path.join(FOLDERS["mpifl"], "BUILD"), encoding="ascii") as file:
+            package = file.readline().rstrip()
     except (FileNotFoundError, NotADirectoryError):  # in a zip file
         package = f"in {FOLDERS['mpifl']!a}"
     python = f"{sys.implementation.name} {sys.version.split()[0]}, bytecode {MAGIC_NUMBER[:2].hex()}"
     return f"{python}, mpifl {package}"[: HEADER_BYTES - 20]
 
 
-def _read_modules() -> Iterator[tuple[str, Module]]:
-    """Names and code of the modules, from their bytecode files where these are up to date."""
-    for package, patterns in FILES.items():
-        folder = Path(FOLDERS[package])
-        for path in (path for pattern in patterns for path in folder.glob(pattern)):
-            file = path.relative_to(folder)
-            name = ".".join(part for part in (package, *file.with_suffix("").parts) if part not in ("", "__init__"))
-            try:
-                code = SourceFileLoader(name, str(path)).get_code(name)
-            except Exception:  # unreadable, or damaged bytecode: raised again on every rank that imports it
-                continue
-            yield name, (package, str(file), marshal.dumps(code))
+def _collect() -> tuple[dict[str, Module], dict[str, bytes], str]:
+    """Imports what ranks with clients import. Returns modules by name, methods of `dataclasses`, NumPy's version."""
+    before = set(sys.modules)
+    methods = _compile_methods()
+    from numpy import __version__ as version
+
+    from mpifl.rng import import_generators
+
+    import_generators()
+    imported = dict.fromkeys(name for name in sys.modules if name not in before)
+    if not _find_numpy(version):
+        imported = {name: None for name in imported if name.partition(".")[0] != "numpy"}
+    return dict(_read_modules({**_imported_files(imported), **_package_files()})), methods, version
+
+
+def _find_numpy(version: str) -> bool:
+    """Whether this rank's NumPy has that version, as pip and conda note it beside its folder; notes that in FOLDERS."""
+    spec = PathFinder.find_spec("numpy")
+    if spec is None or spec.origin is None:
+        return False
+    FOLDERS["numpy"] = folder = os.path.dirname(spec.origin)
+    return os.path.isdir(f"{folder}-{version}.dist-info")
+
+
+def _imported_files(names: Iterable[str]) -> dict[str, str]:
+    """Files by module, of those modules that are NumPy's or the standard library's and were read from files."""
+    files = {}
+    for name in names:
+        spec: Any = getattr(sys.modules[name], "__spec__", None)
+        if type(getattr(spec, "loader", None)) is not SourceFileLoader:
+            continue
+        package = name.partition(".")[0]
+        known = package == "numpy" or package in sys.stdlib_module_names
+        if known and spec.origin.startswith(FOLDERS[_key(name)] + os.sep):
+            files[name] = spec.origin
+    return files
+
+
+def _package_files() -> dict[str, str]:
+    """Files by module, of the package's modules that match FILES."""
+    from pathlib import Path
+
+    folder, files = Path(FOLDERS["mpifl"]), {}
+    for path in (path for pattern in FILES for path in folder.glob(pattern)):
+        parts = path.relative_to(folder).with_suffix("").parts
+        files[".".join(part for part in ("mpifl", *parts) if part != "__init__")] = str(path)
+    return files
+
+
+def _key(name: str) -> str:
+    """The key in FOLDERS of a module."""
+    package = name.partition(".")[0]
+    return package if package in ("mpifl", "numpy") else ""
+
+
+def _read_modules(files: Mapping[str, str]) -> Iterator[tuple[str, Module]]:
+    """Names and code of the modules in these files, from their bytecode files where these are up to date."""
+    import opcode
+
+    load_first = [bytes([operation, 0]) for operation in opcode.hasconst]  # instructions that load the first constant
+    for name, path in files.items():
+        try:
+            code: Any = SourceFileLoader(name, path).get_code(name)
+        except Exception:  # unreadable, or damaged bytecode: raised again on every rank that imports it
+            continue
+        key = _key(name)
+        yield name, (key, os.path.relpath(path, FOLDERS[key]), marshal.dumps(_without_docstrings(code, load_first)))
+
+
+def _without_docstrings(code: CodeType, load_first: Sequence[bytes]) -> CodeType:
+    """The same code without docstrings of functions. One is the first constant, and no instruction loads it."""
+    constants = [
+        _without_docstrings(each, load_first) if isinstance(each, CodeType) else each for each in code.co_consts
+    ]
+    if constants and isinstance(constants[0], str) and not any(load in code.co_code for load in load_first):
+        constants[0] = None
+    return code.replace(co_consts=tuple(constants))
 
 
 def _compile_methods() -> dict[str, bytes]:
     """Imports IMPORTED; the text of each method that `dataclasses` writes for it, and the code as marshal writes it."""
-    import dataclasses
-
     methods = {}
 
-    def execute(text: str, *namespaces: Any) -> None:
+    def compile_and_keep(text: str) -> CodeType:
         code = _compile(text)
         methods[text] = marshal.dumps(code)
-        exec(code, *namespaces)
+        return code
 
-    vars(dataclasses)["exec"] = execute  # instead of the built-in function
+    _replace_exec(compile_and_keep)
     try:
         for name in IMPORTED:
             import_module(name)
     finally:
-        del vars(dataclasses)["exec"]
+        _restore_exec()
     return methods
 
 
 def _use_methods(methods: dict[str, bytes]) -> None:
     """Lets `dataclasses` execute these methods' code instead of compiling their text, until `clear_modules`."""
+    _replace_exec(lambda text: marshal.loads(methods[text]) if text in methods else _compile(text))
+
+
+def _replace_exec(code_of: Callable[[str], CodeType]) -> None:
+    """Lets `dataclasses` execute `code_of` of the text of a method that it has written, until `_restore_exec`."""
     import dataclasses
 
     def execute(text: str, *namespaces: Any) -> None:
-        code = methods.get(text)
-        exec(marshal.loads(code) if code else _compile(text), *namespaces)
+        exec(code_of(text), *namespaces)
 
-    vars(dataclasses)["exec"] = execute
+    vars(dataclasses)["exec"] = execute  # instead of the built-in function
+
+
+def _restore_exec() -> None:
+    if "dataclasses" in sys.modules:
+        vars(sys.modules["dataclasses"]).pop("exec", None)
 
 
 def _compile(text: str) -> CodeType:
@@ -181,8 +246,6 @@ class ModuleFinder:
         self._modules = modules
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name in EXTENSIONS:  # found without a search of the folders before theirs; None where they are elsewhere
-            return PathFinder.find_spec(name, [os.path.join(FOLDERS[""], "lib-dynload")])
         found = self._modules.pop(name, None)  # once: a module that is reloaded is read from its file
         if found is None:
             return None

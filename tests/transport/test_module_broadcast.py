@@ -12,7 +12,9 @@ import py_compile
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from mpifl.transport import module_broadcast
@@ -72,15 +74,71 @@ def test_what_is_not_in_memory_is_found_elsewhere(finder: list[str]) -> None:
 
 
 def test_the_code_is_that_of_the_files() -> None:
-    found = dict(module_broadcast._read_modules())
-    names = {"mpifl.client", "mpifl.client.rank", "mpifl.algorithms.area", "mpifl.algorithms.common.vectors", "json"}
-    assert names | {"mpifl.problems.models.logistic", "mpifl.transport.handshake", "heapq"} <= found.keys()
+    found = dict(module_broadcast._read_modules(module_broadcast._package_files()))
+    assert {
+        "mpifl.client",
+        "mpifl.client.rank",
+        "mpifl.algorithms.area",
+        "mpifl.algorithms.common.vectors",
+    } <= found.keys()
+    assert {"mpifl.problems.models.logistic", "mpifl.transport.handshake"} <= found.keys()
     assert not {name for name in found if name.startswith(("mpifl.server", "mpifl.storage", "mpifl.problems.data"))}
-    for name in "mpifl.client", "mpifl.rng", "json.decoder":
-        folder, file, code = found[name]
-        path = os.path.join(module_broadcast.FOLDERS[folder], file)
+    assert module_broadcast._find_numpy(np.__version__)
+    imported = ("json.decoder", "numpy", "numpy.linalg._linalg")
+    others = ("sys", "zipimport", "pytest", "numpy._core._multiarray_umath", __name__)
+    found |= module_broadcast._read_modules(module_broadcast._imported_files([*imported, *others]))
+    assert not set(others) & found.keys()
+    for name in "mpifl.client", "mpifl.rng", *imported:
+        key, file, code = found[name]
+        path = os.path.join(module_broadcast.FOLDERS[key], file)
         assert path == importlib.import_module(name).__file__
         assert marshal.loads(code).co_code == compile(Path(path).read_text(), path, "exec").co_code
+
+
+def test_the_version_of_numpy_is_that_beside_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module_broadcast.FOLDERS, "numpy", "")
+    assert not module_broadcast._find_numpy("0.0.1")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert not module_broadcast._find_numpy(np.__version__)  # there is none
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").touch()
+    assert not module_broadcast._find_numpy("1.2.3")
+    (tmp_path / "numpy-1.2.3.dist-info").mkdir()
+    assert module_broadcast._find_numpy("1.2.3") and module_broadcast.FOLDERS["numpy"] == str(tmp_path / "numpy")
+
+
+def test_functions_have_no_docstrings(tmp_path: Path) -> None:
+    """All else is as in the source: a function may also use the text of its docstring, or begin with another text."""
+    text = '''
+"""Of the module."""
+class Shape:
+    """Of the class."""
+    def area(self):
+        """Of the method."""
+        def inner():
+            "Of the inner function."
+            return "area"
+        return inner
+def same():
+    "text"
+    return "text"
+def unused():
+    "text"
+    return "other text"
+first = lambda: "first"
+'''
+    (tmp_path / "shapes.py").write_text(text)
+    ((_, (_, _, code)),) = module_broadcast._read_modules({"shapes": str(tmp_path / "shapes.py")})
+    found: dict[str, Any] = {}
+    exec(marshal.loads(code), found)
+    area, inner, same, unused, first = (
+        found["Shape"].area,
+        found["Shape"]().area(),
+        *map(found.get, ("same", "unused", "first")),
+    )
+    assert found["__doc__"] == "Of the module." and found["Shape"].__doc__ == "Of the class."
+    assert area.__doc__ is None and inner.__doc__ is None and unused.__doc__ is None
+    assert inner() == "area" and same() == "text" and unused() == "other text" and first() == "first"
 
 
 def test_methods_of_dataclasses_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +176,8 @@ def test_a_module_that_does_not_compile_is_left_out(tmp_path: Path, monkeypatch:
     bytecode = Path(py_compile.compile(str(tmp_path / "client" / "cut.py"), doraise=True))
     bytecode.write_bytes(bytecode.read_bytes()[:40])  # as a full disk leaves it
     monkeypatch.setitem(module_broadcast.FOLDERS, "mpifl", str(tmp_path))
-    found = dict(module_broadcast._read_modules())
-    assert {name for name in found if name.startswith("mpifl.")} == {"mpifl.client.right"}
+    found = dict(module_broadcast._read_modules(module_broadcast._package_files()))
+    assert found.keys() == {"mpifl.client.right"}
 
 
 def test_an_installation_has_a_version_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
