@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> 
                 _print_end(error)
             else:  # mpirun ends all processes when one exits with an error: first the line above must be out
                 time.sleep(REPORT_TIME)
-                if error.is_first_of_host:
+                if error.key == "MPI" and error.is_first_of_host:  # MPI may be missing on this host alone
                     print(f"mpifl: {error} (on {host_name()})", file=sys.stderr)
             return 2
         except ConfigError:  # `_print_end` has printed it

@@ -14,14 +14,12 @@ from mpifl.export import model, scalars, tables
 from mpifl.storage import Run, open_run
 from mpifl.storage.durable import durable_file, error_text
 
-OutputFile = tuple[str, Callable[[BinaryIO], None]]  # a file's name in the folder, and what writes its content
-
 
 class Format(NamedTuple):
     """A format that a run file can be written in."""
 
-    files: Callable[[Run], Iterator[OutputFile]]
-    """names the files and writes their content"""
+    files: Callable[[Run], Iterator[tuple[str, Callable[[BinaryIO], None]]]]
+    """the files' names in the folder, and what writes the content of each"""
     suffix: str
     """of the output beside the run file"""
     folder: bool = True

@@ -41,9 +41,8 @@ class LaunchError(ConfigError):
 
     @property
     def is_first_of_host(self) -> bool:
-        """Whether MPI is missing, and this process has rank 0 among those of its host."""
-        local = next((os.environ[name] for name in LOCAL_RANKS if name in os.environ), None)
-        return self.key == "MPI" and local == "0"
+        """Whether this process has rank 0 among those of its host."""
+        return next((os.environ[name] for name in LOCAL_RANKS if name in os.environ), None) == "0"
 
 
 # Name, variable with the number of processes, variable with the rank. An inner launcher comes before those that it can

@@ -127,10 +127,9 @@ def _collect() -> tuple[dict[str, Module], dict[str, bytes], str]:
     from mpifl.rng import import_generators
 
     import_generators()
-    imported = dict.fromkeys(name for name in sys.modules if name not in before)
-    if not _find_numpy(version):
-        imported = {name: None for name in imported if name.partition(".")[0] != "numpy"}
-    return dict(_read_modules({**_imported_files(imported), **_package_files()})), methods, version
+    numpy_found = _find_numpy(version)
+    imported = [name for name in sys.modules if name not in before and (numpy_found or _key(name) != "numpy")]
+    return dict(_read_modules(_imported_files(imported) | _package_files())), methods, version
 
 
 def _find_numpy(version: str) -> bool:
@@ -149,8 +148,7 @@ def _imported_files(names: Iterable[str]) -> dict[str, str]:
         spec: Any = getattr(sys.modules[name], "__spec__", None)
         if type(getattr(spec, "loader", None)) is not SourceFileLoader:
             continue
-        package = name.partition(".")[0]
-        known = package == "numpy" or package in sys.stdlib_module_names
+        known = _key(name) == "numpy" or name.partition(".")[0] in sys.stdlib_module_names
         if known and spec.origin.startswith(FOLDERS[_key(name)] + os.sep):
             files[name] = spec.origin
     return files

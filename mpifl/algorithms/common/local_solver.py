@@ -64,9 +64,6 @@ class QuadraticTerm(NamedTuple):
             gradient += self.shift
 
 
-NO_TERM = QuadraticTerm(None, 0.0, None)
-
-
 def update_buffers(objective: Objective, y: Vector) -> None:
     """Called after each step: the objective updates, in place, the entries of y that have no gradient (batch norm)."""
     if hasattr(objective, "update_buffers"):
@@ -353,5 +350,5 @@ class LocalTraining(Algorithm):
         else:
             batches = objective.batches(round, steps or 0, epochs)
         step = self.client_step(objective) if step is None else step
-        term = QuadraticTerm(shift, weight, centre) if weight or shift is not None else NO_TERM
+        term = QuadraticTerm(shift, weight, centre)
         return solver.solve(objective, x, step, batches, term, on_step, stop, initial_estimate)
