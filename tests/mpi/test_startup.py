@@ -104,7 +104,7 @@ BEFORE_MPI = {  # files of mpifl that such a rank opens; the other modules come 
     "transport.launcher", "transport.module_broadcast", "transport.mpi",
 }  # fmt: skip
 INTERRUPT_CODES = [130, 2, 2 | 9]  # of SIGINT; under MPICH, which adds the KILL of the other ranks
-MOST = 0.8  # file calls of a client rank, as a multiple of the bare program's
+MOST = 0.9  # file calls of a client rank, as a multiple of the bare program's
 
 
 def config(**problem: Any) -> dict[str, Any]:
