@@ -1,9 +1,8 @@
 """Rank 0 reads the modules that ranks with clients import, and broadcasts their code: the others open no file for it.
 
-These are modules of the package, of NumPy, and of the standard library as far as these two import it. Docstrings of
-functions are left out: with NumPy's a rank would take 1 MB more. The code of the methods that `dataclasses` makes for
-classes of IMPORTED is sent as well: it writes them as text, and to compile that is half of the time that a rank takes
-to import the package.
+These are modules of the package, of NumPy, and of the standard library as far as these two import it. The code of the
+methods that `dataclasses` makes for classes of IMPORTED is sent as well: it writes them as text, and to compile that is
+half of the time that a rank takes to import the package.
 
 Still read from files: what is imported before MPI starts or after the clients are built, extension modules, a user's
 own modules, and everything where the package is in a zip file or has no source.
@@ -15,17 +14,18 @@ import contextlib
 import marshal
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import MAGIC_NUMBER, spec_from_file_location
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from mpifl.errors import ConfigError, host_name
 from mpifl.transport.launcher import is_fault_tolerant
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from mpi4py import MPI
 
 FOLDERS = {"mpifl": os.path.dirname(os.path.dirname(__file__)), "": os.path.dirname(os.__file__)}  # "": the library's
@@ -173,26 +173,13 @@ def _key(name: str) -> str:
 
 def _read_modules(files: Mapping[str, str]) -> Iterator[tuple[str, Module]]:
     """Names and code of the modules in these files, from their bytecode files where these are up to date."""
-    import opcode
-
-    load_first = [bytes([operation, 0]) for operation in opcode.hasconst]  # instructions that load the first constant
     for name, path in files.items():
         try:
-            code: Any = SourceFileLoader(name, path).get_code(name)
+            code = SourceFileLoader(name, path).get_code(name)
         except Exception:  # unreadable, or damaged bytecode: raised again on every rank that imports it
             continue
         key = _key(name)
-        yield name, (key, os.path.relpath(path, FOLDERS[key]), marshal.dumps(_without_docstrings(code, load_first)))
-
-
-def _without_docstrings(code: CodeType, load_first: Sequence[bytes]) -> CodeType:
-    """The same code without docstrings of functions. One is the first constant, and no instruction loads it."""
-    constants = [
-        _without_docstrings(each, load_first) if isinstance(each, CodeType) else each for each in code.co_consts
-    ]
-    if constants and isinstance(constants[0], str) and not any(load in code.co_code for load in load_first):
-        constants[0] = None
-    return code.replace(co_consts=tuple(constants))
+        yield name, (key, os.path.relpath(path, FOLDERS[key]), marshal.dumps(code))
 
 
 def _compile_methods() -> dict[str, bytes]:
