@@ -84,11 +84,10 @@ class Exponential(Delay):
 
     def contact_times(self, clients: int, seed: int) -> ContactTimes:
         means = (1 / self.rates(clients, seed)).tolist()
-        blocks: dict[int, tuple[int, array[float]]] = {}  # of each client the last draws, and the first one's round
-        none = 0, array("d")
+        blocks = [(0, array("d"))] * clients  # of each client the first round of its last draws, and these
 
         def seconds(client: int, round: int) -> float:
-            first, draws = blocks.get(client, none)
+            first, draws = blocks[client]
             if not first <= round < first + len(draws):
                 number, place = divmod(round, ROUNDS_PER_STREAM)
                 count = FEW_ROUNDS if place < FEW_ROUNDS else ROUNDS_PER_STREAM  # of a million clients few are kept

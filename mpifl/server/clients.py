@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from mpifl.storage.checkpoint import ClientTableState
@@ -22,10 +24,10 @@ class ClientTable:
         self.state = [LIVE] * n
         self.rounds = [0] * n  # messages sent
         self.bytes_down = [0] * n  # of the last message
-        self.refused = [0] * n  # updates refused in a row
-        self.moved = [0] * n  # moves to another rank in a row, without an update consumed between them
-        # Clients whose update is not consumed yet -> when (perf_counter) their silence starts to count.
-        self.in_flight: dict[int, float] = {}
+        self.refused: Counter[int] = Counter()  # updates refused in a row, of clients that have any
+        self.moved: Counter[int] = Counter()  # likewise moves to another rank, without an update consumed between them
+        # When (perf_counter) a client's silence starts to count, while its update is in flight; else None.
+        self.in_flight: list[float | None] = [None] * n
         self.waiting: list[int] = []  # clients to be answered at the next aggregation
         self.inactive: set[int] = set()  # clients that are not live
         self.accuracies = np.full(n, np.nan) if personal else None  # (n,) as last reported
@@ -36,20 +38,41 @@ class ClientTable:
         self.state[i] = state
         if i in self.waiting:
             self.waiting.remove(i)
-        return self.in_flight.pop(i, None) is not None
+        return self.take_in_flight(i)
+
+    def take_in_flight(self, i: int) -> bool:
+        """Stops expecting an update of client i; returns whether one was in flight."""
+        since, self.in_flight[i] = self.in_flight[i], None
+        return since is not None
+
+    def in_flight_times(self) -> list[tuple[int, float]]:
+        """The clients whose updates are in flight, and since when (perf_counter) their silence counts."""
+        return [(i, since) for i, since in enumerate(self.in_flight) if since is not None]
 
     def save(self, now: float) -> ClientTableState:
         """now: perf_counter."""
+        flights = self.in_flight_times()
         return ClientTableState(
-            list(self.state), list(self.rounds), list(self.bytes_down), list(self.refused), list(self.moved),
-            list(self.in_flight), [max(0.0, start - now) for start in self.in_flight.values()], list(self.waiting),
+            list(self.state), list(self.rounds), list(self.bytes_down), self._counts(self.refused),
+            self._counts(self.moved), [i for i, _ in flights], [max(0.0, since - now) for _, since in flights],
+            list(self.waiting),
             None if self.accuracies is None else self.accuracies.tolist(),
         )  # fmt: skip
+
+    def _counts(self, counter: Counter[int]) -> list[int]:
+        """An item for each client."""
+        counts = [0] * self.n
+        for i, count in counter.items():
+            counts[i] = count
+        return counts
 
     def load(self, saved: ClientTableState, now: float) -> None:
         """now: perf_counter."""
         self.state, self.rounds, self.bytes_down = list(saved.state), list(saved.rounds), list(saved.bytes_down)
-        self.refused, self.moved, self.waiting = list(saved.refused), list(saved.moved), list(saved.waiting)
-        self.in_flight = {i: now + left for i, left in zip(saved.in_flight, saved.grace, strict=True)}
+        self.refused = Counter({i: count for i, count in enumerate(saved.refused) if count})
+        self.moved = Counter({i: count for i, count in enumerate(saved.moved) if count})
+        self.waiting, self.in_flight = list(saved.waiting), [None] * self.n
+        for i, left in zip(saved.in_flight, saved.grace, strict=True):
+            self.in_flight[i] = now + left
         self.inactive = {i for i, state in enumerate(self.state) if state != LIVE}
         self.accuracies = None if saved.accuracies is None else np.array(saved.accuracies, float)

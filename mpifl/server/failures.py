@@ -66,17 +66,18 @@ class ClientFailures:
         between two calls means that the server was busy and transferred no large message: the patience of every client
         in flight is extended by that time.
         """
-        in_flight = self._clients.in_flight
+        clients = self._clients
         now = time.perf_counter()
         busy, self._last_poll = now - self._last_poll, now
         if busy > POLL_INTERVAL:
-            for i, since in list(in_flight.items()):  # its message may have been sent within that time
+            for i, since in clients.in_flight_times():  # its message may have been sent within that time
                 yield Decision(Action.WAIT, i, since=max(since, min(since + busy, now)))
         if now < self._silence_checked + POLL_INTERVAL:
             return
         self._silence_checked = now
-        for i in list(in_flight):
-            waited = now - in_flight.get(i, now)
+        for i, _ in clients.in_flight_times():
+            present = clients.in_flight[i]  # the caller acts on each decision
+            waited = 0.0 if present is None else now - present
             if waited > patience / 2:
                 waited = on_seconds(i, waited)
             if waited > patience / 2 and transport.has_arrived(i):

@@ -80,7 +80,8 @@ class ServerLoop:
         # Rules that an algorithm does not define are not called at every event.
         self._asks_ready = getattr(algorithm.ready, "__func__", None) is not Algorithm.ready
         self._has_alarms = getattr(algorithm.alarm, "__func__", None) is not Algorithm.alarm
-        self._valid: Vector = None  # the vector that was checked last
+        self._valid: Vector = object()  # the vector that was checked last; at first none
+        self._vectors: tuple[Vector, ...] = ()  # of a message that has that vector alone
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
         self._among_available = among_available
         self._reply = algorithm.reply_policy()
@@ -105,24 +106,27 @@ class ServerLoop:
     # -- messages ------------------------------------------------------------------------------------------------------
     def send(self, members: Iterable[int]) -> None:
         """Sends each of these clients its next message."""
-        clients, version, valid = self.clients, self.version, self._valid
+        clients, version = self.clients, self.version
         for i in members:
             round = clients.rounds[i]
             vectors, numbers, work, _, _ = self.algorithm.message(self.server, i)
+            if len(vectors) == 1 and vectors[0] is self._valid:  # often the same model is sent again and again
+                vectors = self._vectors  # many messages wait for their clients: one tuple for all
+            else:
+                self._check(i, vectors)
             message = new_tuple(Message, (vectors, numbers, work, version, round))
-            for v in vectors:
-                if v is not valid:  # often the same model is sent again and again
-                    self._check(i, v)
-                    valid = self._valid = v
             delay = self.schedule.register_message(i, round, work)
             clients.rounds[i] = round + 1
             clients.bytes_down[i] = self._frame_bytes[len(vectors)]
             clients.in_flight[i] = time.perf_counter() + delay if self._patience else 0.0
             self.transport.send(i, message, delay)
 
-    def _check(self, i: int, v: Vector) -> None:
-        """Raises ValueError where client i cannot be sent v."""
-        check_vectors(f"client {i} is sent", (v,), self._x0)
+    def _check(self, i: int, vectors: tuple[Vector, ...]) -> None:
+        """Raises ValueError where client i cannot be sent these vectors."""
+        for v in vectors:
+            if v is not self._valid:
+                check_vectors(f"client {i} is sent", (v,), self._x0)
+                self._valid, self._vectors = v, (v,)
 
     def evaluate(self, time: float, age: float = 0.0) -> bool:
         """Evaluates the present model, `age` seconds after that was due; returns whether the run is to end."""
@@ -215,8 +219,9 @@ class ServerLoop:
         self.transport.release_update(i)
         self.updates += 1
         self.time = time
-        clients.refused[i] = clients.moved[i] = 0
-        del clients.in_flight[i]
+        if clients.refused or clients.moved:
+            del clients.refused[i], clients.moved[i]
+        clients.in_flight[i] = None
         size = self._frame_bytes[len(vectors)]
         down = clients.bytes_down[i]
         row = new_tuple(
@@ -280,7 +285,7 @@ class ServerLoop:
             case Action.ABANDON:
                 self.transport.abandon_client(i)
             case Action.RESEND:
-                del self.clients.in_flight[i]
+                self.clients.in_flight[i] = None
                 self.send([i])
             case Action.MOVE:
                 self._move(time, i, reason)
@@ -333,7 +338,7 @@ class ServerLoop:
             return
         self._record_event(time, "rehosted", i, f"{destination}: {reason}")
         self.algorithm.on_client_rollback(self.server, i)
-        if self.clients.in_flight.pop(i, None) is not None:
+        if self.clients.take_in_flight(i):
             self.schedule.cancel(i)
             self.send([i])
 

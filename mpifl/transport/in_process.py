@@ -40,7 +40,8 @@ class InProcessTransport:
         self._trainer = trainer
         self._on_host = trainer.memory.on_host
         self._one_by_one = trainer.batch_size == 1
-        self._messages: dict[int, tuple[Message, float, float]] = {}  # client -> message, delay (s), when it was sent
+        self._messages: dict[int, Message] = {}  # by client, the oldest first
+        self._holds: dict[int, float] = {}  # perf_counter until which an update is held back, where there is a delay
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
         self._errors: dict[int, str] = {}  # client -> what it raised, until its update is due
@@ -57,19 +58,21 @@ class InProcessTransport:
 
     # -- messages and updates ------------------------------------------------------------------------------------------
     def send(self, i: int, message: Message, delay: float) -> None:
-        self._messages[i] = message, delay, time.perf_counter()
+        self._messages[i] = message
+        if delay > 0:
+            self._holds[i] = time.perf_counter() + delay
 
     def _compute(self, clients: list[int]) -> None:
         """Has these clients compute, and holds their updates back until the delays since their messages are over."""
-        taken = [(i, *self._messages.pop(i)) for i in clients]
         self.computing = clients
-        updates = self._trainer.train_all([(i, self._delivered(message)) for i, message, _, _ in taken])
+        updates = self._trainer.train_all([(i, self._delivered(self._messages.pop(i))) for i in clients])
         self.computing = ()
-        for (i, _, delay, sent), update in zip(taken, updates):
+        for i, update in zip(clients, updates):
+            until = self._holds.pop(i, None) or time.perf_counter()
             if isinstance(update, ClientError):
                 self.send_client_error(i, update.text)
             else:
-                self.resend_update(i, update, sent + delay - time.perf_counter())
+                self._hold(i, update, until)
 
     def _delivered(self, message: Message) -> Message:
         """The message as the clients are given it: with vectors that they compute with."""
@@ -95,7 +98,8 @@ class InProcessTransport:
     def _train(self, i: int) -> Update | None:
         """Has client i compute; None where it raised."""
         self.computing = (i,)
-        update = self._trainer.train(i, self._delivered(self._messages.pop(i)[0]))
+        update = self._trainer.train(i, self._delivered(self._messages.pop(i)))
+        self._holds.pop(i, None)
         self.computing = ()
         if isinstance(update, ClientError):
             self.send_client_error(i, update.text)
@@ -117,8 +121,8 @@ class InProcessTransport:
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         if self._one_by_one and not self._due:  # likewise the oldest message, where it has no delay
-            for i, (_, delay, _) in self._messages.items():
-                if delay <= 0 and (update := self._train(i)):
+            for i in self._messages:
+                if i not in self._holds and (update := self._train(i)):
                     return i, update
                 break
         end = time.perf_counter() + timeout
@@ -142,7 +146,7 @@ class InProcessTransport:
 
     def waiting(self) -> list[Message]:
         """Messages of which no client has computed the update yet."""
-        return [message for message, _, _ in self._messages.values()]
+        return list(self._messages.values())
 
     def release_update(self, i: int) -> None:
         self._trainer.forget_update(i)
@@ -157,15 +161,19 @@ class InProcessTransport:
     def shut_down(self, code: int, timeout: float = inf) -> int:
         self.on_stop()
         dropped = len(self._ready) + len(self._messages)
-        for in_flight in (self._messages, self._ready, self._due):
+        for in_flight in (self._messages, self._holds, self._ready, self._due):
             in_flight.clear()
         return dropped
 
     # -- the clients' end ----------------------------------------------------------------------------------------------
     def resend_update(self, i: int, update: Update, delay: float) -> None:
         """Holds client i's update back for `delay` seconds from now."""
+        self._hold(i, update, time.perf_counter() + delay)
+
+    def _hold(self, i: int, update: Update, until: float) -> None:
+        """Holds client i's update back until `until` (perf_counter)."""
         self._ready[i] = self._collected(update)
-        heapq.heappush(self._due, (time.perf_counter() + delay, i))
+        heapq.heappush(self._due, (until, i))
 
     def send_client_error(self, i: int, text: str) -> None:
         self._errors[i] = text
@@ -193,6 +201,7 @@ class InProcessTransport:
 
     def cancel(self, i: int) -> None:
         self._messages.pop(i, None)
+        self._holds.pop(i, None)
         if self._ready.pop(i, None):
             self._due = [entry for entry in self._due if entry[1] != i]
             heapq.heapify(self._due)

@@ -64,7 +64,7 @@ class Scene:
         schedule = ScheduleState(ClockState(0.0, [], [], [], [], []), 0, 0, 0, 0, 0, 0.0, 0, 0, 0)
         plan: Any = SimpleNamespace(save=lambda: schedule)
         self.clients = ClientTable(2)
-        self.clients.rounds, self.clients.in_flight = [1, 1], {0: 0.0, 1: 0.0}
+        self.clients.rounds, self.clients.in_flight = [1, 1], [0.0, 0.0]
         self.loop: Any = SimpleNamespace(
             server=State(x=np.zeros(3)), clients=self.clients, failures=SimpleNamespace(faults=faults), updates=0,
             version=0, save=lambda: LoopState(0, 0, self.clients.save(0.0)),
