@@ -31,7 +31,7 @@ from mpifl.algorithms.base import State, Update
 from mpifl.host_memory import resident_bytes
 
 TOUCHED = 4 << 30  # bytes: more than the largest run takes
-UPDATES, WARM = 150_000, 30_000  # of a run, and those that are not timed: the first evaluation is beside these
+UPDATES, WARM = 150_000, 30_000  # of a run, and those that are not timed: the first evaluation runs during these
 PROBLEMS: dict[str, dict[str, Any]] = {
     "quadratics, d = 10": {"model": {"name": "quadratic", "dim": 10}},
     "logistic regression, d = 8": {

@@ -37,7 +37,6 @@ MODULES = (
     "import sys; from mpifl.__main__ import main; code = main(sys.argv[1:]);"
     "from mpi4py import MPI; MPI.COMM_WORLD.rank == 1 and print(*sorted(sys.modules)); sys.exit(code)"
 )
-OWN_SETTING = "OMPI_MCA_btl_base_exclude"  # set by mpifl in this process too; the bare program starts without it
 READY_TIME = 5.0  # s after which a program that has started is measured
 
 
@@ -55,8 +54,7 @@ def table(columns: list[str], rows: list[list[object]]) -> None:
 
 def start(ranks: int, words: list[str]) -> subprocess.Popen[str]:
     command = [*launcher(ranks), *words]
-    environment = {name: value for name, value in os.environ.items() if name != OWN_SETTING}
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 # -- file calls --------------------------------------------------------------------------------------------------------

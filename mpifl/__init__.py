@@ -9,9 +9,10 @@ if os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true"):  # noqa: SIM112 - 
     # Open MPI's MPI_Finalize waits for all ranks, at times for dead ones too (its issue 11404); ours have sent their
     # last message by then. It reads this when it starts, which may be before a run.
     os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
-# Open MPI's component `btl ofi` is for one-sided communication alone, which mpifl does not use; its start takes a third
-# of the time in which 33 ranks on two cores start MPI, and on some networks a second context of the adapter a rank.
-os.environ.setdefault("OMPI_MCA_btl_base_exclude", "ofi")
+if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "") == os.environ.get("OMPI_COMM_WORLD_SIZE"):
+    # All ranks are on one host, and need no component for libfabric's networks. Open MPI 5 sleeps for a second when it
+    # closes this one, which is during its start where there is no such network.
+    os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 
 if TYPE_CHECKING:
     from mpifl.analysis.run import Run, Runs

@@ -41,7 +41,7 @@ class InProcessTransport:
         self._on_host = trainer.memory.on_host
         self._one_by_one = trainer.batch_size == 1
         self._messages: dict[int, Message] = {}  # by client, the oldest first
-        self._holds: dict[int, float] = {}  # perf_counter until which an update is held back, where there is a delay
+        self._delayed: dict[int, float] = {}  # client -> perf_counter at which its update will be due; else at once
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
         self._errors: dict[int, str] = {}  # client -> what it raised, until its update is due
@@ -60,7 +60,7 @@ class InProcessTransport:
     def send(self, i: int, message: Message, delay: float) -> None:
         self._messages[i] = message
         if delay > 0:
-            self._holds[i] = time.perf_counter() + delay
+            self._delayed[i] = time.perf_counter() + delay
 
     def _compute(self, clients: list[int]) -> None:
         """Has these clients compute, and holds their updates back until the delays since their messages are over."""
@@ -68,7 +68,7 @@ class InProcessTransport:
         updates = self._trainer.train_all([(i, self._delivered(self._messages.pop(i))) for i in clients])
         self.computing = ()
         for i, update in zip(clients, updates):
-            until = self._holds.pop(i, None) or time.perf_counter()
+            until = self._delayed.pop(i, 0.0)
             if isinstance(update, ClientError):
                 self.send_client_error(i, update.text)
             else:
@@ -99,7 +99,7 @@ class InProcessTransport:
         """Has client i compute; None where it raised."""
         self.computing = (i,)
         update = self._trainer.train(i, self._delivered(self._messages.pop(i)))
-        self._holds.pop(i, None)
+        self._delayed.pop(i, None)
         self.computing = ()
         if isinstance(update, ClientError):
             self.send_client_error(i, update.text)
@@ -122,7 +122,7 @@ class InProcessTransport:
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         if self._one_by_one and not self._due:  # likewise the oldest message, where it has no delay
             for i in self._messages:
-                if i not in self._holds and (update := self._train(i)):
+                if i not in self._delayed and (update := self._train(i)):
                     return i, update
                 break
         end = time.perf_counter() + timeout
@@ -161,7 +161,7 @@ class InProcessTransport:
     def shut_down(self, code: int, timeout: float = inf) -> int:
         self.on_stop()
         dropped = len(self._ready) + len(self._messages)
-        for in_flight in (self._messages, self._holds, self._ready, self._due):
+        for in_flight in (self._messages, self._delayed, self._ready, self._due):
             in_flight.clear()
         return dropped
 
@@ -201,7 +201,7 @@ class InProcessTransport:
 
     def cancel(self, i: int) -> None:
         self._messages.pop(i, None)
-        self._holds.pop(i, None)
+        self._delayed.pop(i, None)
         if self._ready.pop(i, None):
             self._due = [entry for entry in self._due if entry[1] != i]
             heapq.heapify(self._due)
