@@ -70,7 +70,7 @@ def test_a_study_as_an_array(slurm: dict[str, str], study: Study, tmp_path: Path
 def test_a_study_that_is_cut_off(slurm: dict[str, str], study: Study, tmp_path: Path) -> None:
     """Its time limit cuts runs off, one node is drained, one task is cancelled; submitted again, the rest runs."""
     (tmp_path / "mpifl-site.yaml").write_text("{time: 0:02:00, warning: 60}")
-    longer = "set={stop.time: 20, checkpoint.updates: 10}"  # 24 s a run, so a task has no time for all of its three
+    longer = "set={stop.time: 30, checkpoint.updates: 10}"  # 31 s a run, so a task has no time for all of its three
     long = load_study(tmp_path / "study.yaml", [longer, f"output={study.folder}"])
     job = mpifl_submit(slurm, tmp_path, "study.yaml", longer, "--tasks", 3)
     until(lambda: Index(long).counts()["running"] >= 3, "a run of each task")
