@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
 
 from mpifl.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main(default_job=Path(__file__).parent / "jobs" / "quickstart.yaml"))
+    sys.exit(main(default_job=os.path.join(os.path.dirname(__file__), "jobs", "quickstart.yaml")))

@@ -39,7 +39,7 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")  # a rank is one core; NumPy reads this when functions below import it
 
 
-def main(argv: Sequence[str] | None = None, default_job: Path | None = None) -> int:
+def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> int:
     """Runs one command on rank 0, whose clients the other ranks host; returns the exit code, the same on all ranks.
 
     With a `default_job` the command is `run`.
@@ -154,14 +154,14 @@ def _closed_pipe_is_no_error() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _command(arguments: list[str], default_job: Path | None) -> api.Task | None:
+def _command(arguments: list[str], default_job: str | None) -> api.Task | None:
     """Rank 0's part of a command: does what it can do alone, or returns the run for all ranks. Raises ConfigError."""
     with _closed_pipe_is_no_error():
         return _dispatch(arguments, default_job)
     return None
 
 
-def _dispatch(arguments: list[str], default_job: Path | None) -> api.Task | None:
+def _dispatch(arguments: list[str], default_job: str | None) -> api.Task | None:
     if (level := (os.environ.get(LOG_LEVEL) or "info").lower()) not in LEVELS:
         raise ConfigError(LOG_LEVEL, level, f"one of {', '.join(LEVELS)}")
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
@@ -190,9 +190,9 @@ def _dispatch(arguments: list[str], default_job: Path | None) -> api.Task | None
     if unknown:
         raise ConfigError("option", unknown[0], f"mpifl {name} takes {', '.join(['--help', *command.options])}")
     if not args.arguments and default_job:
-        args.arguments = [str(default_job)]
+        args.arguments = [default_job]
     elif default_job and _is_override(args.arguments[0]):
-        args.arguments.insert(0, str(default_job))
+        args.arguments.insert(0, default_job)
     return command.action(args)
 
 

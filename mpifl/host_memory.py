@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 MAX_NAME = 60  # characters of a name: it is sent to rank 0
@@ -19,7 +18,7 @@ class MemoryLimit(NamedTuple):
     free: int  # bytes that nothing occupies now, or that the system can take back at once
 
 
-def memory_limits(proc: Path = Path("/proc")) -> list[MemoryLimit]:
+def memory_limits(proc: str = "/proc") -> list[MemoryLimit]:
     """The limits of this process, the machine's memory first; those above the machine's memory are left out.
 
     Control groups of version 1 and 2 are read, with those above them. Empty where the system says nothing.
@@ -32,11 +31,11 @@ def memory_limits(proc: Path = Path("/proc")) -> list[MemoryLimit]:
 
 def resident_bytes() -> int:
     """The memory that this process occupies now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(_read("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _read(path: Path) -> str:
-    """The text of a file of the kernel; in fewer system calls than `Path.read_text`, since every rank reads them."""
+def _read(path: str) -> str:
+    """The text of a file of the kernel; in fewer system calls than `open` makes, since every rank reads them."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return b"".join(iter(lambda: os.read(file, 1 << 16), b"")).decode()
@@ -44,20 +43,20 @@ def _read(path: Path) -> str:
         os.close(file)
 
 
-def _machine(proc: Path) -> MemoryLimit | None:
+def _machine(proc: str) -> MemoryLimit | None:
     try:
-        lines = (line.split() for line in _read(proc / "meminfo").splitlines())
+        lines = (line.split() for line in _read(f"{proc}/meminfo").splitlines())
         kilobytes = {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
         return MemoryLimit("this host", kilobytes["MemTotal"] << 10, kilobytes["MemAvailable"] << 10)
     except (OSError, ValueError, KeyError):
         return None
 
 
-def _control_groups(proc: Path, below: int) -> Iterator[MemoryLimit]:
+def _control_groups(proc: str, below: int) -> Iterator[MemoryLimit]:
     """The limits below so many bytes of this process' control groups, from its own up to the root."""
     try:
-        groups = [line.split(":", 2) for line in _read(proc / "self/cgroup").splitlines()]
-        mounts = [line.split() for line in _read(proc / "self/mountinfo").splitlines()]
+        groups = [line.split(":", 2) for line in _read(f"{proc}/self/cgroup").splitlines()]
+        mounts = [line.split() for line in _read(f"{proc}/self/mountinfo").splitlines()]
     except OSError:
         return
     for words in mounts:  # ... root mount-point options ... - type source options
@@ -70,16 +69,18 @@ def _control_groups(proc: Path, below: int) -> Iterator[MemoryLimit]:
             paths, files = [path for _, kinds, path in groups if "memory" in kinds.split(",")], V1
         else:
             continue
-        root, mount = words[3], Path(words[4])
+        root, mount = words[3], words[4]
         for path in paths:  # a container sees its own group as the root, whatever the path says
             inside = path.removeprefix(root.rstrip("/")).strip("/")
-            folder = mount / inside if inside and (mount / inside).is_dir() else mount
+            folder = os.path.join(mount, inside) if inside else mount
+            if not os.path.isdir(folder):
+                folder = mount
             while True:
                 if limit := _limit(folder, mount, files, below):
                     yield limit
                 if folder == mount:
                     break
-                folder = folder.parent
+                folder = os.path.dirname(folder)
 
 
 class _Files(NamedTuple):
@@ -92,18 +93,18 @@ V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_fi
 V2 = _Files("memory.max", "memory.current", "inactive_file")
 
 
-def _limit(folder: Path, mount: Path, files: _Files, below: int) -> MemoryLimit | None:
+def _limit(folder: str, mount: str, files: _Files, below: int) -> MemoryLimit | None:
     try:
-        total = _read(folder / files.limit).strip()
+        total = _read(f"{folder}/{files.limit}").strip()
         if total == "max" or int(total) >= below:
             return None
-        used, cached = int(_read(folder / files.used)), 0
+        used, cached = int(_read(f"{folder}/{files.used}")), 0
         with contextlib.suppress(OSError, ValueError):
-            for line in _read(folder / "memory.stat").splitlines():
+            for line in _read(f"{folder}/memory.stat").splitlines():
                 key, _, value = line.partition(" ")
                 if key == files.cached:
                     cached = int(value)
-        name = f"/{folder.relative_to(mount)}" if folder != mount else "/"
+        name = f"/{os.path.relpath(folder, mount)}" if folder != mount else "/"
         free = max(0, int(total) - max(0, used - cached))
         return MemoryLimit(f"control group {name[-MAX_NAME:]}", int(total), free)
     except (OSError, ValueError):

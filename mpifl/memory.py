@@ -18,7 +18,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -252,7 +251,8 @@ def cuda_aware() -> bool:
 def _loaded(name: str) -> set[str]:
     """The files of shared libraries of such a name that are in this process' memory (Linux)."""
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
+        with open("/proc/self/maps") as file:
+            lines = file.read().splitlines()
     except OSError:
         return set()
     paths = {line.split(maxsplit=5)[-1] for line in lines}

@@ -17,11 +17,11 @@ def write(folder: Path, **files: object) -> None:
         (folder / name.replace("__", ".")).write_text(f"{content}\n")
 
 
-def system(tmp_path: Path, cgroup: str, mount: str) -> Path:
+def system(tmp_path: Path, cgroup: str, mount: str) -> str:
     """A /proc with these lines."""
     write(tmp_path / "proc", meminfo=MEMINFO)
     write(tmp_path / "proc/self", cgroup=cgroup, mountinfo=mount)
-    return tmp_path / "proc"
+    return str(tmp_path / "proc")
 
 
 def test_version_2_with_the_groups_above(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_container_sees_its_group_as_the_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "MemTotal: x kB", "MemTotal: 5 kB"])
 def test_a_system_that_says_nothing_has_no_limits(tmp_path: Path, content: str) -> None:
     write(tmp_path, meminfo=content)
-    assert memory_limits(tmp_path) == []
+    assert memory_limits(str(tmp_path)) == []
 
 
 def test_this_machine() -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -77,7 +76,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
         x0, n = setup.x0, setup.clients
         worker = Worker(
             job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.norm, comm.rank,
-            job.states_limit, Path(job.states_folder),
+            job.states_limit, job.states_folder,
         )  # fmt: skip
         clear_modules()
         release_free_memory()  # there may be many ranks on a host
@@ -131,6 +130,8 @@ class ClientRank:
 
     def _save(self, number: int) -> None:
         """Writes this rank's part of its first checkpoint; only now it imports what writes files."""
+        from pathlib import Path
+
         from mpifl.client.checkpoint import attach_checkpoints
         from mpifl.storage.checkpoint_set import folder_of
 

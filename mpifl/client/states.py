@@ -6,7 +6,6 @@ A client gets a row when its state is stored for the first time: one that has no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, MutableMapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -42,7 +41,7 @@ class StateTable(MutableMapping[int, State]):
 
     def __init__(
         self, clients: Collection[int], first: Callable[[int], State], x0: Vector, limit: float | None = None,
-        folder: Path | None = None,
+        folder: str | None = None,
     ) -> None:  # fmt: skip
         """limit: bytes of vectors kept in memory; those beyond are in a file in `folder`. None: all in memory."""
         self._clients, self._first, self._like = clients, first, x0

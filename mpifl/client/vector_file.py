@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from mpifl.errors import RunFailed
 class VectorFile:
     """Blocks of vectors in a file. It has no name: nothing is left of it, however a run ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: str) -> None:
         """Raises RunFailed where no file can be made in the folder."""
         self._folder = folder
         try:

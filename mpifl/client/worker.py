@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
 from math import inf, isfinite, nan, sqrt
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +40,7 @@ class Worker:
         norm: float | None = None,
         rank: int = 0,
         limit: float | None = None,
-        folder: Path = Path(),
+        folder: str = ".",
     ) -> None:
         """train_batch: computes several clients' updates together, where that is faster than one after another.
         memory: where the vectors of messages, states and updates live. norm: an update with a larger norm is refused.

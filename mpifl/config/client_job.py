@@ -7,10 +7,10 @@ these classes, not those of all that a job could name.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from importlib import import_module
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpifl.errors import ConfigError
@@ -43,7 +43,7 @@ class ClientJob:
         return cls(
             job.algorithm, job.problem.model, job.problem.settings, job.seed, job.output,
             faults.norm, faults.patience, faults.grace, job.memory.client_states,
-            job.memory.folder or str(Path(job.output).parent),
+            job.memory.folder or os.path.dirname(job.output) or ".",
         )  # fmt: skip
 
     def to_values(self) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,6 +18,9 @@ from mpifl.memory import HOST, Memory
 from mpifl.objective import Objective
 from mpifl.problems.on_use import objectives
 from mpifl.problems.settings import ProblemSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Shard = Sequence["np.ndarray"]  # a client's part of the data, as its rank receives it
 Layout = list[tuple[str, tuple[int, ...]]]  # names and shapes of a model's parts, in the order of the flat vector

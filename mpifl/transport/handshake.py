@@ -21,7 +21,6 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
@@ -88,7 +87,8 @@ def own_hello() -> Hello:
 def _container_quota() -> float | None:
     """The CPU quota, in cores, of this process's container (control group), for all its processes together."""
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
         return float(quota) / float(period)
     except (OSError, ValueError):  # no such system, or "max"
         return None

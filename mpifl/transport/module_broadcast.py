@@ -2,7 +2,9 @@
 
 These are modules of the package, of NumPy, and of the standard library as far as these two import it. The code of the
 methods that `dataclasses` makes for classes of IMPORTED is sent as well: it writes them as text, and to compile that is
-half of the time that a rank takes to import the package.
+half of the time that a rank takes to import the package. Docstrings are left out, 2 MB with NumPy's. A rank that
+has NumPy from rank 0 leaves them out of the rest of NumPy as well: some of it examines docstrings, and copes with none
+at all, as under `python -OO`.
 
 Still read from files: what is imported before MPI starts or after the clients are built, extension modules, a user's
 own modules, and everything where the package is in a zip file or has no source.
@@ -39,6 +41,8 @@ IMPORTED = (  # by rank 0 before the broadcast: what most ranks with clients use
     "mpifl.algorithms.common.step_schedules", "mpifl.algorithms.common.strong_convexity", "mpifl.client.rank",
     "mpifl.problems.rows",
 )  # fmt: skip
+WITHOUT_DOCSTRINGS = ("2.4.", "2.5.")  # versions of NumPy that were tried without; those up to 2.3 need some
+NEEDED = "${ARRAY_FUNCTION_LIKE}"  # in docstrings of NumPy that NumPy changes when it is imported
 HEADER_BYTES = 1024  # rank 0's `installation` and the number of bytes that follow
 
 _quarantined: list[bytearray] = []  # buffers that MPI may still use, since a rank has died
@@ -104,7 +108,9 @@ def _send_to_each(comm: MPI.Comm, buffer: bytearray) -> None:
 
 def clear_modules() -> None:
     """Frees what was broadcast and not used; from now on imports read files."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, ModuleFinder)]
+    for finder in sys.meta_path:
+        if isinstance(finder, ModuleFinder):
+            finder.clear()
     _restore_exec()
 
 
@@ -180,7 +186,44 @@ def _read_modules(files: Mapping[str, str]) -> Iterator[tuple[str, Module]]:
         except Exception:  # unreadable, or damaged bytecode: raised again on every rank that imports it
             continue
         key = _key(name)
-        yield name, (key, os.path.relpath(path, FOLDERS[key]), marshal.dumps(code))
+        yield name, (key, os.path.relpath(path, FOLDERS[key]), marshal.dumps(_without_docstrings(name, code)))
+
+
+def _without_docstrings(module: str, code: Any) -> Any:
+    """The code of a module, without docstrings. Classes of the package keep theirs: `dataclasses` would write others.
+
+    So does NumPy of other versions. Nothing is left of its modules that give docstrings to what is written in C.
+    """
+    from opcode import hasconst, opmap
+    from types import CodeType
+
+    key = _key(module)
+    if key == "numpy" and not getattr(sys.modules.get("numpy"), "__version__", "").startswith(WITHOUT_DOCSTRINGS):
+        return code
+    if key == "numpy" and module.rpartition(".")[2].startswith("_add_newdocs"):
+        return _compile("")
+
+    def docstring(code: CodeType) -> int | None:
+        """Which constant is the docstring."""
+        instructions = list(zip(code.co_code[::2], code.co_code[1::2], strict=True))
+        if "__doc__" in code.co_names[:8] and key != "mpifl":  # of a class or module, which stores it first
+            store = opmap["STORE_NAME"], code.co_names.index("__doc__")
+            if store in instructions[1:]:
+                load = instructions[instructions.index(store) - 1]
+                if load[0] == opmap["LOAD_CONST"] and instructions.count(load) == 1:
+                    return load[1]
+        text = code.co_consts[0] if code.co_consts else None
+        if isinstance(text, str) and NEEDED not in text:  # of a function, if no instruction uses it
+            return None if any((operation, 0) in instructions for operation in hasconst) else 0
+        return None
+
+    def strip(code: CodeType) -> CodeType:
+        constants = [strip(each) if isinstance(each, CodeType) else each for each in code.co_consts]
+        if (k := docstring(code)) is not None:
+            constants[k] = None
+        return code.replace(co_consts=tuple(constants))
+
+    return strip(code)
 
 
 def _compile_methods() -> dict[str, bytes]:
@@ -226,29 +269,42 @@ def _compile(text: str) -> CodeType:
 
 
 class ModuleFinder:
-    """Finds modules that rank 0 has broadcast; an entry of `sys.meta_path`."""
+    """Finds modules that rank 0 has broadcast, and the rest of NumPy if that is among them; for `sys.meta_path`."""
 
     def __init__(self, modules: dict[str, Module]) -> None:
-        self._modules = modules
+        self._modules, self._has_numpy = modules, "numpy" in modules
+
+    def clear(self) -> None:
+        """Frees the modules that were not imported."""
+        self._modules = {}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         found = self._modules.pop(name, None)  # once: a module that is reloaded is read from its file
         if found is None:
-            return None
+            return self._find_in_numpy(name, path) if self._has_numpy and _key(name) == "numpy" else None
         package, file, code = found
         location = os.path.join(FOLDERS[package], file)
         return spec_from_file_location(name, location, loader=ModuleLoader(name, location, code))
 
+    def _find_in_numpy(self, name: str, path: Any) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path)
+        if spec and spec.origin and type(spec.loader) is SourceFileLoader:
+            spec.loader = ModuleLoader(name, spec.origin)
+        return spec
+
 
 class ModuleLoader(SourceFileLoader):
-    """Executes code that was broadcast. All else, such as the source for tracebacks, is that of this rank's file."""
+    """Executes code that was broadcast, once; else that of this rank's file, without docstrings.
 
-    def __init__(self, name: str, path: str, code: bytes) -> None:
+    All else, such as the source for tracebacks, is that of the file.
+    """
+
+    def __init__(self, name: str, path: str, code: bytes | None = None) -> None:
         super().__init__(name, path)
-        self._code: bytes | None = code
+        self._code = code
 
     def get_code(self, fullname: str) -> Any:
-        if self._code is None:  # it has been executed
-            return super().get_code(fullname)
+        if self._code is None:
+            return _without_docstrings(fullname, super().get_code(fullname))
         code, self._code = marshal.loads(self._code), None
         return code

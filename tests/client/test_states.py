@@ -37,7 +37,7 @@ def first(i: int) -> State:
 def table(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateTable:
     monkeypatch.setattr(states, "BLOCK_BYTES", 2 * X0.nbytes)  # two clients
     limit = {"memory": None, "file": 0.0, "both": 2.0 * X0.nbytes}[request.param]
-    return StateTable(range(9), first, X0, limit, None if limit is None else tmp_path)
+    return StateTable(range(9), first, X0, limit, None if limit is None else str(tmp_path))
 
 
 def test_a_table_holds_what_was_stored(table: StateTable) -> None:
@@ -91,7 +91,7 @@ def test_a_failed_contact_leaves_the_state(tmp_path: Path, monkeypatch: pytest.M
     """As with objects: a client that raises, or whose update is refused, keeps the state that it had."""
     x0, message = np.ones(3), Message((np.zeros(3),), (0.5,))
     many = Worker(Area(), x0, {i: Quadratic(np.full(3, 1.0 + i), np.zeros(3)) for i in range(3)}, limit=0.0,
-                  folder=tmp_path)  # fmt: skip
+                  folder=str(tmp_path))  # fmt: skip
     assert isinstance(many.states, StateTable)
     many.train(1, message)
     y = many.states[1].y.copy()
@@ -115,7 +115,7 @@ def test_a_rule_may_move_a_vector_and_send_it(limit: float | None, tmp_path: Pat
             state.old, state.new = state.new, message.vectors[0]
             return Update((state.old,), 1)
 
-    clients = Worker(Shifts(), np.ones(3), {0: Quadratic(np.ones(3), np.zeros(3))}, limit=limit, folder=tmp_path)
+    clients = Worker(Shifts(), np.ones(3), {0: Quadratic(np.ones(3), np.zeros(3))}, limit=limit, folder=str(tmp_path))
     sent = [clients.train(0, Message((np.full(3, float(k)),))) for k in range(1, 5)]
     assert [update.vectors[0].tolist() for update in sent if isinstance(update, Update)] == [[k] * 3 for k in range(4)]
     assert clients.states[0].new.tolist() == [4] * 3 and clients.states[0].old.tolist() == [3] * 3
@@ -125,12 +125,12 @@ def test_a_full_disk_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    table = StateTable(range(3), first, X0, 0.0, tmp_path)
+    table = StateTable(range(3), first, X0, 0.0, str(tmp_path))
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(RunFailed, match=r"memory\.client_states: .* No space left on device"):
         table[1] = State(y=X0)
     with pytest.raises(RunFailed, match="missing"):
-        StateTable(range(3), first, X0, 0.0, tmp_path / "missing")
+        StateTable(range(3), first, X0, 0.0, str(tmp_path / "missing"))
 
 
 SHORT = ["apfl"]
@@ -166,7 +166,7 @@ def test_a_killed_run_leaves_no_file(tmp_path: Path) -> None:
     code = (
         "import os, signal, numpy as np; from pathlib import Path\n"
         "from mpifl.client.states import StateTable; from mpifl.algorithms.base import State\n"
-        f"table = StateTable(range(4), lambda i: State(), np.zeros(5), 0.0, Path({str(tmp_path)!r}))\n"
+        f"table = StateTable(range(4), lambda i: State(), np.zeros(5), 0.0, {str(tmp_path)!r})\n"
         "table[1] = State(y=np.ones(5)); assert table[1].y.sum() == 5; os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -9

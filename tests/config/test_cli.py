@@ -194,10 +194,10 @@ def test_list_tells_options_of_the_choices_apart(capsys: pytest.CaptureFixture[s
 
 
 def test_without_a_job_the_script_takes_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["seed=x"], default_job=QUICKSTART) == 2
+    assert main(["seed=x"], default_job=str(QUICKSTART)) == 2
     assert capsys.readouterr().err == "mpifl: seed=x: an integer from 0 to 2**63 - 1\n"
-    assert main(["--version"], default_job=QUICKSTART) == 0
-    assert main(["no.yaml"], default_job=QUICKSTART) == 2
+    assert main(["--version"], default_job=str(QUICKSTART)) == 0
+    assert main(["no.yaml"], default_job=str(QUICKSTART)) == 2
     assert "job=no.yaml: no such file" in capsys.readouterr().err
 
 

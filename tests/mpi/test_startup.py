@@ -84,7 +84,10 @@ from mpifl.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
 LIBRARIES = {"h5py", "yaml", "scipy", "sklearn", "pandas", "matplotlib", "torch", "tqdm", "pooch", "threadpoolctl"}
-STANDARD = {"argparse", "logging", "tempfile", "shutil", "subprocess", "concurrent", "socket", "pkgutil", "difflib"}
+STANDARD = {
+    "argparse", "concurrent", "difflib", "logging", "pathlib", "pkgutil", "shutil", "socket", "subprocess", "tempfile",
+    "urllib",
+}  # fmt: skip
 OWN = (  # modules of mpifl that a rank may load whose clients fit a logistic model by AREA
     r"|__main__|errors|signals|memory|host_memory|objective|rng|client(\.(rank|states|worker))?|config(\.(client_job|types))?"
     r"|transport(\.(backoff|base|detection|frames|handshake|launcher|module_broadcast|mpi|mpi_client|queues))?"

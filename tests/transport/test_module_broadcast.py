@@ -11,6 +11,7 @@ import os
 import py_compile
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,8 +103,61 @@ def test_the_version_of_numpy_is_that_beside_its_folder(tmp_path: Path, monkeypa
     assert module_broadcast._find_numpy("1.2.3") and module_broadcast.FOLDERS["numpy"] == str(tmp_path / "numpy")
 
 
+@pytest.mark.parametrize(("name", "kept"), [("shapes", False), ("mpifl.shapes", True)])
+def test_code_without_docstrings(name: str, kept: bool, tmp_path: Path) -> None:
+    """All else is as in the source: code may also use the text of its docstring, or begin with another text.
+
+    Classes and modules of the package keep theirs: of a class without one, `dataclasses` writes the signature.
+    """
+    text = '''
+"""Of the module."""
+import dataclasses
+class Shape:
+    """Of the class."""
+    sides = 4
+    def area(self):
+        """Of the method."""
+        def inner():
+            "Of the inner function."
+            return "area"
+        return inner
+class Named:
+    """Twice"""
+    text = "Twice"
+class Without:
+    text = "No docstring"
+@dataclasses.dataclass
+class Point:
+    """A point."""
+    x: float = 0.5
+def same():
+    "text"
+    return "text"
+def unused():
+    "text"
+    return "other text"
+first = lambda: "first"
+'''
+    (tmp_path / "shapes.py").write_text(text)
+    ((_, (_, _, code)),) = module_broadcast._read_modules({name: str(tmp_path / "shapes.py")})
+    module = types.ModuleType(name)
+    sys.modules[name] = module  # as `dataclasses` needs it
+    try:
+        exec(marshal.loads(code), vars(module))
+    finally:
+        del sys.modules[name]
+    shape, point = module.Shape, module.Point
+    inner = shape().area()
+    assert (module.__doc__, shape.__doc__) == (("Of the module.", "Of the class.") if kept else (None, None))
+    assert point.__doc__ == ("A point." if kept else "Point(x: float = 0.5)") and point().x == 0.5
+    assert module.Named.text == "Twice" and module.Without.text == "No docstring" and shape.sides == 4
+    assert shape.area.__doc__ is None and inner.__doc__ is None and module.unused.__doc__ is None
+    assert inner() == "area" and module.same() == "text"
+    assert module.unused() == "other text" and module.first() == "first"
+
+
 def test_numpy_from_memory_is_like_one_from_files(tmp_path: Path) -> None:
-    """Also for modules that examine it when they are imported: numpy.ma reads docstrings of its functions."""
+    """But for docstrings of functions; also for modules that examine these when they are imported, as numpy.ma does."""
     collect = "open('modules', 'wb').write(marshal.dumps(module_broadcast._collect()))"
     use = """
 modules, methods, version = marshal.load(open('modules', 'rb'))
@@ -113,7 +167,11 @@ module_broadcast._use_methods(methods)
 import numpy
 assert type(numpy.linalg._linalg.__spec__.loader) is module_broadcast.ModuleLoader
 module_broadcast.clear_modules()
-import numpy.ma, numpy.fft, numpy.polynomial, numpy.random, numpy.testing, scipy.optimize, scipy.stats, h5py
+import numpy.ma, numpy.fft, numpy.polynomial, numpy.random, numpy.testing, numpy.f2py, numpy.typing
+import scipy.optimize, scipy.stats, h5py, pandas, sklearn.linear_model, matplotlib.pyplot, torch
+without = numpy.sum, numpy.ndarray.sum, numpy.ma.sum, numpy.ma.median, numpy.fft.fft, numpy.polynomial.Polynomial.fit
+assert [function.__doc__ for function in without] == [None] * len(without)
+assert torch.from_numpy(numpy.ones(2)).sum() == pandas.Series([1, 2]).median() + 0.5
 print(numpy.ma.sum([1, 2]), numpy.linalg.norm([3.0, 4.0]), numpy.random.default_rng(0).integers(1, 2))
 """
     for text in collect, use:
