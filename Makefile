@@ -31,8 +31,6 @@ endif
 ULFM = $(shell $(dir $(MPIRUN))ompi_info 2> /dev/null | grep -q "Fault Tolerance support: yes" && echo --with-ft ulfm)
 
 PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# Compat: a path file that names this folder; else every process would first import a module that finds the package.
-EDITABLE = --config-settings editable_mode=compat
 PACKAGE = pyproject.toml constraints.txt
 
 .PHONY: run test test-all check test-mpich timings mutation bench peers peers-speed docs faults clean
@@ -104,15 +102,15 @@ faults: .venv/.dev
 	$(PYTHON) -m venv .venv
 
 .venv/.run: .venv/bin/python $(PACKAGE)
-	.venv/bin/python $(PIP) $(EDITABLE) -e ".[mpi]"
+	.venv/bin/python $(PIP) -e ".[mpi]"
 	touch $@
 
 .venv/.dev: .venv/bin/python $(PACKAGE)
-	.venv/bin/python $(PIP) $(EDITABLE) -e ".[mpi,dev,docs]"
+	.venv/bin/python $(PIP) -e ".[mpi,dev,docs]"
 	touch $@ .venv/.run .venv/.docs
 
 .venv/.docs: .venv/bin/python $(PACKAGE)
-	.venv/bin/python $(PIP) $(EDITABLE) -e ".[docs]"
+	.venv/bin/python $(PIP) -e ".[docs]"
 	touch $@
 
 .venv-mpich/.done: constraints.txt

@@ -69,7 +69,7 @@ def _control_groups(proc: str, below: int) -> Iterator[MemoryLimit]:
             paths, files = [path for _, kinds, path in groups if "memory" in kinds.split(",")], V1
         else:
             continue
-        root, mount = words[3], words[4]
+        root, mount = words[3], os.path.normpath(words[4])
         for path in paths:  # a container sees its own group as the root, whatever the path says
             inside = path.removeprefix(root.rstrip("/")).strip("/")
             folder = os.path.join(mount, inside) if inside else mount

@@ -3,8 +3,7 @@
 These are modules of the package, of NumPy, and of the standard library as far as these two import it. The code of the
 methods that `dataclasses` makes for classes of IMPORTED is sent as well: it writes them as text, and to compile that is
 half of the time that a rank takes to import the package. Docstrings are left out, 2 MB with NumPy's. A rank that
-has NumPy from rank 0 leaves them out of the rest of NumPy as well: some of it examines docstrings, and copes with none
-at all, as under `python -OO`.
+has NumPy from rank 0 leaves them out of the rest of NumPy as well, which edits the others' where it has any itself.
 
 Still read from files: what is imported before MPI starts or after the clients are built, extension modules, a user's
 own modules, and everything where the package is in a zip file or has no source.
@@ -42,7 +41,7 @@ IMPORTED = (  # by rank 0 before the broadcast: what most ranks with clients use
     "mpifl.problems.rows",
 )  # fmt: skip
 WITHOUT_DOCSTRINGS = ("2.4.", "2.5.")  # versions of NumPy that were tried without; those up to 2.3 need some
-NEEDED = "${ARRAY_FUNCTION_LIKE}"  # in docstrings of NumPy that NumPy changes when it is imported
+NEEDED = "${ARRAY_FUNCTION_LIKE}"  # in docstrings that NumPy completes when it is imported; it would make "" of None
 HEADER_BYTES = 1024  # rank 0's `installation` and the number of bytes that follow
 
 _quarantined: list[bytearray] = []  # buffers that MPI may still use, since a rank has died
@@ -190,9 +189,10 @@ def _read_modules(files: Mapping[str, str]) -> Iterator[tuple[str, Module]]:
 
 
 def _without_docstrings(module: str, code: Any) -> Any:
-    """The code of a module, without docstrings. Classes of the package keep theirs: `dataclasses` would write others.
+    """The code of a module, without docstrings, which it must not read while it is executed.
 
-    So does NumPy of other versions. Nothing is left of its modules that give docstrings to what is written in C.
+    The package's modules and classes keep theirs: for a class without one, `dataclasses` would write a signature. NumPy
+    of other versions keeps all. Of its modules that describe what is written in C nothing is left.
     """
     from opcode import hasconst, opmap
     from types import CodeType
@@ -205,16 +205,14 @@ def _without_docstrings(module: str, code: Any) -> Any:
 
     def docstring(code: CodeType) -> int | None:
         """Which constant is the docstring."""
-        instructions = list(zip(code.co_code[::2], code.co_code[1::2], strict=True))
         if "__doc__" in code.co_names[:8] and key != "mpifl":  # of a class or module, which stores it first
-            store = opmap["STORE_NAME"], code.co_names.index("__doc__")
-            if store in instructions[1:]:
-                load = instructions[instructions.index(store) - 1]
-                if load[0] == opmap["LOAD_CONST"] and instructions.count(load) == 1:
-                    return load[1]
+            store = _find_instruction(code, opmap["STORE_NAME"], code.co_names.index("__doc__"))
+            load, constant = code.co_code[store - 2 : store] if store > 0 else (None, 0)
+            if load == opmap["LOAD_CONST"] and _find_instruction(code, load, constant) == store - 2:
+                return constant if _find_instruction(code, load, constant, store) < 0 else None
         text = code.co_consts[0] if code.co_consts else None
         if isinstance(text, str) and NEEDED not in text:  # of a function, if no instruction uses it
-            return None if any((operation, 0) in instructions for operation in hasconst) else 0
+            return 0 if all(_find_instruction(code, load, 0) < 0 for load in hasconst) else None
         return None
 
     def strip(code: CodeType) -> CodeType:
@@ -224,6 +222,15 @@ def _without_docstrings(module: str, code: Any) -> Any:
         return code.replace(co_consts=tuple(constants))
 
     return strip(code)
+
+
+def _find_instruction(code: CodeType, operation: int, argument: int, begin: int = 0) -> int:
+    """Where bytecode first has an instruction, of two bytes, from `begin` on; -1 if nowhere."""
+    instructions, sought = code.co_code, bytes([operation, argument])
+    found = instructions.find(sought, begin)
+    while found > 0 and found % 2:
+        found = instructions.find(sought, found + 1)
+    return found
 
 
 def _compile_methods() -> dict[str, bytes]:

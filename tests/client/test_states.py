@@ -164,7 +164,7 @@ def test_few_clients_have_objects() -> None:
 
 def test_a_killed_run_leaves_no_file(tmp_path: Path) -> None:
     code = (
-        "import os, signal, numpy as np; from pathlib import Path\n"
+        "import os, signal, numpy as np\n"
         "from mpifl.client.states import StateTable; from mpifl.algorithms.base import State\n"
         f"table = StateTable(range(4), lambda i: State(), np.zeros(5), 0.0, {str(tmp_path)!r})\n"
         "table[1] = State(y=np.ones(5)); assert table[1].y.sum() == 5; os.kill(os.getpid(), signal.SIGKILL)"
