@@ -285,7 +285,6 @@ class ServerLoop:
             case Action.ABANDON:
                 self.transport.abandon_client(i)
             case Action.RESEND:
-                self.clients.in_flight[i] = None
                 self.send([i])
             case Action.MOVE:
                 self._move(time, i, reason)

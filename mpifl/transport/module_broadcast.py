@@ -3,7 +3,7 @@
 These are modules of the package, of NumPy, and of the standard library as far as these two import it. The code of the
 methods that `dataclasses` makes for classes of IMPORTED is sent as well: it writes them as text, and to compile that is
 half of the time that a rank takes to import the package. Docstrings are left out, 2 MB with NumPy's. A rank that
-has NumPy from rank 0 leaves them out of the rest of NumPy as well, which edits the others' where it has any itself.
+has NumPy from rank 0 leaves them out of the rest of NumPy as well: a module there that has docstrings edits others'.
 
 Still read from files: what is imported before MPI starts or after the clients are built, extension modules, a user's
 own modules, and everything where the package is in a zip file or has no source.
