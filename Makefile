@@ -48,7 +48,7 @@ test: check
 	MPIFL_MPIEXEC=$(MPIRUN) $(PYTEST)
 	$(MAKE) test-mpich MARK="mpi and smoke and not long"
 
-test-all: check .venv-impi/.done
+test-all: check .venv-mpich/.done .venv-impi/.done
 	MPIFL_MPIEXEC=$(MPIRUN) $(if $(shell command -v slurmctld),MPIFL_TEST_SLURM=1) $(PYTEST) -m "" --hypothesis-profile=full
 	$(MAKE) test-mpich
 
