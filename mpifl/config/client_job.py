@@ -7,7 +7,6 @@ these classes, not those of all that a job could name.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from importlib import import_module
 from operator import attrgetter
@@ -42,8 +41,7 @@ class ClientJob:
         faults = job.faults
         return cls(
             job.algorithm, job.problem.model, job.problem.settings, job.seed, job.output,
-            faults.norm, faults.patience, faults.grace, job.memory.client_states,
-            job.memory.folder or os.path.dirname(job.output) or ".",
+            faults.norm, faults.patience, faults.grace, job.memory.client_states, job.states_folder,
         )  # fmt: skip
 
     def to_values(self) -> dict[str, Any]:

@@ -221,6 +221,11 @@ class Job(Config):
             return
         raise ConfigError("evaluate.clients", True, text)
 
+    @property
+    def states_folder(self) -> str:
+        """Where the file of those client states is that memory does not hold."""
+        return self.memory.folder or str(Path(self.output).parent)
+
     def check_duration(self, seconds: float) -> None:
         """Raises ConfigError where a run of so much virtual time has more evaluations or aggregations than can be made.
 

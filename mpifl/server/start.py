@@ -156,7 +156,7 @@ def _host_in_process(
     hosted = host(job.problem.model, job.problem.settings, problem.meta, Shards(problem), job.seed, resources)
     worker = Worker(
         job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm,
-        limit=job.memory.client_states, folder=job.memory.folder or str(Path(job.output).parent),
+        limit=job.memory.client_states, folder=job.states_folder,
     )  # fmt: skip
     transport = InProcessTransport(worker, problem.clients)
     checkpoint.attach_checkpoints(transport, worker, folder_of(Path(job.output)), rank=1)

@@ -175,6 +175,12 @@ def test_numpy_from_memory_is_like_one_from_files(tried: bool, tmp_path: Path) -
     pytest.importorskip("torch")
     if tried and not np.__version__.startswith(module_broadcast.WITHOUT_DOCSTRINGS):
         pytest.skip("NumPy of this version keeps its docstrings")
+    begin = f"""
+import marshal, sys
+from mpifl.transport import module_broadcast
+tried = {tried}
+module_broadcast.WITHOUT_DOCSTRINGS = {module_broadcast.WITHOUT_DOCSTRINGS if tried else ()}
+"""
     collect = "open('modules', 'wb').write(marshal.dumps(module_broadcast._collect()))"
     use = """
 modules, methods, version = marshal.load(open('modules', 'rb'))
@@ -192,10 +198,7 @@ assert torch.from_numpy(numpy.ones(2)).sum() == pandas.Series([1, 2]).median() +
 print(numpy.ma.sum([1, 2]), numpy.linalg.norm([3.0, 4.0]), numpy.random.default_rng(0).integers(1, 2))
 """
     for text in collect, use:
-        text = f"import marshal, sys\nfrom mpifl.transport import module_broadcast\ntried = {tried}\n{text}"
-        if not tried:
-            text = text.replace("tried =", 'module_broadcast.WITHOUT_DOCSTRINGS = ("0.",)\ntried =')
-        words = [sys.executable, "-c", text]
+        words = [sys.executable, "-c", f"{begin}\n{text}"]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
     assert done.stdout == "3 5.0 1\n"
