@@ -10,6 +10,7 @@ from typing import Literal
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import LocalTraining
+from mpifl.algorithms.common.vectors import mix
 from mpifl.algorithms.participation import Trigger
 from mpifl.config.types import NonNegativeFloat, PositiveFraction
 from mpifl.objective import Objective, Vector
@@ -52,8 +53,7 @@ class FedAsync(LocalTraining):
         return Message((server.x,))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        a = self.mixing * self.discount(staleness)
-        server.mixed = (1 - a) * server.x + a * update.vectors[0]
+        server.mixed = mix(server.x, self.mixing * self.discount(staleness), update.vectors[0])
 
     def aggregate(self, server: State) -> None:
         server.x = server.mixed

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from mpifl.algorithms.common.vectors import BLOCK, LARGE, add, axpy, cleared, mean_step, step, use_threads, zeros
+from mpifl.algorithms.common.vectors import BLOCK, LARGE, add, axpy, cleared, mean_step, mix, step, use_threads, zeros
 
 SIZES = [1, 7, BLOCK, BLOCK + 1, 3 * BLOCK + 5, LARGE, 2 * LARGE + 3]
 
@@ -31,9 +31,12 @@ def test_bits_are_those_of_plain_numpy(threads: int, dtype: type) -> None:
                 result = function(before, v)
                 assert result.tobytes() == expected.tobytes() and result.dtype == dtype, size
                 assert (result is before) == before.flags.writeable and result.flags.writeable
-        for new, expected in ((step(x, -0.7, v), x + -0.7 * v), (mean_step(x, total, 3), x + total / 3)):
+        mixed = dtype(1 - 0.3) * x + dtype(0.3) * v
+        for new, expected in (
+            (step(x, -0.7, v), x + -0.7 * v), (mean_step(x, total, 3), x + total / 3), (mix(x, 0.3, v), mixed),
+        ):  # fmt: skip
             assert new.tobytes() == expected.tobytes() and new.dtype == dtype, size
-        assert not np.shares_memory(step(x, 1.0, v), x)
+        assert not np.shares_memory(step(x, 1.0, v), x) and not np.shares_memory(mix(x, 0.0, v), x)
 
 
 def test_cleared_sum_gives_its_memory_to_the_next_unless_something_refers_to_it() -> None:

@@ -96,6 +96,35 @@ def spied(hosted: HostedClients) -> list[tuple[int, ...]]:
     return calls
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_batches_of_all_clients_are_read_at_once(full: bool) -> None:
+    """The same rows as torch's `index_select`, of arrays or, where NumPy cannot read them, of tensors."""
+    hosted, x = host(mlp(), (20, 20, 20), batch=None if full else 7)
+    expected = []
+    for arrays in (True, False):
+        requests = [batched.Request(f, x, f.batches(2, 2), None) for f in hosted.objectives.values()]
+        for _ in range(2):
+            found = batched.read_batches(requests)
+            expected.append([torch.stack(part) for part in zip(*map(take_next, requests), strict=True)])
+            assert all(map(torch.equal, found, expected[-1]))
+            assert [part.dtype for part in found] == [torch.float64, torch.int64]
+        assert not any(request.pending for request in requests)
+        for f in hosted.objectives.values():
+            assert (f.rows.arrays is not None) == arrays
+            f.rows.arrays = None
+    assert Examples(torch.ones(3, 2, dtype=torch.bfloat16), torch.ones(3)).arrays is None
+
+
+def take_next(request: batched.Request) -> tuple[Tensor, Tensor]:
+    """The batch before the next one, as torch reads it."""
+    rows, examples = request.batches[request.position - 1], request.objective.rows
+    assert isinstance(examples.x, Tensor)
+    if isinstance(rows, slice):
+        return examples.x[rows], examples.y[rows]
+    at = torch.from_numpy(rows)
+    return examples.x.index_select(0, at), examples.y.index_select(0, at)
+
+
 def answers(algorithm: Algorithm, message: Any, hosted: HostedClients, x: np.ndarray, together: bool) -> list[Any]:
     """The updates of every client in each of three contacts, whose models differ."""
     worker = Worker(algorithm, x, hosted.objectives, hosted.train_batch if together else None)

@@ -95,6 +95,16 @@ def step(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
     return new
 
 
+def mix(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
+    """(1 - a) * x + a * v, a new vector."""
+    if x.size <= BLOCK:
+        new = (1 - a) * x
+        return np.add(new, a * v, new)
+    new = np.empty_like(x)
+    _in_blocks(lambda s: np.add(np.multiply(x[s], 1 - a, new[s]), a * v[s], new[s]), x.size)
+    return new
+
+
 def mean_step(x: np.ndarray, total: np.ndarray, n: int) -> np.ndarray:
     """x + total / n, a new vector."""
     if x.size <= BLOCK:

@@ -98,6 +98,7 @@ def _table(field: str, given: list[Any] | None) -> np.ndarray | None:
 
 
 BLOCK = 1 << 22  # values that an evaluation computes, or a draw makes, at once
+PIECE = 1 << 16  # entries of a vector that a step processes at once: a core's second-level cache holds four pieces
 
 
 def _drawn(draw: Callable[[tuple[int, int]], np.ndarray], shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
@@ -183,10 +184,23 @@ class QuadraticObjective:
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) A_i (x - c_i), plus the step's noise"""
-        result: np.ndarray = self.a * (x - self.c)
+        result: np.ndarray = x - self.c
+        result *= self.a
         if isinstance(rows, np.ndarray):
             result += rows
         return result
+
+    def descend(self, y: np.ndarray, batches: Sequence[Any], step: float) -> None:
+        """y <- y - step * gradient(y, rows) for each batch, in place, in pieces that stay in the cache."""
+        for rows in batches:
+            for k in range(0, len(y), PIECE):
+                piece = slice(k, k + PIECE)
+                gradient = y[piece] - self.c[piece]
+                gradient *= self.a[piece]
+                if isinstance(rows, np.ndarray):
+                    gradient += rows[piece]
+                gradient *= step
+                y[piece] -= gradient
 
     def loss(self, x: np.ndarray, rows: Any = None) -> float:
         """1/2 (x-c_i)' A_i (x-c_i), plus noise' x, whose gradient the noise is"""

@@ -26,7 +26,7 @@ from mpifl.objective import Vector
 from mpifl.problems.base import HostedClients, Layout
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.device import memory
-from mpifl.problems.torch.flat import tensor, vector_like
+from mpifl.problems.torch.flat import vector_like
 from mpifl.problems.torch.objective import MAX_ROWS, Shared, TorchObjective
 from mpifl.problems.torch.recorded import Recorded, keeps_no_state
 
@@ -54,12 +54,18 @@ class Request:
             count = len(rows) if isinstance(rows, np.ndarray) else self.objective.samples
             self.kind = count, self.step is None, self.objective.rows.signature
 
+    def next_rows(self) -> Any:
+        """The next batch; moves on to the one after it."""
+        rows = self.batches[self.position]
+        self.position += 1
+        self._classify()
+        return rows
+
     def read(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the next batch; moves on to the one after it."""
         if not self._prefetched:
             self._prefetch()
-        self.position += 1
-        self._classify()
+        self.next_rows()
         return self._prefetched.popleft()
 
     def _prefetch(self) -> None:
@@ -92,7 +98,16 @@ class Group:
     """Requests of one kind, and their vectors y (clients, d), stacked; the module's parameters are views of them."""
 
     def __init__(self, requests: Sequence[Request], layout: Layout) -> None:
-        self.requests, self.y = requests, torch.stack([tensor(r.y) for r in requests])
+        self.requests = requests
+        self._rows: Sequence[Vector]  # of `y`
+        if isinstance(requests[0].y, np.ndarray):  # of few entries NumPy copies faster
+            values = np.empty((len(requests), len(requests[0].y)), requests[0].y.dtype)
+            self.y, self._rows = torch.from_numpy(values), list(values)
+            for row, request in zip(values, requests, strict=True):
+                row[:] = request.y
+        else:
+            self.y = torch.stack([r.y for r in requests])
+            self._rows = self.y.unbind()
         sizes = [prod(shape) for _, shape in layout]
         parts = zip(layout, self.y.split(sizes, 1), strict=True)
         self.weights = {name: part.view(-1, *shape) for (name, shape), part in parts}
@@ -106,9 +121,26 @@ class Group:
 
     def write_back(self) -> None:
         """Writes the vectors back."""
-        for request, y in zip(self.requests, self.y, strict=True):
+        for request, row in zip(self.requests, self._rows, strict=True):
             if request.step is not None:
-                tensor(request.y).copy_(y)
+                request.y[:] = row
+
+
+def read_batches(requests: Sequence[Request]) -> tuple[Tensor, Tensor]:
+    """Inputs and targets (clients, rows, ...) of the next batches, which have equally many rows; moves on."""
+    sources = [arrays for request in requests if (arrays := request.objective.rows.arrays)]
+    if len(sources) < len(requests):
+        x, y = zip(*[request.read() for request in requests], strict=True)
+        return torch.stack(x), torch.stack(y)
+    count, rows = requests[0].kind[0], [request.next_rows() for request in requests]
+    inputs, targets = (np.empty((len(rows), count, *part.shape[1:]), part.dtype) for part in sources[0])
+    for (x, y), at, own_inputs, own_targets in zip(sources, rows, inputs, targets, strict=True):
+        if isinstance(at, np.ndarray):
+            x.take(at, 0, own_inputs, "clip")  # "raise", the default, would take a copy of the result
+            y.take(at, 0, own_targets, "clip")
+        else:
+            own_inputs[...], own_targets[...] = x[at], y[at]
+    return torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
 class BatchTrainer:
@@ -193,8 +225,7 @@ class BatchTrainer:
 
     def gradients(self, group: Group) -> dict[str, Tensor]:
         """(clients, ...) of each parameter, on the next batches."""
-        x, y = zip(*[request.read() for request in group.requests], strict=True)
-        result: dict[str, Tensor] = self._gradients(group.weights, torch.stack(x), torch.stack(y))
+        result: dict[str, Tensor] = self._gradients(group.weights, *read_batches(group.requests))
         if self._shared.l2:
             for name, weight in group.weights.items():
                 if weight.ndim > 2:  # one axis is that of the clients

@@ -46,6 +46,7 @@ class Examples:
         self.x, self.y = x, y
         window = (x.window,) if isinstance(x, Windows) else x.shape[1:]
         self.signature = window, x.dtype, y.shape[1:], y.dtype  # rows of one signature make one tensor
+        self.arrays = _arrays(x, y)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -62,6 +63,16 @@ class Examples:
         at = torch.from_numpy(rows).to(self.y.device)
         x = self.x.index_select(0, at) if isinstance(self.x, Tensor) else self.x[rows]
         return x, self.y.index_select(0, at)
+
+
+def _arrays(x: Tensor | Windows, y: Tensor) -> tuple[np.ndarray, np.ndarray] | None:
+    """Inputs and targets as NumPy arrays in the same memory, which reads small batches faster; None: they cannot be."""
+    if not isinstance(x, Tensor) or x.device.type != "cpu" or y.device.type != "cpu":
+        return None
+    try:
+        return x.detach().numpy(), y.detach().numpy()
+    except TypeError:  # NumPy has no such dtype
+        return None
 
 
 class BatchExecutor(Protocol):
