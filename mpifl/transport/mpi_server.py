@@ -27,7 +27,7 @@ from mpifl.transport.base import PartStatus
 from mpifl.transport.frames import WITH_TEXT, Frame, FrameFormat, Header, Kind
 from mpifl.transport.handshake import array_specs, setup_buffers
 from mpifl.transport.mpi import DATA, END, MPI, SETUP, STUCK_TIMEOUT, TEXT, dead_ranks, wait
-from mpifl.transport.queues import Inbox, Outbox, SendQueue
+from mpifl.transport.queues import Inbox, LargeSends, Outbox
 
 log = logging.getLogger(__package__)
 
@@ -53,14 +53,15 @@ class MPIServerTransport:
         self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]
         self.rank_of = [1 + i % self._workers for i in range(clients)]
         self.live_ranks = set(range(1, comm.size))
-        self._requests = [MPI.REQUEST_NULL] * comm.size  # receives: of a frame, by rank; then those of the pool
+        # Receives of a frame, by rank; then those of the pool; then large sends.
+        self._requests = [MPI.REQUEST_NULL] * comm.size
         self._pool = ReceivePool(comm, self._format, clients, self._requests)
+        self._sends = LargeSends(self._requests)
         # (client, rank) -> an update whose vectors wait, and how many it has; in order
         self._announced: dict[tuple[int, int], tuple[Update, int]] = {}
         self._ready: dict[int, Update] = {}  # complete updates, in order of completion
         # And their buffers, by client: the list to which they return, and the item that is put there.
         self._buffers: dict[int, tuple[list[Any], Any]] = {}
-        self._sends = SendQueue(self._handle_death)
         self._quarantined: list[object] = []  # buffers that MPI may still write for a dead rank
         self._closed: set[int] = set()  # ranks that have sent their last frame
         self._unanswered = 0  # messages that these have dropped
@@ -93,7 +94,6 @@ class MPIServerTransport:
             return
         if vectors and not inline:
             self._send_large([np.ascontiguousarray(v) for v in vectors], rank, DATA + i)
-            self._sends.poll()
 
     def _send_frame(self, header: Header, rank: int) -> None:
         """Starts to send a frame that is no message."""
@@ -109,7 +109,8 @@ class MPIServerTransport:
     def _send_large(self, buffers: list[np.ndarray], rank: int, tag: int) -> None:
         """Starts to send buffers from where they are."""
         try:
-            self._sends.add([self._comm.Isend(b, rank, tag) for b in buffers], buffers, rank)
+            for buffer in buffers:
+                self._sends.add(self._comm.Isend(buffer, rank, tag), buffer, rank)
         except MPI.Exception as error:
             self._handle_death(error)
 
@@ -163,9 +164,11 @@ class MPIServerTransport:
         for k in done:
             if k <= self._workers:
                 self._handle_frame(k)
-            else:
+            elif k in self._pool.active:
                 self._pool.active.discard(k)
                 self._handle_vector(k)
+            else:
+                self._sends.sent(k)
         if receive_vectors and self._announced:
             self._receive_announced()
         if error_text := self._rank_error:
@@ -327,7 +330,7 @@ class MPIServerTransport:
     def _test_each(self) -> list[int]:
         """Which requests are complete, tested one by one: a failed test of all of them does not show that."""
         found = []
-        for k in [*(self.live_ranks - self._closed), *self._pool.active]:
+        for k in [*(self.live_ranks - self._closed), *self._pool.active, *self._sends]:
             try:
                 if self._requests[k].Test():
                     found.append(k)
@@ -398,7 +401,10 @@ class MPIServerTransport:
                 sending = {rank for _, rank in self._announced} | {rank for _, rank, *_ in self._pool.slots.values()}
                 self.stuck_ranks = running | sending
                 return dropped + self._unanswered
-        self._sends.drain()
+        backoff.reset()
+        while self._sends:
+            if not self._progress(receive_vectors=False):
+                backoff.sleep()
         for rank in sorted(self.live_ranks):
             try:
                 self._outboxes[rank].drain()

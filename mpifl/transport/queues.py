@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mpifl.transport.backoff import Backoff
 from mpifl.transport.frames import Frame, FrameFormat
 from mpifl.transport.mpi import FRAME, MPI, wait
 
@@ -103,43 +102,45 @@ class IncomingFrame:
     receive: MPI.Prequest
 
 
-class SendQueue:
-    """Sends in flight: their buffers live until they complete, and for ever where the receiver has died."""
+class LargeSends:
+    """Sends of buffers from where they are: these live until they are sent, and for ever where the receiver has died.
 
-    def __init__(self, on_error: Callable[[MPI.Exception], None]) -> None:
-        """on_error: handles the error of a call that fails because a rank has died; raises it where none has."""
-        self._on_error = on_error
-        self._sends: deque[tuple[list[MPI.Request], object, int]] = deque()  # requests, buffers, to which rank
+    Their requests are in the list of all requests that the server tests at once. A test of sends alone would often find
+    none complete, and Open MPI then yields the core where ranks outnumber cores.
+    """
+
+    def __init__(self, requests: list[MPI.Request]) -> None:
+        """requests: all that the server tests; those of sends are appended."""
+        self._requests = requests
+        self._sending: dict[int, tuple[object, int]] = {}  # by position of the request: buffer, to which rank
+        self._free: list[int] = []  # positions of earlier sends
         self._quarantined: list[object] = []  # what MPI may still read for a dead rank
 
     def __len__(self) -> int:
-        return len(self._sends)
+        return len(self._sending)
 
-    def add(self, requests: list[MPI.Request], buffers: object, rank: int) -> None:
-        """Sends to a rank that were started."""
-        self._sends.append((requests, buffers, rank))
+    def __iter__(self) -> Iterator[int]:
+        """The positions of the requests in progress."""
+        return iter(self._sending)
 
-    def poll(self) -> None:
-        """Tests two sends; called for each send that is started, so that old models are freed soon."""
-        for _ in range(min(2, len(self._sends))):
-            try:
-                done = MPI.Request.Testall(self._sends[0][0])
-            except MPI.Exception as error:
-                self._on_error(error)
-                return
-            if done:
-                self._sends.popleft()
-            else:
-                self._sends.rotate(-1)
+    def add(self, request: MPI.Request, buffer: object, rank: int) -> None:
+        """Notes a send to a rank that was started."""
+        if self._free:
+            k = self._free.pop()
+            self._requests[k] = request
+        else:
+            k = len(self._requests)
+            self._requests.append(request)
+        self._sending[k] = buffer, rank
+
+    def sent(self, k: int) -> None:
+        """Frees the buffer of the request at this position, which is complete."""
+        if self._sending.pop(k, None):  # else its receiver has just died
+            self._free.append(k)
 
     def forget_ranks(self, dead: set[int]) -> None:
         """Stops waiting for sends to ranks that have died."""
-        self._quarantined += [entry for entry in self._sends if entry[2] in dead]
-        self._sends = deque(entry for entry in self._sends if entry[2] not in dead)
-
-    def drain(self) -> None:
-        """Waits for all sends."""
-        backoff = Backoff()
-        while self._sends:
-            self.poll()
-            backoff.sleep()
+        for k in [k for k, (_, rank) in self._sending.items() if rank in dead]:
+            self._quarantined.append(self._sending.pop(k)[0])
+            self._requests[k] = MPI.REQUEST_NULL
+            self._free.append(k)
