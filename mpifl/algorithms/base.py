@@ -194,6 +194,10 @@ class Update(NamedTuple):
     refused: str = ""
     time: float = nan
 
+    def with_vectors(self, vectors: tuple[Vector, ...]) -> Update:
+        """The update with these vectors; faster than `_replace`."""
+        return new_tuple(Update, (vectors, *self[1:]))
+
     def timed(self, compute: float, exchange: float, time: float) -> Update:
         """The update with these times; faster than `_replace`."""
         vectors, steps, numbers, version, round, norm, _, _, busy, accuracy, refused, _ = self

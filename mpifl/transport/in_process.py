@@ -78,13 +78,13 @@ class InProcessTransport:
         """The message as the clients are given it: with vectors that they compute with."""
         if self._on_host:
             return message
-        return message._replace(vectors=tuple(map(self._trainer.memory.from_host, message.vectors)))
+        return message.with_vectors(tuple(map(self._trainer.memory.from_host, message.vectors)))
 
     def _collected(self, update: Update) -> Update:
         """The update as the server is given it: with vectors in host memory."""
         if self._on_host:
             return update
-        return update._replace(vectors=tuple(map(self._trainer.memory.to_host, update.vectors)))
+        return update.with_vectors(tuple(map(self._trainer.memory.to_host, update.vectors)))
 
     def _next_batch(self, first: int | None = None) -> list[int]:
         """Clients that compute together: `first`, if given, and those with the oldest messages."""

@@ -214,7 +214,7 @@ class MPIServerTransport:
         if kind == Kind.UPDATE:  # there is no room for another frame while this one waits to be consumed
             if self.rank_of[i] == rank:
                 _, update, _ = frame.read_update()
-                self._ready[i] = update._replace(vectors=tuple(v.copy() for v in update.vectors))
+                self._ready[i] = update.with_vectors(tuple(v.copy() for v in update.vectors))
         elif kind == Kind.REFUSED:
             if self.rank_of[i] == rank:
                 _, update, _ = frame.read_update()
@@ -295,7 +295,7 @@ class MPIServerTransport:
         return self._ready.pop(i)
 
     def keep_update(self, i: int, update: Update) -> Update:
-        kept = update._replace(vectors=tuple(v.copy() for v in update.vectors))
+        kept = update.with_vectors(tuple(v.copy() for v in update.vectors))
         self.release_update(i)
         return kept
 
@@ -427,8 +427,8 @@ class ReceivePool:
         self._comm, self._format, self._requests, self._first = comm, format, requests, len(requests)
         size = format.vectors * format.d * format.dtype.itemsize
         count = 0 if format.inline else max(2, min(POOL_BUFFERS, clients, POOL_BYTES // size))
-        self._buffers = [np.empty((format.vectors, format.d), format.dtype) for _ in range(count)]
-        self._quarantined: list[np.ndarray] = []  # buffers that MPI may still write, although nobody waits
+        self._buffers = [self._new_buffer() for _ in range(count)]
+        self._quarantined: list[object] = []  # buffers that MPI may still write, although nobody waits
         requests += [MPI.REQUEST_NULL] * (count * format.vectors)
         self.free = list(range(count))
         self.active: set[int] = set()  # requests in progress
@@ -437,6 +437,10 @@ class ReceivePool:
         self._link_time = 0.0  # s of the link that an update takes, a moving average
         self._last_turn = 0.0  # perf_counter when an update was complete, or the only receive was started
         self._last_start = 0.0  # perf_counter
+
+    def _new_buffer(self) -> tuple[np.ndarray, ...]:
+        """Room for the vectors of an update, (d,) each."""
+        return tuple(np.empty((self._format.vectors, self._format.d), self._format.dtype))
 
     def _range(self, slot: int, count: int) -> range:
         first = self._first + slot * self._format.vectors
@@ -454,9 +458,10 @@ class ReceivePool:
         if not self.slots:
             self._last_turn = self._last_start
         slot = self.free.pop()
-        self.slots[slot] = i, rank, update._replace(vectors=tuple(self._buffers[slot][:count])), count
-        for v, k in enumerate(self._range(slot, count)):
-            self._requests[k] = self._comm.Irecv(self._buffers[slot][v], rank, DATA + i)
+        vectors = self._buffers[slot][:count]
+        self.slots[slot] = i, rank, update.with_vectors(vectors), count
+        for v, k in zip(vectors, self._range(slot, count)):
+            self._requests[k] = self._comm.Irecv(v, rank, DATA + i)
             self.active.add(k)
 
     def received(self, k: int) -> tuple[int, int, int, Update] | None:
@@ -482,5 +487,5 @@ class ReceivePool:
                 self._requests[k] = MPI.REQUEST_NULL
                 self.active.discard(k)
             self._quarantined.append(self._buffers[slot])
-            self._buffers[slot] = np.empty_like(self._buffers[slot])
+            self._buffers[slot] = self._new_buffer()
             self.free.append(slot)
