@@ -100,13 +100,12 @@ def spied(hosted: HostedClients) -> list[tuple[int, ...]]:
 def test_batches_of_all_clients_are_read_at_once(full: bool) -> None:
     """The same rows as torch's `index_select`, of arrays or, where NumPy cannot read them, of tensors."""
     hosted, x = host(mlp(), (20, 20, 20), batch=None if full else 7)
-    expected = []
     for arrays in (True, False):
         requests = [batched.Request(f, x, f.batches(2, 2), None) for f in hosted.objectives.values()]
         for _ in range(2):
             found = batched.read_batches(requests)
-            expected.append([torch.stack(part) for part in zip(*map(take_next, requests), strict=True)])
-            assert all(map(torch.equal, found, expected[-1]))
+            expected = [torch.stack(part) for part in zip(*map(last_batch, requests), strict=True)]
+            assert all(map(torch.equal, found, expected))
             assert [part.dtype for part in found] == [torch.float64, torch.int64]
         assert not any(request.pending for request in requests)
         for f in hosted.objectives.values():
@@ -115,8 +114,8 @@ def test_batches_of_all_clients_are_read_at_once(full: bool) -> None:
     assert Examples(torch.ones(3, 2, dtype=torch.bfloat16), torch.ones(3)).arrays is None
 
 
-def take_next(request: batched.Request) -> tuple[Tensor, Tensor]:
-    """The batch before the next one, as torch reads it."""
+def last_batch(request: batched.Request) -> tuple[Tensor, Tensor]:
+    """The batch that was read last, as torch reads it."""
     rows, examples = request.batches[request.position - 1], request.objective.rows
     assert isinstance(examples.x, Tensor)
     if isinstance(rows, slice):

@@ -134,12 +134,12 @@ def read_batches(requests: Sequence[Request]) -> tuple[Tensor, Tensor]:
         return torch.stack(x), torch.stack(y)
     count, rows = requests[0].kind[0], [request.next_rows() for request in requests]
     inputs, targets = (np.empty((len(rows), count, *part.shape[1:]), part.dtype) for part in sources[0])
-    for (x, y), at, own_inputs, own_targets in zip(sources, rows, inputs, targets, strict=True):
-        if isinstance(at, np.ndarray):
-            x.take(at, 0, own_inputs, "clip")  # "raise", the default, would take a copy of the result
-            y.take(at, 0, own_targets, "clip")
-        else:
-            own_inputs[...], own_targets[...] = x[at], y[at]
+    for source, at, own in zip(sources, rows, zip(inputs, targets, strict=True), strict=True):
+        for values, out in zip(source, own, strict=True):
+            if isinstance(at, np.ndarray):
+                values.take(at, 0, out, "clip")  # "raise", the default, would make a copy of the result
+            else:
+                out[...] = values[at]
     return torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
