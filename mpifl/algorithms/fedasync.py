@@ -53,7 +53,8 @@ class FedAsync(LocalTraining):
         return Message((server.x,))
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
-        server.mixed = mix(server.x, self.mixing * self.discount(staleness), update.vectors[0])
+        a = self.mixing * self.discount(staleness)
+        server.mixed = mix(server.x, a, update.vectors[0])
 
     def aggregate(self, server: State) -> None:
         server.x = server.mixed

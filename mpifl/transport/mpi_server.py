@@ -56,7 +56,7 @@ class MPIServerTransport:
         # Receives of a frame, by rank; then those of the pool; then large sends.
         self._requests = [MPI.REQUEST_NULL] * comm.size
         self._pool = ReceivePool(comm, self._format, clients, self._requests)
-        self._sends = LargeSends(self._requests)
+        self._sends = LargeSends(self._requests, self._handle_death)
         # (client, rank) -> an update whose vectors wait, and how many it has; in order
         self._announced: dict[tuple[int, int], tuple[Update, int]] = {}
         self._ready: dict[int, Update] = {}  # complete updates, in order of completion
@@ -150,7 +150,7 @@ class MPIServerTransport:
             self._receive_vectors(next(iter(self._announced)))
 
     def _progress(self, receive_vectors: bool) -> bool:
-        """Handles what has arrived, without waiting; returns whether anything had. Raises RunFailed."""
+        """Handles what has arrived or was sent, without waiting; returns whether anything arrived. Raises RunFailed."""
         if receive_vectors and self._announced:
             self._receive_announced()
         try:
@@ -161,10 +161,13 @@ class MPIServerTransport:
             done = self._test_each()
         if not done:
             return False
+        arrived = False
         for k in done:
             if k <= self._workers:
+                arrived = True
                 self._handle_frame(k)
             elif k in self._pool.active:
+                arrived = True
                 self._pool.active.discard(k)
                 self._handle_vector(k)
             else:
@@ -174,7 +177,7 @@ class MPIServerTransport:
         if error_text := self._rank_error:
             self._rank_error = ""
             raise RunFailed(error_text)
-        return True
+        return arrived
 
     def _receive_frame(self, rank: int) -> None:
         """Starts the receive of a live rank's next frame."""
@@ -401,10 +404,7 @@ class MPIServerTransport:
                 sending = {rank for _, rank in self._announced} | {rank for _, rank, *_ in self._pool.slots.values()}
                 self.stuck_ranks = running | sending
                 return dropped + self._unanswered
-        backoff.reset()
-        while self._sends:
-            if not self._progress(receive_vectors=False):
-                backoff.sleep()
+        self._sends.drain()
         for rank in sorted(self.live_ranks):
             try:
                 self._outboxes[rank].drain()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from mpifl.transport.backoff import Backoff
 from mpifl.transport.frames import Frame, FrameFormat
 from mpifl.transport.mpi import FRAME, MPI, wait
 
@@ -103,28 +104,28 @@ class IncomingFrame:
 
 
 class LargeSends:
-    """Sends of buffers from where they are: these live until they are sent, and for ever where the receiver has died.
+    """Sends straight from the caller's buffers: kept until they are sent, and for ever where the receiver has died.
 
     Their requests are in the list of all requests that the server tests at once. A test of sends alone would often find
     none complete, and Open MPI then yields the core where ranks outnumber cores.
     """
 
-    def __init__(self, requests: list[MPI.Request]) -> None:
-        """requests: all that the server tests; those of sends are appended."""
-        self._requests = requests
+    def __init__(self, requests: list[MPI.Request], on_error: Callable[[MPI.Exception], None]) -> None:
+        """Appends the sends' requests to `requests`, all that the server tests.
+
+        on_error: handles the error of a call that fails because a rank has died; raises it where none has
+        """
+        self._requests, self._on_error = requests, on_error
         self._sending: dict[int, tuple[object, int]] = {}  # by position of the request: buffer, to which rank
         self._free: list[int] = []  # positions of earlier sends
         self._quarantined: list[object] = []  # what MPI may still read for a dead rank
-
-    def __len__(self) -> int:
-        return len(self._sending)
 
     def __iter__(self) -> Iterator[int]:
         """The positions of the requests in progress."""
         return iter(self._sending)
 
     def add(self, request: MPI.Request, buffer: object, rank: int) -> None:
-        """Notes a send to a rank that was started."""
+        """Registers a send that was started; not to be called between a test of the requests and `sent`."""
         if self._free:
             k = self._free.pop()
             self._requests[k] = request
@@ -144,3 +145,14 @@ class LargeSends:
             self._quarantined.append(self._sending.pop(k)[0])
             self._requests[k] = MPI.REQUEST_NULL
             self._free.append(k)
+
+    def drain(self) -> None:
+        """Waits for all sends."""
+        backoff = Backoff()
+        while self._sending:
+            try:
+                for k in [k for k in self._sending if self._requests[k].Test()]:
+                    self.sent(k)
+            except MPI.Exception as error:
+                self._on_error(error)
+            backoff.sleep()

@@ -96,22 +96,29 @@ def spied(hosted: HostedClients) -> list[tuple[int, ...]]:
     return calls
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "strided"])
 @pytest.mark.parametrize("full", [False, True])
-def test_batches_of_all_clients_are_read_at_once(full: bool) -> None:
-    """The same rows as torch's `index_select`, of arrays or, where NumPy cannot read them, of tensors."""
-    hosted, x = host(mlp(), (20, 20, 20), batch=None if full else 7)
-    for arrays in (True, False):
-        requests = [batched.Request(f, x, f.batches(2, 2), None) for f in hosted.objectives.values()]
-        for _ in range(2):
-            found = batched.read_batches(requests)
-            expected = [torch.stack(part) for part in zip(*map(last_batch, requests), strict=True)]
-            assert all(map(torch.equal, found, expected))
-            assert [part.dtype for part in found] == [torch.float64, torch.int64]
-        assert not any(request.pending for request in requests)
-        for f in hosted.objectives.values():
-            assert (f.rows.arrays is not None) == arrays
-            f.rows.arrays = None
-    assert Examples(torch.ones(3, 2, dtype=torch.bfloat16), torch.ones(3)).arrays is None
+def test_batches_of_all_clients_are_read_at_once(full: bool, layout: str) -> None:
+    def rows(i: int, s: int) -> Tensor:
+        table = torch.randn(3 * s, 6, dtype=torch.float64)
+        return table[:s] if layout == "contiguous" else table[i::3]
+
+    hosted, _ = host(mlp(), (20, 20, 20), batch=None if full else 7, rows=rows)
+    requests = [batched.Request(f, None, f.batches(2, 2), None) for f in hosted.objectives.values()]
+    for _ in range(2):
+        found = batched.read_batches(requests)
+        expected = [torch.stack(part) for part in zip(*map(last_batch, requests), strict=True)]
+        assert all(map(torch.equal, found, expected))
+        assert [part.dtype for part in found] == [torch.float64, torch.int64]
+    assert not any(request.pending for request in requests)
+
+
+@pytest.mark.parametrize("rows", [[1, 2, 20], [-1, 0, 3]])
+def test_numbers_of_no_row_are_errors(rows: list[int]) -> None:
+    hosted, _ = host(mlp(), (20, 20, 20))
+    requests = [batched.Request(f, None, [np.array(rows)], None) for f in hosted.objectives.values()]
+    with pytest.raises(IndexError):
+        batched.read_batches(requests)
 
 
 def last_batch(request: batched.Request) -> tuple[Tensor, Tensor]:

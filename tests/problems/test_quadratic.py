@@ -8,7 +8,7 @@ import pytest
 from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models import Quadratic
-from mpifl.problems.models.quadratic import PIECE, QuadraticProblem
+from mpifl.problems.models.quadratic import PIECE, QuadraticObjective, QuadraticProblem
 
 
 def built(model: Quadratic, clients: int | None = None) -> QuadraticProblem:
@@ -67,6 +67,17 @@ def test_steps_in_pieces_have_the_bits_of_the_formula(sigma: float, dtype: str) 
     y = y.copy()
     f.descend(y, batches, 0.05)  # type: ignore[attr-defined]
     assert y.tobytes() == expected.tobytes() and y.dtype == expected.dtype
+
+
+def test_a_subclass_descends_along_its_own_gradient() -> None:
+    class Shifted(QuadraticObjective):
+        def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+            return super().gradient(x, rows) + 2.0
+
+    f = Shifted(0.0, 1, [np.ones(3), np.zeros(3)], 0, 0)
+    y = np.ones(3)
+    f.descend(y, f.batches(0, 2), 0.5)  # 1 - 0.5 * 3 = -0.5, -0.5 - 0.5 * 1.5 = -1.25
+    assert y.tolist() == [-1.25] * 3
 
 
 def test_noise_belongs_to_client_and_round() -> None:

@@ -97,6 +97,7 @@ def step(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
 
 def mix(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
     """(1 - a) * x + a * v, a new vector."""
+    a = float(a)  # a number of NumPy would decide the dtype
     if x.size <= BLOCK:
         new = (1 - a) * x
         return np.add(new, a * v, new)

@@ -128,19 +128,21 @@ class Group:
 
 def read_batches(requests: Sequence[Request]) -> tuple[Tensor, Tensor]:
     """Inputs and targets (clients, rows, ...) of the next batches, which have equally many rows; moves on."""
-    sources = [arrays for request in requests if (arrays := request.objective.rows.arrays)]
-    if len(sources) < len(requests):
-        x, y = zip(*[request.read() for request in requests], strict=True)
-        return torch.stack(x), torch.stack(y)
-    count, rows = requests[0].kind[0], [request.next_rows() for request in requests]
-    inputs, targets = (np.empty((len(rows), count, *part.shape[1:]), part.dtype) for part in sources[0])
-    for source, at, own in zip(sources, rows, zip(inputs, targets, strict=True), strict=True):
-        for values, out in zip(source, own, strict=True):
-            if isinstance(at, np.ndarray):
-                values.take(at, 0, out, "clip")  # "raise", the default, would make a copy of the result
+    examples = [request.objective.rows for request in requests]
+    parts = [(x, rows.y) for rows in examples if isinstance(x := rows.x, Tensor) and rows.y.device.type == "cpu"]
+    if len(parts) < len(requests):  # text, or on a GPU: batches are read ahead
+        read = [request.read() for request in requests]
+        return torch.stack([x for x, _ in read]), torch.stack([y for _, y in read])
+    count, batches = requests[0].kind[0], [request.next_rows() for request in requests]
+    inputs, targets = (part.new_empty(len(batches), count, *part.shape[1:]) for part in parts[0])
+    for part, batch, *own in zip(parts, batches, inputs.unbind(), targets.unbind(), strict=True):
+        at = torch.from_numpy(batch) if isinstance(batch, np.ndarray) else None
+        for values, out in zip(part, own, strict=True):
+            if at is None:
+                out.copy_(values)
             else:
-                out[...] = values[at]
-    return torch.from_numpy(inputs), torch.from_numpy(targets)
+                torch.index_select(values, 0, at, out=out)
+    return inputs, targets
 
 
 class BatchTrainer:
@@ -193,7 +195,7 @@ class BatchTrainer:
     def compute(self, requests: Sequence[Request]) -> None:
         """Computes all requests, the commonest kind first, so that clients wait for each other before the last, smaller
         batches of their epochs and are of one kind again after them."""
-        self._shared.flat.module.train()
+        self._shared.flat.train()
         group: Group | None = None
         while waiting := [r for r in requests if r.pending]:
             kind, count = Counter(r.kind for r in waiting).most_common(1)[0]

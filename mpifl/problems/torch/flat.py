@@ -82,6 +82,11 @@ class Flat:
             if is_variance:
                 part.clamp_(min=0)  # rules that extrapolate or reflect may have averaged to less
 
+    def train(self) -> None:
+        """Puts the module into training mode; a call of a module that is in it already sets every part anew."""
+        if not self.module.training:
+            self.module.train()
+
     def bind_in_place(self, y: Vector) -> None:
         """Likewise, but averaged statistics are views of y as well: a forward pass in training changes them there."""
         self.bind(y, tensor(y)[self.trained :] if self.averaged else None)

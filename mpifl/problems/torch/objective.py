@@ -46,7 +46,6 @@ class Examples:
         self.x, self.y = x, y
         window = (x.window,) if isinstance(x, Windows) else x.shape[1:]
         self.signature = window, x.dtype, y.shape[1:], y.dtype  # rows of one signature make one tensor
-        self.arrays = _arrays(x, y)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -63,16 +62,6 @@ class Examples:
         at = torch.from_numpy(rows).to(self.y.device)
         x = self.x.index_select(0, at) if isinstance(self.x, Tensor) else self.x[rows]
         return x, self.y.index_select(0, at)
-
-
-def _arrays(x: Tensor | Windows, y: Tensor) -> tuple[np.ndarray, np.ndarray] | None:
-    """Inputs and targets as NumPy arrays in the same memory, which reads small batches faster; None: they cannot be."""
-    if not isinstance(x, Tensor) or x.device.type != "cpu" or y.device.type != "cpu":
-        return None
-    try:
-        return x.detach().numpy(), y.detach().numpy()
-    except TypeError:  # NumPy has no such dtype
-        return None
 
 
 class BatchExecutor(Protocol):
@@ -175,7 +164,7 @@ class TorchObjective(Batches):
             return
         flat = self.shared.flat
         flat.bind(y, self.stats) if self.stats is not None else flat.bind_in_place(y)
-        flat.module.train()
+        flat.train()
         for p in flat.weights:
             p.grad = None
         for rows in batches:
@@ -198,7 +187,7 @@ class TorchObjective(Batches):
         if self.shared.executor:
             return self.shared.executor.submit(self, x, [rows])
         self.shared.flat.bind(x, self.stats)
-        self.shared.flat.module.train()
+        self.shared.flat.train()
         return vector_like(x, self._gradient(rows))
 
     def measured_gradient(self, x: np.ndarray) -> Tensor:
