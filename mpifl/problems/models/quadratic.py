@@ -192,9 +192,12 @@ class QuadraticObjective:
 
     def descend(self, y: np.ndarray, batches: Sequence[Any], step: float) -> None:
         """y <- y - step * gradient(y, rows) for each batch, in place, in pieces that stay in the cache."""
+        whole = len(y) <= PIECE or type(self).gradient is not QuadraticObjective.gradient  # a subclass has its own
         for rows in batches:
-            if type(self).gradient is not QuadraticObjective.gradient:  # a subclass has its own
-                y -= step * self.gradient(y, rows)
+            if whole:
+                gradient = self.gradient(y, rows)
+                gradient *= step
+                y -= gradient
                 continue
             for k in range(0, len(y), PIECE):
                 piece = slice(k, k + PIECE)

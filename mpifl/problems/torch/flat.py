@@ -83,7 +83,7 @@ class Flat:
                 part.clamp_(min=0)  # rules that extrapolate or reflect may have averaged to less
 
     def train(self) -> None:
-        """Puts the module into training mode; a call of a module that is in it already sets every part anew."""
+        """Puts the module into training mode. Where it is in that mode its parts are not visited again."""
         if not self.module.training:
             self.module.train()
 
