@@ -8,7 +8,7 @@ import pytest
 from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models import Quadratic
-from mpifl.problems.models.quadratic import PIECE, QuadraticObjective, QuadraticProblem
+from mpifl.problems.models.quadratic import QuadraticProblem
 
 
 def built(model: Quadratic, clients: int | None = None) -> QuadraticProblem:
@@ -50,34 +50,6 @@ def test_drawn_problem() -> None:
     x = problem.optimum()
     gradients = [a * (x - c) for a, c in map(problem.shard, range(50))]
     assert np.sum(gradients, 0) == pytest.approx(0, abs=1e-10)
-
-
-@pytest.mark.parametrize("sigma", [0.0, 0.5])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_steps_in_pieces_have_the_bits_of_the_formula(sigma: float, dtype: str) -> None:
-    config = ProblemConfig(model=Quadratic(dim=2 * PIECE + 3, sigma=sigma), clients=1, dtype=dtype)
-    problem = load(config)
-    a, c = problem.shard(0)
-    f = objective(config, problem.meta, [a, c], 0, 3)
-    y = expected = np.linspace(-1, 1, len(c)).astype(dtype)
-    batches = f.batches(1, 3)
-    for noise in batches:
-        gradient = a * (expected - c) + (noise if sigma else 0)
-        expected = expected - gradient * np.dtype(dtype).type(0.05)
-    y = y.copy()
-    f.descend(y, batches, 0.05)  # type: ignore[attr-defined]
-    assert y.tobytes() == expected.tobytes() and y.dtype == expected.dtype
-
-
-def test_a_subclass_descends_along_its_own_gradient() -> None:
-    class Shifted(QuadraticObjective):
-        def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
-            return super().gradient(x, rows) + 2.0
-
-    f = Shifted(0.0, 1, [np.ones(3), np.zeros(3)], 0, 0)
-    y = np.ones(3)
-    f.descend(y, f.batches(0, 2), 0.5)  # 1 - 0.5 * 3 = -0.5, -0.5 - 0.5 * 1.5 = -1.25
-    assert y.tolist() == [-1.25] * 3
 
 
 def test_noise_belongs_to_client_and_round() -> None:

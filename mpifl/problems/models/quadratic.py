@@ -98,7 +98,6 @@ def _table(field: str, given: list[Any] | None) -> np.ndarray | None:
 
 
 BLOCK = 1 << 22  # values that an evaluation computes, or a draw makes, at once
-PIECE = 1 << 15  # entries of a vector that a step processes at once: four float64 pieces are 1 MiB
 
 
 def _drawn(draw: Callable[[tuple[int, int]], np.ndarray], shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
@@ -189,24 +188,6 @@ class QuadraticObjective:
         if isinstance(rows, np.ndarray):
             result += rows
         return result
-
-    def descend(self, y: np.ndarray, batches: Sequence[Any], step: float) -> None:
-        """y <- y - step * gradient(y, rows) for each batch, in place, in pieces that stay in the cache."""
-        whole = len(y) <= PIECE or type(self).gradient is not QuadraticObjective.gradient  # a subclass has its own
-        for rows in batches:
-            if whole:
-                gradient = self.gradient(y, rows)
-                gradient *= step
-                y -= gradient
-                continue
-            for k in range(0, len(y), PIECE):
-                piece = slice(k, k + PIECE)
-                gradient = y[piece] - self.c[piece]
-                gradient *= self.a[piece]
-                if isinstance(rows, np.ndarray):
-                    gradient += rows[piece]
-                gradient *= step
-                y[piece] -= gradient
 
     def loss(self, x: np.ndarray, rows: Any = None) -> float:
         """1/2 (x-c_i)' A_i (x-c_i), plus noise' x, whose gradient the noise is"""
