@@ -155,8 +155,7 @@ class Message(NamedTuple):
 
     def with_vectors(self, vectors: tuple[Vector, ...]) -> Message:
         """The message with these vectors; faster than `_replace`."""
-        _, numbers, work, version, round = self
-        return new_tuple(Message, (vectors, numbers, work, version, round))
+        return new_tuple(Message, (vectors, *self[1:]))
 
 
 class Update(NamedTuple):

@@ -26,7 +26,7 @@ from mpifl.objective import Vector
 from mpifl.problems.base import HostedClients, Layout
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.device import memory
-from mpifl.problems.torch.flat import vector_like
+from mpifl.problems.torch.flat import tensor, vector_like
 from mpifl.problems.torch.objective import MAX_ROWS, Shared, TorchObjective
 from mpifl.problems.torch.recorded import Recorded, keeps_no_state
 
@@ -98,16 +98,7 @@ class Group:
     """Requests of one kind, and their vectors y (clients, d), stacked; the module's parameters are views of them."""
 
     def __init__(self, requests: Sequence[Request], layout: Layout) -> None:
-        self.requests = requests
-        self._rows: Sequence[Vector]  # of `y`
-        if isinstance(requests[0].y, np.ndarray):  # of few entries NumPy copies faster
-            values = np.empty((len(requests), len(requests[0].y)), requests[0].y.dtype)
-            self.y, self._rows = torch.from_numpy(values), list(values)
-            for row, request in zip(values, requests, strict=True):
-                row[:] = request.y
-        else:
-            self.y = torch.stack([r.y for r in requests])
-            self._rows = self.y.unbind()
+        self.requests, self.y = requests, torch.stack([tensor(r.y) for r in requests])
         sizes = [prod(shape) for _, shape in layout]
         parts = zip(layout, self.y.split(sizes, 1), strict=True)
         self.weights = {name: part.view(-1, *shape) for (name, shape), part in parts}
@@ -121,7 +112,8 @@ class Group:
 
     def write_back(self) -> None:
         """Writes the vectors back."""
-        for request, row in zip(self.requests, self._rows, strict=True):
+        rows = vector_like(self.requests[0].y, self.y)  # few entries are copied faster by NumPy
+        for request, row in zip(self.requests, rows, strict=True):
             if request.step is not None:
                 request.y[:] = row
 
