@@ -18,7 +18,7 @@ from mpifl.scheduling.trace_files import LONGEST, read_trace
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
 SplitTimes = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
 ROUNDS_PER_STREAM = 64  # draws of one random stream
-FEW_ROUNDS = 8  # the first of them, made at once; the others when they are needed
+FEW, FEW_ROUNDS = 4096, 8  # of more clients than this only so many draws of each are kept at a time
 
 
 @dataclass(frozen=True)
@@ -84,17 +84,18 @@ class Exponential(Delay):
 
     def contact_times(self, clients: int, seed: int) -> ContactTimes:
         means = (1 / self.rates(clients, seed)).tolist()
-        blocks = [(0, array("d"))] * clients  # of each client the first round of its last draws, and these
+        kept = ROUNDS_PER_STREAM if clients <= FEW else FEW_ROUNDS  # of each client, the rounds around its present one
+        drawn = np.zeros(kept * clients).data  # takes memory where it is written to
+        first = array("q", [-1]) * clients  # of each client the first round whose time is in `drawn`
 
         def seconds(client: int, round: int) -> float:
-            first, draws = blocks[client]
-            if not first <= round < first + len(draws):
-                number, place = divmod(round, ROUNDS_PER_STREAM)
-                count = FEW_ROUNDS if place < FEW_ROUNDS else ROUNDS_PER_STREAM  # of a million clients few are kept
-                drawn = reused_stream(seed, "delay", client, number).exponential(means[client], count)
-                first = round - place
-                blocks[client] = first, (draws := array("d", drawn.tobytes()))
-            return draws[round - first]
+            place, begin = round % kept, client * kept
+            if first[client] != round - place:
+                number, count = divmod(round - place, ROUNDS_PER_STREAM)
+                times = reused_stream(seed, "delay", client, number).exponential(means[client], count + kept)
+                drawn[begin : begin + kept] = times[count:].data
+                first[client] = round - place
+            return drawn[begin + place]
 
         return seconds
 

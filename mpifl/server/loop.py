@@ -216,26 +216,28 @@ class ServerLoop:
             aggregates = self.schedule.decide(ready)
         if self.checkpointer:
             self.checkpointer.consumed(i, vectors)
-        self.transport.release_update(i)
-        self.updates += 1
-        self.time = time
         if clients.refused or clients.moved:
             del clients.refused[i], clients.moved[i]
         clients.in_flight[i] = None
-        size = self._frame_bytes[len(vectors)]
         down = clients.bytes_down[i]
-        row = new_tuple(
-            UpdateRow, (time, i, version, staleness, steps, size, norm, down, compute, exchange, waited)
-        )  # fmt: skip
-        self.recorder.append(row)
-        for observer in self._observers:
-            observer.on_update(row)
+        answer = () if i in clients.inactive else (i,)
+        try:
+            if reply == "before":  # before the rest: the client computes meanwhile
+                self.send(answer)
+        finally:  # what was consumed is recorded, also where the next message fails
+            self.transport.release_update(i)
+            self.updates += 1
+            self.time = time
+            size = self._frame_bytes[len(vectors)]
+            row = new_tuple(
+                UpdateRow, (time, i, version, staleness, steps, size, norm, down, compute, exchange, waited)
+            )  # fmt: skip
+            self.recorder.append(row)
+            for observer in self._observers:
+                observer.on_update(row)
         if clients.accuracies is not None:
             clients.accuracies[i] = accuracy
-        answer = () if i in clients.inactive else (i,)
-        if reply == "before":
-            self.send(answer)
-        elif reply == "deferred" and not self.cohort:
+        if reply == "deferred" and not self.cohort:
             clients.waiting += answer
         if aggregates:
             self._aggregate(time)

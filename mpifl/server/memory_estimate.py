@@ -25,7 +25,7 @@ log = logging.getLogger(__package__)
 
 # Bytes besides the vectors, measured with 1e4 to 1e6 clients (docs/results/scale.md):
 TABLE_BYTES = 170  # of the server for each client
-FLIGHT_BYTES = 1080  # for each message that waits for its update, and for what is due
+FLIGHT_BYTES = 970  # for each message that waits for its update, and for what is due
 CLIENT_BYTES = 120  # for each client that has computed, where it is hosted
 RECORD_BYTES = 24 << 20  # of the rows that are not written yet, the libraries that write them, and the first evaluation
 TORCH_BYTES = 200 << 20  # of torch, once it is imported
