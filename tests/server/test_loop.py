@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
-from mpifl.algorithms.base import Algorithm, Clients
+from mpifl.algorithms.base import Algorithm, Clients, Message, State
 from mpifl.algorithms.fedasync import FedAsync
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
-from mpifl.algorithms.participation import Trigger
+from mpifl.algorithms.participation import Reply, Trigger
 from mpifl.rng import stream
 from tests.quadratic_runs import Log, Picked, random_quadratics, run
 from tests.tiers import examples
@@ -59,6 +60,34 @@ def drive(algorithm: Algorithm, n: int, seed: int, picks: list[int]) -> Log:
     log = run(algorithm, clients, clock=Picked(picks), seed=seed, watch=watch, **stop)
     assert versions == sorted(versions)
     return log
+
+
+@pytest.mark.parametrize("reply, ahead", [("before", 1), ("after", 0)])
+def test_a_reply_before_the_aggregation_leaves_before_the_update_is_recorded(
+    monkeypatch: pytest.MonkeyPatch, reply: Reply, ahead: int
+) -> None:
+    """When the k-th update is recorded, n + k - 1 messages have been sent, and with `before` its answer too."""
+    sent, append = [], Log.append
+    monkeypatch.setattr(Log, "append", lambda log, row: (sent.append(len(log.sent)), append(log, row)))
+    run(Area(trigger=Trigger(every=100), reply=reply), random_quadratics(0, 3), clock=Picked([0] * 6), stop_updates=6)
+    assert sent == [3 + k - 1 + ahead for k in range(1, 7)]
+
+
+def test_an_update_whose_answer_fails_is_recorded() -> None:
+    logs = dict[int, Log]()
+    with pytest.raises(RuntimeError, match="message 8"):
+        run(Failing(), random_quadratics(0, 3), clock=Picked([0] * 9), watch=lambda log: logs.setdefault(0, log))
+    assert len(logs[0].updates) == len(logs[0].consumed) == 8 - 3
+
+
+@dataclass(frozen=True)
+class Failing(Area):
+    """The eighth message fails."""
+
+    def message(self, server: State, i: int) -> Message:
+        if server.k == 2 * (8 - 3) - 1:  # k counts updates and aggregations, one after each
+            raise RuntimeError("message 8")
+        return super().message(server, i)
 
 
 @settings(max_examples=examples(150), deadline=None, derandomize=True)
