@@ -170,6 +170,8 @@ def nobody(centre: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
         os.chmod(name, 0o755)
         for file in ("job.yaml", "study.yaml"):
             shutil.copy(centre / file, name)
+        tools = shutil.copytree(centre.with_name("tools"), Path(name) / "tools")
+        monkeypatch.setenv("PATH", f"{tools}{os.pathsep}/usr/bin{os.pathsep}/bin")
         monkeypatch.setenv("XDG_CONFIG_HOME", name)
         monkeypatch.chdir(name)
         root = os.geteuid() == 0
