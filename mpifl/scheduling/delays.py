@@ -18,7 +18,8 @@ from mpifl.scheduling.trace_files import LONGEST, read_trace
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
 SplitTimes = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
 ROUNDS_PER_STREAM = 64  # draws of one random stream
-FEW, FEW_ROUNDS = 4096, 8  # of more clients than this only so many draws of each are kept at a time
+FEW = 4096  # clients up to which all draws of a stream are kept
+FEW_ROUNDS = 8  # draws that are kept of each of more clients; divides ROUNDS_PER_STREAM
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ def nobody(centre: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
         for file in ("job.yaml", "study.yaml"):
             shutil.copy(centre / file, name)
         tools = shutil.copytree(centre.with_name("tools"), Path(name) / "tools")
-        monkeypatch.setenv("PATH", f"{tools}{os.pathsep}/usr/bin{os.pathsep}/bin")
+        monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
         monkeypatch.setenv("XDG_CONFIG_HOME", name)
         monkeypatch.chdir(name)
         root = os.geteuid() == 0
