@@ -9,6 +9,7 @@ Writes scale.md and scale.png. Each number of clients is a process of its own; t
 from __future__ import annotations
 
 import argparse
+import copy
 import heapq
 import json
 import os
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -196,6 +198,18 @@ def by_hand(problem: Any, seed: int) -> tuple[float, int, np.ndarray]:
     return time.process_time() - begin, updates, x
 
 
+def unevaluated(problem: Any) -> Any:
+    """The problem, with evaluations that take no time; even a job without any evaluates its first and last model."""
+    plain = copy.copy(problem)
+    metrics = dict.fromkeys(problem.evaluate(problem.initial(0)), float("nan"))
+    plain.evaluate_with_clients = lambda x: (metrics, np.full(problem.clients, np.nan))
+    return plain
+
+
+def _loaded(problem: Any, job: Any) -> Any:
+    return problem
+
+
 def compare(pairs: int) -> dict[str, Any]:
     """CPU seconds of the row without evaluations, ours and by hand, and the wall time of ours with them, in turn.
 
@@ -225,12 +239,15 @@ def compare(pairs: int) -> dict[str, Any]:
         ) for changes in (["evaluate={updates: 1000000000}"], [])
     )  # fmt: skip
     problem = mpifl.load_problem(plain)
+    without = unevaluated(problem)
     taken: dict[str, list[float]] = {"ours": [], "wall": [], "evaluated_cpu": [], "evaluated_wall": [], "hand": []}
     updates = 0
     with _one_thread():
         for _ in range(pairs):
-            for job, cpu, wall in ((plain, "ours", "wall"), (evaluated, "evaluated_cpu", "evaluated_wall")):
-                run_server(job, load=lambda job: problem)
+            for job, data, cpu, wall in (
+                (plain, without, "ours", "wall"), (evaluated, problem, "evaluated_cpu", "evaluated_wall"),
+            ):  # fmt: skip
+                run_server(job, load=partial(_loaded, data))
                 taken[cpu].append(seconds[-1][0])
                 taken[wall].append(seconds[-1][1])
             by_hand_s, updates, x = by_hand(problem, plain.seed)

@@ -45,6 +45,7 @@ class StateTable(MutableMapping[int, State]):
     ) -> None:  # fmt: skip
         """limit: bytes of vectors kept in memory; those beyond are in a file in `folder`. None: all in memory."""
         self._clients, self._first, self._like = clients, first, x0
+        self._on_host = isinstance(x0, np.ndarray)
         self._added: set[int] = set()
         self._removed: set[int] = set()
         self._slots: dict[int, int] = {}  # row of each client that is stored
@@ -81,38 +82,52 @@ class StateTable(MutableMapping[int, State]):
             return self._first(i) if i in self else None
         vectors, others = self._layout[slot]
         block, row = divmod(slot, self._rows)
-        state, like = State(), self._like
-        values, copied = vars(state), copied and isinstance(like, np.ndarray)  # a tensor is one anyway
+        state = State()
+        values = vars(state)
         for name in vectors:
             vector = self._blocks[name][block][row]
-            values[name] = vector.copy() if copied else from_numpy(vector, like)
+            if not self._on_host:
+                values[name] = from_numpy(vector, self._like)
+            else:
+                values[name] = vector.copy() if copied else vector
         if others:
             values.update(zip(others, self._others[i], strict=True))
         return state
 
     def __setitem__(self, i: int, state: State) -> None:
         if (slot := self._slots.get(i)) is None:
-            slot = self._slots[i] = len(self._layout)
-            self._layout.append(((), ()))
-            self._removed.discard(i)
-            if i not in self._clients:
-                self._added.add(i)
+            slot = self._new_slot(i)
         block, row = divmod(slot, self._rows)
-        shape, dtype = self._shape, self._like.dtype
-        vectors, others = [], []
+        shape, dtype, on_host = self._shape, self._like.dtype, self._on_host
+        vectors: tuple[str, ...] = ()
+        others: tuple[str, ...] = ()
         for name, value in vars(state).items():
             if getattr(value, "shape", None) == shape and value.dtype == dtype:
-                vectors.append(name)
-                blocks = self._blocks.setdefault(name, [])
-                while len(blocks) <= block:
-                    blocks.append(self._new_block())
-                blocks[block][row] = to_numpy(value)
+                vectors += (name,)
+                self._block(name, block)[row] = value if on_host else to_numpy(value)
             else:
-                others.append(name)
-        layout = tuple(vectors), tuple(others)
-        self._layout[slot] = self._layouts.setdefault(layout, layout)
+                others += (name,)
+        if (layout := (vectors, others)) != self._layout[slot]:
+            self._layout[slot] = self._layouts.setdefault(layout, layout)
         if others:
             self._others[i] = tuple([getattr(state, name) for name in others])
+
+    def _new_slot(self, i: int) -> int:
+        """The row of client i, which had none."""
+        slot = self._slots[i] = len(self._layout)
+        self._layout.append(((), ()))
+        self._removed.discard(i)
+        if i not in self._clients:
+            self._added.add(i)
+        return slot
+
+    def _block(self, name: str, number: int) -> np.ndarray:
+        """A block of the table of this name, allocated if it is not yet."""
+        if (blocks := self._blocks.get(name)) is None:
+            blocks = self._blocks[name] = []
+        while len(blocks) <= number:
+            blocks.append(self._new_block())
+        return blocks[number]
 
     def _new_block(self) -> np.ndarray:
         size = self._rows * self._d * self._dtype.itemsize

@@ -178,20 +178,25 @@ class RowProblem(Problem):
 
     def shard(self, i: int) -> list[np.ndarray]:
         """[rows (s_i, features), targets (s_i,)], and likewise its own test rows, where it has any"""
-        return self._shard(i, self._x[self._training_rows(i)])
+        rows = self._training_rows(i)
+        return self._shard(i, self._x[rows], self._y[rows])
 
     def packed_shard(self, i: int) -> list[np.ndarray]:
         """`shard`, of unsigned integers as they were read, unless they have been scaled or a subclass has its own."""
         if self.meta.get("divisor") is None:
             return self.shard(i)
-        return self._shard(i, self._rows.packed(self._training_rows(i)))
+        rows = self._training_rows(i)
+        return self._shard(i, self._rows.packed(rows), self._y[rows])
 
-    def _shard(self, i: int, x: np.ndarray) -> list[np.ndarray]:
-        own = [self._x_own[self._own_rows(i)], self._y_own[self._own_rows(i)]] if self._own[i] else []
-        return [x, self._y[self._training_rows(i)], *own]
+    def _shard(self, i: int, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+        if not self._own.item(i):
+            return [x, y]
+        rows = self._own_rows(i)
+        return [x, y, self._x_own[rows], self._y_own[rows]]
 
     def _training_rows(self, i: int) -> slice:
-        return slice(self._ends[i] - self.samples[i], self._ends[i])
+        end = self._ends.item(i)
+        return slice(end - self.samples.item(i), end)
 
     def _own_rows(self, i: int) -> slice:
         return slice(self._own_ends[i] - self._own[i], self._own_ends[i])
@@ -346,6 +351,16 @@ def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -
     return result
 
 
+def one_hot(y: np.ndarray, classes: int, dtype: np.dtype) -> np.ndarray:
+    """(len(y), classes) one 1 in each row, at its label."""
+    return _identity(classes, dtype).take(y, 0)
+
+
+@functools.lru_cache(maxsize=8)
+def _identity(size: int, dtype: np.dtype) -> np.ndarray:
+    return np.eye(size, dtype=dtype)
+
+
 def take_rows(part: np.ndarray, rows: Any) -> np.ndarray:
     """part[rows], all of it for null; row numbers are what small batches have, and `take` is faster at those."""
     if isinstance(rows, np.ndarray) and rows.dtype == np.int64:
@@ -383,13 +398,18 @@ class RowObjective(Batches):
 
     def __init__(self, settings: ProblemSettings, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> None:
         super().__init__(settings, meta, i, seed)
-        self.x, self.y, *own = shard
-        self.x_own, self.y_own = own or (self.x[:0], self.y[:0])  # the client's test rows
+        self.x, self.y, *self._own = shard
         self.l2 = self.x.dtype.type(settings.l2)
-        self.layout: Layout = [(name, tuple(shape)) for name, shape in meta["layout"]]
+        self._meta = meta
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """Names and shapes of the parts of the flat vector."""
+        return [(name, tuple(shape)) for name, shape in self._meta["layout"]]
 
     def accuracy(self, x: np.ndarray) -> float:
         """Fraction of the client's own test rows that the model x (d,) classifies rightly; nan where it has none."""
-        if not len(self.y_own):
+        if not self._own:
             return nan
-        return self.model.losses(x, self.x_own, self.y_own, self.layout)[1] / len(self.y_own)
+        rows, y = self._own
+        return self.model.losses(x, rows, y, self.layout)[1] / len(y) if len(y) else nan

@@ -6,22 +6,24 @@ block and the array of the blocks' minima, one item after the other.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from math import inf
 
 import numpy as np
 
 BITS = 10
-SIZE, MASK = 1 << BITS, (1 << BITS) - 1  # clients of a block
+SIZE = 1 << BITS  # clients of a block
 
 
 class DueTimes:
     """The due time (s) of each client's update, at most one a client; infinite: it is never due."""
 
     def __init__(self) -> None:
-        self._blocks: list[np.ndarray] = []  # (SIZE,) each; infinite where there is none
+        self._times = array("d")  # by client; infinite where there is none
+        self._blocks: list[np.ndarray] = []  # (SIZE,) each, the same times
         self._minima = np.empty(0)  # (blocks,)
-        self._first: list[int] = []  # of each block the index of its minimum
+        self._first: list[int] = []  # of each block the client of its minimum
         self._changed: set[int] = set()  # blocks whose minimum is to be found anew
         self._never: set[int] = set()  # clients whose update is due at infinity
         self._count = 0
@@ -31,44 +33,45 @@ class DueTimes:
 
     def add(self, i: int, due: float) -> None:
         """Adds the due time of client i, which has none."""
-        number = i >> BITS
-        while number >= len(self._blocks):
-            self._blocks.append(np.full(SIZE, inf))
-            self._minima = np.append(self._minima, inf)
-            self._first.append(0)
-        self._blocks[number][i & MASK] = due
-        self._changed.add(number)
+        if i >= len(self._times):
+            self._grow(i + 1)
+        self._times[i] = due
+        self._changed.add(i >> BITS)
         self._count += 1
         if due == inf:
             self._never.add(i)
+
+    def _grow(self, clients: int) -> None:
+        """Makes room for so many clients, and an eighth more."""
+        count = ((clients + clients // 8) >> BITS) + 1
+        self._times = self._times + array("d", [inf]) * (count * SIZE - len(self._times))  # the blocks have the old one
+        self._blocks = list(np.frombuffer(self._times).reshape(count, SIZE))
+        self._minima, self._first = np.full(count, inf), [0] * count
+        self._changed.update(range(count))
 
     def first(self) -> tuple[float, int]:
         """The earliest time and its client, of several the one with the lowest number; infinity and -1: none is due."""
         if not self._count:
             return inf, -1
         if len(self._blocks) == 1:
-            block = self._blocks[0]
-            i = int(block.argmin())
-            due = block.item(i)
-            return (due, i) if due < inf else (inf, min(self._never))
-        if self._changed:
+            i = int(self._blocks[0].argmin())
+            due = self._times[i]
+        else:
             for number in self._changed:
-                block = self._blocks[number]
-                self._first[number] = place = int(block.argmin())
-                self._minima[number] = block[place]
+                self._first[number] = i = number * SIZE + int(self._blocks[number].argmin())
+                self._minima[number] = self._times[i]
             self._changed.clear()
-        number = int(self._minima.argmin())
-        due = self._minima.item(number)
-        return (due, number * SIZE + self._first[number]) if due < inf else (inf, min(self._never))
+            i = self._first[int(self._minima.argmin())]
+            due = self._times[i]
+        return (due, i) if due < inf else (inf, min(self._never))
 
     def remove(self, i: int) -> None:
         """Removes the due time of client i, if it has one."""
-        number, place = i >> BITS, i & MASK
         if self._never and i in self._never:
             self._never.remove(i)
-        elif number < len(self._blocks) and self._blocks[number].item(place) < inf:
-            self._blocks[number][place] = inf
-            self._changed.add(number)
+        elif i < len(self._times) and self._times[i] < inf:
+            self._times[i] = inf
+            self._changed.add(i >> BITS)
         else:
             return
         self._count -= 1

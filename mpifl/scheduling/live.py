@@ -227,8 +227,9 @@ class VirtualClock:
             return None
         self._due.remove(i)
         self.time = due
-        compute, exchange = self._times.pop(i, UNKNOWN)
-        self.waited = self._waits.pop(i, 0.0)
+        compute, exchange = self._times.pop(i, UNKNOWN) if self._split_times else UNKNOWN
+        if self._timeline:
+            self.waited = self._waits.pop(i, 0.0)
         return i, update.timed(compute, exchange, due)
 
     def now(self) -> float:

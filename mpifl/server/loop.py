@@ -123,10 +123,12 @@ class ServerLoop:
 
     def _check(self, i: int, vectors: tuple[Vector, ...]) -> None:
         """Raises ValueError where client i cannot be sent these vectors."""
-        for v in vectors:
-            if v is not self._valid:
-                check_vectors(f"client {i} is sent", (v,), self._x0)
-                self._valid, self._vectors = v, (v,)
+        try:
+            check_vectors("is sent", vectors, self._x0)
+        except ValueError as error:
+            raise ValueError(f"client {i} {error}") from None
+        if len(vectors) == 1:
+            self._valid, self._vectors = vectors[0], tuple(vectors)
 
     def evaluate(self, time: float, age: float = 0.0) -> bool:
         """Evaluates the present model, `age` seconds after that was due; returns whether the run is to end."""

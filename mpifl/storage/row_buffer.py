@@ -31,7 +31,10 @@ class RowBuffer:
 
     def append(self, row: tuple[Any, ...]) -> None:
         """Adds a row. Raises RunFailed for a value that its column cannot hold."""
-        self._bytes += self._packed(row)
+        try:
+            self._bytes += self._pack(*row)
+        except (struct.error, ValueError) as error:
+            raise self._refused(row, error) from error
 
     def extend(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Adds rows in one step: `len` counts all of them or none. Raises RunFailed as `append` does."""
@@ -41,7 +44,10 @@ class RowBuffer:
         try:
             return self._pack(*row)
         except (struct.error, ValueError) as error:
-            raise RunFailed(f"the run file cannot hold {row}: {error}") from error
+            raise self._refused(row, error) from error
+
+    def _refused(self, row: tuple[Any, ...], error: Exception) -> RunFailed:
+        return RunFailed(f"the run file cannot hold {row}: {error}")
 
     def _pack_text(self, *row: Any) -> bytes:
         return self._struct.pack(*(encode(v, size) if size else v for v, size in zip(row, self._sizes, strict=True)))

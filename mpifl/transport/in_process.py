@@ -195,7 +195,9 @@ class InProcessTransport:
     def unreported_client_errors(self) -> set[int]:
         return {*self._errors, *(i for i, _ in self._failures)}
 
-    def pop_client_failures(self) -> list[tuple[int, str]]:
+    def pop_client_failures(self) -> Sequence[tuple[int, str]]:
+        if not self._failures:
+            return ()
         failures, self._failures = self._failures, []
         return failures
 

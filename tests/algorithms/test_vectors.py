@@ -7,9 +7,21 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from mpifl.algorithms.common.vectors import BLOCK, LARGE, add, axpy, cleared, mean_step, mix, step, use_threads, zeros
+from mpifl.algorithms.common.vectors import (
+    BLOCK,
+    LARGE,
+    SMALL,
+    add,
+    axpy,
+    cleared,
+    mean_step,
+    mix,
+    step,
+    use_threads,
+    zeros,
+)  # fmt: skip
 
-SIZES = [1, 7, BLOCK, BLOCK + 1, 3 * BLOCK + 5, LARGE, 2 * LARGE + 3]
+SIZES = [1, 7, SMALL, SMALL + 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5, LARGE, 2 * LARGE + 3]
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -40,7 +52,7 @@ def test_bits_are_those_of_plain_numpy(threads: int, dtype: type) -> None:
 
 
 def test_cleared_sum_gives_its_memory_to_the_next_unless_something_refers_to_it() -> None:
-    v = np.arange(1.0, 6.0)
+    v = np.arange(1.0, SMALL + 2)
     total = add(zeros(v), v)
     address = total.__array_interface__["data"][0]
     empty = cleared(total)

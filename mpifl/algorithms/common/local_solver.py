@@ -281,8 +281,14 @@ class LocalTraining(Algorithm):
 
     def _step_factor(self, n: int, share: Any) -> Any:
         """w_i of a client with the share s_i/S of all rows: a number, or (n,) for the shares of all clients."""
-        weights = {"one": 1.0, "samples": share, "uniform": 1 / n, "relative": n * share}
-        return weights[self.step_weights]
+        match self.step_weights:
+            case "samples":
+                return share
+            case "uniform":
+                return 1 / n
+            case "relative":
+                return n * share
+        return 1.0
 
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         """(n,) or one number: the weight of a change of client i's model in the global model.

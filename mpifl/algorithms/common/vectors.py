@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 BLOCK = 1 << 17  # entries: a block of each operand fits into a core's second-level cache
+SMALL = 1 << 14  # entries up to which memory is not kept for the next vector
 LARGE = 1 << 18  # entries from which threads pay
 MAX_THREADS = 8  # fewer saturate the memory of most machines
 
@@ -51,9 +52,9 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def cleared(total: np.ndarray) -> np.ndarray:
-    """0 * total, an empty sum; the next sum of this shape takes the memory of `total`, if nothing else refers to it."""
+    """0 * total, an empty sum; the next large sum of this shape takes the memory of `total`, if nobody else has it."""
     global _spare
-    if total.flags.writeable:
+    if total.size > SMALL and total.flags.writeable:
         _spare = total
     return zeros(total)
 
@@ -69,7 +70,12 @@ def _memory_like(v: np.ndarray) -> np.ndarray:
 
 def add(total: np.ndarray, v: np.ndarray) -> np.ndarray:
     """total + v, in place unless the sum is empty (`zeros`, `cleared`)."""
-    out = total if total.flags.writeable else _memory_like(v)
+    if total.flags.writeable:
+        out = total
+    elif v.size <= SMALL:
+        return total + v
+    else:
+        out = _memory_like(v)
     if _threads is None or v.size < LARGE:  # one operation needs no blocks
         return np.add(total, v, out)
     _in_blocks(lambda s: np.add(total[s], v[s], out[s]), v.size)

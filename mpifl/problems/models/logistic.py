@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.problems.base import Layout
-from mpifl.problems.rows import RowModel, RowObjective, take_rows
+from mpifl.problems.rows import RowModel, RowObjective, one_hot, take_rows
 from mpifl.problems.settings import ProblemSettings
 
 
@@ -65,9 +65,8 @@ class LogisticObjective(RowObjective):
     def __init__(self, model: Logistic, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
         super().__init__(settings, meta, *rest)
         self.model = model
-        self.shape = self.layout[0][1]
-        self.hot = np.zeros((self.samples, self.shape[1]), self.x.dtype)  # (s_i, classes) one 1 a row, at its label
-        self.hot[np.arange(self.samples), self.y] = 1
+        self.shape: tuple[int, int] = tuple(meta["layout"][0][1])  # of W
+        self.hot = one_hot(self.y, self.shape[1], self.x.dtype)  # (s_i, classes)
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) x_rows' (softmax - one_hot) / b + nu W"""
@@ -95,7 +94,7 @@ class LogisticObjective(RowObjective):
     def fisher(self, x: np.ndarray) -> np.ndarray:
         """(d,) mean over the rows of (x_row' (softmax - one_hot))^2, entry by entry"""
         square = self._residual(x, self.x, self.hot) ** 2
-        parts = [(self.x**2).T @ square, *([square.sum(0)] if len(self.layout) > 1 else [])]
+        parts = [(self.x**2).T @ square, *([square.sum(0)] if len(x) > self.shape[0] * self.shape[1] else [])]
         return np.concatenate([part.ravel() for part in parts]) / self.x.dtype.type(self.samples)
 
     def loss(self, x: np.ndarray, rows: Any = None) -> float:

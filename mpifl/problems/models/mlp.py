@@ -12,7 +12,7 @@ import numpy as np
 from mpifl.config.types import Size
 from mpifl.problems.base import Data, Init, Layout, Partition, Problem
 from mpifl.problems.inits import Uniform
-from mpifl.problems.rows import RowModel, RowObjective, RowProblem, take_rows
+from mpifl.problems.rows import RowModel, RowObjective, RowProblem, one_hot, take_rows
 from mpifl.problems.settings import ProblemSettings
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -99,8 +99,7 @@ class MlpObjective(RowObjective):
     def __init__(self, model: Mlp, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
         super().__init__(settings, meta, *rest)
         self.model = model
-        self.hot = np.zeros((self.samples, self.layout[3][1][0]), self.x.dtype)  # (s_i, classes) one 1 a row
-        self.hot[np.arange(self.samples), self.y] = 1
+        self.hot = one_hot(self.y, self.layout[3][1][0], self.x.dtype)  # (s_i, classes)
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) backpropagated mean over the rows, + nu times the weights"""
