@@ -258,20 +258,19 @@ def serve_clients(
     """Answers the messages to a rank's clients until the run ends; clients compute inside `time_limit`."""
     worker.on_wait = transport.poll
     one_by_one, unlimited = worker.batch_size == 1, time_limit is nullcontext
-
-    def train(batch: list[tuple[int, Message, float]]) -> list[Update | ClientError]:
-        if one_by_one:
-            return [worker.train(i, message) for i, message, _ in batch]
-        return worker.train_all([(i, message) for i, message, _ in batch])
-
     for batch in transport.messages(worker.batch_size):
-        if unlimited:
-            updates = train(batch)
-        else:
-            with time_limit():
-                updates = train(batch)
+        if one_by_one and unlimited:
+            for i, message, delay in batch:
+                _answer(transport, i, worker.train(i, message), delay)
+            continue
+        with time_limit():
+            updates = worker.train_all([(i, message) for i, message, _ in batch])
         for (i, _, delay), update in zip(batch, updates):
-            if isinstance(update, ClientError):
-                transport.send_client_error(i, update.text)
-            else:
-                transport.send_update(i, update, delay)
+            _answer(transport, i, update, delay)
+
+
+def _answer(transport: ClientTransport, i: int, update: Update | ClientError, delay: float) -> None:
+    if isinstance(update, ClientError):
+        transport.send_client_error(i, update.text)
+    else:
+        transport.send_update(i, update, delay)

@@ -105,6 +105,8 @@ class MPIClientTransport:
                     self._next_poll = now + POLL_INTERVAL
                     self._report()
                     self._ending = self._has_ended()  # the messages that are left are then dropped
+            if message:
+                continue
             if self._stopped:
                 break
             if kind == Kind.MARKER:
@@ -125,9 +127,11 @@ class MPIClientTransport:
 
     def _next(self, wait: bool) -> Received:
         """The next frame; `NOTHING` where none has arrived and there is no `wait`."""
-        early, self._early = self._early, NOTHING
-        if early is not NOTHING or not self._receive(wait):
+        if (early := self._early) is not NOTHING:
+            self._early = NOTHING
             return early
+        if not self._receive(wait):
+            return NOTHING
         frame, format = self._frame, self._format
         if frame.header[0] != MESSAGE:
             return Received(*frame.read()[:2])
