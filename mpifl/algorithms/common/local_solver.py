@@ -75,11 +75,13 @@ def descend(objective: Objective, y: Vector, batches: Sequence[Any], step: float
     if hasattr(objective, "descend"):
         objective.descend(y, batches, step)
         return
+    update_buffers = getattr(objective, "update_buffers", None)
     for rows in batches:
         gradient = objective.gradient(y, rows)
         gradient *= step
         y -= gradient
-        update_buffers(objective, y)
+        if update_buffers:
+            update_buffers(y)
 
 
 @dataclass(frozen=True)

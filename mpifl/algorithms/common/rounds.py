@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -48,8 +47,11 @@ class SynchronousRounds(LocalTraining):
 
     def begin_round(self, server: State, members: list[int]) -> None:
         """Sets `server.weights`, {i: weight}, of sum 1 over the round's members; a client drawn twice counts twice."""
-        raw = {i: k * (int(server.samples[i]) if self.weights == "samples" else 1) for i, k in Counter(members).items()}
-        server.weights = {i: w / sum(raw.values()) for i, w in raw.items()}
+        raw = dict.fromkeys(members, 0)
+        for i in members:
+            raw[i] += int(server.samples[i]) if self.weights == "samples" else 1
+        total = sum(raw.values())
+        server.weights = {i: w / total for i, w in raw.items()}
 
     def on_client_lost(self, server: State, i: int) -> None:
         """Rescales the other members' weights to sum 1, and what was already accumulated with them."""

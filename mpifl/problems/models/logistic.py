@@ -72,7 +72,7 @@ class LogisticObjective(RowObjective):
         """(d,) x_rows' (softmax - one_hot) / b + nu W"""
         batch, hot = take_rows(self.x, rows), take_rows(self.hot, rows)
         residual = self._residual(x, batch, hot)
-        residual *= residual.dtype.type(1 / len(batch))
+        residual *= 1 / len(batch)
         result = np.empty_like(x)
         size = self.shape[0] * self.shape[1]
         np.matmul(batch.T, residual, out=result[:size].reshape(self.shape))

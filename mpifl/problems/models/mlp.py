@@ -106,7 +106,7 @@ class MlpObjective(RowObjective):
         batch, hot = (take_rows(part, rows) for part in (self.x, self.hot))
         parts = w1, _, w2, _ = _parts(x, self.layout)
         active, residual, back = self._backward(parts, batch, hot)
-        scale = residual.dtype.type(1 / len(batch))
+        scale = 1 / len(batch)
         residual *= scale
         back *= scale
         result = np.empty_like(x)

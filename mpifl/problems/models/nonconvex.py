@@ -90,7 +90,7 @@ class NonconvexObjective(RowObjective):
         """(d,) mean of -b a / (1 + exp(b a'w)), plus the penalty's slope and nu w"""
         batch, b = take_rows(self.x, rows), take_rows(self.b, rows)
         result = _slopes(x, batch, b) @ batch
-        result *= result.dtype.type(0.5 / len(batch))
+        result *= 0.5 / len(batch)
         result += self.model.slope(x)
         if self.l2:
             result += self.l2 * x
