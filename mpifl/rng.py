@@ -63,7 +63,7 @@ def _key_type() -> Any:
 
 def stream(seed: int, purpose: str, client: int = 0, round: int = 0) -> np.random.Generator:
     """The generator of one purpose ("batch", "delay", "partition", ...) of one client in one local round."""
-    key = np.array([seed, _word(purpose, client)], np.uint64)
+    key = np.array([seed, _purpose_bits(purpose) | client], np.uint64)
     counter = np.array([0, 0, 0, round], np.uint64)  # the low words count the draws: 2**192 of them a round
     return np.random.Generator(np.random.Philox(_key_type()(key), counter=counter))
 
@@ -77,13 +77,15 @@ def reused_stream(seed: int, purpose: str, client: int = 0, round: int = 0) -> n
         state |= {"state": words, "buffer": state["buffer"].tolist()}
         _local.reused = reused = generator, generator.bit_generator, state, words["key"], words["counter"]
     generator, bits, state, key, counter = reused
-    key[0], key[1], counter[3] = seed, _word(purpose, client), round
+    key[0], key[1], counter[3] = seed, _purpose_bits(purpose) | client, round
     bits.state = state
     return generator
 
 
-def _word(purpose: str, client: int) -> int:
-    return zlib.crc32(purpose.encode()) << 32 | client
+@functools.cache
+def _purpose_bits(purpose: str) -> int:
+    """The upper half of a word of the key; the lower one is the client."""
+    return zlib.crc32(purpose.encode()) << 32
 
 
 _local = threading.local()

@@ -98,13 +98,14 @@ class InProcessTransport:
     def _train(self, i: int) -> Update | None:
         """Has client i compute; None where it raised."""
         self.computing = (i,)
-        update = self._trainer.train(i, self._delivered(self._messages.pop(i)))
+        message = self._messages.pop(i)
+        update = self._trainer.train(i, message if self._on_host else self._delivered(message))
         self._delayed.pop(i, None)
         self.computing = ()
         if isinstance(update, ClientError):
             self.send_client_error(i, update.text)
             return None
-        return self._collected(update)
+        return update if self._on_host else self._collected(update)
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         self._due.clear()  # a clock that receives by client keeps the times itself

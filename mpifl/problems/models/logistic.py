@@ -66,6 +66,7 @@ class LogisticObjective(RowObjective):
         super().__init__(settings, meta, *rest)
         self.model = model
         self.shape: tuple[int, int] = tuple(meta["layout"][0][1])  # of W
+        self.size = self.shape[0] * self.shape[1]  # entries of W
         self.hot = one_hot(self.y, self.shape[1], self.x.dtype)  # (s_i, classes)
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
@@ -74,7 +75,7 @@ class LogisticObjective(RowObjective):
         residual = self._residual(x, batch, hot)
         residual *= 1 / len(batch)
         result = np.empty_like(x)
-        size = self.shape[0] * self.shape[1]
+        size = self.size
         np.matmul(batch.T, residual, out=result[:size].reshape(self.shape))
         if self.l2:
             result[:size] += self.l2 * x[:size]
@@ -94,7 +95,7 @@ class LogisticObjective(RowObjective):
     def fisher(self, x: np.ndarray) -> np.ndarray:
         """(d,) mean over the rows of (x_row' (softmax - one_hot))^2, entry by entry"""
         square = self._residual(x, self.x, self.hot) ** 2
-        parts = [(self.x**2).T @ square, *([square.sum(0)] if len(x) > self.shape[0] * self.shape[1] else [])]
+        parts = [(self.x**2).T @ square, *([square.sum(0)] if len(x) > self.size else [])]
         return np.concatenate([part.ravel() for part in parts]) / self.x.dtype.type(self.samples)
 
     def loss(self, x: np.ndarray, rows: Any = None) -> float:
