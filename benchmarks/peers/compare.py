@@ -83,7 +83,9 @@ PARTS: dict[str, list[Program]] = {  # of each part the first two are mpifl's
             "--no-sleep", peer="appfl"),
     ],
     "rounds": [
-        Program("mpifl (NumPy)", "", ("ours.py", "rounds", "--model", "logistic", "--batch", "8", "--updates", "20000")),
+        Program(
+            "mpifl (NumPy)", "", ("ours.py", "rounds", "--model", "logistic", "--batch", "8", "--updates", "20000")
+        ),
         Program(
             "mpifl (torch)", "", ("ours.py", "rounds", "--model", "torch-logistic", "--batch", "8", "--updates", "8000")
         ),

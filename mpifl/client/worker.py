@@ -257,9 +257,9 @@ def serve_clients(
 ) -> None:
     """Answers the messages to a rank's clients until the run ends; clients compute inside `time_limit`."""
     worker.on_wait = transport.poll
-    one_by_one, unlimited = worker.batch_size == 1, time_limit is nullcontext
+    one_by_one = worker.batch_size == 1 and time_limit is nullcontext
     for batch in transport.messages(worker.batch_size):
-        if one_by_one and unlimited:
+        if one_by_one:
             for i, message, delay in batch:
                 _answer(transport, i, worker.train(i, message), delay)
             continue

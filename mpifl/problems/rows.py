@@ -19,6 +19,7 @@ from mpifl.problems.inits import Uniform
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import reused_stream, stream
 
+FEW_CLASSES = 128  # up to which their identity matrix is kept
 CHUNK = 1024  # rows whose losses are added up at once, and that are scaled at once
 # Rows evaluated at once. With fewer the thread that evaluates asks for the interpreter so often that the server loop
 # waits for it.
@@ -199,7 +200,8 @@ class RowProblem(Problem):
         return slice(end - self.samples.item(i), end)
 
     def _own_rows(self, i: int) -> slice:
-        return slice(self._own_ends[i] - self._own[i], self._own_ends[i])
+        end = self._own_ends.item(i)
+        return slice(end - self._own.item(i), end)
 
     def client_accuracies(self, x: np.ndarray) -> np.ndarray:
         right = np.full(self.clients, np.nan)
@@ -353,7 +355,11 @@ def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -
 
 def one_hot(y: np.ndarray, classes: int, dtype: np.dtype) -> np.ndarray:
     """(len(y), classes) one 1 in each row, at its label."""
-    return _identity(classes, dtype).take(y, 0)
+    if classes <= FEW_CLASSES:
+        return _identity(classes, dtype).take(y, 0)
+    hot = np.zeros((len(y), classes), dtype)
+    hot[np.arange(len(y)), y] = 1
+    return hot
 
 
 @functools.lru_cache(maxsize=8)
@@ -398,7 +404,7 @@ class RowObjective(Batches):
 
     def __init__(self, settings: ProblemSettings, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> None:
         super().__init__(settings, meta, i, seed)
-        self.x, self.y, *self._own = shard
+        self.x, self.y, *self._test = shard  # _test: its own test rows and their targets, where it has any
         self.l2 = self.x.dtype.type(settings.l2)
         self._meta = meta
 
@@ -409,7 +415,7 @@ class RowObjective(Batches):
 
     def accuracy(self, x: np.ndarray) -> float:
         """Fraction of the client's own test rows that the model x (d,) classifies rightly; nan where it has none."""
-        if not self._own:
+        if not self._test or not len(self._test[1]):
             return nan
-        rows, y = self._own
-        return self.model.losses(x, rows, y, self.layout)[1] / len(y) if len(y) else nan
+        rows, y = self._test
+        return self.model.losses(x, rows, y, self.layout)[1] / len(y)

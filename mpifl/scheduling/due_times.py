@@ -21,7 +21,7 @@ class DueTimes:
 
     def __init__(self) -> None:
         self._times = array("d")  # by client; infinite where there is none
-        self._blocks: list[np.ndarray] = []  # (SIZE,) each, the same times
+        self._blocks: list[np.ndarray] = []  # (SIZE,) each, views of `_times`
         self._minima = np.empty(0)  # (blocks,)
         self._first: list[int] = []  # of each block the client of its minimum
         self._changed: set[int] = set()  # blocks whose minimum is to be found anew
@@ -42,9 +42,9 @@ class DueTimes:
             self._never.add(i)
 
     def _grow(self, clients: int) -> None:
-        """Makes room for so many clients, and an eighth more."""
+        """Makes room for so many clients, and an eighth more: a new array, for one with views cannot grow."""
         count = ((clients + clients // 8) >> BITS) + 1
-        self._times = self._times + array("d", [inf]) * (count * SIZE - len(self._times))  # the blocks have the old one
+        self._times = self._times + array("d", [inf]) * (count * SIZE - len(self._times))
         self._blocks = list(np.frombuffer(self._times).reshape(count, SIZE))
         self._minima, self._first = np.full(count, inf), [0] * count
         self._changed.update(range(count))

@@ -30,7 +30,10 @@ class RowBuffer:
         return len(self._bytes) // self._record.itemsize
 
     def append(self, row: tuple[Any, ...]) -> None:
-        """Adds a row. Raises RunFailed for a value that its column cannot hold."""
+        """Adds a row. Raises RunFailed for a value that its column cannot hold.
+
+        Called for every update, so it packs the row itself.
+        """
         try:
             self._bytes += self._pack(*row)
         except (struct.error, ValueError) as error:

@@ -105,7 +105,7 @@ class MPIClientTransport:
                     self._next_poll = now + POLL_INTERVAL
                     self._report()
                     self._ending = self._has_ended()  # the messages that are left are then dropped
-            if message:
+            if message:  # else a frame of another kind
                 continue
             if self._stopped:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -49,6 +50,16 @@ def test_bits_are_those_of_plain_numpy(threads: int, dtype: type) -> None:
         ):  # fmt: skip
             assert new.tobytes() == expected.tobytes() and new.dtype == dtype, size
         assert not np.shares_memory(step(x, 1.0, v), x) and not np.shares_memory(mix(x, 0.0, v), x)
+
+
+def test_a_small_cleared_sum_frees_the_memory_that_a_large_one_left() -> None:
+    large, small = np.ones(SMALL + 1), np.ones(3)
+    left = weakref.ref(total := add(zeros(large), large))
+    cleared(total)
+    del total
+    assert left() is not None
+    cleared(add(zeros(small), small))
+    assert left() is None
 
 
 def test_cleared_sum_gives_its_memory_to_the_next_unless_something_refers_to_it() -> None:

@@ -90,6 +90,19 @@ class Failing(Area):
         return super().message(server, i)
 
 
+@dataclass(frozen=True)
+class Misshapen(Area):
+    """From the second aggregation on, messages have a vector of another shape."""
+
+    def message(self, server: State, i: int) -> Message:
+        return Message((server.x[:1],)) if server.k >= 4 else super().message(server, i)
+
+
+def test_a_message_with_a_vector_of_another_shape_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"^client 2 is sent float64 of shape \(1,\), not float64 of shape \(3,\)$"):
+        run(Misshapen(reply="after"), random_quadratics(0, 3), clock=Picked([0, 2, 1]))
+
+
 @settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(asynchronous(), SEEDS, PICKS)
 def test_every_update_is_consumed_once(case: tuple[Algorithm, int], seed: int, picks: list[int]) -> None:

@@ -75,13 +75,13 @@ def descend(objective: Objective, y: Vector, batches: Sequence[Any], step: float
     if hasattr(objective, "descend"):
         objective.descend(y, batches, step)
         return
-    update_buffers = getattr(objective, "update_buffers", None)
+    update = getattr(objective, "update_buffers", None)
     for rows in batches:
         gradient = objective.gradient(y, rows)
         gradient *= step
         y -= gradient
-        if update_buffers:
-            update_buffers(y)
+        if update:
+            update(y)
 
 
 @dataclass(frozen=True)
@@ -284,13 +284,14 @@ class LocalTraining(Algorithm):
     def _step_factor(self, n: int, share: Any) -> Any:
         """w_i of a client with the share s_i/S of all rows: a number, or (n,) for the shares of all clients."""
         match self.step_weights:
+            case "one":
+                return 1.0
             case "samples":
                 return share
             case "uniform":
                 return 1 / n
             case "relative":
                 return n * share
-        return 1.0
 
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         """(n,) or one number: the weight of a change of client i's model in the global model.

@@ -52,10 +52,10 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def cleared(total: np.ndarray) -> np.ndarray:
-    """0 * total, an empty sum; the next large sum of this shape takes the memory of `total`, if nobody else has it."""
+    """0 * total, an empty sum; the next large sum takes the memory of `total`, if nothing else refers to it."""
     global _spare
-    if total.size > SMALL and total.flags.writeable:
-        _spare = total
+    if total.flags.writeable:
+        _spare = total if total.size > SMALL else None
     return zeros(total)
 
 
