@@ -5,7 +5,7 @@ A client gets a row when its state is stored for the first time: one that has no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from mpifl.objective import Vector, from_numpy, to_numpy
 if TYPE_CHECKING:
     from mpifl.client.vector_file import VectorFile
 
+FIRST, ABSENT = 0, -1  # instead of a row: the client has its first state, or none
 BLOCK_BYTES = 1 << 26  # of a table's vectors that are allocated at once
 Layout = tuple[tuple[str, ...], tuple[str, ...]]  # of a state: names of vectors, and of other values
 
@@ -44,13 +45,12 @@ class StateTable(MutableMapping[int, State]):
         folder: str | None = None,
     ) -> None:  # fmt: skip
         """limit: bytes of vectors kept in memory; those beyond are in a file in `folder`. None: all in memory."""
-        self._clients, self._first, self._like = clients, first, x0
+        self._first, self._like = first, x0
         self._on_host = isinstance(x0, np.ndarray)
-        self._added: set[int] = set()
-        self._removed: set[int] = set()
-        self._slots: dict[int, int] = {}  # row of each client that is stored
-        self._layout: list[Layout] = []  # of the state in each row
-        self._layouts: dict[Layout, Layout] = {}  # equal ones are one object
+        self._index = _index(clients)  # of each client: its row plus 1, FIRST or ABSENT
+        self._used = 0  # rows
+        self._layout: Layout = (), ()  # of the first state that was stored, and of most others
+        self._layouts: dict[int, Layout] = {}  # of the states in other rows
         self._others: dict[int, tuple[Any, ...]] = {}
         model, self._shape = to_numpy(x0), x0.shape
         self._d, self._dtype = model.size, model.dtype
@@ -78,14 +78,18 @@ class StateTable(MutableMapping[int, State]):
 
     def _find(self, i: int, copied: bool = False) -> State | None:
         """The state of client i, its first one where none is stored; None: it has none."""
-        if (slot := self._slots.get(i)) is None:
-            return self._first(i) if i in self else None
-        vectors, others = self._layout[slot]
-        block, row = divmod(slot, self._rows)
+        try:
+            row = self._index[i]
+        except IndexError:
+            row = ABSENT
+        if row <= 0:
+            return None if row == ABSENT else self._first(i)
+        vectors, others = self._layouts.get(row, self._layout) if self._layouts else self._layout
+        block, k = divmod(row - 1, self._rows)
         state = State()
         values = vars(state)
         for name in vectors:
-            vector = self._blocks[name][block][row]
+            vector = self._blocks[name][block][k]
             if not self._on_host:
                 values[name] = from_numpy(vector, self._like)
             else:
@@ -95,36 +99,41 @@ class StateTable(MutableMapping[int, State]):
         return state
 
     def __setitem__(self, i: int, state: State) -> None:
-        if (slot := self._slots.get(i)) is None:
-            slot = self._new_slot(i)
-        block, row = divmod(slot, self._rows)
+        try:
+            row = self._index[i]
+        except IndexError:
+            self._index, row = _Sparse(enumerate(self._index)), ABSENT
+        if row <= 0:
+            self._used += 1
+            self._index[i] = row = self._used
+        block, k = divmod(row - 1, self._rows)
         shape, dtype, on_host = self._shape, self._like.dtype, self._on_host
         vectors: tuple[str, ...] = ()
         others: tuple[str, ...] = ()
         for name, value in vars(state).items():
             if getattr(value, "shape", None) == shape and value.dtype == dtype:
                 vectors += (name,)
-                self._block(name, block)[row] = value if on_host else to_numpy(value)
+                try:
+                    table = self._blocks[name][block]
+                except (KeyError, IndexError):
+                    table = self._new_blocks(name, block)
+                table[k] = value if on_host else to_numpy(value)
             else:
                 others += (name,)
-        if (layout := (vectors, others)) != self._layout[slot]:
-            self._layout[slot] = self._layouts.setdefault(layout, layout)
+        layout = vectors, others
+        if layout == self._layout:
+            if self._layouts:
+                self._layouts.pop(row, None)
+        elif self._used == 1:
+            self._layout = layout
+        else:
+            self._layouts[row] = layout
         if others:
             self._others[i] = tuple([getattr(state, name) for name in others])
 
-    def _new_slot(self, i: int) -> int:
-        """The row of client i, which had none."""
-        slot = self._slots[i] = len(self._layout)
-        self._layout.append(((), ()))
-        self._removed.discard(i)
-        if i not in self._clients:
-            self._added.add(i)
-        return slot
-
-    def _block(self, name: str, number: int) -> np.ndarray:
-        """A block of the table of this name, allocated if it is not yet."""
-        if (blocks := self._blocks.get(name)) is None:
-            blocks = self._blocks[name] = []
+    def _new_blocks(self, name: str, number: int) -> np.ndarray:
+        """Allocates the blocks of the table of this name up to block `number`, which is returned."""
+        blocks = self._blocks.setdefault(name, [])
         while len(blocks) <= number:
             blocks.append(self._new_block())
         return blocks[number]
@@ -139,20 +148,35 @@ class StateTable(MutableMapping[int, State]):
     def __delitem__(self, i: int) -> None:
         if i not in self:
             raise KeyError(i)
-        self._slots.pop(i, None)  # the row remains unused: clients are removed where they fail
-        self._added.discard(i)
-        self._removed.add(i)
+        self._index[i] = ABSENT  # the row remains unused: clients are removed where they fail
 
     def __iter__(self) -> Iterator[int]:
-        yield from (i for i in self._clients if i not in self._removed)
-        yield from self._added
+        return (i for i, row in self._items() if row != ABSENT)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return sum(row != ABSENT for _, row in self._items())
 
     def __contains__(self, i: object) -> bool:
-        return (i in self._clients and i not in self._removed) or i in self._added
+        try:
+            return bool(self._index[i] != ABSENT)
+        except IndexError:
+            return False
+
+    def _items(self) -> Iterable[tuple[int, int]]:
+        return self._index.items() if isinstance(self._index, dict) else enumerate(self._index)
 
     def changed(self) -> Iterator[int]:
         """The clients whose states a checkpoint needs: the others have their first states."""
-        return iter(self._slots)
+        return (i for i, row in self._items() if row > 0)
+
+
+class _Sparse(dict[int, int]):
+    def __missing__(self, i: int) -> int:
+        return ABSENT
+
+
+def _index(clients: Collection[int]) -> Any:
+    """FIRST for each of these clients: an array if they are all clients from 0 on, which takes 4 bytes of each."""
+    if len(clients) == max(clients, default=-1) + 1:
+        return np.zeros(len(clients), np.int32).data
+    return _Sparse.fromkeys(clients, FIRST)

@@ -1,84 +1,110 @@
-"""When the updates of many clients are due: the earliest one is found in two steps, by the minima of blocks.
+"""When the updates of many clients are due: the earliest ones are sorted, the others wait in an array until then.
 
-A heap of a million entries has its lower levels outside the processor's caches; here finding the earliest reads one
-block and the array of the blocks' minima, one item after the other.
+A heap of a million entries has its lower levels outside the processor's caches, and every operation visits them. Here
+the next few thousand updates are in a sorted list; the array is searched when that list is used up.
 """
 
 from __future__ import annotations
 
-from array import array
+import sys
 from collections.abc import Iterator
+from heapq import heappop, heappush
 from math import inf
 
 import numpy as np
 
-BITS = 10
-SIZE = 1 << BITS  # clients of a block
+Entry = tuple[float, int]  # due time (s), client
+SORTED = 256  # least number of entries that are sorted at once
+SHARE = 128  # likewise at least one of so many clients: a search passes over all
+SAMPLED = 64  # of these in a sample of the array
 
 
 class DueTimes:
     """The due time (s) of each client's update, at most one a client; infinite: it is never due."""
 
     def __init__(self) -> None:
-        self._times = array("d")  # by client; infinite where there is none
-        self._blocks: list[np.ndarray] = []  # (SIZE,) each, views of `_times`
-        self._minima = np.empty(0)  # (blocks,)
-        self._first: list[int] = []  # of each block the client of its minimum
-        self._changed: set[int] = set()  # blocks whose minimum is to be found anew
+        self._array = np.empty(0)  # (n,) by client; infinite where there is none
+        self._times = self._array.data  # the same memory: single items are read faster
+        self._sorted = np.empty(0).data, np.empty(0, int).data  # times, clients; of one that was removed: to be ignored
+        self._k, self._count = 0, 0  # the first of these that is left, and their number
+        self._added: list[Entry] = []  # a heap: entries added since that come before `_end`; likewise
+        self._end: Entry = (inf, 0)  # entries from here on are in the array alone
+        self._most = 2 * SORTED  # entries of the heap from which it is sorted out
         self._never: set[int] = set()  # clients whose update is due at infinity
-        self._count = 0
+        self._finite = 0  # the number of the others
 
     def __len__(self) -> int:
-        return self._count
+        return self._finite + len(self._never)
 
     def add(self, i: int, due: float) -> None:
         """Adds the due time of client i, which has none."""
         if i >= len(self._times):
             self._grow(i + 1)
-        self._times[i] = due
-        self._changed.add(i >> BITS)
-        self._count += 1
         if due == inf:
             self._never.add(i)
+            return
+        self._times[i] = due
+        self._finite += 1
+        if (entry := (due, i)) < self._end:
+            heappush(self._added, entry)
+            if len(self._added) > self._most:
+                self._search()
 
     def _grow(self, clients: int) -> None:
-        """Makes room for so many clients, and an eighth more: a new array, for one with views cannot grow."""
-        count = ((clients + clients // 8) >> BITS) + 1
-        self._times = self._times + array("d", [inf]) * (count * SIZE - len(self._times))
-        self._blocks = list(np.frombuffer(self._times).reshape(count, SIZE))
-        self._minima, self._first = np.full(count, inf), [0] * count
-        self._changed.update(range(count))
+        """Makes room for so many clients, and an eighth more."""
+        more = np.full(clients + clients // 8 - len(self._array), inf)
+        self._array = np.concatenate([self._array, more])
+        self._times = self._array.data
+        self._most = 2 * max(SORTED, len(self._array) // SHARE)
 
-    def first(self) -> tuple[float, int]:
+    def first(self) -> Entry:
         """The earliest time and its client, of several the one with the lowest number; infinity and -1: none is due."""
-        if not self._count:
-            return inf, -1
-        if len(self._blocks) == 1:
-            i = int(self._blocks[0].argmin())
-            due = self._times[i]
-        else:
-            for number in self._changed:
-                self._first[number] = i = number * SIZE + int(self._blocks[number].argmin())
-                self._minima[number] = self._times[i]
-            self._changed.clear()
-            i = self._first[int(self._minima.argmin())]
-            due = self._times[i]
-        return (due, i) if due < inf else (inf, min(self._never))
+        times, added, (sorted_times, sorted_clients) = self._times, self._added, self._sorted
+        while self._finite:
+            if (k := self._k) < self._count:
+                due, i = sorted_times[k], sorted_clients[k]
+                if times[i] != due:  # it was removed
+                    self._k = k + 1
+                    continue
+                if not added or (due, i) < added[0]:
+                    return due, i
+            elif not added:
+                self._search()
+                added, (sorted_times, sorted_clients) = self._added, self._sorted
+                continue
+            due, i = added[0]
+            if times[i] == due:
+                return due, i
+            heappop(added)
+        return (inf, min(self._never)) if self._never else (inf, -1)
+
+    def _search(self) -> None:
+        """Finds the earliest entries of the array, and sorts them."""
+        times, most = self._array, self._most
+        # All up to a bound, below which a sample has SAMPLED times: all times have about `most` / 2.
+        sample = times[:: most // (2 * SAMPLED)]
+        bound = float(np.partition(sample, SAMPLED)[SAMPLED]) if len(sample) > SAMPLED else inf
+        bound = min(bound, sys.float_info.max)
+        clients = np.flatnonzero(times <= bound)
+        found = times[clients]
+        order = np.argsort(found, kind="stable")  # of equal times the lowest client first
+        self._end = (bound, len(times))
+        if len(order) > most:  # many are equal, or the sample was not like the others
+            self._end = found.item(order[most]), clients.item(order[most])
+        order = order[:most]
+        self._sorted, self._k, self._count = (found[order].data, clients[order].data), 0, len(order)
+        self._added = []
 
     def remove(self, i: int) -> None:
         """Removes the due time of client i, if it has one."""
-        if self._never and i in self._never:
-            self._never.remove(i)
-        elif i < len(self._times) and self._times[i] < inf:
+        if i < len(self._times) and self._times[i] < inf:
             self._times[i] = inf
-            self._changed.add(i >> BITS)
+            self._finite -= 1
         else:
-            return
-        self._count -= 1
+            self._never.discard(i)
 
-    def __iter__(self) -> Iterator[tuple[float, int]]:
+    def __iter__(self) -> Iterator[Entry]:
         """All times and their clients, by client."""
-        for number, block in enumerate(self._blocks):
-            for place in np.flatnonzero(block < inf).tolist():
-                yield block.item(place), number * SIZE + place
+        for i in np.flatnonzero(self._array < inf).tolist():
+            yield self._times[i], i
         yield from ((inf, i) for i in sorted(self._never))

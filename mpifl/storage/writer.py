@@ -12,8 +12,10 @@ import os
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ from mpifl.storage.live import Lock, with_locks_if_any
 from mpifl.storage.row_buffer import RowBuffer
 from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, encode
 
+PATIENCE = 0.005  # s for which the thread writes before the loop waits for it
+LONGEST_WAIT = 0.02  # s for which the loop waits for it, at most once each time it writes
 WRITE_INTERVAL = 0.5  # s of wall time; also the heartbeat (the file's mtime) of a run that has no rows to write
 ROWS_READ = 1 << 14  # rows read while the file is locked
 
@@ -139,6 +143,8 @@ class RunWriter:
         self._states: list[tuple[int, str]] = []
         self._attrs: dict[str, float] = {}
         self._error: Exception | None = None
+        self._writing_since = inf  # perf_counter; infinity: the thread is not writing, or the loop has waited for it
+        self._idle = threading.Event()  # set: the thread is not writing
         self._closed = False
         self._lock = threading.Lock()  # the file's: the loop never waits for it
         self._stop = threading.Event()
@@ -174,9 +180,14 @@ class RunWriter:
             return {table: self._taken[table] + len(rows) for table, rows in self._rows.items()}
 
     def check(self) -> None:
-        """Raises RunFailed if rows could not be written (disk full, file system gone)."""
+        """Raises RunFailed if rows could not be written (disk full, file system gone). Called after every event."""
         if self._error is not None:
             raise RunFailed(f"writing {self.path} failed: {error_reason(self._error)}") from self._error
+        if self._writing_since < inf and time.perf_counter() - self._writing_since > PATIENCE:
+            # A loop that releases Python's lock for moments only, again and again, wakes the thread up each time and
+            # has the lock again before it: both then wait more than they work.
+            self._writing_since = inf
+            self._idle.wait(LONGEST_WAIT)
 
     # -- the file ------------------------------------------------------------------------------------------------------
     def flush(self) -> None:
@@ -229,7 +240,11 @@ class RunWriter:
 
     def _run(self) -> None:
         while self._error is None and not self._stop.wait(WRITE_INTERVAL):
+            self._idle.clear()
+            self._writing_since = time.perf_counter()
             self._try(self._write)
+            self._writing_since = inf
+            self._idle.set()
 
     def _try(self, what: Callable[[], Any]) -> Any:
         """Calls `what` with the file locked, unless an earlier call failed; keeps its error for `check`."""

@@ -8,10 +8,10 @@ from math import inf
 import numpy as np
 import pytest
 
-from mpifl.scheduling.due_times import SIZE, DueTimes
+from mpifl.scheduling.due_times import SORTED, DueTimes
 
 
-@pytest.mark.parametrize("clients", [1, 7, SIZE, SIZE + 1, 5 * SIZE])
+@pytest.mark.parametrize("clients", [1, 7, 2 * SORTED, 2 * SORTED + 1, 20 * SORTED, 300 * SORTED])
 @pytest.mark.parametrize("values", [4, 10**9], ids=["many equal", "all different"])
 def test_the_order_is_that_of_a_heap(clients: int, values: int) -> None:
     draw = np.random.default_rng(clients)
