@@ -22,7 +22,7 @@ class ObjectivesOnUse(MutableMapping[int, Objective]):
         self._set: dict[int, Objective] = {}
 
     def __getitem__(self, i: int) -> Objective:
-        if i in self._set:
+        if self._set and i in self._set:
             return self._set[i]
         return self._build(self._shards[i], i)
 
@@ -50,5 +50,8 @@ def objectives(build: Callable[[Shard, int], Objective], shards: Mapping[int, Sh
     """
     first = {i: build(shards[i], i) for i in list(shards)[:1]}
     if len(shards) > FEW and not any(hasattr(objective, "save") for objective in first.values()):
+        for one in first.values():
+            if "of_client" in vars(type(one)):  # not inherited: a subclass may have more attributes
+                build = one.of_client  # type: ignore[attr-defined]
         return ObjectivesOnUse(build, shards)
     return {i: first.get(i) or build(shards[i], i) for i in shards}

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -133,7 +133,9 @@ class RowProblem(Problem):
         few = subsample(settings.evaluation_rows, len(whose))
         self._x_own, self._y_own = self._x_own[few], self._y_own[few]
         self._own = np.bincount(whose[few], minlength=self.clients)
-        self._ends, self._own_ends = np.cumsum(self.samples), np.cumsum(self._own)
+        self._bounds = np.concatenate([[0], np.cumsum(self.samples)]).data  # of the rows of each client
+        self._own_ends = np.cumsum(self._own)
+        self._any_own = bool(self._own.any())
         self._whole: Objective | None = None  # one objective on all rows, where its gradient is asked for
         self.validation_rows = len(validation_order)
         self._validation: list[tuple[np.ndarray, np.ndarray]] = []
@@ -190,14 +192,13 @@ class RowProblem(Problem):
         return self._shard(i, self._rows.packed(rows), self._y[rows])
 
     def _shard(self, i: int, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-        if not self._own.item(i):
+        if not (self._any_own and self._own.item(i)):
             return [x, y]
         rows = self._own_rows(i)
         return [x, y, self._x_own[rows], self._y_own[rows]]
 
     def _training_rows(self, i: int) -> slice:
-        end = self._ends.item(i)
-        return slice(end - self.samples.item(i), end)
+        return slice(self._bounds[i], self._bounds[i + 1])
 
     def _own_rows(self, i: int) -> slice:
         end = self._own_ends.item(i)
@@ -356,15 +357,16 @@ def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -
 def one_hot(y: np.ndarray, classes: int, dtype: np.dtype) -> np.ndarray:
     """(len(y), classes) one 1 in each row, at its label."""
     if classes <= FEW_CLASSES:
-        return _identity(classes, dtype).take(y, 0)
+        return _identity(classes, dtype.char).take(y, 0)
     hot = np.zeros((len(y), classes), dtype)
     hot[np.arange(len(y)), y] = 1
     return hot
 
 
 @functools.lru_cache(maxsize=8)
-def _identity(size: int, dtype: np.dtype) -> np.ndarray:
-    return np.eye(size, dtype=dtype)
+def _identity(size: int, char: str) -> np.ndarray:
+    """char: that of the dtype, which is found faster than the dtype."""
+    return np.eye(size, dtype=char)
 
 
 def take_rows(part: np.ndarray, rows: Any) -> np.ndarray:
@@ -378,11 +380,16 @@ class Batches:
     """A client's batches, and its numbers of samples that algorithms use."""
 
     def __init__(self, settings: ProblemSettings, meta: dict[str, Any], i: int, seed: int) -> None:
-        self.i, self.seed = i, seed
-        self.samples: int = meta["samples"][i]
+        self.seed = seed
         self.clients: int = meta["clients"]
-        self.share: float = self.samples / (meta.get("total") or sum(meta["samples"]))
-        self.batch = min(settings.batch_size or self.samples, self.samples)
+        self._batch_size = settings.batch_size
+        self._total: int = meta.get("total") or sum(meta["samples"])
+        self._set_client(i, meta["samples"][i])
+
+    def _set_client(self, i: int, samples: int) -> None:
+        self.i, self.samples, self.share = i, samples, samples / self._total
+        most = self._batch_size
+        self.batch = most if most and most < samples else samples
 
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
         """The rows of each local step: `steps` batches, each drawn afresh without replacement, or where `epochs` is
@@ -404,9 +411,21 @@ class RowObjective(Batches):
 
     def __init__(self, settings: ProblemSettings, meta: dict[str, Any], shard: Shard, i: int, seed: int) -> None:
         super().__init__(settings, meta, i, seed)
-        self.x, self.y, *self._test = shard  # _test: its own test rows and their targets, where it has any
-        self.l2 = self.x.dtype.type(settings.l2)
+        self.l2 = shard[0].dtype.type(settings.l2)
         self._meta = meta
+        self._set_shard(shard)
+
+    def _set_shard(self, shard: Shard) -> None:
+        """Sets all attributes that depend on the client's data."""
+        self.x, self.y, *self._test = shard  # _test: its own test rows and their targets, where it has any
+
+    def _of_client(self, shard: Shard, i: int) -> Self:
+        """`Objective.of_client`, of classes whose attributes `_set_client` and `_set_shard` set, if not common."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._set_client(i, self._meta["samples"][i])
+        other._set_shard(shard)
+        return other
 
     @functools.cached_property
     def layout(self) -> Layout:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +25,13 @@ class DueTimes:
 
     def __init__(self) -> None:
         self._array = np.empty(0)  # (n,) by client; infinite where there is none
-        self._times = self._array.data  # the same memory: single items are read faster
-        self._sorted = np.empty(0).data, np.empty(0, int).data  # times, clients; of one that was removed: to be ignored
+        self._times: Any = self._array.data  # the same memory: single items are read faster
+        self._sorted: tuple[Any, Any] = (
+            np.empty(0).data,
+            np.empty(0, int).data,
+        )  # times, clients; of one that was removed: to be ignored
         self._k, self._count = 0, 0  # the first of these that is left, and their number
-        self._added: list[Entry] = []  # a heap: entries added since that come before `_end`; likewise
+        self._added: list[Entry] = []  # a heap: entries added since that come before `_end`
         self._end: Entry = (inf, 0)  # entries from here on are in the array alone
         self._most = 2 * SORTED  # entries of the heap from which it is sorted out
         self._never: set[int] = set()  # clients whose update is due at infinity

@@ -23,6 +23,7 @@ from mpifl.signals import SignalRecorder
 from mpifl.transport.base import max_vectors
 from mpifl.transport.handshake import Handshake, rank_resources
 from mpifl.transport.in_process import InProcessTransport
+from mpifl.transport.message_table import MOST_BYTES, MessageTable
 from mpifl.transport.server_base import ServerTransport
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def _host_in_process(
     from mpifl.client import checkpoint
     from mpifl.client.worker import Worker
     from mpifl.problems import host
+    from mpifl.problems.on_use import FEW
     from mpifl.storage.checkpoint_set import folder_of
 
     hosted = host(job.problem.model, job.problem.settings, problem.meta, Shards(problem), job.seed, resources)
@@ -158,7 +160,11 @@ def _host_in_process(
         job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm,
         limit=job.memory.client_states, folder=job.states_folder,
     )  # fmt: skip
-    transport = InProcessTransport(worker, problem.clients)
+    n, most = problem.clients, job.algorithm.vectors_down
+    small = most * x0.nbytes <= MOST_BYTES and hosted.memory.on_host and worker.batch_size == 1
+    by_client = job.clock.mode == "virtual"  # also in a replay of such a run
+    messages = MessageTable(n, x0.size, x0.dtype, most) if n > FEW and small and by_client else None
+    transport = InProcessTransport(worker, n, messages)
     checkpoint.attach_checkpoints(transport, worker, folder_of(Path(job.output)), rank=1)
     if payload:
         checkpoint.resume(worker, transport, payload)

@@ -34,7 +34,7 @@ from mpifl.storage.row_buffer import RowBuffer
 from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, encode
 
 PATIENCE = 0.005  # s for which the thread writes before the loop waits for it
-LONGEST_WAIT = 0.02  # s for which the loop waits for it, at most once each time it writes
+TURN = 0.01  # s for which the loop waits at first, and again as long as the thread computes for half of them
 WRITE_INTERVAL = 0.5  # s of wall time; also the heartbeat (the file's mtime) of a run that has no rows to write
 ROWS_READ = 1 << 14  # rows read while the file is locked
 
@@ -184,10 +184,19 @@ class RunWriter:
         if self._error is not None:
             raise RunFailed(f"writing {self.path} failed: {error_reason(self._error)}") from self._error
         if self._writing_since < inf and time.perf_counter() - self._writing_since > PATIENCE:
-            # A loop that releases Python's lock for moments only, again and again, wakes the thread up each time and
-            # has the lock again before it: both then wait more than they work.
             self._writing_since = inf
-            self._idle.wait(LONGEST_WAIT)
+            self._wait_while_thread_computes()
+
+    def _wait_while_thread_computes(self) -> None:
+        """Waits until the thread has written what it is writing, or waits for the file system itself.
+
+        A loop that releases Python's lock for moments only, again and again, wakes the thread up each time and has the
+        lock again before it: both then wait more than they work.
+        """
+        with contextlib.suppress(OSError):  # the thread has ended
+            used = time.clock_gettime(self._clock)
+            while not self._idle.wait(TURN) and (now := time.clock_gettime(self._clock)) - used > TURN / 2:
+                used = now
 
     # -- the file ------------------------------------------------------------------------------------------------------
     def flush(self) -> None:
@@ -239,6 +248,7 @@ class RunWriter:
         self._thread.join()
 
     def _run(self) -> None:
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
         while self._error is None and not self._stop.wait(WRITE_INTERVAL):
             self._idle.clear()
             self._writing_since = time.perf_counter()

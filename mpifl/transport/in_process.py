@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from itertools import islice
 from math import inf
 from typing import Any, Protocol
@@ -36,11 +36,14 @@ class InProcessTransport:
     between two of them. In a checkpoint they are clients of rank 1.
     """
 
-    def __init__(self, trainer: Trainer, clients: int = 0) -> None:
+    def __init__(
+        self, trainer: Trainer, clients: int = 0, messages: MutableMapping[int, Message] | None = None
+    ) -> None:  # fmt: skip
+        """messages: holds the messages that wait, if a clock asks for updates by client; None: a dict."""
         self._trainer = trainer
         self._on_host = trainer.memory.on_host
         self._one_by_one = trainer.batch_size == 1
-        self._messages: dict[int, Message] = {}  # by client, the oldest first
+        self._messages = {} if messages is None else messages  # by client; in a dict the oldest is first
         self._delayed: dict[int, float] = {}  # client -> perf_counter at which its update will be due; else at once
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
@@ -95,10 +98,9 @@ class InProcessTransport:
             *islice(others, self._trainer.batch_size - len(batch)),
         ]  # no pass over all: there may be millions
 
-    def _train(self, i: int) -> Update | None:
+    def _train(self, i: int, message: Message) -> Update | None:
         """Has client i compute; None where it raised."""
         self.computing = (i,)
-        message = self._messages.pop(i)
         update = self._trainer.train(i, message if self._on_host else self._delivered(message))
         self._delayed.pop(i, None)
         self.computing = ()
@@ -109,13 +111,12 @@ class InProcessTransport:
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         self._due.clear()  # a clock that receives by client keeps the times itself
-        if i in self._messages:
-            if self._one_by_one:  # at once, not by way of the updates that are held back
-                if update := self._train(i):
-                    return update
-            else:
-                self._compute(self._next_batch(i))
-                self._due.clear()
+        if self._one_by_one:  # at once, not by way of the updates that are held back
+            if (message := self._messages.pop(i, None)) and (update := self._train(i, message)):
+                return update
+        elif i in self._messages:
+            self._compute(self._next_batch(i))
+            self._due.clear()
         if i in self._errors:
             self._failures.append((i, self._errors.pop(i)))
         return self._ready.pop(i, None)
@@ -123,7 +124,7 @@ class InProcessTransport:
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         if self._one_by_one and not self._due:  # likewise the oldest message, where it has no delay
             for i in self._messages:
-                if i not in self._delayed and (update := self._train(i)):
+                if i not in self._delayed and (update := self._train(i, self._messages.pop(i))):
                     return i, update
                 break
         end = time.perf_counter() + timeout
@@ -189,8 +190,9 @@ class InProcessTransport:
 
     # -- checkpoints and failures --------------------------------------------------------------------------------------
     def send_marker(self, number: int) -> None:
-        while self._messages:
-            self._compute(self._next_batch())
+        waiting = list(self._messages)
+        for k in range(0, len(waiting), self._trainer.batch_size):
+            self._compute(waiting[k : k + self._trainer.batch_size])
         self.on_marker(number)
 
     def unreported_client_errors(self) -> set[int]:

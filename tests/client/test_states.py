@@ -70,7 +70,7 @@ def test_clients_that_leave_and_come(table: StateTable) -> None:
 
 
 def test_a_client_that_has_not_computed_has_no_vector() -> None:
-    """A table of 200,000 clients takes 4 bytes of each; the first that computes a block, whose pages fill one by one."""
+    """A table of 200,000 clients takes 4 bytes of each; the first that computes a block, which fills page by page."""
     n, d = 200_000, 1000
     x0 = np.zeros(d)
     tracemalloc.start()

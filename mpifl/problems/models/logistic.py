@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.problems.base import Layout
+from mpifl.problems.base import Layout, Shard
 from mpifl.problems.rows import RowModel, RowObjective, one_hot, take_rows
 from mpifl.problems.settings import ProblemSettings
 
@@ -63,11 +63,16 @@ class LogisticObjective(RowObjective):
     model: Logistic
 
     def __init__(self, model: Logistic, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
-        super().__init__(settings, meta, *rest)
         self.model = model
         self.shape: tuple[int, int] = tuple(meta["layout"][0][1])  # of W
         self.size = self.shape[0] * self.shape[1]  # entries of W
+        super().__init__(settings, meta, *rest)
+
+    def _set_shard(self, shard: Shard) -> None:
+        super()._set_shard(shard)
         self.hot = one_hot(self.y, self.shape[1], self.x.dtype)  # (s_i, classes)
+
+    of_client = RowObjective._of_client
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) x_rows' (softmax - one_hot) / b + nu W"""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.config.types import Size
-from mpifl.problems.base import Data, Init, Layout, Partition, Problem
+from mpifl.problems.base import Data, Init, Layout, Partition, Problem, Shard
 from mpifl.problems.inits import Uniform
 from mpifl.problems.rows import RowModel, RowObjective, RowProblem, one_hot, take_rows
 from mpifl.problems.settings import ProblemSettings
@@ -97,9 +97,14 @@ class MlpObjective(RowObjective):
     """One client's network."""
 
     def __init__(self, model: Mlp, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
-        super().__init__(settings, meta, *rest)
         self.model = model
+        super().__init__(settings, meta, *rest)
+
+    def _set_shard(self, shard: Shard) -> None:
+        super()._set_shard(shard)
         self.hot = one_hot(self.y, self.layout[3][1][0], self.x.dtype)  # (s_i, classes)
+
+    of_client = RowObjective._of_client
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) backpropagated mean over the rows, + nu times the weights"""

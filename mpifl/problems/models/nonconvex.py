@@ -12,7 +12,7 @@ import numpy as np
 
 from mpifl.config.types import NonNegativeFloat
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Init, Layout
+from mpifl.problems.base import Data, Init, Layout, Shard
 from mpifl.problems.inits import Zero
 from mpifl.problems.rows import RowModel, RowObjective, take_rows
 from mpifl.problems.settings import ProblemSettings
@@ -82,9 +82,14 @@ class NonconvexObjective(RowObjective):
     model: NonconvexLogistic
 
     def __init__(self, model: NonconvexLogistic, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
-        super().__init__(settings, meta, *rest)
         self.model = model
+        super().__init__(settings, meta, *rest)
+
+    def _set_shard(self, shard: Shard) -> None:
+        super()._set_shard(shard)
         self.b = self.y.astype(self.x.dtype)  # +-1
+
+    of_client = RowObjective._of_client
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) mean of -b a / (1 + exp(b a'w)), plus the penalty's slope and nu w"""

@@ -173,6 +173,9 @@ class QuadraticObjective:
         self.a, self.c = shard
         self.sigma, self.clients, self.share, self.i, self.seed = sigma, clients, 1 / clients, i, seed
 
+    def of_client(self, shard: Sequence[np.ndarray], i: int) -> QuadraticObjective:
+        return QuadraticObjective(self.sigma, self.clients, shard, i, self.seed)
+
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
         """Each local step's noise; an epoch is one step."""
         count = steps if epochs is None else epochs

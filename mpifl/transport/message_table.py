@@ -1,0 +1,89 @@
+"""The messages that wait for many clients, as rows of one array.
+
+As an object a message takes several hundred bytes, and of a million none is in the processor's caches when its client
+computes: reading it, and giving its memory back, would cost more than a small update's arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from struct import Struct
+from typing import Any, cast
+
+import numpy as np
+
+from mpifl.algorithms.base import Message, new_tuple
+from mpifl.transport.frames import MAX_NUMBERS
+
+# Count of vectors plus 1 (0: no message), count of numbers; round, work, version; the numbers
+_FIELDS = [Struct(f"=BBxxIqq{count}d") for count in range(MAX_NUMBERS + 1)]
+HEADER_BYTES = _FIELDS[-1].size
+MOST_BYTES = 512  # of the vectors of a message: with larger ones it may take more in a row than as an object
+
+
+class MessageTable(MutableMapping[int, Message]):
+    """At most one message to each of n clients, with at most `vectors` vectors (d,). Iterates by client.
+
+    As on the wire numbers become float64, and vectors are copied.
+    """
+
+    def __init__(self, n: int, d: int, dtype: np.dtype, vectors: int) -> None:
+        own = d * dtype.itemsize
+        self._size = HEADER_BYTES + -(-vectors * own // 8) * 8
+        rows = np.zeros((n, self._size), np.uint8)
+        self._bytes = rows.reshape(-1).data
+        self._vectors = [
+            rows[:, k : k + own].view(dtype) for k in range(HEADER_BYTES, HEADER_BYTES + vectors * own, own)
+        ]  # (n, d) each
+        self._given = rows[:, 0]
+        self._count = 0
+
+    def __setitem__(self, i: int, message: Message) -> None:
+        vectors, numbers, work, version, round = message
+        count, begin = len(numbers), i * self._size
+        if not self._bytes[begin]:
+            self._count += 1
+        _FIELDS[count].pack_into(self._bytes, begin, len(vectors) + 1, count, round, work, version, *numbers)
+        for table, vector in zip(self._vectors, vectors):
+            table[i] = vector
+
+    def get(self, i: int, default: Any = None) -> Any:
+        begin = i * self._size
+        if not (length := self._bytes[begin]):
+            return default
+        fields = _FIELDS[self._bytes[begin + 1]].unpack_from(self._bytes, begin)
+        if length == 2:  # the usual case
+            vectors: tuple[np.ndarray, ...] = (self._vectors[0][i].copy(),)
+        else:
+            vectors = tuple([table[i].copy() for table in self._vectors[: length - 1]])
+        return new_tuple(Message, (vectors, fields[5:], fields[3], fields[4], fields[2]))
+
+    def __getitem__(self, i: int) -> Message:
+        if (message := self.get(i)) is None:
+            raise KeyError(i)
+        return cast(Message, message)
+
+    def pop(self, i: int, default: Any = None) -> Any:
+        """Removes the message to client i and returns it; `default` if there is none."""
+        if (message := self.get(i)) is None:
+            return default
+        self._bytes[i * self._size] = 0
+        self._count -= 1
+        return message
+
+    def __delitem__(self, i: int) -> None:
+        if self.pop(i) is None:
+            raise KeyError(i)
+
+    def __contains__(self, i: object) -> bool:
+        return isinstance(i, int) and self._bytes[i * self._size] > 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(np.flatnonzero(self._given).tolist())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def clear(self) -> None:
+        self._given[:] = 0
+        self._count = 0
