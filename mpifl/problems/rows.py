@@ -182,7 +182,8 @@ class RowProblem(Problem):
     def shard(self, i: int) -> list[np.ndarray]:
         """[rows (s_i, features), targets (s_i,)], and likewise its own test rows, where it has any"""
         rows = self._training_rows(i)
-        return self._shard(i, self._x[rows], self._y[rows])
+        x, y = self._rows.array()[rows], self._y[rows]
+        return self._shard(i, x, y) if self._any_own else [x, y]
 
     def packed_shard(self, i: int) -> list[np.ndarray]:
         """`shard`, of unsigned integers as they were read, unless they have been scaled or a subclass has its own."""
@@ -192,7 +193,7 @@ class RowProblem(Problem):
         return self._shard(i, self._rows.packed(rows), self._y[rows])
 
     def _shard(self, i: int, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-        if not (self._any_own and self._own.item(i)):
+        if not self._own.item(i):
             return [x, y]
         rows = self._own_rows(i)
         return [x, y, self._x_own[rows], self._y_own[rows]]

@@ -23,7 +23,7 @@ from mpifl.signals import SignalRecorder
 from mpifl.transport.base import max_vectors
 from mpifl.transport.handshake import Handshake, rank_resources
 from mpifl.transport.in_process import InProcessTransport
-from mpifl.transport.message_table import MOST_BYTES, MessageTable
+from mpifl.transport.message_table import MessageTable, uses_table
 from mpifl.transport.server_base import ServerTransport
 
 if TYPE_CHECKING:
@@ -152,7 +152,6 @@ def _host_in_process(
     from mpifl.client import checkpoint
     from mpifl.client.worker import Worker
     from mpifl.problems import host
-    from mpifl.problems.on_use import FEW
     from mpifl.storage.checkpoint_set import folder_of
 
     hosted = host(job.problem.model, job.problem.settings, problem.meta, Shards(problem), job.seed, resources)
@@ -161,9 +160,9 @@ def _host_in_process(
         limit=job.memory.client_states, folder=job.states_folder,
     )  # fmt: skip
     n, most = problem.clients, job.algorithm.vectors_down
-    small = most * x0.nbytes <= MOST_BYTES and hosted.memory.on_host and worker.batch_size == 1
-    by_client = job.clock.mode == "virtual"  # also in a replay of such a run
-    messages = MessageTable(n, x0.size, x0.dtype, most) if n > FEW and small and by_client else None
+    one_by_one = worker.batch_size == 1 and hosted.memory.on_host
+    table = one_by_one and uses_table(job.clock.mode == "virtual", n, most * x0.nbytes)
+    messages = MessageTable(n, x0.size, x0.dtype, most) if table else None
     transport = InProcessTransport(worker, n, messages)
     checkpoint.attach_checkpoints(transport, worker, folder_of(Path(job.output)), rank=1)
     if payload:

@@ -18,7 +18,21 @@ from mpifl.transport.frames import MAX_NUMBERS
 # Count of vectors plus 1 (0: no message), count of numbers; round, work, version; the numbers
 _FIELDS = [Struct(f"=BBxxIqq{count}d") for count in range(MAX_NUMBERS + 1)]
 HEADER_BYTES = _FIELDS[-1].size
+FEW = 4096  # clients up to which messages are objects
 MOST_BYTES = 512  # of the vectors of a message: with larger ones it may take more in a row than as an object
+
+
+def row_bytes(vectors: int, own: int) -> int:
+    """Bytes of a row for at most `vectors` vectors of `own` bytes each."""
+    return HEADER_BYTES + -(-vectors * own // 8) * 8
+
+
+def uses_table(virtual: bool, n: int, own: int) -> bool:
+    """Whether messages to n clients in the server's process, with `own` bytes of vectors each, wait in a table.
+
+    Only under the virtual clock: it asks for updates by client, and needs no order of the messages.
+    """
+    return virtual and n > FEW and own <= MOST_BYTES
 
 
 class MessageTable(MutableMapping[int, Message]):
@@ -29,7 +43,7 @@ class MessageTable(MutableMapping[int, Message]):
 
     def __init__(self, n: int, d: int, dtype: np.dtype, vectors: int) -> None:
         own = d * dtype.itemsize
-        self._size = HEADER_BYTES + -(-vectors * own // 8) * 8
+        self._size = row_bytes(vectors, own)
         rows = np.zeros((n, self._size), np.uint8)
         self._bytes = rows.reshape(-1).data
         self._vectors = [
