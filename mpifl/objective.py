@@ -91,8 +91,6 @@ class Objective(Protocol):
       as the running statistics of batch norm.
     - `optimizer(settings, y, step)` returns a `LocalOptimizer` for the vector y (d,), with the learning rate `step`;
       `check_optimizer(settings)` raises ConfigError where there is no such optimiser on this rank.
-    - `of_client(shard, i)` returns the objective of client i, whose data are `shard`, faster than it is built; it is
-      called on one that computes nothing. A subclass does not inherit it.
     - `save()` returns what the objective keeps from one contact to the next, as a dict of vectors by name that are not
       changed later; `load` restores it.
 

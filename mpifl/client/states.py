@@ -16,7 +16,7 @@ from mpifl.objective import Vector, from_numpy, to_numpy
 if TYPE_CHECKING:
     from mpifl.client.vector_file import VectorFile
 
-FIRST, ABSENT = 0, -1  # instead of a row: the client has its first state, or none
+FIRST, ABSENT = 0, -1  # instead of a row's number, which counts from 1: the client has its first state, or none
 BLOCK_BYTES = 1 << 26  # of a table's vectors that are allocated at once
 Layout = tuple[tuple[str, ...], tuple[str, ...]]  # of a state: names of vectors, and of other values
 
@@ -47,10 +47,11 @@ class StateTable(MutableMapping[int, State]):
         """limit: bytes of vectors kept in memory; those beyond are in a file in `folder`. None: all in memory."""
         self._first, self._like = first, x0
         self._on_host = isinstance(x0, np.ndarray)
-        self._index = _index(clients)  # of each client: its row plus 1, FIRST or ABSENT
+        self._index = _index(clients)  # by client: the number of its row, FIRST or ABSENT
         self._used = 0  # rows
         self._layout: Layout = (), ()  # of the first state that was stored, and of most others
         self._layouts: dict[int, Layout] = {}  # of the states in other rows
+        self._equal: dict[Layout, Layout] = {}  # of these; equal ones are one object
         self._others: dict[int, tuple[Any, ...]] = {}
         model, self._shape = to_numpy(x0), x0.shape
         self._d, self._dtype = model.size, model.dtype
@@ -103,9 +104,8 @@ class StateTable(MutableMapping[int, State]):
             row = self._index[i]
         except IndexError:
             self._index, row = _Sparse(enumerate(self._index)), ABSENT
-        if row <= 0:
-            self._used += 1
-            self._index[i] = row = self._used
+        if new := row <= 0:
+            row = self._used + 1
         block, k = divmod(row - 1, self._rows)
         shape, dtype, on_host = self._shape, self._like.dtype, self._on_host
         vectors: tuple[str, ...] = ()
@@ -120,6 +120,8 @@ class StateTable(MutableMapping[int, State]):
                 table[k] = value if on_host else to_numpy(value)
             else:
                 others += (name,)
+        if new:  # once the vectors are stored, for which the disk may have no room
+            self._index[i] = self._used = row
         layout = vectors, others
         if layout == self._layout:
             if self._layouts:
@@ -127,7 +129,7 @@ class StateTable(MutableMapping[int, State]):
         elif self._used == 1:
             self._layout = layout
         else:
-            self._layouts[row] = layout
+            self._layouts[row] = self._equal.setdefault(layout, layout)
         if others:
             self._others[i] = tuple([getattr(state, name) for name in others])
 
@@ -158,7 +160,7 @@ class StateTable(MutableMapping[int, State]):
 
     def __contains__(self, i: object) -> bool:
         try:
-            return bool(self._index[i] != ABSENT)
+            return isinstance(i, int) and i >= 0 and bool(self._index[i] != ABSENT)
         except IndexError:
             return False
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from mpifl.storage.checkpoint import ClientSnapshot, UpdateSnapshot
 
 # Entries below which `@` keeps Python's lock, and `dot` releases it for a moment: a thread that waits for the lock, as
-# one that evaluates, is then woken up at every update and finds it taken again. The bits are the same.
+# one that evaluates, is then woken up at every update and finds it taken again.
+# Of contiguous vectors the bits are the same.
 SHORT = 500
 MAX_BATCH = 64  # clients that compute together
 BATCH_BYTES = 8 << 20  # of one vector of each of them: they are in memory at once

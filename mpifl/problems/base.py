@@ -185,7 +185,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Model(Config):
-    """The base of every model: what a client's loss is."""
+    """The base of every model: what a client's loss is.
+
+    Attributes:
+        copied_objectives: Whether objectives differ by the clients' data alone, and have `of_client(shard, i)`: those
+            of many clients are then copies of one. A subclass does not inherit it, for it may build others.
+    """
+
+    copied_objectives: ClassVar[bool] = False
 
     def data(self) -> Data:
         """The data set where the job names none."""
@@ -225,4 +232,9 @@ class Model(Config):
         resources: ComputeResources,
     ) -> HostedClients:
         """A rank's clients, from client -> shard. Raises ConfigError where this rank cannot compute them."""
-        return HostedClients(objectives(lambda shard, i: self.objective(settings, meta, shard, i, seed), shards))
+        return HostedClients(
+            objectives(
+                lambda shard, i: self.objective(settings, meta, shard, i, seed), shards,
+                vars(type(self)).get("copied_objectives", False),
+            )
+        )  # fmt: skip

@@ -43,15 +43,18 @@ class ObjectivesOnUse(MutableMapping[int, Objective]):
         return i in self._shards or i in self._set
 
 
-def objectives(build: Callable[[Shard, int], Objective], shards: Mapping[int, Shard]) -> Mapping[int, Objective]:
+def objectives(
+    build: Callable[[Shard, int], Objective], shards: Mapping[int, Shard], copied: bool = False
+) -> Mapping[int, Objective]:
     """The clients' objectives, from client -> data: built now, or when they are used where there are many.
 
     An objective that keeps something from one contact to the next (`Objective.save`) is built now in any case.
+    copied: where there are many, an objective is a copy of the first one with another client's data, by its method
+    `of_client(shard, i)`: faster than building it.
     """
     first = {i: build(shards[i], i) for i in list(shards)[:1]}
     if len(shards) > FEW and not any(hasattr(objective, "save") for objective in first.values()):
-        for one in first.values():
-            if "of_client" in vars(type(one)):  # not inherited: a subclass may have more attributes
-                build = one.of_client  # type: ignore[attr-defined]
+        if copied:
+            build = next(iter(first.values())).of_client  # type: ignore[attr-defined]
         return ObjectivesOnUse(build, shards)
     return {i: first.get(i) or build(shards[i], i) for i in shards}

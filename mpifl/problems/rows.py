@@ -420,8 +420,8 @@ class RowObjective(Batches):
         """Sets all attributes that depend on the client's data."""
         self.x, self.y, *self._test = shard  # _test: its own test rows and their targets, where it has any
 
-    def _of_client(self, shard: Shard, i: int) -> Self:
-        """`Objective.of_client`, of classes whose attributes `_set_client` and `_set_shard` set, if not common."""
+    def of_client(self, shard: Shard, i: int) -> Self:
+        """The objective of client i. All attributes that depend on the client are set by the two methods below."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._set_client(i, self._meta["samples"][i])

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 Entry = tuple[float, int]  # due time (s), client
-SORTED = 256  # least number of entries that are sorted at once
-SHARE = 128  # likewise at least one of so many clients: a search passes over all
-SAMPLED = 64  # of these in a sample of the array
+SORTED = 256  # about how many entries are sorted at once, at least
+SHARE = 128  # and at least 1/SHARE of all clients, because a search passes over all
+SAMPLED = 64  # times of a sample below the bound that it gives
 
 
 class DueTimes:
@@ -26,14 +26,12 @@ class DueTimes:
     def __init__(self) -> None:
         self._array = np.empty(0)  # (n,) by client; infinite where there is none
         self._times: Any = self._array.data  # the same memory: single items are read faster
-        self._sorted: tuple[Any, Any] = (
-            np.empty(0).data,
-            np.empty(0, int).data,
-        )  # times, clients; of one that was removed: to be ignored
-        self._k, self._count = 0, 0  # the first of these that is left, and their number
+        # Times and clients of the earliest entries. An entry whose client was removed is skipped, here and in `_added`.
+        self._sorted: tuple[Any, Any] = np.empty(0).data, np.empty(0, int).data
+        self._next, self._count = 0, 0  # the place of the next one in `_sorted`, and how many it has
         self._added: list[Entry] = []  # a heap: entries added since that come before `_end`
         self._end: Entry = (inf, 0)  # entries from here on are in the array alone
-        self._most = 2 * SORTED  # entries of the heap from which it is sorted out
+        self._most = 2 * SORTED  # size of the heap beyond which the array is searched again
         self._never: set[int] = set()  # clients whose update is due at infinity
         self._finite = 0  # the number of the others
 
@@ -65,10 +63,10 @@ class DueTimes:
         """The earliest time and its client, of several the one with the lowest number; infinity and -1: none is due."""
         times, added, (sorted_times, sorted_clients) = self._times, self._added, self._sorted
         while self._finite:
-            if (k := self._k) < self._count:
+            if (k := self._next) < self._count:
                 due, i = sorted_times[k], sorted_clients[k]
                 if times[i] != due:  # it was removed
-                    self._k = k + 1
+                    self._next = k + 1
                     continue
                 if not added or (due, i) < added[0]:
                     return due, i
@@ -85,18 +83,20 @@ class DueTimes:
     def _search(self) -> None:
         """Finds the earliest entries of the array, and sorts them."""
         times, most = self._array, self._most
-        # All up to a bound, below which a sample has SAMPLED times: all times have about `most` / 2.
+        # About `most` / 2 of all times lie below the bound, as SAMPLED times of a sample do.
         sample = times[:: most // (2 * SAMPLED)]
         bound = float(np.partition(sample, SAMPLED)[SAMPLED]) if len(sample) > SAMPLED else inf
         bound = min(bound, sys.float_info.max)
         clients = np.flatnonzero(times <= bound)
+        if not len(clients):
+            raise ValueError("a due time is not a number")
         found = times[clients]
         order = np.argsort(found, kind="stable")  # of equal times the lowest client first
         self._end = (bound, len(times))
         if len(order) > most:  # many are equal, or the sample was not like the others
             self._end = found.item(order[most]), clients.item(order[most])
         order = order[:most]
-        self._sorted, self._k, self._count = (found[order].data, clients[order].data), 0, len(order)
+        self._sorted, self._next, self._count = (found[order].data, clients[order].data), 0, len(order)
         self._added = []
 
     def remove(self, i: int) -> None:

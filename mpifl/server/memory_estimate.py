@@ -117,8 +117,9 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1) -> MemoryEstimate:
         return MemoryEstimate(server, {**clients, **_torch(job)}, ranks)
     waiting = method.message if virtual else job.algorithm.vectors_up
     server |= _client_bytes(job, method, touched, vector)
-    if uses_table(virtual, n, job.algorithm.vectors_down * vector) and not _torch(job):
-        server["messages in flight"] = int(flying * (ROW_FLIGHT_BYTES + row_bytes(job.algorithm.vectors_down, vector)))
+    sent = job.algorithm.vectors_down * vector
+    if uses_table(virtual, n, sent) and job.problem.torch is None:
+        server["messages in flight"] = int(flying * (ROW_FLIGHT_BYTES + row_bytes(sent)))
     else:
         own = min(waiting * min(touched, flying), _updates(job, n))  # the first messages share x_0
         server["messages in flight"] = int(own * (vector + OBJECT_BYTES) + flying * FLIGHT_BYTES)

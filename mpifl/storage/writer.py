@@ -34,7 +34,8 @@ from mpifl.storage.row_buffer import RowBuffer
 from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, encode
 
 PATIENCE = 0.005  # s for which the thread writes before the loop waits for it
-TURN = 0.01  # s for which the loop waits at first, and again as long as the thread computes for half of them
+TURN = 0.01  # s for which the loop waits at a time, again as long as the thread computes for more than half of them
+TURNS = 5  # at most, each time the thread writes
 WRITE_INTERVAL = 0.5  # s of wall time; also the heartbeat (the file's mtime) of a run that has no rows to write
 ROWS_READ = 1 << 14  # rows read while the file is locked
 
@@ -143,8 +144,9 @@ class RunWriter:
         self._states: list[tuple[int, str]] = []
         self._attrs: dict[str, float] = {}
         self._error: Exception | None = None
-        self._writing_since = inf  # perf_counter; infinity: the thread is not writing, or the loop has waited for it
-        self._idle = threading.Event()  # set: the thread is not writing
+        self._writing_since = inf  # perf_counter; infinity: there is nothing that the loop should wait for
+        self._idle = threading.Event()  # set while the thread is not writing
+        self._idle.set()
         self._closed = False
         self._lock = threading.Lock()  # the file's: the loop never waits for it
         self._stop = threading.Event()
@@ -188,14 +190,16 @@ class RunWriter:
             self._wait_while_thread_computes()
 
     def _wait_while_thread_computes(self) -> None:
-        """Waits until the thread has written what it is writing, or waits for the file system itself.
+        """Waits until the thread has written, or waits for the file system itself, or has computed for `TURNS`.
 
         A loop that releases Python's lock for moments only, again and again, wakes the thread up each time and has the
         lock again before it: both then wait more than they work.
         """
         with contextlib.suppress(OSError):  # the thread has ended
             used = time.clock_gettime(self._clock)
-            while not self._idle.wait(TURN) and (now := time.clock_gettime(self._clock)) - used > TURN / 2:
+            for _ in range(TURNS):
+                if self._idle.wait(TURN) or (now := time.clock_gettime(self._clock)) - used <= TURN / 2:
+                    return
                 used = now
 
     # -- the file ------------------------------------------------------------------------------------------------------
@@ -287,6 +291,8 @@ class RunWriter:
         with contextlib.suppress(OSError):
             os.utime(self._descriptor)
         if self.on_rows:
+            self._writing_since = inf
+            self._idle.set()  # the rows are written
             self.on_rows(new)
 
     def _read(self, table: str, start: int, stop: int) -> dict[str, np.ndarray]:

@@ -192,7 +192,7 @@ class InProcessTransport:
     def send_marker(self, number: int) -> None:
         waiting = list(self._messages)
         for k in range(0, len(waiting), self._trainer.batch_size):
-            self._compute(waiting[k : k + self._trainer.batch_size])
+            self._compute([i for i in waiting[k : k + self._trainer.batch_size] if i in self._messages])
         self.on_marker(number)
 
     def unreported_client_errors(self) -> set[int]:

@@ -22,17 +22,17 @@ FEW = 4096  # clients up to which messages are objects
 MOST_BYTES = 512  # of the vectors of a message: with larger ones it may take more in a row than as an object
 
 
-def row_bytes(vectors: int, own: int) -> int:
-    """Bytes of a row for at most `vectors` vectors of `own` bytes each."""
-    return HEADER_BYTES + -(-vectors * own // 8) * 8
+def row_bytes(vectors: int) -> int:
+    """Bytes of a row with at most so many bytes of vectors."""
+    return HEADER_BYTES + -(-vectors // 8) * 8
 
 
-def uses_table(virtual: bool, n: int, own: int) -> bool:
-    """Whether messages to n clients in the server's process, with `own` bytes of vectors each, wait in a table.
+def uses_table(virtual: bool, n: int, vectors: int) -> bool:
+    """Whether messages to n clients in the server's process, with at most so many bytes of vectors, wait in a table.
 
     Only under the virtual clock: it asks for updates by client, and needs no order of the messages.
     """
-    return virtual and n > FEW and own <= MOST_BYTES
+    return virtual and n > FEW and vectors <= MOST_BYTES
 
 
 class MessageTable(MutableMapping[int, Message]):
@@ -42,22 +42,25 @@ class MessageTable(MutableMapping[int, Message]):
     """
 
     def __init__(self, n: int, d: int, dtype: np.dtype, vectors: int) -> None:
-        own = d * dtype.itemsize
-        self._size = row_bytes(vectors, own)
+        each = d * dtype.itemsize
+        self._size = row_bytes(vectors * each)
         rows = np.zeros((n, self._size), np.uint8)
         self._bytes = rows.reshape(-1).data
         self._vectors = [
-            rows[:, k : k + own].view(dtype) for k in range(HEADER_BYTES, HEADER_BYTES + vectors * own, own)
+            rows[:, k : k + each].view(dtype) for k in range(HEADER_BYTES, HEADER_BYTES + vectors * each, each)
         ]  # (n, d) each
         self._given = rows[:, 0]
         self._count = 0
 
     def __setitem__(self, i: int, message: Message) -> None:
         vectors, numbers, work, version, round = message
-        count, begin = len(numbers), i * self._size
-        if not self._bytes[begin]:
-            self._count += 1
-        _FIELDS[count].pack_into(self._bytes, begin, len(vectors) + 1, count, round, work, version, *numbers)
+        length, count, begin = len(vectors), len(numbers), i * self._size
+        if length > len(self._vectors) or count > MAX_NUMBERS:
+            limits = f"at most {len(self._vectors)} (vectors_down) and {MAX_NUMBERS}"
+            raise ValueError(f"client {i} is sent {length} vectors and {count} numbers, {limits} are possible")
+        new = not self._bytes[begin]
+        _FIELDS[count].pack_into(self._bytes, begin, length + 1, count, round, int(work), version, *numbers)
+        self._count += new
         for table, vector in zip(self._vectors, vectors):
             table[i] = vector
 
@@ -90,7 +93,7 @@ class MessageTable(MutableMapping[int, Message]):
             raise KeyError(i)
 
     def __contains__(self, i: object) -> bool:
-        return isinstance(i, int) and self._bytes[i * self._size] > 0
+        return bool(self._bytes[i * self._size])  # type: ignore[operator]
 
     def __iter__(self) -> Iterator[int]:
         return iter(np.flatnonzero(self._given).tolist())

@@ -280,11 +280,11 @@ def test_a_file_that_could_not_be_made_is_closed_and_removed(tmp_path: Path) -> 
     assert not [name for name in opened if name.startswith(str(tmp_path))]
 
 
-@pytest.mark.parametrize("computes", [True, False])
+@pytest.mark.parametrize(("computes", "turns", "looks_expected"), [(True, 3, 4), (True, 99, 6), (False, 99, 2)])
 def test_the_loop_waits_for_a_thread_that_computes_and_not_for_a_disk(
-    computes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    computes: bool, turns: int, looks_expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread's clock is the test's: it advances by a turn at each look at it, or never."""
+    """The thread's clock is the test's: it advances by a turn at each look at it, or never; at most 5 turns."""
     begun, end, looks = threading.Event(), threading.Event(), list[float]()
 
     def write() -> None:
@@ -293,7 +293,7 @@ def test_the_loop_waits_for_a_thread_that_computes_and_not_for_a_disk(
 
     def clock(number: int) -> float:
         looks.append(writer_module.TURN * len(looks) if computes else 0.0)
-        if len(looks) == 5:
+        if len(looks) == turns + 1:
             end.set()
         return looks[-1]
 
@@ -305,9 +305,10 @@ def test_the_loop_waits_for_a_thread_that_computes_and_not_for_a_disk(
     try:
         assert begun.wait(60)
         run.check()
-        assert end.is_set() == computes and len(looks) == (5 if computes else 2)
-        run.check()  # once for each time that the thread writes
-        assert computes or len(looks) == 2
+        assert end.is_set() == (turns == 3) and len(looks) == looks_expected
+        if turns == 99:
+            run.check()  # once for each time that the thread writes
+            assert len(looks) == looks_expected
     finally:
         end.set()
         monkeypatch.undo()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from mpifl.problems.settings import ProblemSettings
 @dataclass(frozen=True)
 class Logistic(RowModel):
     """Multinomial logistic regression; the flat vector is W (features, classes) row by row, then b (classes,)."""
+
+    copied_objectives: ClassVar[bool] = True
 
     name: str = "logistic"
     bias: bool = False
@@ -71,8 +73,6 @@ class LogisticObjective(RowObjective):
     def _set_shard(self, shard: Shard) -> None:
         super()._set_shard(shard)
         self.hot = one_hot(self.y, self.shape[1], self.x.dtype)  # (s_i, classes)
-
-    of_client = RowObjective._of_client
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) x_rows' (softmax - one_hot) / b + nu W"""

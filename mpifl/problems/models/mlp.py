@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 @dataclass(frozen=True)
 class Mlp(RowModel):
     """One hidden ReLU layer, then softmax; the flat vector is W1 (features, hidden), b1, W2 (hidden, classes), b2."""
+
+    copied_objectives: ClassVar[bool] = True
 
     init: Init = Uniform(half_width=1.0)
     """Law of the initial entries times the root of the inputs to their layer, biases included: `uniform` with
@@ -103,8 +105,6 @@ class MlpObjective(RowObjective):
     def _set_shard(self, shard: Shard) -> None:
         super()._set_shard(shard)
         self.hot = one_hot(self.y, self.layout[3][1][0], self.x.dtype)  # (s_i, classes)
-
-    of_client = RowObjective._of_client
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) backpropagated mean over the rows, + nu times the weights"""

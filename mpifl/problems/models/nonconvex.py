@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from mpifl.problems.settings import ProblemSettings
 @dataclass(frozen=True)
 class NonconvexLogistic(RowModel):
     """Binary logistic regression with the penalty lam al w^2 / (1 + al w^2) on every entry; for two classes."""
+
+    copied_objectives: ClassVar[bool] = True
 
     init: Init = Zero()
     """Law of the initial model's entries."""
@@ -88,8 +90,6 @@ class NonconvexObjective(RowObjective):
     def _set_shard(self, shard: Shard) -> None:
         super()._set_shard(shard)
         self.b = self.y.astype(self.x.dtype)  # +-1
-
-    of_client = RowObjective._of_client
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) mean of -b a / (1 + exp(b a'w)), plus the penalty's slope and nu w"""

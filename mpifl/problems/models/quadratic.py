@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from mpifl.rng import reused_stream, stream
 @dataclass(frozen=True)
 class Quadratic(Model):
     """f_i(x) = 1/2 (x-c_i)' A_i (x-c_i), with diagonal A_i and c_i given or drawn from a seed; clients weigh 1/n."""
+
+    copied_objectives: ClassVar[bool] = True
 
     name: str = "quadratic"
     curvatures: list[Any] | None = None
@@ -174,6 +176,7 @@ class QuadraticObjective:
         self.sigma, self.clients, self.share, self.i, self.seed = sigma, clients, 1 / clients, i, seed
 
     def of_client(self, shard: Sequence[np.ndarray], i: int) -> QuadraticObjective:
+        """The objective of client i."""
         return QuadraticObjective(self.sigma, self.clients, shard, i, self.seed)
 
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
