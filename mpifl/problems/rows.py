@@ -421,7 +421,7 @@ class RowObjective(Batches):
         self.x, self.y, *self._test = shard  # _test: its own test rows and their targets, where it has any
 
     def of_client(self, shard: Shard, i: int) -> Self:
-        """The objective of client i. All attributes that depend on the client are set by the two methods below."""
+        """The objective of client i: `_set_client` and `_set_shard` set all attributes that depend on the client."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._set_client(i, self._meta["samples"][i])

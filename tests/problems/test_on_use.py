@@ -15,7 +15,7 @@ from mpifl.problems.settings import ProblemSettings
 
 
 @pytest.mark.parametrize("model", ["logistic", "mlp", "nonconvex-logistic", "quadratic"])
-def test_an_objective_taken_over_for_another_client_is_that_clients(model: str) -> None:
+def test_a_copy_for_another_client_equals_its_objective_as_it_is_built(model: str) -> None:
     """All attributes, and draws, are those of an objective that is built."""
     data = {} if model == "quadratic" else {"data": {"name": "fedpd-synthetic", "dim": 4, "samples": 5}}
     job = mpifl.load_job(
