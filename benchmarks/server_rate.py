@@ -9,7 +9,7 @@ ours     the server loop and both ends of the MPI transport, with AREA (an aggre
 by_hand  what one would write for this one rule: nonblocking requests, messages answered in any order, waits that sleep
          as ours do, a snapshot that is sent from where it is, and the rule's arithmetic in the fewest passes over
          memory. It has no trace, no checks and no checkpoints
-limit    every message is sent back as it came, by the server and by the clients: what MPI and the waiting cost
+limit    every message is answered at once by another one, by the server and by the clients: what MPI and the waiting cost
 
 Ratios are of the rates of one repeat; the figure is the median of the repeats. `server_us` is CPU time of the server
 process for each update.
@@ -212,25 +212,22 @@ def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
 
 # -- the limit ---------------------------------------------------------------------------------------------------------
 def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
-    """Messages go back and forth; the last one of each client is empty."""
-    ranks = [0] if comm.rank else list(range(1, comm.size))
-    n, count, running = len(ranks), 0, len(ranks)
-    buffers = [buffer(x0)[0] for _ in ranks]
-    receives = [comm.Recv_init(b, r, FRAME) for b, r in zip(buffers, ranks, strict=True)]
-    sends = [comm.Send_init(b, r, FRAME) for b, r in zip(buffers, ranks, strict=True)]
-    requests, rate, status = [*receives, *sends], Rate(), [MPI.Status() for _ in range(2 * n)]
+    """Every message is answered at once by another one, as it is in memory; the last one of each client is empty."""
+    peers = [0] if comm.rank else list(range(1, comm.size))
+    count, running = 0, len(peers)
+    receives = [comm.Recv_init(buffer(x0)[0], r, FRAME) for r in peers]
+    sends = [comm.Send_init(buffer(x0)[0], r, FRAME) for r in peers]
+    rate, status = Rate(), [MPI.Status() for _ in peers]
     watch, backoff = Stopwatch(), Backoff()
-    MPI.Prequest.Startall(receives if comm.rank else sends)
+    MPI.Prequest.Startall(receives if comm.rank else [*receives, *sends])
     while running:
-        done = MPI.Request.Testsome(requests, status)
+        done = MPI.Request.Testsome(receives, status)
         if not done:
             backoff.sleep()
             continue
         backoff.reset()
         for k, each in zip(done, status):
-            if k >= n:  # it was sent: the answer may overwrite it
-                receives[k - n].Start()
-                continue
+            sends[k].Wait()  # it was answered
             count += 1
             if count == updates:
                 rate = watch.rate(count)
@@ -238,9 +235,12 @@ def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
                 running -= 1
             elif comm.rank or count < updates:
                 sends[k].Start()
+                receives[k].Start()
             else:
-                comm.Send(b"", ranks[k], FRAME)
+                comm.Send(b"", peers[k], FRAME)
                 running -= 1
+    for request in (*receives, *sends):
+        request.Free()
     return rate
 
 

@@ -88,7 +88,7 @@ class StateTable(MutableMapping[int, State]):
         vectors, others = self._layouts.get(row, self._layout) if self._layouts else self._layout
         block, k = divmod(row - 1, self._rows)
         state = State()
-        values = vars(state)
+        values = state.__dict__
         for name in vectors:
             vector = self._blocks[name][block][k]
             if not self._on_host:
@@ -110,7 +110,7 @@ class StateTable(MutableMapping[int, State]):
         shape, dtype, on_host = self._shape, self._like.dtype, self._on_host
         vectors: tuple[str, ...] = ()
         others: tuple[str, ...] = ()
-        for name, value in vars(state).items():
+        for name, value in state.__dict__.items():
             if getattr(value, "shape", None) == shape and value.dtype == dtype:
                 vectors += (name,)
                 try:

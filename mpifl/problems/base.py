@@ -188,11 +188,12 @@ class Model(Config):
     """The base of every model: what a client's loss is.
 
     Attributes:
-        copied_objectives: Whether objectives differ by the clients' data alone, and have `of_client(shard, i)`: those
-            of many clients are then copies of one. A subclass does not inherit it, for it may build others.
+        shared_objective: Whether objectives differ by the clients' data alone, and have `set_client(shard, i)`, by
+            which one becomes that of client i: many clients then have one in turn. A subclass does not inherit it,
+            because it may build others.
     """
 
-    copied_objectives: ClassVar[bool] = False
+    shared_objective: ClassVar[bool] = False
 
     def data(self) -> Data:
         """The data set where the job names none."""
@@ -235,6 +236,6 @@ class Model(Config):
         return HostedClients(
             objectives(
                 lambda shard, i: self.objective(settings, meta, shard, i, seed), shards,
-                vars(type(self)).get("copied_objectives", False),
+                vars(type(self)).get("shared_objective", False),
             )
         )  # fmt: skip

@@ -1,8 +1,9 @@
-"""The objectives of many clients, each built when it is used: a million of them take more memory than small data."""
+"""The objectives of many clients, one at a time: a million of them take more memory than small data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,15 +17,24 @@ FEW = 4096  # clients of a process up to which all have an objective and a state
 class ObjectivesOnUse(MutableMapping[int, Objective]):
     """Objectives by client. Those that were set are kept; any other is built anew each time that it is asked for."""
 
-    def __init__(self, build: Callable[[Shard, int], Objective], shards: Mapping[int, Shard]) -> None:
-        """build: builds the objective of a client from its data; the same one each time."""
-        self._build, self._shards = build, shards
+    def __init__(
+        self, build: Callable[[Shard, int], Objective], shards: Mapping[int, Shard], shared: Objective | None = None
+    ) -> None:
+        """build: builds the objective of a client from its data; the same one each time.
+
+        shared: has `set_client(shard, i)`, and is the objective of whichever client was last asked for.
+        """
+        self._build, self._shards, self._shared = build, shards, shared
+        self._set_client: Any = shared and shared.set_client  # type: ignore[attr-defined]
         self._set: dict[int, Objective] = {}
 
     def __getitem__(self, i: int) -> Objective:
         if self._set and i in self._set:
             return self._set[i]
-        return self._build(self._shards[i], i)
+        if self._shared is None:
+            return self._build(self._shards[i], i)
+        self._set_client(self._shards[i], i)
+        return self._shared
 
     def __setitem__(self, i: int, objective: Objective) -> None:
         self._set[i] = objective
@@ -44,17 +54,14 @@ class ObjectivesOnUse(MutableMapping[int, Objective]):
 
 
 def objectives(
-    build: Callable[[Shard, int], Objective], shards: Mapping[int, Shard], copied: bool = False
+    build: Callable[[Shard, int], Objective], shards: Mapping[int, Shard], shared: bool = False
 ) -> Mapping[int, Objective]:
-    """The clients' objectives, from client -> data: built now, or when they are used where there are many.
+    """The clients' objectives, from client -> data: built now, or where there are many when they are used.
 
     An objective that keeps something from one contact to the next (`Objective.save`) is built now in any case.
-    copied: where there are many, an objective is a copy of the first one with another client's data, by its method
-    `of_client(shard, i)`: faster than building it.
+    shared: many clients have one objective in turn, by its method `set_client(shard, i)`.
     """
     first = {i: build(shards[i], i) for i in list(shards)[:1]}
     if len(shards) > FEW and not any(hasattr(objective, "save") for objective in first.values()):
-        if copied:
-            build = next(iter(first.values())).of_client  # type: ignore[attr-defined]
-        return ObjectivesOnUse(build, shards)
+        return ObjectivesOnUse(build, shards, next(iter(first.values())) if shared else None)
     return {i: first.get(i) or build(shards[i], i) for i in shards}

@@ -21,9 +21,9 @@ from mpifl.rng import reused_stream, stream
 
 FEW_CLASSES = 128  # up to which their identity matrix is kept
 CHUNK = 1024  # rows whose losses are added up at once, and that are scaled at once
-# Rows evaluated at once. With fewer the thread that evaluates asks for the interpreter so often that the server loop
-# waits for it.
-EVALUATED_AT_ONCE = 16 * CHUNK
+# Rows evaluated at once, at least, and about how many outputs of a model. With fewer the thread that evaluates asks for
+# Python's lock so often that the server loop waits for it, and it for the loop.
+EVALUATED_AT_ONCE, OUTPUTS_AT_ONCE = 16 * CHUNK, 640 * CHUNK
 VALIDATION = ("validation_loss", "validation_accuracy")
 
 
@@ -50,11 +50,12 @@ class RowModel(Model):
         counts = None if clients is None else data.counts(clients)
         if counts is None or clients is None:
             return None
-        d = sum(int(np.prod(shape)) for _, shape in self.layout(counts.features, counts.classes))
+        layout = self.layout(counts.features, counts.classes)
+        d = sum(int(np.prod(shape)) for _, shape in layout)
         rows, itemsize = counts.train + counts.test, np.dtype(settings.dtype).itemsize
         return ProblemSize(
             d, clients, rows * (counts.features * itemsize + 8), rows * counts.raw + 8 * rows,
-            4 * 8 * (CHUNK * counts.features + EVALUATED_AT_ONCE * counts.classes),
+            4 * 8 * (CHUNK * counts.features + rows_at_once(layout) * counts.classes),
         )  # fmt: skip
 
     @abstractmethod
@@ -248,7 +249,8 @@ class RowProblem(Problem):
 
     def _outputs(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
         """(rows, classes) outputs of the model x (d,)."""
-        pieces = (rows[k : k + EVALUATED_AT_ONCE] for k in range(0, len(rows), EVALUATED_AT_ONCE))
+        most = rows_at_once(self.layout)
+        pieces = (rows[k : k + most] for k in range(0, len(rows), most))
         return np.concatenate([self.model.scores(x, piece, self.layout) for piece in pieces])
 
     def _mean(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -260,13 +262,22 @@ class RowProblem(Problem):
     def _measure(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, int]:
         """The sum of the rows' losses under the model x (d,), and how many rows it classifies rightly."""
         total, right = 0.0, 0
-        for k in range(0, len(rows), EVALUATED_AT_ONCE):
-            piece = slice(k, k + EVALUATED_AT_ONCE)
+        most = rows_at_once(self.layout)
+        for k in range(0, len(rows), most):
+            piece = slice(k, k + most)
             losses, hits = self.model.losses(x, rows[piece], y[piece], self.layout)
-            for j in range(0, len(losses), CHUNK):
-                total += float(losses[j : j + CHUNK].sum(dtype=np.float64))
+            whole = len(losses) // CHUNK * CHUNK
+            for part in losses[:whole].reshape(-1, CHUNK).sum(1, dtype=np.float64).tolist():
+                total += part
+            total += float(losses[whole:].sum(dtype=np.float64))
             right += hits
         return total, right
+
+
+def rows_at_once(layout: Layout) -> int:
+    """How many rows a model with these parts is evaluated on at once: a multiple of `CHUNK`."""
+    widest = max(shape[-1] for _, shape in layout)
+    return max(EVALUATED_AT_ONCE, OUTPUTS_AT_ONCE // widest // CHUNK * CHUNK)
 
 
 def _name(data: Data) -> str:
@@ -385,9 +396,12 @@ class Batches:
         self.clients: int = meta["clients"]
         self._batch_size = settings.batch_size
         self._total: int = meta.get("total") or sum(meta["samples"])
-        self._set_client(i, meta["samples"][i])
+        self._samples = meta["samples"]
+        self._count(i)
 
-    def _set_client(self, i: int, samples: int) -> None:
+    def _count(self, i: int) -> None:
+        """Sets client i's numbers."""
+        samples: int = self._samples[i]
         self.i, self.samples, self.share = i, samples, samples / self._total
         most = self._batch_size
         self.batch = most if most and most < samples else samples
@@ -420,13 +434,10 @@ class RowObjective(Batches):
         """Sets all attributes that depend on the client's data."""
         self.x, self.y, *self._test = shard  # _test: its own test rows and their targets, where it has any
 
-    def of_client(self, shard: Shard, i: int) -> Self:
-        """The objective of client i: `_set_client` and `_set_shard` set all attributes that depend on the client."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other._set_client(i, self._meta["samples"][i])
-        other._set_shard(shard)
-        return other
+    def set_client(self, shard: Shard, i: int) -> None:
+        """Becomes the objective of client i."""
+        self._count(i)
+        self._set_shard(shard)
 
     @functools.cached_property
     def layout(self) -> Layout:
@@ -439,3 +450,19 @@ class RowObjective(Batches):
             return nan
         rows, y = self._test
         return self.model.losses(x, rows, y, self.layout)[1] / len(y)
+
+
+class ClassObjective(RowObjective):
+    """One client's f_i on rows whose targets are classes."""
+
+    def __init__(self, classes: int, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
+        super().__init__(settings, meta, *rest)
+        self._classes = classes
+        # The targets that one-hot vectors (s_i, classes) are kept of: those of the first client, if there are others.
+        self._kept, self._hot = self.y, one_hot(self.y, classes, self.x.dtype)
+
+    def one_hot(self, rows: Any) -> np.ndarray:
+        """(rows, classes) one 1 in each row, at its class; None: of all rows."""
+        if self._kept is self.y:
+            return take_rows(self._hot, rows)
+        return one_hot(take_rows(self.y, rows), self._classes, self.x.dtype)

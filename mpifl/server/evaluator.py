@@ -6,7 +6,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from math import isnan, nan
+from threading import get_ident
+from time import clock_gettime, perf_counter, pthread_getcpuclockid, sleep
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 QUEUE_LIMIT = 4  # models that may wait to be evaluated
+LOOK, REST = 0.001, 0.0001  # s between two looks at a thread that evaluates, and for which the loop lets it go on
 
 
 class EvaluationRequest(NamedTuple):
@@ -80,6 +84,8 @@ class Evaluator:
         self._skipped: EvaluationRequest | None = None  # the last request, where it was skipped
         self.reached = False  # the target accuracy
         self.latest: dict[str, float] = {}  # metrics
+        self.clock: int | None = None  # of the thread's CPU time, while it evaluates
+        self._looked = self._used = 0.0  # perf_counter and CPU time of the last look at it
         self.max_age = 0.0  # s by which an evaluation was late
 
     def __call__(
@@ -105,7 +111,7 @@ class Evaluator:
 
     def submit(self, request: EvaluationRequest) -> None:
         """Queues a model, also beyond `QUEUE_LIMIT`."""
-        self._pending.append((self._pool.submit(self._evaluate, request), request))
+        self._pending.append((self._pool.submit(self._run, request), request))
         self._submitted += 1
 
     def pending(self) -> tuple[int, float, list[EvaluationRequest]]:
@@ -121,6 +127,28 @@ class Evaluator:
     def _collect(self) -> None:
         while self._pending and self._pending[0][0].done():
             self._best = self._pending.popleft()[0].result()
+
+    def share_lock(self) -> None:
+        """Releases Python's lock for a moment where the thread evaluates and waits for it.
+
+        A loop that releases the lock for moments only, as NumPy does, wakes the thread up each time and has the lock
+        again before it: the thread might wait for seconds, and each waking costs the loop time.
+        """
+        clock, now = self.clock, perf_counter()
+        if clock is None or now < self._looked + LOOK:
+            return
+        with suppress(OSError):  # the thread has ended
+            used = clock_gettime(clock)
+            if used - self._used < (now - self._looked) / 2:
+                sleep(REST)
+            self._looked, self._used = perf_counter(), used
+
+    def _run(self, request: EvaluationRequest) -> float:
+        self.clock = pthread_getcpuclockid(get_ident())
+        try:
+            return self._evaluate(request)
+        finally:
+            self.clock = None
 
     def _evaluate(self, request: EvaluationRequest) -> float:
         time, updates, version, x, accuracies, age = request

@@ -312,6 +312,8 @@ class Session:
     def _stopped(self) -> bool:
         """Whether a target ends the run now. Raises RunFailed where rows could not be written."""
         self.writer.check()
+        if self.evaluator.clock is not None:
+            self.evaluator.share_lock()
         if self._reports.waiting:
             self._reports.flush()
         return self.evaluator.reached

@@ -18,6 +18,7 @@ from mpifl.transport.frames import MAX_NUMBERS
 # Count of vectors plus 1 (0: no message), count of numbers; round, work, version; the numbers
 _FIELDS = [Struct(f"=BBxxIqq{count}d") for count in range(MAX_NUMBERS + 1)]
 HEADER_BYTES = _FIELDS[-1].size
+_to_bytes = np.ndarray.tobytes
 FEW = 4096  # clients up to which messages are objects
 MOST_BYTES = 512  # of the vectors of a message: with larger ones it may take more in a row than as an object
 
@@ -50,43 +51,47 @@ class MessageTable(MutableMapping[int, Message]):
             rows[:, k : k + each].view(dtype) for k in range(HEADER_BYTES, HEADER_BYTES + vectors * each, each)
         ]  # (n, d) each
         self._given = rows[:, 0]
-        self._count = 0
+        # Of a message with so many vectors, and so many numbers: its row
+        self._packs = [
+            [Struct(f"{fields.format}{HEADER_BYTES - fields.size}x{f'{each}s' * count}").pack_into for fields in _FIELDS]
+            for count in range(vectors + 1)
+        ]
 
     def __setitem__(self, i: int, message: Message) -> None:
         vectors, numbers, work, version, round = message
-        length, count, begin = len(vectors), len(numbers), i * self._size
-        if length > len(self._vectors) or count > MAX_NUMBERS:
+        length, count = len(vectors), len(numbers)
+        if length >= len(self._packs) or count > MAX_NUMBERS:
             limits = f"at most {len(self._vectors)} (vectors_down) and {MAX_NUMBERS}"
             raise ValueError(f"client {i} is sent {length} vectors and {count} numbers, {limits} are possible")
-        new = not self._bytes[begin]
-        _FIELDS[count].pack_into(self._bytes, begin, length + 1, count, round, int(work), version, *numbers)
-        self._count += new
-        for table, vector in zip(self._vectors, vectors):
-            table[i] = vector
+        pack, begin = self._packs[length][count], i * self._size
+        pack(
+            self._bytes, begin, length + 1, count, round, int(work), version, *numbers, *map(_to_bytes, vectors)
+        )  # fmt: skip
 
-    def get(self, i: int, default: Any = None) -> Any:
-        begin = i * self._size
-        if not (length := self._bytes[begin]):
+    def pop(self, i: int, default: Any = None) -> Any:
+        """Removes the message to client i and returns it; `default` if there is none."""
+        rows, begin = self._bytes, i * self._size
+        if not (length := rows[begin]):
             return default
-        fields = _FIELDS[self._bytes[begin + 1]].unpack_from(self._bytes, begin)
+        rows[begin] = 0
+        fields = _FIELDS[rows[begin + 1]].unpack_from(rows, begin)
         if length == 2:  # the usual case
             vectors: tuple[np.ndarray, ...] = (self._vectors[0][i].copy(),)
         else:
             vectors = tuple([table[i].copy() for table in self._vectors[: length - 1]])
         return new_tuple(Message, (vectors, fields[5:], fields[3], fields[4], fields[2]))
 
+    def get(self, i: int, default: Any = None) -> Any:
+        begin = i * self._size
+        given = self._bytes[begin]
+        message = self.pop(i, default)
+        self._bytes[begin] = given
+        return message
+
     def __getitem__(self, i: int) -> Message:
         if (message := self.get(i)) is None:
             raise KeyError(i)
         return cast(Message, message)
-
-    def pop(self, i: int, default: Any = None) -> Any:
-        """Removes the message to client i and returns it; `default` if there is none."""
-        if (message := self.get(i)) is None:
-            return default
-        self._bytes[i * self._size] = 0
-        self._count -= 1
-        return message
 
     def __delitem__(self, i: int) -> None:
         if self.pop(i) is None:
@@ -99,8 +104,7 @@ class MessageTable(MutableMapping[int, Message]):
         return iter(np.flatnonzero(self._given).tolist())
 
     def __len__(self) -> int:
-        return self._count
+        return int(np.count_nonzero(self._given))
 
     def clear(self) -> None:
         self._given[:] = 0
-        self._count = 0

@@ -15,30 +15,36 @@ from mpifl.problems.settings import ProblemSettings
 
 
 @pytest.mark.parametrize("model", ["logistic", "mlp", "nonconvex-logistic", "quadratic"])
-def test_a_copy_for_another_client_equals_its_objective_as_it_is_built(model: str) -> None:
-    """All attributes, and draws, are those of an objective that is built."""
-    data = {} if model == "quadratic" else {"data": {"name": "fedpd-synthetic", "dim": 4, "samples": 5}}
+def test_one_objective_for_many_clients_equals_those_that_are_built(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws, gradients, losses and accuracies of each client, in any order, also of the first one again."""
+    own = {"data": {"name": "fedpd-synthetic", "dim": 4, "samples": 8}, "test_split": 0.3, "batch_size": 2}
     job = mpifl.load_job(
         {
-            "name": "x", "seed": 1, "problem": {"model": {"name": model}, "clients": 4, **data},
-            "algorithm": {"name": "fedavg"}, "stop": {"updates": 1}, "evaluate": {"updates": 1},
+            "name": "x", "seed": 1, "algorithm": {"name": "fedavg"}, "stop": {"updates": 1}, "evaluate": {"updates": 1},
+            "problem": {"model": {"name": model}, "clients": 4, **({} if model == "quadratic" else own)},
         }
     )  # fmt: skip
-    problem = mpifl.load_problem(job)
-
-    def build(i: int) -> Any:
-        return job.problem.model.objective(job.problem.settings, problem.meta, problem.shard(i), i, 7)
-
-    first, built = build(0), build(2)
-    assert type(job.problem.model).copied_objectives
-    other = first.of_client(problem.shard(2), 2)
-    assert vars(other).keys() == vars(built).keys() and first.i == 0
-    for name, value in vars(built).items():
-        np.testing.assert_equal(getattr(other, name), value)
-    x = problem.initial(0)
-    np.testing.assert_array_equal(
-        other.gradient(x, other.batches(3, 1)[0]), built.gradient(x, built.batches(3, 1)[0]), strict=True
-    )
+    problem, rules = mpifl.load_problem(job), job.problem.model
+    shards = {i: problem.shard(i) for i in range(4)}
+    settings, meta = job.problem.settings, problem.meta
+    built = {i: rules.objective(settings, meta, shards[i], i, 7) for i in range(4)}
+    monkeypatch.setattr(on_use, "FEW", 0)
+    hosted = rules.host(settings, meta, shards, 7, ComputeResources()).objectives
+    x = problem.initial(0) + np.linspace(-1, 1, problem.d).astype(problem.dtype)
+    used = set()
+    for i in (2, 0, 3, 1, 0):
+        other, expected = hosted[i], built[i]
+        used.add(id(other))
+        for name in ("i", "samples", "share", "clients"):
+            assert getattr(other, name) == getattr(expected, name)
+        for rows in (None, *expected.batches(3, 2)):
+            np.testing.assert_array_equal(other.gradient(x, rows), expected.gradient(x, rows), strict=True)
+            assert other.loss(x, rows) == expected.loss(x, rows)
+        for found, each in zip(other.batches(3, 2), expected.batches(3, 2), strict=True):
+            np.testing.assert_array_equal(found, each)
+        np.testing.assert_equal(other.accuracy(x), expected.accuracy(x))
+        np.testing.assert_array_equal(other.fisher(x), expected.fisher(x))
+    assert len(used) == 1
 
 
 class Flipped(Quadratic):

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mpifl.problems.base import Layout, Shard
-from mpifl.problems.rows import RowModel, RowObjective, one_hot, take_rows
+from mpifl.problems.base import Layout
+from mpifl.problems.rows import ClassObjective, RowModel, take_rows
 from mpifl.problems.settings import ProblemSettings
 
 
@@ -17,7 +17,7 @@ from mpifl.problems.settings import ProblemSettings
 class Logistic(RowModel):
     """Multinomial logistic regression; the flat vector is W (features, classes) row by row, then b (classes,)."""
 
-    copied_objectives: ClassVar[bool] = True
+    shared_objective: ClassVar[bool] = True
 
     name: str = "logistic"
     bias: bool = False
@@ -59,7 +59,7 @@ def _scores(x: np.ndarray, rows: np.ndarray, features: int, classes: int) -> np.
     return scores
 
 
-class LogisticObjective(RowObjective):
+class LogisticObjective(ClassObjective):
     """One client's multinomial logistic regression."""
 
     model: Logistic
@@ -68,15 +68,11 @@ class LogisticObjective(RowObjective):
         self.model = model
         self.shape: tuple[int, int] = tuple(meta["layout"][0][1])  # of W
         self.size = self.shape[0] * self.shape[1]  # entries of W
-        super().__init__(settings, meta, *rest)
-
-    def _set_shard(self, shard: Shard) -> None:
-        super()._set_shard(shard)
-        self.hot = one_hot(self.y, self.shape[1], self.x.dtype)  # (s_i, classes)
+        super().__init__(self.shape[1], settings, meta, *rest)
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) x_rows' (softmax - one_hot) / b + nu W"""
-        batch, hot = take_rows(self.x, rows), take_rows(self.hot, rows)
+        batch, hot = take_rows(self.x, rows), self.one_hot(rows)
         residual = self._residual(x, batch, hot)
         residual *= 1 / len(batch)
         result = np.empty_like(x)
@@ -99,7 +95,7 @@ class LogisticObjective(RowObjective):
 
     def fisher(self, x: np.ndarray) -> np.ndarray:
         """(d,) mean over the rows of (x_row' (softmax - one_hot))^2, entry by entry"""
-        square = self._residual(x, self.x, self.hot) ** 2
+        square = self._residual(x, self.x, self.one_hot(None)) ** 2
         parts = [(self.x**2).T @ square, *([square.sum(0)] if len(x) > self.size else [])]
         return np.concatenate([part.ravel() for part in parts]) / self.x.dtype.type(self.samples)
 

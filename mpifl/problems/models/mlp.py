@@ -12,7 +12,7 @@ import numpy as np
 from mpifl.config.types import Size
 from mpifl.problems.base import Data, Init, Layout, Partition, Problem, Shard
 from mpifl.problems.inits import Uniform
-from mpifl.problems.rows import RowModel, RowObjective, RowProblem, one_hot, take_rows
+from mpifl.problems.rows import ClassObjective, RowModel, RowProblem, take_rows
 from mpifl.problems.settings import ProblemSettings
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -22,7 +22,7 @@ Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 class Mlp(RowModel):
     """One hidden ReLU layer, then softmax; the flat vector is W1 (features, hidden), b1, W2 (hidden, classes), b2."""
 
-    copied_objectives: ClassVar[bool] = True
+    shared_objective: ClassVar[bool] = True
 
     init: Init = Uniform(half_width=1.0)
     """Law of the initial entries times the root of the inputs to their layer, biases included: `uniform` with
@@ -95,20 +95,16 @@ def _forward(parts: Parts, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return active, scores
 
 
-class MlpObjective(RowObjective):
+class MlpObjective(ClassObjective):
     """One client's network."""
 
     def __init__(self, model: Mlp, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
         self.model = model
-        super().__init__(settings, meta, *rest)
-
-    def _set_shard(self, shard: Shard) -> None:
-        super()._set_shard(shard)
-        self.hot = one_hot(self.y, self.layout[3][1][0], self.x.dtype)  # (s_i, classes)
+        super().__init__(meta["layout"][3][1][0], settings, meta, *rest)
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) backpropagated mean over the rows, + nu times the weights"""
-        batch, hot = (take_rows(part, rows) for part in (self.x, self.hot))
+        batch, hot = take_rows(self.x, rows), self.one_hot(rows)
         parts = w1, _, w2, _ = _parts(x, self.layout)
         active, residual, back = self._backward(parts, batch, hot)
         scale = 1 / len(batch)
@@ -138,7 +134,7 @@ class MlpObjective(RowObjective):
 
     def fisher(self, x: np.ndarray) -> np.ndarray:
         """(d,) mean over the rows of each row's squared gradient, entry by entry, without the regulariser"""
-        active, residual, back = (part**2 for part in self._backward(_parts(x, self.layout), self.x, self.hot))
+        active, residual, back = (part**2 for part in self._backward(_parts(x, self.layout), self.x, self.one_hot(None)))
         parts = [(self.x**2).T @ back, back.sum(0), active.T @ residual, residual.sum(0)]
         return np.concatenate([part.ravel() for part in parts]) / self.x.dtype.type(self.samples)
 

@@ -22,7 +22,7 @@ from mpifl.problems.settings import ProblemSettings
 class NonconvexLogistic(RowModel):
     """Binary logistic regression with the penalty lam al w^2 / (1 + al w^2) on every entry; for two classes."""
 
-    copied_objectives: ClassVar[bool] = True
+    shared_objective: ClassVar[bool] = True
 
     init: Init = Zero()
     """Law of the initial model's entries."""

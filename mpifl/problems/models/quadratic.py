@@ -20,7 +20,7 @@ from mpifl.rng import reused_stream, stream
 class Quadratic(Model):
     """f_i(x) = 1/2 (x-c_i)' A_i (x-c_i), with diagonal A_i and c_i given or drawn from a seed; clients weigh 1/n."""
 
-    copied_objectives: ClassVar[bool] = True
+    shared_objective: ClassVar[bool] = True
 
     name: str = "quadratic"
     curvatures: list[Any] | None = None
@@ -175,9 +175,9 @@ class QuadraticObjective:
         self.a, self.c = shard
         self.sigma, self.clients, self.share, self.i, self.seed = sigma, clients, 1 / clients, i, seed
 
-    def of_client(self, shard: Sequence[np.ndarray], i: int) -> QuadraticObjective:
-        """The objective of client i."""
-        return QuadraticObjective(self.sigma, self.clients, shard, i, self.seed)
+    def set_client(self, shard: Sequence[np.ndarray], i: int) -> None:
+        """Becomes the objective of client i."""
+        (self.a, self.c), self.i = shard, i
 
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
         """Each local step's noise; an epoch is one step."""
