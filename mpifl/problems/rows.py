@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -87,7 +86,7 @@ class Exponential(Delay):
         means = (1 / self.rates(clients, seed)).tolist()
         kept = ROUNDS_PER_STREAM if clients <= FEW else FEW_ROUNDS  # of each client, the rounds around its present one
         drawn = np.zeros(kept * clients).data  # takes memory where it is written to
-        first = array("q", [-1]) * clients  # of each client the first round whose time is in `drawn`
+        first = np.full(clients, -1).data  # of each client the first round whose time is in `drawn`
 
         def seconds(client: int, round: int) -> float:
             place, begin = round % kept, client * kept

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from math import isnan
 from typing import NamedTuple
 
 from mpifl.config.job import Faults
@@ -77,7 +78,7 @@ class ClientFailures:
         self._silence_checked = now
         for i, _ in clients.in_flight_times():
             present = clients.in_flight[i]  # the caller acts on each decision
-            waited = 0.0 if present is None else now - present
+            waited = 0.0 if isnan(present) else now - present
             if waited > patience / 2:
                 waited = on_seconds(i, waited)
             if waited > patience / 2 and transport.has_arrived(i):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from math import nan
 from typing import Protocol
 
 import numpy as np
@@ -220,7 +221,7 @@ class ServerLoop:
             self.checkpointer.consumed(i, vectors)
         if clients.refused or clients.moved:
             del clients.refused[i], clients.moved[i]
-        clients.in_flight[i] = None
+        clients.in_flight[i] = nan
         down = clients.bytes_down[i]
         answer = () if i in clients.inactive else (i,)
         try:

@@ -53,7 +53,10 @@ class MessageTable(MutableMapping[int, Message]):
         self._given = rows[:, 0]
         # Of a message with so many vectors, and so many numbers: its row
         self._packs = [
-            [Struct(f"{fields.format}{HEADER_BYTES - fields.size}x{f'{each}s' * count}").pack_into for fields in _FIELDS]
+            [
+                Struct(f"{fields.format}{HEADER_BYTES - fields.size}x{f'{each}s' * count}").pack_into
+                for fields in _FIELDS
+            ]
             for count in range(vectors + 1)
         ]
 

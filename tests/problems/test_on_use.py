@@ -15,7 +15,9 @@ from mpifl.problems.settings import ProblemSettings
 
 
 @pytest.mark.parametrize("model", ["logistic", "mlp", "nonconvex-logistic", "quadratic"])
-def test_one_objective_for_many_clients_equals_those_that_are_built(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_objective_for_many_clients_equals_those_that_are_built(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Draws, gradients, losses and accuracies of each client, in any order, also of the first one again."""
     own = {"data": {"name": "fedpd-synthetic", "dim": 4, "samples": 8}, "test_split": 0.3, "batch_size": 2}
     job = mpifl.load_job(

@@ -207,7 +207,7 @@ def test_patience_counts_the_time_on(real: Callable[..., IntermittentRealClock])
     import time
 
     begin = time.perf_counter()
-    table.in_flight = [begin - 9.0, begin - 9.0]
+    table.in_flight[0] = table.in_flight[1] = begin - 9.0
     transport = SimpleNamespace(has_arrived=lambda i: False)
     found = [d for d in failures.silent(transport, 5.0, plan.on_seconds) if d.action is not Action.WAIT]  # type: ignore[arg-type]
     assert {d.client for d in found} == {0} and now() == 9.0

@@ -64,7 +64,8 @@ class Scene:
         schedule = ScheduleState(ClockState(0.0, [], [], [], [], []), 0, 0, 0, 0, 0, 0.0, 0, 0, 0)
         plan: Any = SimpleNamespace(save=lambda: schedule)
         self.clients = ClientTable(2)
-        self.clients.rounds, self.clients.in_flight = [1, 1], [0.0, 0.0]
+        for i in range(2):
+            self.clients.rounds[i], self.clients.in_flight[i] = 1, 0.0
         self.loop: Any = SimpleNamespace(
             server=State(x=np.zeros(3)), clients=self.clients, failures=SimpleNamespace(faults=faults), updates=0,
             version=0, save=lambda: LoopState(0, 0, self.clients.save(0.0)),
@@ -157,7 +158,7 @@ def test_a_client_that_raised_where_that_ends_the_run(scene: Callable[..., Scene
     made = scene(lost="stop")
     made.ranks.errors.add(1)
     if later:
-        made.loop.clients.rounds = [1, 2]
+        made.loop.clients.rounds[1] = 2
     made.ranks.saves(1)
     made.ranks.saves(2)
     assert complete(made) if later else made.end() == [f"{GIVEN_UP}client 1 raised"]

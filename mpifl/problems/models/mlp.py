@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mpifl.config.types import Size
-from mpifl.problems.base import Data, Init, Layout, Partition, Problem, Shard
+from mpifl.problems.base import Data, Init, Layout, Partition, Problem
 from mpifl.problems.inits import Uniform
 from mpifl.problems.rows import ClassObjective, RowModel, RowProblem, take_rows
 from mpifl.problems.settings import ProblemSettings
@@ -134,7 +134,9 @@ class MlpObjective(ClassObjective):
 
     def fisher(self, x: np.ndarray) -> np.ndarray:
         """(d,) mean over the rows of each row's squared gradient, entry by entry, without the regulariser"""
-        active, residual, back = (part**2 for part in self._backward(_parts(x, self.layout), self.x, self.one_hot(None)))
+        active, residual, back = (
+            part**2 for part in self._backward(_parts(x, self.layout), self.x, self.one_hot(None))
+        )
         parts = [(self.x**2).T @ back, back.sum(0), active.T @ residual, residual.sum(0)]
         return np.concatenate([part.ravel() for part in parts]) / self.x.dtype.type(self.samples)
 
