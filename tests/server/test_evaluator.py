@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass, replace
 from math import isnan, nan
@@ -18,7 +19,7 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
 from mpifl.objective import Objective, Vector
 from mpifl.problems import Problem, load, objective
-from mpifl.server.evaluator import Evaluator
+from mpifl.server.evaluator import REST, Evaluator
 from mpifl.storage.fairness import summarise
 from mpifl.storage.tables import ClientEvaluationRow, EvaluationRow
 from tests.quadratic_runs import Quadratic, close
@@ -269,3 +270,45 @@ def test_virtual_time_stops_at_the_evaluation_that_reaches_the_target(
         reached = run.evaluations.test_accuracy >= 0.18
         assert reached.iloc[-1] and not reached.iloc[:-1].any()
         assert len(run.updates) == run.evaluations.updates.iloc[-1] > 0
+
+
+def test_the_loop_lets_go_of_the_lock_while_an_evaluation_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wall time and the thread's CPU time are the test's: a rest where the thread had less than half of the time, and
+    no look within a millisecond of the last one; none at all where nothing is evaluated, or the thread has ended."""
+    begun, end, rests = threading.Event(), threading.Event(), list[float]()
+    times = {"wall": 5.0, "cpu": 1.0}
+
+    class Slow(Fake):
+        def evaluate(self, x: Vector) -> dict[str, float]:
+            begun.set()
+            assert end.wait(60)
+            return super().evaluate(x)
+
+    def used(clock: int) -> float:
+        if times["cpu"] < 0:
+            raise OSError
+        return times["cpu"]
+
+    fake = Slow()
+    evaluator = Evaluator(fake, fake, deterministic=True, accuracy=None)  # type: ignore[arg-type]
+    monkeypatch.setattr("mpifl.server.evaluator.perf_counter", lambda: times["wall"])
+    monkeypatch.setattr("mpifl.server.evaluator.clock_gettime", used)
+    monkeypatch.setattr("mpifl.server.evaluator.sleep", rests.append)
+    evaluator.share_lock()
+    assert not rests and evaluator.clock is None
+    evaluator(0.0, 0, 0, np.ones(2))
+    assert begun.wait(60) and evaluator.clock is not None
+    expected = []
+    for wall, cpu, rest in (
+        (5.0, 1.0, True), (5.0009, 1.0, False), (5.0011, 1.0, True), (5.003, 1.0011, False), (5.0039, 1.0011, False),
+        (5.005, 1.002, True), (6.0, -1.0, False),
+    ):  # fmt: skip
+        expected += [REST] * rest
+        times |= {"wall": wall, "cpu": cpu}
+        evaluator.share_lock()
+        assert rests == expected, wall
+    end.set()
+    evaluator.close()
+    times["wall"] = 7.0
+    evaluator.share_lock()
+    assert rests == expected and evaluator.clock is None and len(fake.rows) == 1
