@@ -178,6 +178,13 @@ class Problem:
         """(n,) accuracy of the model x (d,) on each client's own test rows; nan where a client has none."""
         return np.full(self.clients, np.nan)
 
+    def client_tables(self) -> list[np.ndarray]:
+        """Arrays (n, ...) whose row i is what client i computes with; none where clients have other parts of the data.
+
+        A process with many clients prefetches these rows.
+        """
+        return []
+
     def gradient_norm(self, x: np.ndarray) -> float:
         """Euclidean norm of the gradient at x (d,) of what `evaluate` calls train_loss."""
         raise NotImplementedError

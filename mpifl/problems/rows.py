@@ -186,6 +186,12 @@ class RowProblem(Problem):
         x, y = self._rows.array()[rows], self._y[rows]
         return self._shard(i, x, y) if self._any_own else [x, y]
 
+    def client_tables(self) -> list[np.ndarray]:
+        rows = int(self.samples[0])
+        if (self.samples != rows).any():
+            return []
+        return [part.reshape(self.clients, rows, -1) for part in (self._x, self._y)]
+
     def packed_shard(self, i: int) -> list[np.ndarray]:
         """`shard`, of unsigned integers as they were read, unless they have been scaled or a subclass has its own."""
         if self.meta.get("divisor") is None:

@@ -7,7 +7,7 @@ the next few thousand updates are in a sorted list; the array is searched when t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
@@ -18,6 +18,7 @@ Entry = tuple[float, int]  # due time (s), client
 SORTED = 256  # about how many entries are sorted at once, at least
 SHARE = 128  # and at least 1/SHARE of all clients, because a search passes over all
 SAMPLED = 64  # times of a sample below the bound that it gives
+AHEAD = 128  # clients that are prefetched at once: more would push out of the caches what is there
 
 
 class DueTimes:
@@ -29,11 +30,25 @@ class DueTimes:
         # Times and clients of the earliest entries. An entry whose client was removed is skipped, here and in `_added`.
         self._sorted: tuple[Any, Any] = np.empty(0).data, np.empty(0, int).data
         self._next, self._count = 0, 0  # the place of the next one in `_sorted`, and how many it has
+        self._upcoming = np.empty(0, int)  # the clients of `_sorted`
+        self._prefetch: Callable[[np.ndarray], None] | None = None
+        self._prefetched: float = inf  # the place in `_sorted` up to which clients have been prefetched
         self._added: list[Entry] = []  # a heap: entries added since that come before `_end`
         self._end: Entry = (inf, 0)  # entries from here on are in the array alone
         self._most = 2 * SORTED  # size of the heap beyond which the array is searched again
         self._never: set[int] = set()  # clients whose update is due at infinity
         self._finite = 0  # the number of the others
+
+    def prefetch_by(self, prefetch: Callable[[np.ndarray], None]) -> None:
+        """Has `prefetch` called with the numbers (k,) of the clients whose updates are due next, some at a time."""
+        self._prefetch = prefetch
+
+    def _prefetch_next(self) -> None:
+        clients = self._upcoming[self._next : self._next + AHEAD]
+        self._prefetched = self._next + AHEAD
+        assert self._prefetch
+        self._array[clients]
+        self._prefetch(clients)
 
     def __len__(self) -> int:
         return self._finite + len(self._never)
@@ -67,6 +82,8 @@ class DueTimes:
                 due, i = sorted_times[k], sorted_clients[k]
                 if times[i] != due:  # it was removed
                     self._next = k + 1
+                    if k + 1 >= self._prefetched:
+                        self._prefetch_next()
                     continue
                 if not added or (due, i) < added[0]:
                     return due, i
@@ -96,8 +113,11 @@ class DueTimes:
         if len(order) > most:  # many are equal, or the sample was not like the others
             self._end = found.item(order[most]), clients.item(order[most])
         order = order[:most]
-        self._sorted, self._next, self._count = (found[order].data, clients[order].data), 0, len(order)
+        self._upcoming = clients[order]
+        self._sorted, self._next, self._count = (found[order].data, self._upcoming.data), 0, len(order)
         self._added = []
+        if self._prefetch:
+            self._prefetch_next()
 
     def remove(self, i: int) -> None:
         """Removes the due time of client i, if it has one."""

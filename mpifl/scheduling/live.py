@@ -9,9 +9,11 @@ virtual  an update is due at the time of its message + the drawn contact time; t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf, isnan, nan, nextafter
 from typing import Protocol
+
+import numpy as np
 
 from mpifl.algorithms.base import Update, new_tuple
 from mpifl.algorithms.participation import Trigger
@@ -174,6 +176,10 @@ class VirtualClock:
         return len(self._due) > 0 and self._due.first()[0] == inf
 
     def start(self) -> None: ...
+
+    def prefetch_by(self, prefetch: Callable[[np.ndarray], None]) -> None:
+        """Has `prefetch` called with the numbers (k,) of the clients whose updates are due next, some at a time."""
+        self._due.prefetch_by(prefetch)
 
     def cancel(self, i: int) -> None:
         self._due.remove(i)

@@ -17,8 +17,8 @@ class ClientTable:
     """Columns with an item for each of n clients, and the sets that change with every message."""
 
     __slots__ = (
-        "_since", "accuracies", "bytes_down", "in_flight", "inactive", "moved", "n", "refused", "rounds", "state",
-        "waiting",
+        "_since", "accuracies", "bytes_down", "in_flight", "inactive", "moved", "n", "refused", "rounds", "rows",
+        "state", "waiting",
     )  # fmt: skip
 
     def __init__(self, n: int, personal: bool = False) -> None:
@@ -26,10 +26,10 @@ class ClientTable:
         self.n = n
         self.state = [LIVE] * n
         # A row for each client: where there are a million, each column in another place would cost a cache miss.
-        rows = np.zeros((n, 4), np.int64)
-        self.rounds = rows[:, 0].data  # messages sent
-        self.bytes_down = rows[:, 1].data  # of the last message
-        self._since = rows.view(np.float64)[:, 2]
+        self.rows = np.zeros((n, 4), np.int64)
+        self.rounds = self.rows[:, 0].data  # messages sent
+        self.bytes_down = self.rows[:, 1].data  # of the last message
+        self._since = self.rows.view(np.float64)[:, 2]
         self._since[:] = nan
         # When (perf_counter) a client's silence starts to count, while its update is in flight; else nan.
         self.in_flight = cast("memoryview[float]", self._since.data)

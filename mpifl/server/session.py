@@ -20,7 +20,8 @@ import numpy as np
 from mpifl.algorithms.base import Clients, State
 from mpifl.errors import RunFailed, describe_unexpected
 from mpifl.memory import rare_full_collections
-from mpifl.scheduling.live import LiveSchedule
+from mpifl.prefetch import Prefetch
+from mpifl.scheduling.live import LiveSchedule, VirtualClock
 from mpifl.scheduling.overload import describe_overload
 from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
@@ -104,6 +105,10 @@ class Session:
             job.clock.availability.cohort_from == "available",
         )  # fmt: skip
         self._reports = self.loop.failures.reports
+        if live and isinstance(live.clock, VirtualClock) and isinstance(self.transport, InProcessTransport):
+            tables = [self.loop.clients.rows, *self.transport.client_tables, *self.problem.client_tables()]
+            if (prefetch := Prefetch(tables)).columns:
+                live.clock.prefetch_by(prefetch)
         if self.resumed:
             self._resume(self.resumed.snapshot, self.resumed.passed)
 

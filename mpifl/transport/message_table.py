@@ -45,7 +45,7 @@ class MessageTable(MutableMapping[int, Message]):
     def __init__(self, n: int, d: int, dtype: np.dtype, vectors: int) -> None:
         each = d * dtype.itemsize
         self._size = row_bytes(vectors * each)
-        rows = np.zeros((n, self._size), np.uint8)
+        self.rows = rows = np.zeros((n, self._size), np.uint8)
         self._bytes = rows.reshape(-1).data
         self._vectors = [
             rows[:, k : k + each].view(dtype) for k in range(HEADER_BYTES, HEADER_BYTES + vectors * each, each)

@@ -144,6 +144,9 @@ class QuadraticProblem(Problem):
         """[diagonal of A_i (d,), c_i (d,)]"""
         return [self._a[i], self._c[i]]
 
+    def client_tables(self) -> list[np.ndarray]:
+        return [self._a, self._c]
+
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         total, rows = 0.0, max(1, BLOCK // self.d)
         memory = np.empty((min(rows, self.clients), self.d))
