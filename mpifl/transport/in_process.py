@@ -45,8 +45,7 @@ class InProcessTransport:
         self._on_host = trainer.memory.on_host
         self._one_by_one = trainer.batch_size == 1
         self._messages = {} if messages is None else messages  # by client; in a dict the oldest is first
-        # Arrays with a row for each client, where messages wait.
-        self.client_tables = [messages.rows] if isinstance(messages, MessageTable) else []
+        self.message_rows = messages.rows if isinstance(messages, MessageTable) else None  # (n, ...) by client
         self._delayed: dict[int, float] = {}  # client -> perf_counter at which its update will be due; else at once
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back

@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from mpifl.scheduling.due_times import SORTED, DueTimes
+from mpifl.scheduling.due_times import AHEAD, SORTED, DueTimes
 
 
 @pytest.mark.parametrize("clients", [1, 7, 2 * SORTED, 2 * SORTED + 1, 20 * SORTED, 300 * SORTED])
@@ -32,6 +32,26 @@ def test_the_order_is_that_of_a_heap(clients: int, values: int) -> None:
         if not heap:
             break
     assert sorted(due) == sorted(heap) and len(due) == len(heap)
+
+
+def test_the_clients_that_are_due_next_are_prefetched() -> None:
+    """Once the times that were added first are used up, each client is named before its update is due, the next ones
+    together with it; none is named twice."""
+    n, draw = 300 * SORTED, np.random.default_rng(0)
+    due, named = DueTimes(), list[list[int]]()
+    due.prefetch_by(lambda clients: named.append(clients.tolist()))
+    times = draw.exponential(1.0, n)
+    for i, when in enumerate(times.tolist()):
+        due.add(i, when)
+    named.clear()
+    order = np.argsort(times).tolist()
+    for k, i in enumerate(order[: n // 10]):
+        assert due.first() == (times[i], i)
+        if k > n // 20:
+            assert i in named[-1] and named[-1] == order[(j := order.index(named[-1][0])) : j + len(named[-1])]
+        due.remove(i)
+    assert max(map(len, named)) == AHEAD and len(named) > 10
+    assert len({i for block in named for i in block}) == sum(map(len, named)) < n // 10 + AHEAD
 
 
 def test_there_may_be_none() -> None:

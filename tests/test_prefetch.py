@@ -1,0 +1,92 @@
+"""Prefetching the rows of clients: which bytes are read, and that a run with it has the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpifl
+from mpifl import open_run, prefetch
+from mpifl.prefetch import Prefetch
+from mpifl.scheduling import due_times
+from mpifl.transport import message_table
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "bytes_read"),
+    [
+        (10, "f4", [0, 39]),
+        (8, "f8", [0, 63]),
+        (9, "f8", [0, 64, 71]),
+        (1, "i8", [0, 7]),
+        (130, "u1", [0, 64, 128, 129]),
+    ],
+)
+def test_a_byte_of_each_cache_line_of_a_row(
+    width: int, dtype: str, bytes_read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "SMALL", 0)
+    table = np.zeros((7, width), dtype)
+    begin = table.__array_interface__["data"][0]
+    columns = Prefetch([table]).columns
+    assert [column.__array_interface__["data"][0] - begin for column in columns] == bytes_read
+    assert {column.shape for column in columns} == {(7,)}
+    Prefetch([table])(np.array([6, 0]))
+
+
+def test_tables_that_are_left_out() -> None:
+    """Small ones, long rows, and those that do not lie in one piece."""
+    large = prefetch.SMALL + 8
+    assert Prefetch([np.zeros(large, np.uint8)]).columns
+    assert not Prefetch([np.zeros(prefetch.SMALL, np.uint8), np.zeros((large, prefetch.MOST + 1), np.uint8)]).columns
+    assert not Prefetch([np.zeros((8, large), np.uint8).T, np.zeros((0, 4))]).columns
+
+
+PROBLEMS: dict[str, dict[str, Any]] = {
+    "quadratic": {"model": {"name": "quadratic", "dim": 3}},
+    "equal": {"model": {"name": "logistic"}, "data": {"name": "fedpd-synthetic", "dim": 4, "samples": 3}},
+    "unequal": {"model": {"name": "logistic"}, "data": {"name": "digits"}, "partition": {"name": "dirichlet"}},
+}
+
+# Bytes read of a client: its first and last of 32 in the server's table; one in each line of a message of 72 bytes and
+# a vector of 12 or 32; the first and last of two arrays of data. A message with 2,560 bytes of vector is too long.
+COLUMNS = {"quadratic": 2 + 3 + 4, "equal": 2 + 3 + 4, "unequal": 2}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_run_has_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tables of the messages, the server's and, if clients have as many rows as each other, the data's."""
+    calls: list[int] = []
+
+    class Counted(Prefetch):
+        def __call__(self, clients: np.ndarray) -> None:
+            calls.append(len(self.columns))
+            super().__call__(clients)
+
+    def run(output: str) -> list[np.ndarray]:
+        job = mpifl.load_job(
+            {
+                "name": output, "seed": 3, "problem": {**PROBLEMS[name], "clients": 40, "batch_size": 2},
+                "algorithm": {"name": "area", "step_size": 0.1}, "output": str(tmp_path / f"{output}.h5"),
+                "clock": {"mode": "virtual", "delay": {"name": "exponential"}}, "stop": {"updates": 500},
+            }
+        )  # fmt: skip
+        mpifl.run(job)
+        with open_run(job.output) as file:
+            columns = [file.evaluations["train_loss"], file.updates["norm"], file.updates["client"]]
+            return [file.model, *(column.to_numpy() for column in columns)]
+
+    expected = run("plain")
+    monkeypatch.setattr(message_table, "FEW", 0)
+    monkeypatch.setattr(prefetch, "SMALL", 0)
+    monkeypatch.setattr("mpifl.server.session.Prefetch", Counted)
+    monkeypatch.setattr(message_table, "MOST_BYTES", 1 << 20)
+    for name_of, value in {"SORTED": 4, "SAMPLED": 2, "AHEAD": 3}.items():
+        monkeypatch.setattr(due_times, name_of, value)
+    found = run("prefetched")
+    for values, others in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(others, values, strict=True)
+    assert len(calls) > 50 and set(calls) == {COLUMNS[name]}
