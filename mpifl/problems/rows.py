@@ -53,9 +53,10 @@ class RowModel(Model):
         layout = self.layout(counts.features, counts.classes)
         d = sum(int(np.prod(shape)) for _, shape in layout)
         rows, itemsize = counts.train + counts.test, np.dtype(settings.dtype).itemsize
+        evaluated = min(rows_at_once(layout), max(counts.train, counts.test))
         return ProblemSize(
             d, clients, rows * (counts.features * itemsize + 8), rows * counts.raw + 8 * rows,
-            4 * 8 * (CHUNK * counts.features + rows_at_once(layout) * counts.classes),
+            4 * 8 * (CHUNK * counts.features + evaluated * counts.classes),
         )  # fmt: skip
 
     @abstractmethod
