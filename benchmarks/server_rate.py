@@ -9,7 +9,7 @@ ours     the server loop and both ends of the MPI transport, with AREA (an aggre
 by_hand  what one would write for this one rule: nonblocking requests, messages answered in any order, waits that sleep
          as ours do, a snapshot that is sent from where it is, and the rule's arithmetic in the fewest passes over
          memory. It has no trace, no checks and no checkpoints
-limit    every message is answered at once by another one, on both sides: what MPI and the waiting cost
+limit    every message is answered at once with a fixed one, on both sides: what MPI and the waiting cost
 
 Ratios are of the rates of one repeat; the figure is the median of the repeats. `server_us` is CPU time of the server
 process for each update.
@@ -212,7 +212,7 @@ def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
 
 # -- the limit ---------------------------------------------------------------------------------------------------------
 def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
-    """Every message is answered at once by another one, as it is in memory; the last one of each client is empty."""
+    """Every message is answered at once with a fixed one; the last one of each client is empty."""
     peers = [0] if comm.rank else list(range(1, comm.size))
     count, running = 0, len(peers)
     receives = [comm.Recv_init(buffer(x0)[0], r, FRAME) for r in peers]

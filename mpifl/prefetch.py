@@ -1,7 +1,7 @@
-"""Brings what clients are about to compute with into the processor's caches.
+"""Reads the memory of clients that will compute soon, so that it is in the processor's caches by then.
 
-Of a million clients nothing is in the caches when one computes, and each of its arrays is waited for in turn. Of the
-next hundred clients these waits overlap if their rows are read by one operation.
+With a million clients each access is a cache miss. The misses of a hundred clients overlap if one operation of NumPy
+reads all their rows.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-LINE = 64  # bytes of memory that are read at once
-SMALL = 4 << 20  # bytes of a table that is in the caches anyway
-MOST = 512  # bytes of a row; in longer ones the processor itself reads ahead
+LINE = 64  # bytes of a cache line
+SMALL = 4 << 20  # bytes of a table up to which it is assumed to stay in the caches
+MOST = 512  # bytes of a row; longer ones are left to the processor's own prefetching
 
 
 class Prefetch:
@@ -24,11 +24,11 @@ class Prefetch:
 
     def __call__(self, clients: np.ndarray) -> None:
         for column in self.columns:
-            column[clients]
+            column[clients]  # to read it is the purpose
 
 
 def _columns(table: np.ndarray) -> list[np.ndarray]:
-    """(n,) bytes each, of which every cache line of a row has at least one."""
+    """Columns of bytes (n,), such that each cache line of a row contains one of them."""
     size = table.nbytes // max(1, len(table))
     if table.nbytes <= SMALL or size > MOST or not table.flags.c_contiguous:
         return []

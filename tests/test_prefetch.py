@@ -11,6 +11,11 @@ import pytest
 import mpifl
 from mpifl import open_run, prefetch
 from mpifl.prefetch import Prefetch
+from mpifl.problems.data.no_data import NoData
+from mpifl.problems.models.quadratic import Quadratic, QuadraticProblem
+from mpifl.problems.partitions import Iid
+from mpifl.problems.rows import RowProblem
+from mpifl.problems.settings import ProblemSettings
 from mpifl.scheduling import due_times
 from mpifl.transport import message_table
 
@@ -45,6 +50,7 @@ def test_tables_that_are_left_out() -> None:
     assert not Prefetch([np.zeros((8, large), np.uint8).T, np.zeros((0, 4))]).columns
 
 
+STOP = {"stop": {"updates": 1}, "evaluate": {"updates": 1}}
 PROBLEMS: dict[str, dict[str, Any]] = {
     "quadratic": {"model": {"name": "quadratic", "dim": 3}},
     "equal": {"model": {"name": "logistic"}, "data": {"name": "fedpd-synthetic", "dim": 4, "samples": 3}},
@@ -52,7 +58,8 @@ PROBLEMS: dict[str, dict[str, Any]] = {
 }
 
 # Bytes read of a client: its first and last of 32 in the server's table; one in each line of a message of 72 bytes and
-# a vector of 12 or 32; the first and last of two arrays of data. A message with 2,560 bytes of vector is too long.
+# a vector of 12 or 32; the first and last of two arrays of data. The row of a message
+# with 2,560 bytes of vector is longer than MOST.
 COLUMNS = {"quadratic": 2 + 3 + 4, "equal": 2 + 3 + 4, "unequal": 2}
 
 
@@ -90,3 +97,42 @@ def test_a_run_has_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.
     for values, others in zip(expected, found, strict=True):
         np.testing.assert_array_equal(others, values, strict=True)
     assert len(calls) > 50 and set(calls) == {COLUMNS[name]}
+
+
+class Negated(Quadratic):
+    """A user's model, whose problem gives clients other data than its arrays."""
+
+    def problem(self, *args: Any) -> QuadraticProblem:
+        class Own(QuadraticProblem):
+            def shard(self, i: int) -> list[np.ndarray]:
+                a, c = super().shard(i)
+                return [a, -c]
+
+        return Own(args[-1], self)
+
+
+class OwnRows(RowProblem):
+    """Likewise with rows."""
+
+    def shard(self, i: int) -> list[np.ndarray]:
+        return [np.ones((1, 4)), np.ones(1, int)]
+
+
+def test_data_that_clients_do_not_compute_with_are_no_tables() -> None:
+    """Those of a problem with its own `shard`, and rows of which clients have different numbers."""
+    settings = ProblemSettings(clients=6)
+    assert [len(table) for table in Quadratic().problem(NoData(), Iid(), settings).client_tables()] == [6, 6]
+    assert not Negated().problem(NoData(), Iid(), settings).client_tables()
+    for name, shapes in (("equal", [(40, 3, 4), (40, 3, 1)]), ("unequal", [])):
+        job = mpifl.load_job(
+            {
+                "name": "x",
+                "seed": 0,
+                "problem": {**PROBLEMS[name], "clients": 40},
+                "algorithm": {"name": "area"},
+                **STOP,
+            }
+        )
+        assert [table.shape for table in mpifl.load_problem(job).client_tables()] == shapes
+        own = OwnRows(job.problem.data, job.problem.partition, job.problem.settings, job.problem.model)  # type: ignore[arg-type]
+        assert not own.client_tables()

@@ -203,7 +203,8 @@ class Worker:
         return self.last_updates[i], u.hold
 
     def add_clients(self, objectives: Mapping[int, Objective]) -> None:
-        """Hosts more clients, in their initial state."""
+        """Hosts more clients, in their initial state; they share no objective."""
+        assert not isinstance(objectives, ObjectivesOnUse)
         self._objectives.update(objectives)
         for i in objectives:
             self.errors.pop(i, None)

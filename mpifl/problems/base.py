@@ -179,7 +179,7 @@ class Problem:
         return np.full(self.clients, np.nan)
 
     def client_tables(self) -> list[np.ndarray]:
-        """Arrays (n, ...) whose row i is what client i computes with; none where clients have other parts of the data.
+        """Arrays (n, ...) whose row i is what client i computes with; empty if its data are not such rows.
 
         A process with many clients prefetches these rows.
         """
@@ -195,9 +195,9 @@ class Model(Config):
     """The base of every model: what a client's loss is.
 
     Attributes:
-        shared_objective: Whether objectives differ by the clients' data alone, and have `set_client(shard, i)`, by
-            which one becomes that of client i: many clients then have one in turn. A subclass does not inherit it,
-            because it may build others.
+        shared_objective: Whether objectives differ by the clients' data alone, and have `set_client(shard, i)`, which
+            switches one to client i, so that many clients can share it. A subclass does not inherit it, because its
+            objectives may differ in other ways.
     """
 
     shared_objective: ClassVar[bool] = False

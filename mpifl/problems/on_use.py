@@ -1,4 +1,4 @@
-"""The objectives of many clients, one at a time: a million of them take more memory than small data."""
+"""Objectives made on demand: those of a million clients would take more memory than small data."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ FEW = 4096  # clients of a process up to which all have an objective and a state
 
 
 class ObjectivesOnUse(MutableMapping[int, Objective]):
-    """Objectives by client. Those that were set are kept; any other is built anew each time that it is asked for."""
+    """Objectives by client. Those that were set are kept; any other is made each time that it is asked for.
+
+    If clients share one objective, it is that of the client that was asked for last: use it before the next one.
+    """
 
     def __init__(
         self, build: Callable[[Shard, int], Objective], shards: Mapping[int, Shard], shared: Objective | None = None
     ) -> None:
         """build: builds the objective of a client from its data; the same one each time.
 
-        shared: has `set_client(shard, i)`, and is the objective of whichever client was last asked for.
+        shared: the one that all clients share, which `set_client(shard, i)` switches to client i; None: each is built.
         """
         self._build, self._shards, self._shared = build, shards, shared
-        self._set_client: Any = shared and shared.set_client  # type: ignore[attr-defined]
+        self._set_client: Any = None if shared is None else shared.set_client  # type: ignore[attr-defined]
         self._set: dict[int, Objective] = {}
 
     def __getitem__(self, i: int) -> Objective:
@@ -56,10 +59,10 @@ class ObjectivesOnUse(MutableMapping[int, Objective]):
 def objectives(
     build: Callable[[Shard, int], Objective], shards: Mapping[int, Shard], shared: bool = False
 ) -> Mapping[int, Objective]:
-    """The clients' objectives, from client -> data: built now, or where there are many when they are used.
+    """The clients' objectives, from client -> data: built now; if there are many, made on demand (`ObjectivesOnUse`).
 
     An objective that keeps something from one contact to the next (`Objective.save`) is built now in any case.
-    shared: many clients have one objective in turn, by its method `set_client(shard, i)`.
+    shared: many clients share one objective, which `set_client(shard, i)` switches from one to the next.
     """
     first = {i: build(shards[i], i) for i in list(shards)[:1]}
     if len(shards) > FEW and not any(hasattr(objective, "save") for objective in first.values()):

@@ -21,9 +21,9 @@ from mpifl.rng import reused_stream, stream
 
 FEW_CLASSES = 128  # up to which their identity matrix is kept
 CHUNK = 1024  # rows whose losses are added up at once, and that are scaled at once
-# Rows evaluated at once, at least, and about how many outputs of a model. With fewer the thread that evaluates asks for
-# Python's lock so often that the server loop waits for it, and it for the loop.
-EVALUATED_AT_ONCE, OUTPUTS_AT_ONCE = 16 * CHUNK, 640 * CHUNK
+# With fewer rows at once, the thread that evaluates and the server loop compete for Python's lock more often.
+EVALUATED_AT_ONCE = 16 * CHUNK  # rows evaluated at once, at least
+OUTPUTS_AT_ONCE = 640 * CHUNK  # numbers that the widest part of a model computes from more rows than that
 VALIDATION = ("validation_loss", "validation_accuracy")
 
 
@@ -189,7 +189,7 @@ class RowProblem(Problem):
 
     def client_tables(self) -> list[np.ndarray]:
         rows = int(self.samples[0])
-        if (self.samples != rows).any():
+        if self.meta.get("divisor") is None or (self.samples != rows).any():  # shards are others, or unequal
             return []
         return [part.reshape(self.clients, rows, -1) for part in (self._x, self._y)]
 
@@ -283,8 +283,8 @@ class RowProblem(Problem):
 
 def rows_at_once(layout: Layout) -> int:
     """How many rows a model with these parts is evaluated on at once: a multiple of `CHUNK`."""
-    widest = max(shape[-1] for _, shape in layout)
-    return max(EVALUATED_AT_ONCE, OUTPUTS_AT_ONCE // widest // CHUNK * CHUNK)
+    widest = max((shape[-1] for _, shape in layout if shape), default=1)
+    return max(EVALUATED_AT_ONCE, OUTPUTS_AT_ONCE // max(1, widest) // CHUNK * CHUNK)
 
 
 def _name(data: Data) -> str:
@@ -404,10 +404,10 @@ class Batches:
         self._batch_size = settings.batch_size
         self._total: int = meta.get("total") or sum(meta["samples"])
         self._samples = meta["samples"]
-        self._count(i)
+        self._set_samples(i)
 
-    def _count(self, i: int) -> None:
-        """Sets client i's numbers."""
+    def _set_samples(self, i: int) -> None:
+        """Sets the attributes that depend on the client and its number of samples."""
         samples: int = self._samples[i]
         self.i, self.samples, self.share = i, samples, samples / self._total
         most = self._batch_size
@@ -443,7 +443,7 @@ class RowObjective(Batches):
 
     def set_client(self, shard: Shard, i: int) -> None:
         """Becomes the objective of client i."""
-        self._count(i)
+        self._set_samples(i)
         self._set_shard(shard)
 
     @functools.cached_property
@@ -465,11 +465,16 @@ class ClassObjective(RowObjective):
     def __init__(self, classes: int, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
         super().__init__(settings, meta, *rest)
         self._classes = classes
-        # The targets that one-hot vectors (s_i, classes) are kept of: those of the first client, if there are others.
-        self._kept, self._hot = self.y, one_hot(self.y, classes, self.x.dtype)
+        self._make_one_hot()
+
+    def _make_one_hot(self) -> None:
+        # One-hot targets (s_i, classes), and the targets that they were made of: after `set_client` those are others.
+        self._hot, self._made_of = one_hot(self.y, self._classes, self.x.dtype), self.y
 
     def one_hot(self, rows: Any) -> np.ndarray:
-        """(rows, classes) one 1 in each row, at its class; None: of all rows."""
-        if self._kept is self.y:
-            return take_rows(self._hot, rows)
-        return one_hot(take_rows(self.y, rows), self._classes, self.x.dtype)
+        """(rows, classes) one-hot targets of these rows; None: of all rows."""
+        if self._made_of is not self.y:
+            if isinstance(rows, np.ndarray):  # of few rows, which the next step does not use again
+                return one_hot(take_rows(self.y, rows), self._classes, self.x.dtype)
+            self._make_one_hot()
+        return take_rows(self._hot, rows)

@@ -18,7 +18,7 @@ Entry = tuple[float, int]  # due time (s), client
 SORTED = 256  # about how many entries are sorted at once, at least
 SHARE = 128  # and at least 1/SHARE of all clients, because a search passes over all
 SAMPLED = 64  # times of a sample below the bound that it gives
-AHEAD = 128  # clients that are prefetched at once: more would push out of the caches what is there
+AHEAD = 128  # clients that are prefetched at once; the data of more would evict other data from the caches
 
 
 class DueTimes:
@@ -32,7 +32,7 @@ class DueTimes:
         self._next, self._count = 0, 0  # the place of the next one in `_sorted`, and how many it has
         self._upcoming = np.empty(0, int)  # the clients of `_sorted`
         self._prefetch: Callable[[np.ndarray], None] | None = None
-        self._prefetched: float = inf  # the place in `_sorted` up to which clients have been prefetched
+        self._prefetched: float = inf  # the place in `_sorted` up to which clients are prefetched; infinite: all
         self._added: list[Entry] = []  # a heap: entries added since that come before `_end`
         self._end: Entry = (inf, 0)  # entries from here on are in the array alone
         self._most = 2 * SORTED  # size of the heap beyond which the array is searched again
@@ -40,14 +40,14 @@ class DueTimes:
         self._finite = 0  # the number of the others
 
     def prefetch_by(self, prefetch: Callable[[np.ndarray], None]) -> None:
-        """Has `prefetch` called with the numbers (k,) of the clients whose updates are due next, some at a time."""
+        """Has `prefetch` called with the numbers (k,) of the clients whose updates are due next, at most AHEAD."""
         self._prefetch = prefetch
 
     def _prefetch_next(self) -> None:
         clients = self._upcoming[self._next : self._next + AHEAD]
         self._prefetched = self._next + AHEAD
         assert self._prefetch
-        self._array[clients]
+        self._array[clients]  # reads their due times
         self._prefetch(clients)
 
     def __len__(self) -> int:

@@ -178,7 +178,7 @@ class VirtualClock:
     def start(self) -> None: ...
 
     def prefetch_by(self, prefetch: Callable[[np.ndarray], None]) -> None:
-        """Has `prefetch` called with the numbers (k,) of the clients whose updates are due next, some at a time."""
+        """Has `prefetch` called with the numbers (k,) of the clients whose updates are due next."""
         self._due.prefetch_by(prefetch)
 
     def cancel(self, i: int) -> None:

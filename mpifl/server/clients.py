@@ -25,11 +25,11 @@ class ClientTable:
         """personal: whether clients report the accuracy of their own models."""
         self.n = n
         self.state = [LIVE] * n
-        # A row for each client: where there are a million, each column in another place would cost a cache miss.
+        # A row for each client, so that its values share a cache line; the last 8 of its 32 bytes are unused.
         self.rows = np.zeros((n, 4), np.int64)
         self.rounds = self.rows[:, 0].data  # messages sent
         self.bytes_down = self.rows[:, 1].data  # of the last message
-        self._since = self.rows.view(np.float64)[:, 2]
+        self._since = self.rows.view(np.float64)[:, 2]  # (n,) as `in_flight`, whose items are read faster
         self._since[:] = nan
         # When (perf_counter) a client's silence starts to count, while its update is in flight; else nan.
         self.in_flight = cast("memoryview[float]", self._since.data)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 QUEUE_LIMIT = 4  # models that may wait to be evaluated
-LOOK, REST = 0.001, 0.0001  # s between two looks at a thread that evaluates, and for which the loop lets it go on
+LOOK_INTERVAL = 0.001  # s between two looks at the thread's CPU time; doubled after each rest that did not help
+MOST_LOOK_INTERVAL = 0.064
+REST = 0.0001  # s for which the loop sleeps
 
 
 class EvaluationRequest(NamedTuple):
@@ -84,8 +86,9 @@ class Evaluator:
         self._skipped: EvaluationRequest | None = None  # the last request, where it was skipped
         self.reached = False  # the target accuracy
         self.latest: dict[str, float] = {}  # metrics
-        self.clock: int | None = None  # of the thread's CPU time, while it evaluates
-        self._looked = self._used = 0.0  # perf_counter and CPU time of the last look at it
+        self.thread_clock: int | None = None  # of the thread's CPU time, while it evaluates
+        self._looked = self._used = 0.0  # perf_counter and CPU time at the last look
+        self._look_interval = LOOK_INTERVAL
         self.max_age = 0.0  # s by which an evaluation was late
 
     def __call__(
@@ -129,26 +132,31 @@ class Evaluator:
             self._best = self._pending.popleft()[0].result()
 
     def share_lock(self) -> None:
-        """Releases Python's lock for a moment where the thread evaluates and waits for it.
+        """Sleeps for a moment if the evaluating thread had less than half of the time since the last look at it.
 
-        A loop that releases the lock for moments only, as NumPy does, wakes the thread up each time and has the lock
-        again before it: the thread might wait for seconds, and each waking costs the loop time.
+        It then waits for Python's lock, most likely. A loop that releases the lock only briefly, as NumPy does, takes
+        it back before the thread has woken up: that could wait for seconds, and each wake-up costs the loop time.
+        A thread that waits for something else, as a metric that reads files does, is looked at less and less often.
         """
-        clock, now = self.clock, perf_counter()
-        if clock is None or now < self._looked + LOOK:
+        clock, now = self.thread_clock, perf_counter()
+        if clock is None or now < self._looked + self._look_interval:
             return
         with suppress(OSError):  # the thread has ended
-            used = clock_gettime(clock)
-            if used - self._used < (now - self._looked) / 2:
+            before = clock_gettime(clock)
+            after = before
+            if before - self._used < (now - self._looked) / 2:
                 sleep(REST)
-            self._looked, self._used = perf_counter(), used
+                now, after = perf_counter(), clock_gettime(clock)
+            helped = after > self._used
+            self._look_interval = LOOK_INTERVAL if helped else min(2 * self._look_interval, MOST_LOOK_INTERVAL)
+            self._looked, self._used = now, after
 
     def _run(self, request: EvaluationRequest) -> float:
-        self.clock = pthread_getcpuclockid(get_ident())
+        self.thread_clock = pthread_getcpuclockid(get_ident())
         try:
             return self._evaluate(request)
         finally:
-            self.clock = None
+            self.thread_clock = None
 
     def _evaluate(self, request: EvaluationRequest) -> float:
         time, updates, version, x, accuracies, age = request

@@ -111,7 +111,7 @@ class Session:
             self._resume(self.resumed.snapshot, self.resumed.passed)
 
     def _prefetch(self, clock: VirtualClock, messages: np.ndarray | None) -> None:
-        """Has the clock prefetch the rows of many clients: of their messages, their data, and what is known of them."""
+        """Has the clock prefetch the rows of many clients: of their messages and data, and of the server's table."""
         if messages is not None:
             prefetch = Prefetch([messages, self.loop.clients.rows, *self.problem.client_tables()])
             if prefetch.columns:
@@ -322,7 +322,7 @@ class Session:
     def _stopped(self) -> bool:
         """Whether a target ends the run now. Raises RunFailed where rows could not be written."""
         self.writer.check()
-        if self.evaluator.clock is not None:
+        if self.evaluator.thread_clock is not None:
             self.evaluator.share_lock()
         if self._reports.waiting:
             self._reports.flush()

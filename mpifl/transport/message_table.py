@@ -39,7 +39,8 @@ def uses_table(virtual: bool, n: int, vectors: int) -> bool:
 class MessageTable(MutableMapping[int, Message]):
     """At most one message to each of n clients, with at most `vectors` vectors (d,). Iterates by client.
 
-    As on the wire numbers become float64, and vectors are copied.
+    As on the wire numbers become float64, and vectors are copied; they are (d,) of the table's dtype, as the server
+    loop has checked.
     """
 
     def __init__(self, n: int, d: int, dtype: np.dtype, vectors: int) -> None:
@@ -51,7 +52,7 @@ class MessageTable(MutableMapping[int, Message]):
             rows[:, k : k + each].view(dtype) for k in range(HEADER_BYTES, HEADER_BYTES + vectors * each, each)
         ]  # (n, d) each
         self._given = rows[:, 0]
-        # Of a message with so many vectors, and so many numbers: its row
+        # _packs[v][k] writes the row of a message with v vectors and k numbers
         self._packs = [
             [
                 Struct(f"{fields.format}{HEADER_BYTES - fields.size}x{f'{each}s' * count}").pack_into
@@ -86,9 +87,9 @@ class MessageTable(MutableMapping[int, Message]):
 
     def get(self, i: int, default: Any = None) -> Any:
         begin = i * self._size
-        given = self._bytes[begin]
+        first = self._bytes[begin]  # which `pop` sets to 0
         message = self.pop(i, default)
-        self._bytes[begin] = given
+        self._bytes[begin] = first
         return message
 
     def __getitem__(self, i: int) -> Message:

@@ -13,7 +13,7 @@ from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.data import FedPDSynthetic, Synthetic
 from mpifl.problems.inits import Normal, Uniform
 from mpifl.problems.models import Logistic, Mlp, NonconvexLogistic, Quadratic
-from mpifl.problems.rows import FEW_CLASSES, one_hot
+from mpifl.problems.rows import FEW_CLASSES, one_hot, rows_at_once
 
 LOGISTIC = [Logistic(bias=bias) for bias in (False, True)]
 MODELS = [*LOGISTIC, NonconvexLogistic(), NonconvexLogistic(lam=0.7, al=3.0)]
@@ -209,6 +209,13 @@ def test_evaluate_against_formula(model: Any, monkeypatch: pytest.MonkeyPatch) -
     assert found["train_loss"] == pytest.approx(train + 0.15 * (weights**2).sum())
     assert found["test_loss"] == pytest.approx(test)
     assert found["test_accuracy"] == ((rows.x_test @ weights + b).argmax(1) == rows.y_test).mean()
+
+
+def test_rows_evaluated_at_once() -> None:
+    """16,384, or as many as make 655,360 numbers in the widest part; a multiple of 1,024."""
+    widths = {(784, 10): 65_536, (60, 3): 213 * 1024, (784, 200): 16_384, (): 655_360, (0,): 655_360}
+    assert {shape: rows_at_once([("W", shape), ("t", ())]) for shape in widths} == widths
+    assert rows_at_once([]) == 655_360
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)

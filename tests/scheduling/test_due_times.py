@@ -48,7 +48,8 @@ def test_the_clients_that_are_due_next_are_prefetched() -> None:
     for k, i in enumerate(order[: n // 10]):
         assert due.first() == (times[i], i)
         if k > n // 20:
-            assert i in named[-1] and named[-1] == order[(j := order.index(named[-1][0])) : j + len(named[-1])]
+            begin = order.index(named[-1][0])
+            assert i in named[-1] and named[-1] == order[begin : begin + len(named[-1])]
         due.remove(i)
     assert max(map(len, named)) == AHEAD and len(named) > 10
     assert len({i for block in named for i in block}) == sum(map(len, named)) < n // 10 + AHEAD

@@ -273,8 +273,8 @@ def test_virtual_time_stops_at_the_evaluation_that_reaches_the_target(
 
 
 def test_the_loop_lets_go_of_the_lock_while_an_evaluation_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wall time and the thread's CPU time are the test's: a rest where the thread had less than half of the time, and
-    no look within a millisecond of the last one; none at all where nothing is evaluated, or the thread has ended."""
+    """The test sets the wall time and the thread's CPU time. The loop rests if the thread had less than half of the
+    time since the last look, and looks once in a millisecond, less often after a rest in which the thread had none."""
     begun, end, rests = threading.Event(), threading.Event(), list[float]()
     times = {"wall": 5.0, "cpu": 1.0}
 
@@ -295,14 +295,21 @@ def test_the_loop_lets_go_of_the_lock_while_an_evaluation_waits(monkeypatch: pyt
     monkeypatch.setattr("mpifl.server.evaluator.clock_gettime", used)
     monkeypatch.setattr("mpifl.server.evaluator.sleep", rests.append)
     evaluator.share_lock()
-    assert not rests and evaluator.clock is None
+    assert not rests and evaluator.thread_clock is None
     evaluator(0.0, 0, 0, np.ones(2))
-    assert begun.wait(60) and evaluator.clock is not None
+    assert begun.wait(60) and evaluator.thread_clock is not None
     expected = []
     for wall, cpu, rest in (
-        (5.0, 1.0, True), (5.0009, 1.0, False), (5.0011, 1.0, True), (5.003, 1.0011, False), (5.0039, 1.0011, False),
-        (5.005, 1.002, True), (6.0, -1.0, False),
-    ):  # fmt: skip
+        (5.0, 1.0, True),  # 1 s of 5
+        (5.0009, 1.0, False),  # less than a millisecond later
+        (5.0011, 1.0, True),  # nothing of 1.1 ms: the next look is 2 ms later
+        (5.0030, 1.0, False),
+        (5.0032, 1.0, True),  # nothing of 2.1 ms: 4 ms later
+        (5.0071, 1.0, False),
+        (5.0080, 1.003, False),  # 3 ms of 4.8: again 1 ms later
+        (5.0091, 1.0034, True),  # 0.4 ms of 1.1
+        (6.0, -1.0, False),  # the thread has ended
+    ):
         expected += [REST] * rest
         times |= {"wall": wall, "cpu": cpu}
         evaluator.share_lock()
@@ -311,4 +318,4 @@ def test_the_loop_lets_go_of_the_lock_while_an_evaluation_waits(monkeypatch: pyt
     evaluator.close()
     times["wall"] = 7.0
     evaluator.share_lock()
-    assert rests == expected and evaluator.clock is None and len(fake.rows) == 1
+    assert rests == expected and evaluator.thread_clock is None and len(fake.rows) == 1
