@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-LINE = 64  # bytes of a cache line
+LINE, ALIGNED = 64, 16  # bytes of a cache line, and at a multiple of which NumPy's arrays begin
 SMALL = 4 << 20  # bytes of a table up to which it is assumed to stay in the caches
 MOST = 512  # bytes of a row; longer ones are left to the processor's own prefetching
 
@@ -33,4 +33,5 @@ def _columns(table: np.ndarray) -> list[np.ndarray]:
     if table.nbytes <= SMALL or size > MOST or not table.flags.c_contiguous:
         return []
     rows = table.reshape(len(table), -1).view(np.uint8)
-    return [rows[:, k] for k in dict.fromkeys([*range(0, size, LINE), size - 1])]
+    last = [] if ALIGNED % size == 0 else [size - 1]  # such a row is in one cache line
+    return [rows[:, k] for k in dict.fromkeys([*range(0, size, LINE), *last])]

@@ -26,7 +26,7 @@ from mpifl.transport import message_table
         (10, "f4", [0, 39]),
         (8, "f8", [0, 63]),
         (9, "f8", [0, 64, 71]),
-        (1, "i8", [0, 7]),
+        (1, "i8", [0]),
         (130, "u1", [0, 64, 128, 129]),
     ],
 )
@@ -58,9 +58,9 @@ PROBLEMS: dict[str, dict[str, Any]] = {
 }
 
 # Bytes read of a client: its first and last of 32 in the server's table; one in each line of a message of 72 bytes and
-# a vector of 12 or 32; the first and last of two arrays of data. The row of a message
+# a vector of 12 or 32; the first and last of two arrays of data, and where a client's rows begin. The row of a message
 # with 2,560 bytes of vector is longer than MOST.
-COLUMNS = {"quadratic": 2 + 3 + 4, "equal": 2 + 3 + 4, "unequal": 2}
+COLUMNS = {"quadratic": 2 + 3 + 4, "equal": 2 + 3 + 5, "unequal": 2}
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -123,7 +123,7 @@ def test_data_that_clients_do_not_compute_with_are_no_tables() -> None:
     settings = ProblemSettings(clients=6)
     assert [len(table) for table in Quadratic().problem(NoData(), Iid(), settings).client_tables()] == [6, 6]
     assert not Negated().problem(NoData(), Iid(), settings).client_tables()
-    for name, shapes in (("equal", [(40, 3, 4), (40, 3, 1)]), ("unequal", [])):
+    for name, shapes in (("equal", [(40,), (40, 3, 4), (40, 3, 1)]), ("unequal", [])):
         job = mpifl.load_job(
             {
                 "name": "x",

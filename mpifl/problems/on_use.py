@@ -28,6 +28,7 @@ class ObjectivesOnUse(MutableMapping[int, Objective]):
         shared: the one that all clients share, which `set_client(shard, i)` switches to client i; None: each is built.
         """
         self._build, self._shards, self._shared = build, shards, shared
+        self._shard = shards.__getitem__
         self._set_client: Any = None if shared is None else shared.set_client  # type: ignore[attr-defined]
         self._set: dict[int, Objective] = {}
 
@@ -35,8 +36,8 @@ class ObjectivesOnUse(MutableMapping[int, Objective]):
         if self._set and i in self._set:
             return self._set[i]
         if self._shared is None:
-            return self._build(self._shards[i], i)
-        self._set_client(self._shards[i], i)
+            return self._build(self._shard(i), i)
+        self._set_client(self._shard(i), i)
         return self._shared
 
     def __setitem__(self, i: int, objective: Objective) -> None:

@@ -183,7 +183,7 @@ class RowProblem(Problem):
 
     def shard(self, i: int) -> list[np.ndarray]:
         """[rows (s_i, features), targets (s_i,)], and likewise its own test rows, where it has any"""
-        rows = self._training_rows(i)
+        rows = slice(self._bounds[i], self._bounds[i + 1])
         x, y = self._rows.array()[rows], self._y[rows]
         return self._shard(i, x, y) if self._any_own else [x, y]
 
@@ -191,13 +191,14 @@ class RowProblem(Problem):
         rows = int(self.samples[0])
         if self.meta.get("divisor") is None or (self.samples != rows).any():  # shards are others, or unequal
             return []
-        return [part.reshape(self.clients, rows, -1) for part in (self._x, self._y)]
+        bounds = np.asarray(self._bounds)[:-1]
+        return [bounds, *(part.reshape(self.clients, rows, -1) for part in (self._x, self._y))]
 
     def packed_shard(self, i: int) -> list[np.ndarray]:
         """`shard`, of unsigned integers as they were read, unless they have been scaled or a subclass has its own."""
         if self.meta.get("divisor") is None:
             return self.shard(i)
-        rows = self._training_rows(i)
+        rows = slice(self._bounds[i], self._bounds[i + 1])
         return self._shard(i, self._rows.packed(rows), self._y[rows])
 
     def _shard(self, i: int, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
@@ -205,9 +206,6 @@ class RowProblem(Problem):
             return [x, y]
         rows = self._own_rows(i)
         return [x, y, self._x_own[rows], self._y_own[rows]]
-
-    def _training_rows(self, i: int) -> slice:
-        return slice(self._bounds[i], self._bounds[i + 1])
 
     def _own_rows(self, i: int) -> slice:
         end = self._own_ends.item(i)
@@ -403,12 +401,10 @@ class Batches:
         self.clients: int = meta["clients"]
         self._batch_size = settings.batch_size
         self._total: int = meta.get("total") or sum(meta["samples"])
-        self._samples = meta["samples"]
-        self._set_samples(i)
+        self._set_samples(i, meta["samples"][i])
 
-    def _set_samples(self, i: int) -> None:
+    def _set_samples(self, i: int, samples: int) -> None:
         """Sets the attributes that depend on the client and its number of samples."""
-        samples: int = self._samples[i]
         self.i, self.samples, self.share = i, samples, samples / self._total
         most = self._batch_size
         self.batch = most if most and most < samples else samples
@@ -443,7 +439,7 @@ class RowObjective(Batches):
 
     def set_client(self, shard: Shard, i: int) -> None:
         """Becomes the objective of client i."""
-        self._set_samples(i)
+        self._set_samples(i, len(shard[1]))
         self._set_shard(shard)
 
     @functools.cached_property
@@ -465,6 +461,7 @@ class ClassObjective(RowObjective):
     def __init__(self, classes: int, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
         super().__init__(settings, meta, *rest)
         self._classes = classes
+        self._ones = _identity(classes, self.x.dtype.char) if classes <= FEW_CLASSES else None
         self._make_one_hot()
 
     def _make_one_hot(self) -> None:
@@ -475,6 +472,7 @@ class ClassObjective(RowObjective):
         """(rows, classes) one-hot targets of these rows; None: of all rows."""
         if self._made_of is not self.y:
             if isinstance(rows, np.ndarray):  # of few rows, which the next step does not use again
-                return one_hot(take_rows(self.y, rows), self._classes, self.x.dtype)
+                y = self.y.take(rows) if rows.dtype == np.int64 else self.y[rows]
+                return one_hot(y, self._classes, self.x.dtype) if self._ones is None else self._ones.take(y, 0)
             self._make_one_hot()
         return take_rows(self._hot, rows)
