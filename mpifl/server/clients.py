@@ -77,8 +77,7 @@ class ClientTable:
     def load(self, saved: ClientTableState, now: float) -> None:
         """now: perf_counter."""
         self.state = list(saved.state)
-        for i, (rounds, size) in enumerate(zip(saved.rounds, saved.bytes_down, strict=True)):
-            self.rounds[i], self.bytes_down[i], self.in_flight[i] = rounds, size, nan
+        self.rows[:, 0], self.rows[:, 1], self._since[:] = saved.rounds, saved.bytes_down, nan
         self.refused = Counter({i: count for i, count in enumerate(saved.refused) if count})
         self.moved = Counter({i: count for i, count in enumerate(saved.moved) if count})
         self.waiting = list(saved.waiting)
