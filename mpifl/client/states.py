@@ -54,7 +54,7 @@ class StateTable(MutableMapping[int, State]):
         self._equal: dict[Layout, Layout] = {}  # of these; equal ones are one object
         self._others: dict[int, tuple[Any, ...]] = {}
         model, self._shape = to_numpy(x0), x0.shape
-        self._d, self._dtype, self._vector_dtype = model.size, model.dtype, x0.dtype
+        self._d, self._dtype = model.size, model.dtype
         self._rows = min(max(1, len(clients)), max(1, BLOCK_BYTES // max(1, model.nbytes)))  # of a block
         self._blocks: dict[str, list[np.ndarray]] = {}  # (rows, d) each
         self._left = np.inf if limit is None else limit
@@ -75,7 +75,7 @@ class StateTable(MutableMapping[int, State]):
 
     def copy_of(self, i: int) -> State | None:
         """As `ClientStates.copy_of`: a rule may store one of its vectors under another name, or send it."""
-        return self._find(i, True)
+        return self._find(i, copied=True)
 
     def _find(self, i: int, copied: bool = False) -> State | None:
         """The state of client i, its first one where none is stored; None: it has none."""
@@ -88,7 +88,7 @@ class StateTable(MutableMapping[int, State]):
         vectors, others = self._layouts.get(row, self._layout) if self._layouts else self._layout
         block, k = divmod(row - 1, self._rows)
         state = State()
-        values = state.__dict__
+        values = vars(state)
         for name in vectors:
             vector = self._blocks[name][block][k]
             if not self._on_host:
@@ -107,10 +107,10 @@ class StateTable(MutableMapping[int, State]):
         if new := row <= 0:
             row = self._used + 1
         block, k = divmod(row - 1, self._rows)
-        shape, dtype, on_host = self._shape, self._vector_dtype, self._on_host
+        shape, dtype, on_host = self._shape, self._like.dtype, self._on_host
         vectors: tuple[str, ...] = ()
         others: tuple[str, ...] = ()
-        for name, value in state.__dict__.items():
+        for name, value in vars(state).items():
             if getattr(value, "shape", None) == shape and value.dtype == dtype:
                 vectors += (name,)
                 try:

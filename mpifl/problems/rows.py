@@ -461,7 +461,6 @@ class ClassObjective(RowObjective):
     def __init__(self, classes: int, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
         super().__init__(settings, meta, *rest)
         self._classes = classes
-        self._ones = _identity(classes, self.x.dtype.char) if classes <= FEW_CLASSES else None
         self._make_one_hot()
 
     def _make_one_hot(self) -> None:
@@ -472,7 +471,6 @@ class ClassObjective(RowObjective):
         """(rows, classes) one-hot targets of these rows; None: of all rows."""
         if self._made_of is not self.y:
             if isinstance(rows, np.ndarray):  # of few rows, which the next step does not use again
-                y = self.y.take(rows) if rows.dtype == np.int64 else self.y[rows]
-                return one_hot(y, self._classes, self.x.dtype) if self._ones is None else self._ones.take(y, 0)
+                return one_hot(take_rows(self.y, rows), self._classes, self.x.dtype)
             self._make_one_hot()
         return take_rows(self._hot, rows)

@@ -30,7 +30,6 @@ class DueTimes:
         # Times and clients of the earliest entries. An entry whose client was removed is skipped, here and in `_added`.
         self._sorted: tuple[Any, Any] = np.empty(0).data, np.empty(0, int).data
         self._next, self._count = 0, 0  # the place of the next one in `_sorted`, and how many it has
-        self._upcoming = np.empty(0, int)  # the clients of `_sorted`
         self._prefetch: Callable[[np.ndarray], None] | None = None
         self._prefetched: float = inf  # the place in `_sorted` up to which clients are prefetched; infinite: all
         self._added: list[Entry] = []  # a heap: entries added since that come before `_end`
@@ -44,7 +43,7 @@ class DueTimes:
         self._prefetch = prefetch
 
     def _prefetch_next(self) -> None:
-        clients = self._upcoming[self._next : self._next + AHEAD]
+        clients = np.asarray(self._sorted[1][self._next : self._next + AHEAD])
         self._prefetched = self._next + AHEAD
         assert self._prefetch
         self._array[clients]  # reads their due times
@@ -113,8 +112,7 @@ class DueTimes:
         if len(order) > most:  # many are equal, or the sample was not like the others
             self._end = found.item(order[most]), clients.item(order[most])
         order = order[:most]
-        self._upcoming = clients[order]
-        self._sorted, self._next, self._count = (found[order].data, self._upcoming.data), 0, len(order)
+        self._sorted, self._next, self._count = (found[order].data, clients[order].data), 0, len(order)
         self._added = []
         if self._prefetch:
             self._prefetch_next()

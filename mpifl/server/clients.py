@@ -17,7 +17,7 @@ class ClientTable:
     """Columns with an item for each of n clients, and the sets that change with every message."""
 
     __slots__ = (
-        "_since", "accuracies", "bytes_down", "in_flight", "inactive", "moved", "n", "refused", "rounds", "rows",
+        "accuracies", "bytes_down", "in_flight", "inactive", "moved", "n", "refused", "rounds", "rows",
         "state", "waiting",
     )  # fmt: skip
 
@@ -29,10 +29,9 @@ class ClientTable:
         self.rows = np.zeros((n, 4), np.int64)
         self.rounds = self.rows[:, 0].data  # messages sent
         self.bytes_down = self.rows[:, 1].data  # of the last message
-        self._since = self.rows.view(np.float64)[:, 2]  # (n,) as `in_flight`, whose items are read faster
-        self._since[:] = nan
         # When (perf_counter) a client's silence starts to count, while its update is in flight; else nan.
-        self.in_flight = cast("memoryview[float]", self._since.data)
+        self.in_flight = cast("memoryview[float]", self.rows.view(np.float64)[:, 2].data)
+        np.asarray(self.in_flight)[:] = nan
         self.refused: Counter[int] = Counter()  # updates refused in a row, of clients that have any
         self.moved: Counter[int] = Counter()  # likewise moves to another rank, without an update consumed between them
         self.waiting: list[int] = []  # clients to be answered at the next aggregation
@@ -54,8 +53,9 @@ class ClientTable:
 
     def in_flight_times(self) -> list[tuple[int, float]]:
         """The clients whose updates are in flight, and since when (perf_counter) their silence counts."""
-        flying = np.flatnonzero(~np.isnan(self._since))
-        return list(zip(flying.tolist(), self._since[flying].tolist(), strict=True))
+        since = np.asarray(self.in_flight)
+        flying = np.flatnonzero(~np.isnan(since))
+        return list(zip(flying.tolist(), since[flying].tolist(), strict=True))
 
     def save(self, now: float) -> ClientTableState:
         """now: perf_counter."""
@@ -77,7 +77,7 @@ class ClientTable:
     def load(self, saved: ClientTableState, now: float) -> None:
         """now: perf_counter."""
         self.state = list(saved.state)
-        self.rows[:, 0], self.rows[:, 1], self._since[:] = saved.rounds, saved.bytes_down, nan
+        self.rows[:, 0], self.rows[:, 1], np.asarray(self.in_flight)[:] = saved.rounds, saved.bytes_down, nan
         self.refused = Counter({i: count for i, count in enumerate(saved.refused) if count})
         self.moved = Counter({i: count for i, count in enumerate(saved.moved) if count})
         self.waiting = list(saved.waiting)

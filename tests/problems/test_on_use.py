@@ -1,4 +1,4 @@
-"""Objectives of many clients, which are built when they are used."""
+"""Objectives of many clients, which share one or are built when they are used."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ JOBS = {
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("model", ["quadratic", "logistic"])
 def test_runs_have_the_same_bits(name: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the messages in a table, objectives copied from one that is built, and a checkpoint of them."""
+    """With the messages in a table, one objective that the clients share, and a checkpoint of them."""
     data = {"data": {"name": "fedpd-synthetic", "dim": 4, "samples": 3}, "batch_size": 2} if model == "logistic" else {}
     job = {
         "name": "many", "seed": 3, "problem": {"model": {"name": model}, "clients": 9, **data}, **JOBS[name],
