@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.algorithms.base import Message, Update
+from mpifl.algorithms.base import Message, Update, new_tuple
 from mpifl.errors import RunFailed
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.base import PartStatus
 from mpifl.transport.frames import WITH_TEXT, Frame, FrameFormat, Header, Kind
 from mpifl.transport.handshake import array_specs, setup_buffers
 from mpifl.transport.mpi import DATA, END, MPI, SETUP, STUCK_TIMEOUT, TEXT, dead_ranks, wait
-from mpifl.transport.queues import Inbox, LargeSends, Outbox
+from mpifl.transport.queues import Inbox, LargeReceive, LargeSend, Outbox, Requests
 
 log = logging.getLogger(__package__)
 
@@ -53,10 +53,8 @@ class MPIServerTransport:
         self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]
         self.rank_of = [1 + i % self._workers for i in range(clients)]
         self.live_ranks = set(range(1, comm.size))
-        # Receives of a frame, by rank; then those of the pool; then large sends.
-        self._requests = [MPI.REQUEST_NULL] * comm.size
+        self._requests = Requests(comm.size)
         self._pool = ReceivePool(comm, self._format, clients, self._requests)
-        self._sends = LargeSends(self._requests, self._handle_death)
         # (client, rank) -> an update whose vectors wait, and how many it has; in order
         self._announced: dict[tuple[int, int], tuple[Update, int]] = {}
         self._ready: dict[int, Update] = {}  # complete updates, in order of completion
@@ -110,7 +108,7 @@ class MPIServerTransport:
         """Starts to send buffers from where they are."""
         try:
             for buffer in buffers:
-                self._sends.add(self._comm.Isend(buffer, rank, tag), buffer, rank)
+                self._requests.add(self._comm.Isend(buffer, rank, tag), new_tuple(LargeSend, (buffer, rank)))
         except MPI.Exception as error:
             self._handle_death(error)
 
@@ -137,41 +135,45 @@ class MPIServerTransport:
         return f"to rank {rank}"
 
     # -- receiving -----------------------------------------------------------------------------------------------------
-    def _receive_vectors(self, key: tuple[int, int]) -> None:
+    def _receive_vectors(self, i: int, rank: int, update: Update, count: int) -> None:
         """Starts the receives of an announced update into a free buffer."""
         try:
-            self._pool.start(*key, *self._announced.pop(key))
+            receive = self._pool.start(i, rank, update, count)
         except MPI.Exception as error:
             self._handle_death(error)
+            return
+        if not receive.missing:
+            self._handle_vectors(receive)
 
     def _receive_announced(self) -> None:
         """Starts to receive announced updates, while there are buffers, and the link is not busy."""
-        while self._announced and self._pool.free and self._pool.has_turn():
-            self._receive_vectors(next(iter(self._announced)))
+        while self._announced and self._pool.has_turn():
+            i, rank = next(iter(self._announced))
+            self._receive_vectors(i, rank, *self._announced.pop((i, rank)))
 
     def _progress(self, receive_vectors: bool) -> bool:
         """Handles what has arrived or was sent, without waiting; returns whether anything arrived. Raises RunFailed."""
+        requests, arrived = self._requests, False
         if receive_vectors and self._announced:
             self._receive_announced()
         try:
             # Open MPI tests before it receives: what arrives during the first call is returned by the second one.
-            done = MPI.Request.Testsome(self._requests) or MPI.Request.Testsome(self._requests)
+            done = MPI.Request.Testsome(requests) or MPI.Request.Testsome(requests)
         except MPI.Exception as error:
             self._handle_death(error)
             done = self._test_each()
         if not done:
             return False
-        arrived = False
+        if len(done) > 1:
+            done.sort(reverse=True)  # large vectors first: their requests are then removed before others are added
         for k in done:
             if k <= self._workers:
                 arrived = True
-                self._handle_frame(k)
-            elif k in self._pool.active:
+                self._handle_frame(k, receive_vectors)
+            elif type(transfer := requests.remove(k)) is LargeReceive:
                 arrived = True
-                self._pool.active.discard(k)
-                self._handle_vector(k)
-            else:
-                self._sends.sent(k)
+                if self._pool.received(transfer):
+                    self._handle_vectors(transfer)
         if receive_vectors and self._announced:
             self._receive_announced()
         if error_text := self._rank_error:
@@ -186,7 +188,7 @@ class MPIServerTransport:
         except MPI.Exception as error:
             self._handle_death(error)
 
-    def _handle_frame(self, rank: int) -> None:
+    def _handle_frame(self, rank: int, receive_vectors: bool) -> None:
         if rank not in self.live_ranks:  # it has just died
             return
         inbox = self._inboxes[rank]
@@ -196,8 +198,11 @@ class MPIServerTransport:
         if frame.header[0] == UPDATE and (not self._inline or inbox.free or inbox.has_room()):
             i, update, length = frame.read_update()
             if not self._inline:
-                self._announced[i, rank] = update, length
                 inbox.free.append(incoming)
+                if receive_vectors and not self._announced and self._pool.has_turn():
+                    self._receive_vectors(i, rank, update, length)
+                else:
+                    self._announced[i, rank] = update, length
             elif self.rank_of[i] == rank:
                 self._ready[i] = update
                 self._buffers[i] = inbox.free, incoming
@@ -248,14 +253,13 @@ class MPIServerTransport:
                 self._handle_death(error)
         return text.decode("utf-8", "replace")
 
-    def _handle_vector(self, k: int) -> None:
-        if not (complete := self._pool.received(k)):
-            return
-        slot, i, rank, update = complete
-        if self.rank_of[i] != rank:  # it was moved or abandoned
+    def _handle_vectors(self, complete: LargeReceive) -> None:
+        """Takes an update whose vectors are complete."""
+        i, slot = complete.client, complete.slot
+        if self.rank_of[i] != complete.rank:  # it was moved or abandoned
             self._pool.free.append(slot)
             return
-        self._ready[i] = update
+        self._ready[i] = complete.update
         self._buffers[i] = self._pool.free, slot
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
@@ -288,8 +292,8 @@ class MPIServerTransport:
                 self._failures.append((i, self._errors.pop(i)))
                 return None
             if (key := (i, self.rank_of[i])) in self._announced and self._pool.free:
-                self._receive_vectors(key)
-            if self._progress(receive_vectors=False):
+                self._receive_vectors(*key, *self._announced.pop(key))
+            elif self._progress(receive_vectors=False):
                 backoff.reset()
             elif (left := end - time.perf_counter()) <= 0:
                 return None
@@ -326,14 +330,14 @@ class MPIServerTransport:
         for i in [i for i, rank in enumerate(self.rank_of) if rank in died and i not in self._errors]:
             self._errors[i] = f"rank {self.rank_of[i]} died"
         self._pool.abandon(lambda i, rank: rank in died)
-        self._sends.forget_ranks(died)
+        self._quarantined += self._requests.discard(lambda transfer: transfer.rank in died)  # MPI may still read those
         if died:
             self.on_death({rank: self.rank_of.count(rank) for rank in died})
 
     def _test_each(self) -> list[int]:
         """Which requests are complete, tested one by one: a failed test of all of them does not show that."""
         found = []
-        for k in [*(self.live_ranks - self._closed), *self._pool.active, *self._sends]:
+        for k in [*(self.live_ranks - self._closed), *range(self._comm.size, len(self._requests))]:
             try:
                 if self._requests[k].Test():
                     found.append(k)
@@ -385,7 +389,7 @@ class MPIServerTransport:
         for i in [i for i in self._buffers if i not in self._ready]:  # being consumed when the run failed
             self.release_update(i)
         dropped, backoff, end = 0, Backoff(), time.perf_counter() + timeout
-        while (running := self.live_ranks - self._closed) or self._pool.slots or self._ready or self._announced:
+        while (running := self.live_ranks - self._closed) or self._pool.active or self._ready or self._announced:
             try:
                 if self._progress(receive_vectors=True):
                     backoff.reset()
@@ -401,10 +405,10 @@ class MPIServerTransport:
             if running and running <= self.unresponsive_ranks:  # they may never end
                 end = min(end, time.perf_counter() + STUCK_TIMEOUT)
             if time.perf_counter() > end:
-                sending = {rank for _, rank in self._announced} | {rank for _, rank, *_ in self._pool.slots.values()}
+                sending = {rank for _, rank in self._announced} | {receive.rank for receive in self._pool.active}
                 self.stuck_ranks = running | sending
                 return dropped + self._unanswered
-        self._sends.drain()
+        self._drain_sends()
         for rank in sorted(self.live_ranks):
             try:
                 self._outboxes[rank].drain()
@@ -412,6 +416,18 @@ class MPIServerTransport:
             except MPI.Exception as error:
                 self._handle_death(error)
         return dropped + self._unanswered
+
+    def _drain_sends(self) -> None:
+        """Waits for all large sends."""
+        backoff = Backoff()
+        while (sending := len(self._requests)) > self._comm.size:
+            try:
+                for k in reversed(range(self._comm.size, sending)):
+                    if self._requests[k].Test():
+                        self._requests.remove(k)
+            except MPI.Exception as error:
+                self._handle_death(error)
+            backoff.sleep()
 
 
 class ReceivePool:
@@ -422,18 +438,15 @@ class ReceivePool:
     each direction would be idle while the other is busy.
     """
 
-    def __init__(self, comm: MPI.Comm, format: FrameFormat, clients: int, requests: list[MPI.Request]) -> None:
-        """Appends the pool's requests to `requests`: that of slot s and vector v at its length + s * vectors + v."""
-        self._comm, self._format, self._requests, self._first = comm, format, requests, len(requests)
+    def __init__(self, comm: MPI.Comm, format: FrameFormat, clients: int, requests: Requests) -> None:
+        """Adds its requests to `requests`."""
+        self._comm, self._format, self._requests = comm, format, requests
         size = format.vectors * format.d * format.dtype.itemsize
         count = 0 if format.inline else max(2, min(POOL_BUFFERS, clients, POOL_BYTES // size))
-        self._buffers = [self._new_buffer() for _ in range(count)]
+        self._buffers = [self._new_buffer() for _ in range(count)]  # by slot
         self._quarantined: list[object] = []  # buffers that MPI may still write, although nobody waits
-        requests += [MPI.REQUEST_NULL] * (count * format.vectors)
-        self.free = list(range(count))
-        self.active: set[int] = set()  # requests in progress
-        # slot -> client, rank, update, vectors to come
-        self.slots: dict[int, tuple[int, int, Update, int]] = {}
+        self.free = list(range(count))  # slots
+        self.active: set[LargeReceive] = set()
         self._link_time = 0.0  # s of the link that an update takes, a moving average
         self._last_turn = 0.0  # perf_counter when an update was complete, or the only receive was started
         self._last_start = 0.0  # perf_counter
@@ -442,50 +455,53 @@ class ReceivePool:
         """Room for the vectors of an update, (d,) each."""
         return tuple(np.empty((self._format.vectors, self._format.d), self._format.dtype))
 
-    def _range(self, slot: int, count: int) -> range:
-        first = self._first + slot * self._format.vectors
-        return range(first, first + count)
-
     def has_turn(self) -> bool:
-        """Whether another update may be received now, as far as the link's rate goes."""
-        if not self.slots or self._link_time < SLOW:
+        """Whether another update may be received now: there is a buffer, and the link is not busy."""
+        if not self.free:
+            return False
+        if not self.active or self._link_time < SLOW:
             return True
         return time.perf_counter() - max(self._last_turn, self._last_start) > STALLED * self._link_time
 
-    def start(self, i: int, rank: int, update: Update, count: int) -> None:
-        """Receives the vectors of client i's announced update into a free slot."""
+    def start(self, i: int, rank: int, update: Update, count: int) -> LargeReceive:
+        """Receives the vectors of client i's announced update into a free slot; often they are complete at once."""
         self._last_start = time.perf_counter()
-        if not self.slots:
+        if not self.active:
             self._last_turn = self._last_start
         slot = self.free.pop()
         vectors = self._buffers[slot][:count]
-        self.slots[slot] = i, rank, update.with_vectors(vectors), count
-        for v, k in zip(vectors, self._range(slot, count)):
-            self._requests[k] = self._comm.Irecv(v, rank, DATA + i)
-            self.active.add(k)
+        receive = LargeReceive(i, rank, slot, update.with_vectors(vectors), count)
+        self.active.add(receive)
+        for v in vectors:
+            request = self._comm.Irecv(v, rank, DATA + i)
+            if request.Test():
+                receive.missing -= 1
+            else:
+                self._requests.add(request, receive)
+        if not receive.missing:
+            self._end(receive)
+        return receive
 
-    def received(self, k: int) -> tuple[int, int, int, Update] | None:
-        """Slot, client, rank and update that request k completes."""
-        slot = (k - self._first) // self._format.vectors
-        if slot not in self.slots:  # it was just abandoned
-            return None
-        i, rank, update, missing = self.slots[slot]
-        if missing > 1:
-            self.slots[slot] = i, rank, update, missing - 1
-            return None
-        del self.slots[slot]
+    def received(self, receive: LargeReceive) -> bool:
+        """Notes that one more vector has arrived; returns whether it was the last one."""
+        receive.missing -= 1
+        if receive.missing:
+            return False
+        self._end(receive)
+        return True
+
+    def _end(self, receive: LargeReceive) -> None:
+        self.active.remove(receive)
         now = time.perf_counter()
         self._link_time += 0.2 * (now - self._last_turn - self._link_time)
         self._last_turn = now
-        return slot, i, rank, update
 
     def abandon(self, which: Callable[[int, int], bool]) -> None:
         """Stops waiting for the updates of the (client, rank) pairs that `which` selects."""
-        for slot in [slot for slot, (i, rank, *_) in self.slots.items() if which(i, rank)]:
-            del self.slots[slot]
-            for k in self._range(slot, self._format.vectors):
-                self._requests[k] = MPI.REQUEST_NULL
-                self.active.discard(k)
-            self._quarantined.append(self._buffers[slot])
-            self._buffers[slot] = self._new_buffer()
-            self.free.append(slot)
+        abandoned = {receive for receive in self.active if which(receive.client, receive.rank)}
+        self._requests.discard(lambda transfer: transfer in abandoned)
+        self.active -= abandoned
+        for receive in abandoned:
+            self._quarantined.append(self._buffers[receive.slot])
+            self._buffers[receive.slot] = self._new_buffer()
+            self.free.append(receive.slot)

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from mpifl.transport.backoff import Backoff
+from mpifl.algorithms.base import Update
 from mpifl.transport.frames import Frame, FrameFormat
 from mpifl.transport.mpi import FRAME, MPI, wait
 
 KEPT_FRAMES = 8  # of one rank: buffers that are kept for its next frames
+COPIED_BYTES = 4096  # frames up to which MPI makes a copy, when it sends them on one host
+CACHE_BYTES = 2 << 20  # what a core has read before so many bytes has left its own caches
+MOST_TURNS = 64
+
+
+def turns(size: int, ranks: int) -> int:
+    """How many frames of `size` bytes to one rank are written in turn, where there are so many ranks with clients.
+
+    On one host the receiver reads long frames from the memory of the sender. To write one again while it is in the
+    caches of the receiver's core takes 3 to 10 times as long, because each line has to be invalidated there.
+    """
+    return 1 if size <= COPIED_BYTES else min(MOST_TURNS, -(-CACHE_BYTES // (size * ranks)))
 
 
 class Outbox:
@@ -21,15 +34,17 @@ class Outbox:
 
     def __init__(self, comm: MPI.Comm, rank: int, format: FrameFormat) -> None:
         self._comm, self._rank, self._format = comm, rank, format
+        self._turns = turns(format.sizes[-1], comm.size - 1)
+        self._kept = max(KEPT_FRAMES, self._turns)
         self._sending: deque[tuple[MPI.Prequest, OutgoingFrame]] = deque()  # in order
 
     def take(self) -> OutgoingFrame:
         """A frame to write, which `start` is to send."""
         sending = self._sending
-        if not sending or not sending[0][0].Test():
+        if len(sending) < self._turns or not sending[0][0].Test():
             return OutgoingFrame(self._format.frame(), {})
         _, outgoing = sending.popleft()
-        while len(sending) >= KEPT_FRAMES and sending[0][0].Test():
+        while len(sending) >= self._kept and sending[0][0].Test():
             sending.popleft()[1].free()
         return outgoing
 
@@ -103,56 +118,52 @@ class IncomingFrame:
     receive: MPI.Prequest
 
 
-class LargeSends:
-    """Sends straight from the caller's buffers: kept until they are sent, and for ever where the receiver has died.
+class LargeSend(NamedTuple):
+    """A send straight from the caller's buffer, which lives until it is complete, for ever if the receiver dies."""
 
-    Their requests are in the list of all requests that the server tests at once. A test of sends alone would often find
-    none complete, and Open MPI then yields the core where ranks outnumber cores.
+    buffer: object
+    rank: int
+
+
+@dataclass(slots=True, eq=False)
+class LargeReceive:
+    """The vectors of an update, on their way into a slot of the pool."""
+
+    client: int
+    rank: int
+    slot: int
+    update: Update
+    missing: int  # vectors that are still to come
+
+
+Transfer = LargeSend | LargeReceive
+
+
+class Requests(list[MPI.Request]):
+    """All requests that the server tests in one call: one of each rank, for frames, then those of large vectors.
+
+    A test of sends alone would often find none complete, and Open MPI then yields the core where ranks outnumber cores.
     """
 
-    def __init__(self, requests: list[MPI.Request], on_error: Callable[[MPI.Exception], None]) -> None:
-        """Appends the sends' requests to `requests`, all that the server tests.
+    def __init__(self, ranks: int) -> None:
+        super().__init__([MPI.REQUEST_NULL] * ranks)
+        self._ranks = ranks
+        self.transfers: list[Transfer] = []  # of the requests from position `ranks` on
 
-        on_error: handles the error of a call that fails because a rank has died; raises it where none has
-        """
-        self._requests, self._on_error = requests, on_error
-        self._sending: dict[int, tuple[object, int]] = {}  # by position of the request: buffer, to which rank
-        self._free: list[int] = []  # positions of earlier sends
-        self._quarantined: list[object] = []  # what MPI may still read for a dead rank
+    def add(self, request: MPI.Request, transfer: Transfer) -> None:
+        """Adds a request that was started."""
+        self.append(request)
+        self.transfers.append(transfer)
 
-    def __iter__(self) -> Iterator[int]:
-        """The positions of the requests in progress."""
-        return iter(self._sending)
+    def remove(self, k: int) -> Transfer:
+        """Removes the request at position k, at least `ranks`; the last one takes its place. Returns its transfer."""
+        last, transfer = self.pop(), self.transfers.pop()
+        if k < len(self):
+            self[k], k = last, k - self._ranks
+            transfer, self.transfers[k] = self.transfers[k], transfer
+        return transfer
 
-    def add(self, request: MPI.Request, buffer: object, rank: int) -> None:
-        """Registers a send that was started; not to be called between a test of the requests and `sent`."""
-        if self._free:
-            k = self._free.pop()
-            self._requests[k] = request
-        else:
-            k = len(self._requests)
-            self._requests.append(request)
-        self._sending[k] = buffer, rank
-
-    def sent(self, k: int) -> None:
-        """Frees the buffer of the request at this position, which is complete."""
-        if self._sending.pop(k, None):  # else its receiver has just died
-            self._free.append(k)
-
-    def forget_ranks(self, dead: set[int]) -> None:
-        """Stops waiting for sends to ranks that have died."""
-        for k in [k for k, (_, rank) in self._sending.items() if rank in dead]:
-            self._quarantined.append(self._sending.pop(k)[0])
-            self._requests[k] = MPI.REQUEST_NULL
-            self._free.append(k)
-
-    def drain(self) -> None:
-        """Waits for all sends."""
-        backoff = Backoff()
-        while self._sending:
-            try:
-                for k in [k for k in self._sending if self._requests[k].Test()]:
-                    self.sent(k)
-            except MPI.Exception as error:
-                self._on_error(error)
-            backoff.sleep()
+    def discard(self, which: Callable[[Transfer], bool]) -> list[Transfer]:
+        """Removes requests without waiting for them; returns what they transfer."""
+        found = [k for k, transfer in enumerate(self.transfers, self._ranks) if which(transfer)]
+        return [self.remove(k) for k in reversed(found)]

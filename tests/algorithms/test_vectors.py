@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
 from mpifl.algorithms.common.vectors import (
     BLOCK,
+    CACHE_BYTES,
     LARGE,
     SMALL,
     add,
@@ -76,3 +77,29 @@ def test_cleared_sum_gives_its_memory_to_the_next_unless_something_refers_to_it(
     del total
     again = add(empty, v)
     assert not np.shares_memory(again, view) and view.tolist() == (2 * v)[1:].tolist()
+
+
+@pytest.mark.parametrize("new", [lambda x: step(x, 1.0, x), lambda x: mix(x, 0.5, x), lambda x: mean_step(x, x, 2)])
+def test_a_new_vector_takes_memory_that_has_left_the_caches(new: Callable[[np.ndarray], np.ndarray]) -> None:
+    """That of a vector made 8 MiB ago, unless something refers to it; a reference may be a view."""
+    x = np.ones(1 << 17)  # 1 MiB: eight of them
+    for _ in range(8):  # those of other tests go
+        new(x)
+    made = [new(x) for _ in range(8)]
+    addresses = [v.__array_interface__["data"][0] for v in made]
+    assert len(set(addresses)) == 8
+    kept = made[2][5:]
+    before = kept.copy()
+    made.clear()
+    again = [new(2 * x) for _ in range(8)]
+    found = [v.__array_interface__["data"][0] for v in again]
+    assert [a == b for a, b in zip(found, addresses)] == [True, True, False, True, True, True, True, True]
+    assert kept.tobytes() == before.tobytes() and not np.shares_memory(again[2], kept)
+
+
+def test_vectors_beyond_the_caches_and_small_ones_are_not_kept() -> None:
+    for size in (SMALL, CACHE_BYTES // 8):
+        x = np.ones(size)
+        made = weakref.ref(vector := step(x, 1.0, x))
+        del vector
+        assert made() is None

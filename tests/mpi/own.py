@@ -65,3 +65,15 @@ class Failing(Area):
     def model(self, server: State) -> Vector:
         self._raise("model", server.k > 20)
         return super().model(server)
+
+
+@dataclass(frozen=True)
+class Silent(Area):
+    """AREA whose clients send no vector at every other contact."""
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        return super().train(client, message, objective) if message.round % 2 else Update((), 0)
+
+    def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
+        if update.vectors:
+            super().receive(server, i, update, staleness)

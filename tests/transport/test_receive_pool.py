@@ -10,6 +10,7 @@ import pytest
 from mpifl.algorithms.base import Update
 from mpifl.transport import mpi_server
 from mpifl.transport.frames import FrameFormat
+from mpifl.transport.queues import LargeReceive, LargeSend, Requests
 
 
 class Link:
@@ -18,20 +19,20 @@ class Link:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         monkeypatch.setattr(mpi_server, "time", SimpleNamespace(perf_counter=lambda: self.now))
-        comm = SimpleNamespace(Irecv=lambda buffer, rank, tag: object())
-        self.pool = mpi_server.ReceivePool(comm, FrameFormat(100_000, np.dtype(np.float32), 1), 4, [])  # type: ignore[arg-type]
+        self.requests, self.at_once = Requests(2), False
+        comm = SimpleNamespace(Irecv=lambda buffer, rank, tag: SimpleNamespace(Test=lambda: self.at_once))
+        format = FrameFormat(100_000, np.dtype(np.float32), 2)
+        self.pool = mpi_server.ReceivePool(comm, format, 4, self.requests)  # type: ignore[arg-type]
 
-    def start(self, i: int) -> None:
-        self.pool.start(i, 1, Update((), 1), 1)
+    def start(self, i: int, count: int = 1) -> LargeReceive:
+        return self.pool.start(i, 1, Update((), 1), count)
 
     def end(self, seconds: float) -> None:
         """The oldest update is complete so many seconds later."""
         self.now += seconds
-        request = min(self.pool.active)
-        self.pool.active.discard(request)
-        complete = self.pool.received(request)
-        assert complete
-        self.pool.free.append(complete[0])
+        receive = self.requests.remove(2)
+        assert isinstance(receive, LargeReceive) and self.pool.received(receive)
+        self.pool.free.append(receive.slot)
 
 
 @pytest.fixture
@@ -75,3 +76,46 @@ def test_a_link_that_has_become_fast(link: Link) -> None:
         link.start(0)
         assert link.pool.has_turn() is not slow
         link.end(seconds)
+
+
+def test_vectors_that_are_there_need_no_second_look(link: Link) -> None:
+    link.at_once = True
+    receive = link.start(0, 2)
+    assert not receive.missing and not link.pool.active and len(link.requests) == 2
+    assert [v.shape for v in receive.update.vectors] == [(100_000,), (100_000,)]
+
+
+def test_an_update_without_vectors_is_complete(link: Link) -> None:
+    receive = link.start(0, 0)
+    assert not receive.missing and not link.pool.active and receive.update.vectors == ()
+
+
+def test_an_update_is_complete_with_its_last_vector(link: Link) -> None:
+    receive = link.start(0, 2)
+    assert receive.missing == 2 and link.pool.active == {receive} and len(link.requests) == 4
+    first, second = link.requests.remove(2), link.requests.remove(2)
+    assert first is second is receive and len(link.requests) == 2
+    assert not link.pool.received(receive) and link.pool.received(receive) and not link.pool.active
+
+
+def test_an_abandoned_update_takes_its_buffer_with_it(link: Link) -> None:
+    """MPI may still write to the buffer: the slot gets another one, and no request of the update is tested again."""
+    kept, abandoned = link.start(0), link.start(1, 2)
+    before = abandoned.update.vectors[0]
+    link.pool.abandon(lambda i, rank: i == 1)
+    assert link.pool.active == {kept} and link.requests.transfers == [kept]
+    again = link.start(2)
+    assert again.slot == abandoned.slot and not np.shares_memory(again.update.vectors[0], before)
+
+
+def test_removed_requests_leave_no_gap() -> None:
+    """The last request takes the place of a removed one; positions removed from the highest down stay valid."""
+    requests, started = Requests(3), [SimpleNamespace() for _ in range(5)]
+    for k, request in enumerate(started):
+        requests.add(request, LargeSend(k, k % 2))  # type: ignore[arg-type]
+    assert [requests.remove(k).buffer for k in (6, 3)] == [3, 0]  # type: ignore[union-attr]
+    assert requests[3:] == [started[4], started[1], started[2]]
+    assert [transfer.buffer for transfer in requests.transfers] == [4, 1, 2]  # type: ignore[union-attr]
+    dropped = requests.discard(lambda transfer: transfer.rank == 0)
+    assert sorted(transfer.buffer for transfer in dropped) == [2, 4]  # type: ignore[union-attr]
+    assert requests[3:] == [started[1]] and [transfer.buffer for transfer in requests.transfers] == [1]  # type: ignore[union-attr]

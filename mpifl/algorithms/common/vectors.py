@@ -9,7 +9,9 @@ independently of each other, so the bits do not depend on blocks or threads.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -22,10 +24,12 @@ BLOCK = 1 << 17  # entries: a block of each operand fits into a core's second-le
 SMALL = 1 << 14  # entries up to which memory is not kept for the next vector
 LARGE = 1 << 18  # entries from which threads pay
 MAX_THREADS = 8  # fewer saturate the memory of most machines
+CACHE_BYTES = 8 << 20  # what a core has read before so many bytes has left its caches
 
 _threads: ThreadPoolExecutor | None = None
 _count = 1
 _spare: np.ndarray | None = None  # the last sum that was cleared
+_made: deque[np.ndarray] = deque()  # the last new vectors of more than SMALL entries, oldest first
 
 
 def use_threads(count: int) -> None:
@@ -68,6 +72,24 @@ def _memory_like(v: np.ndarray) -> np.ndarray:
     return np.empty_like(v)
 
 
+def _new_like(x: np.ndarray) -> np.ndarray:
+    """An uninitialised vector for a new model: one that was made CACHE_BYTES ago, if nothing else refers to it.
+
+    On one host the clients read a model from the server's memory. To write what is still in the caches of their cores
+    takes up to five times as long: each line has to be invalidated there.
+    """
+    if x.nbytes >= CACHE_BYTES:
+        return np.empty_like(x)
+    new = None
+    with suppress(IndexError):  # another thread may have taken the last one
+        while len(_made) * x.nbytes >= CACHE_BYTES:
+            new = _made.popleft()
+    if new is None or sys.getrefcount(new) > 2 or (new.shape, new.dtype) != (x.shape, x.dtype):
+        new = np.empty_like(x)
+    _made.append(new)
+    return new
+
+
 def add(total: np.ndarray, v: np.ndarray) -> np.ndarray:
     """total + v, in place unless the sum is empty (`zeros`, `cleared`)."""
     if total.flags.writeable:
@@ -93,10 +115,10 @@ def axpy(total: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
 
 def step(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
     """x + a * v, a new vector."""
-    if x.size <= BLOCK:
+    if x.size <= SMALL:
         new = a * v
         return np.add(x, new, new)
-    new = np.empty_like(x)
+    new = _new_like(x)
     _in_blocks(lambda s: np.add(x[s], np.multiply(v[s], a, new[s]), new[s]), x.size)
     return new
 
@@ -104,20 +126,20 @@ def step(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
 def mix(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
     """(1 - a) * x + a * v, a new vector."""
     a = float(a)  # a number of NumPy would decide the dtype
-    if x.size <= BLOCK:
+    if x.size <= SMALL:
         new = (1 - a) * x
         return np.add(new, a * v, new)
-    new = np.empty_like(x)
+    new = _new_like(x)
     _in_blocks(lambda s: np.add(np.multiply(x[s], 1 - a, new[s]), a * v[s], new[s]), x.size)
     return new
 
 
 def mean_step(x: np.ndarray, total: np.ndarray, n: int) -> np.ndarray:
     """x + total / n, a new vector."""
-    if x.size <= BLOCK:
+    if x.size <= SMALL:
         new = total / n
         return np.add(x, new, new)
-    new = np.empty_like(x)
+    new = _new_like(x)
     _in_blocks(lambda s: np.add(x[s], np.divide(total[s], n, new[s]), new[s]), x.size)
     return new
 

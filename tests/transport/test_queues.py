@@ -1,0 +1,91 @@
+"""The frames that one rank sends to another: how many are written in turn."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mpifl.transport.frames import FrameFormat, Header, Kind
+from mpifl.transport.queues import KEPT_FRAMES, Outbox, turns
+
+
+class Send:
+    """A persistent send that is complete when the test says so."""
+
+    def __init__(self) -> None:
+        self.complete, self.freed = True, False
+
+    def Start(self) -> None: ...
+
+    def Test(self) -> bool:
+        return self.complete
+
+    def Free(self) -> None:
+        self.freed = True
+
+
+class Wire:
+    """An outbox to one of some ranks, for frames of one vector (d,) float32."""
+
+    def __init__(self, d: int, ranks: int) -> None:
+        self.sends: list[Send] = []
+        comm = SimpleNamespace(size=ranks + 1, Send_init=self._send_init)
+        self.outbox = Outbox(comm, 1, FrameFormat(d, np.dtype(np.float32), 1))  # type: ignore[arg-type]
+
+    def _send_init(self, *args: object) -> Send:
+        self.sends.append(Send())
+        return self.sends[-1]
+
+    def send(self) -> int:
+        """Sends a frame; returns the address of its buffer."""
+        outgoing = self.outbox.take()
+        outgoing.frame.write(Header(Kind.MARKER, 1))
+        self.outbox.start(outgoing, 1)
+        address: int = outgoing.frame.buffer.__array_interface__["data"][0]
+        return address
+
+
+@pytest.mark.parametrize(
+    ("size", "ranks", "expected"),
+    [
+        (4096, 1, 1),  # MPI copies it
+        (31_528, 1, 64),  # 2 MiB would be 67 of them
+        (31_528, 4, 17),  # 2,097,152 / 126,112 = 16.6
+        (31_528, 16, 5),
+        (31_528, 128, 1),
+        (65_664, 4, 8),
+    ],
+)  # fmt: skip
+def test_two_mebibytes_of_frames_are_written_in_turn(size: int, ranks: int, expected: int) -> None:
+    assert turns(size, ranks) == expected
+
+
+@pytest.mark.parametrize(("d", "ranks", "expected"), [(7850, 4, 17), (7850, 128, 1), (10, 1, 1)])
+def test_complete_frames_are_used_again_in_turn(d: int, ranks: int, expected: int) -> None:
+    wire = Wire(d, ranks)
+    addresses = [wire.send() for _ in range(3 * expected)]
+    assert len(set(addresses)) == expected and addresses == 3 * addresses[:expected]
+
+
+def test_a_frame_that_is_being_sent_is_not_written() -> None:
+    wire = Wire(7850, 16)
+    first = [wire.send() for _ in range(5)]
+    for send in wire.sends:
+        send.complete = False
+    more = [wire.send() for _ in range(20)]
+    assert not {*first} & {*more} and len({*more}) == 20
+
+
+def test_frames_beyond_those_that_are_kept_are_freed() -> None:
+    for ranks, kept in (16, KEPT_FRAMES), (4, 17):
+        wire = Wire(7850, ranks)
+        for _ in range(30):
+            wire.send()
+            wire.sends[-1].complete = False
+        for send in wire.sends:
+            send.complete = True
+        wire.send()
+        assert sum(not send.freed for send in wire.sends) == kept
+        assert wire.send() and sum(not send.freed for send in wire.sends) == kept
