@@ -210,10 +210,67 @@ def _loaded(problem: Any, job: Any) -> Any:
     return problem
 
 
-def compare(pairs: int) -> dict[str, Any]:
-    """CPU seconds of the row without evaluations, ours and by hand, and the wall time of ours with them, in turn.
+def table_3_jobs() -> tuple[Any, Any]:
+    """The row's job without evaluations, and with them."""
+    import mpifl
 
-    Ours and by hand end with the same model.
+    return tuple(
+        mpifl.load_job(
+            ROOT / "jobs" / "area" / "mnist-virtual.yaml", f"stop.time={STOP}", *changes,
+            f"algorithm={{name: area, step_weights: samples, step_size: {ALPHA}, trigger: {{every: {EVERY}}},"
+            "reply: before, first_contact: zero}", "log_interval=null", "overwrite=true",
+            output=f"{tempfile.mkdtemp()}/row.h5", memory={"check": False},
+        ) for changes in (["evaluate={updates: 1000000000}"], [])
+    )  # fmt: skip
+
+
+def evaluate_on_request(times: int) -> float:
+    """Evaluates the row's first model so many times for each line of input; a process of its own, until input ends."""
+    import mpifl
+    from mpifl.api import _one_thread
+
+    job = table_3_jobs()[1]
+    problem = mpifl.load_problem(job)
+    x = problem.initial(job.seed)
+    with _one_thread():
+        problem.evaluate_with_clients(x)
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            for _ in range(times):
+                problem.evaluate_with_clients(x)
+            print("done", flush=True)
+    return 0.0
+
+
+class OtherProcess:
+    """A process that evaluates on the second core, as many times as a run does."""
+
+    def __init__(self, evaluations: int) -> None:
+        words = [sys.executable, __file__, "--child", "evaluations", str(evaluations)]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=child_environment()
+        )
+        self._expect("ready")
+
+    def begin(self) -> None:
+        assert self._process.stdin
+        print("evaluate", file=self._process.stdin, flush=True)
+
+    def _expect(self, word: str) -> None:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        assert line.strip() == word, line
+
+    def wait(self) -> None:
+        self._expect("done")
+
+    def end(self) -> None:
+        self._process.communicate()
+
+
+def compare(pairs: int) -> dict[str, Any]:
+    """CPU seconds of the row without evaluations, ours and by hand, which end with the same model; in turn with these the
+    wall time of ours with them, and without them while a process of its own evaluates as often.
     """
     import mpifl
     from mpifl.api import _one_thread
@@ -222,46 +279,54 @@ def compare(pairs: int) -> dict[str, Any]:
 
     seconds: list[tuple[float, float]] = []  # CPU of the process, wall
     run = ServerLoop.run
+    other: OtherProcess | None = None
 
     def timed(self: ServerLoop, *args: Any) -> bool:
+        if other:
+            other.begin()
         begin, wall = time.process_time(), time.perf_counter()
         result = run(self, *args)
         seconds.append((time.process_time() - begin, time.perf_counter() - wall))
+        if other:
+            other.wait()
         return result
 
     ServerLoop.run = timed  # type: ignore[method-assign]
-    plain, evaluated = (
-        mpifl.load_job(
-            ROOT / "jobs" / "area" / "mnist-virtual.yaml", f"stop.time={STOP}", *changes,
-            f"algorithm={{name: area, step_weights: samples, step_size: {ALPHA}, trigger: {{every: {EVERY}}},"
-            "reply: before, first_contact: zero}", "log_interval=null", "overwrite=true",
-            output=f"{tempfile.mkdtemp()}/row.h5", memory={"check": False},
-        ) for changes in (["evaluate={updates: 1000000000}"], [])
-    )  # fmt: skip
+    plain, evaluated = table_3_jobs()
     problem = mpifl.load_problem(plain)
     without = unevaluated(problem)
-    taken: dict[str, list[float]] = {"ours": [], "wall": [], "evaluated_cpu": [], "evaluated_wall": [], "hand": []}
-    updates = 0
+    names = ("ours", "wall", "evaluated_cpu", "evaluated_wall", "beside_wall", "hand")
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    updates = evaluations = 0
     with _one_thread():
         for _ in range(pairs):
-            for job, data, cpu, wall in (
-                (plain, without, "ours", "wall"), (evaluated, problem, "evaluated_cpu", "evaluated_wall"),
-            ):  # fmt: skip
-                run_server(job, load=partial(_loaded, data))
-                taken[cpu].append(seconds[-1][0])
-                taken[wall].append(seconds[-1][1])
+            run_server(plain, load=partial(_loaded, without))
+            taken["ours"].append(seconds[-1][0])
+            taken["wall"].append(seconds[-1][1])
+            run_server(evaluated, load=partial(_loaded, problem))
+            taken["evaluated_cpu"].append(seconds[-1][0])
+            taken["evaluated_wall"].append(seconds[-1][1])
+            if not evaluations:
+                with mpifl.open_run(evaluated.output) as file:
+                    evaluations = len(file.evaluations)
+            other = OtherProcess(evaluations)
+            run_server(plain, load=partial(_loaded, without))
+            taken["beside_wall"].append(seconds[-1][1])
+            other.end()
+            other = None
             by_hand_s, updates, x = by_hand(problem, plain.seed)
             taken["hand"].append(by_hand_s)
-    with mpifl.open_run(plain.output) as found, mpifl.open_run(evaluated.output) as beside:
+    with mpifl.open_run(plain.output) as found:
         assert len(found.updates) == updates, (len(found.updates), updates)
         gap = float(np.abs(found.model - x).max() / np.abs(x).max())
-        evaluations = len(beside.evaluations)
     ratios = [a / b for a, b in zip(taken["ours"], taken["hand"], strict=True)]
-    slower = [a / b for a, b in zip(taken["evaluated_wall"], taken["wall"], strict=True)]
+    spread: dict[str, float] = {}
+    for key, other_key in (("slower", "evaluated_wall"), ("beside", "beside_wall")):
+        each = [a / b for a, b in zip(taken[other_key], taken["wall"], strict=True)]
+        spread |= {key: statistics.median(each), f"{key}_low": min(each), f"{key}_high": max(each)}
     return {**{name: statistics.median(each) for name, each in taken.items()}, "ratio": statistics.median(ratios),
-            "low": min(ratios), "high": max(ratios), "slower": statistics.median(slower), "slower_low": min(slower),
-            "slower_high": max(slower), "updates": updates, "evaluations": evaluations, "gap": gap,
-            "pairs": pairs}  # fmt: skip
+            "low": min(ratios), "high": max(ratios), **spread, "updates": updates, "evaluations": evaluations,
+            "gap": gap, "pairs": pairs}  # fmt: skip
 
 
 def sentence(rows: list[dict[str, Any]]) -> str:
@@ -306,7 +371,9 @@ def hand_text(found: dict[str, Any] | None) -> str:
         f"With the job's {found['evaluations']} evaluations of all 70,000 rows the server loop takes "
         f"{found['evaluated_wall']:.2f} s of wall time instead of {found['wall']:.2f}, {found['slower']:.2f} times as "
         f"much ({found['slower_low']:.2f} to {found['slower_high']:.2f}). A thread evaluates on the second core, and "
-        f"takes {found['evaluated_cpu'] - found['ours']:.2f} s of CPU."
+        f"takes {found['evaluated_cpu'] - found['ours']:.2f} s of CPU. While a process of its own evaluates as often, "
+        f"which shares the machine's memory with the loop, but neither Python's lock nor anything else, the loop takes "
+        f"{found['beside']:.2f} times as much ({found['beside_low']:.2f} to {found['beside_high']:.2f})."
     )
 
 
@@ -341,7 +408,9 @@ def main() -> int:
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        kinds: dict[str, Callable[[int], Any]] = {"hand": compare, "loop": plain_loop}
+        kinds: dict[str, Callable[[int], Any]] = {
+            "hand": compare, "loop": plain_loop, "evaluations": evaluate_on_request,
+        }  # fmt: skip
         name, count = args.child
         print(json.dumps(kinds[name](int(count)) if name in kinds else measure(name, int(count))))
         return 0
@@ -390,10 +459,13 @@ def medians(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def child(name: str, count: int) -> Any:
     """What a process of its own measures: of a problem with so many clients, `loop` with as many, `hand` in pairs."""
     words = [sys.executable, __file__, "--child", name, str(count)]
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=environment, check=True)
+    out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=child_environment(), check=True)
     return json.loads(out.stdout.splitlines()[-1])
+
+
+def child_environment() -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
+    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ class MPIServerTransport:
             if k <= self._workers:
                 arrived = True
                 self._handle_frame(k, receive_vectors)
-            elif type(transfer := requests.remove(k)) is LargeReceive:
+            elif type(transfer := requests.drop(k)) is LargeReceive:
                 arrived = True
                 if self._pool.received(transfer):
                     self._handle_vectors(transfer)
@@ -330,7 +330,7 @@ class MPIServerTransport:
         for i in [i for i, rank in enumerate(self.rank_of) if rank in died and i not in self._errors]:
             self._errors[i] = f"rank {self.rank_of[i]} died"
         self._pool.abandon(lambda i, rank: rank in died)
-        self._quarantined += self._requests.discard(lambda transfer: transfer.rank in died)  # MPI may still read those
+        self._quarantined += self._requests.drop_where(lambda transfer: transfer.rank in died)  # MPI may still read those
         if died:
             self.on_death({rank: self.rank_of.count(rank) for rank in died})
 
@@ -424,7 +424,7 @@ class MPIServerTransport:
             try:
                 for k in reversed(range(self._comm.size, sending)):
                     if self._requests[k].Test():
-                        self._requests.remove(k)
+                        self._requests.drop(k)
             except MPI.Exception as error:
                 self._handle_death(error)
             backoff.sleep()
@@ -499,7 +499,7 @@ class ReceivePool:
     def abandon(self, which: Callable[[int, int], bool]) -> None:
         """Stops waiting for the updates of the (client, rank) pairs that `which` selects."""
         abandoned = {receive for receive in self.active if which(receive.client, receive.rank)}
-        self._requests.discard(lambda transfer: transfer in abandoned)
+        self._requests.drop_where(lambda transfer: transfer in abandoned)
         self.active -= abandoned
         for receive in abandoned:
             self._quarantined.append(self._buffers[receive.slot])

@@ -155,15 +155,16 @@ class Requests(list[MPI.Request]):
         self.append(request)
         self.transfers.append(transfer)
 
-    def remove(self, k: int) -> Transfer:
+    def drop(self, k: int) -> Transfer:
         """Removes the request at position k, at least `ranks`; the last one takes its place. Returns its transfer."""
-        last, transfer = self.pop(), self.transfers.pop()
-        if k < len(self):
-            self[k], k = last, k - self._ranks
-            transfer, self.transfers[k] = self.transfers[k], transfer
-        return transfer
+        request, transfer = self.pop(), self.transfers.pop()
+        if k == len(self):
+            return transfer
+        dropped, self.transfers[k - self._ranks] = self.transfers[k - self._ranks], transfer
+        self[k] = request
+        return dropped
 
-    def discard(self, which: Callable[[Transfer], bool]) -> list[Transfer]:
+    def drop_where(self, which: Callable[[Transfer], bool]) -> list[Transfer]:
         """Removes requests without waiting for them; returns what they transfer."""
         found = [k for k, transfer in enumerate(self.transfers, self._ranks) if which(transfer)]
-        return [self.remove(k) for k in reversed(found)]
+        return [self.drop(k) for k in reversed(found)]

@@ -30,7 +30,7 @@ class Link:
     def end(self, seconds: float) -> None:
         """The oldest update is complete so many seconds later."""
         self.now += seconds
-        receive = self.requests.remove(2)
+        receive = self.requests.drop(2)
         assert isinstance(receive, LargeReceive) and self.pool.received(receive)
         self.pool.free.append(receive.slot)
 
@@ -93,7 +93,7 @@ def test_an_update_without_vectors_is_complete(link: Link) -> None:
 def test_an_update_is_complete_with_its_last_vector(link: Link) -> None:
     receive = link.start(0, 2)
     assert receive.missing == 2 and link.pool.active == {receive} and len(link.requests) == 4
-    first, second = link.requests.remove(2), link.requests.remove(2)
+    first, second = link.requests.drop(2), link.requests.drop(2)
     assert first is second is receive and len(link.requests) == 2
     assert not link.pool.received(receive) and link.pool.received(receive) and not link.pool.active
 
@@ -113,9 +113,9 @@ def test_removed_requests_leave_no_gap() -> None:
     requests, started = Requests(3), [SimpleNamespace() for _ in range(5)]
     for k, request in enumerate(started):
         requests.add(request, LargeSend(k, k % 2))  # type: ignore[arg-type]
-    assert [requests.remove(k).buffer for k in (6, 3)] == [3, 0]  # type: ignore[union-attr]
+    assert [requests.drop(k).buffer for k in (6, 3)] == [3, 0]  # type: ignore[union-attr]
     assert requests[3:] == [started[4], started[1], started[2]]
     assert [transfer.buffer for transfer in requests.transfers] == [4, 1, 2]  # type: ignore[union-attr]
-    dropped = requests.discard(lambda transfer: transfer.rank == 0)
+    dropped = requests.drop_where(lambda transfer: transfer.rank == 0)
     assert sorted(transfer.buffer for transfer in dropped) == [2, 4]  # type: ignore[union-attr]
     assert requests[3:] == [started[1]] and [transfer.buffer for transfer in requests.transfers] == [1]  # type: ignore[union-attr]
