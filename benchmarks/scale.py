@@ -269,8 +269,8 @@ class OtherProcess:
 
 
 def compare(pairs: int) -> dict[str, Any]:
-    """CPU seconds of the row without evaluations, ours and by hand, which end with the same model; in turn with these the
-    wall time of ours with them, and without them while a process of its own evaluates as often.
+    """CPU seconds of the row without evaluations, ours and by hand, which end with the same model; in turn with these
+    the wall time of ours with evaluations, and without them while a process of its own evaluates as often.
     """
     import mpifl
     from mpifl.api import _one_thread

@@ -330,7 +330,8 @@ class MPIServerTransport:
         for i in [i for i, rank in enumerate(self.rank_of) if rank in died and i not in self._errors]:
             self._errors[i] = f"rank {self.rank_of[i]} died"
         self._pool.abandon(lambda i, rank: rank in died)
-        self._quarantined += self._requests.drop_where(lambda transfer: transfer.rank in died)  # MPI may still read those
+        # MPI may still read what was being sent to them.
+        self._quarantined += self._requests.drop_where(lambda transfer: transfer.rank in died)
         if died:
             self.on_death({rank: self.rank_of.count(rank) for rank in died})
 
