@@ -201,6 +201,8 @@ class MPIServerTransport:
                 inbox.free.append(incoming)
                 if receive_vectors and not self._announced and self._pool.has_turn():
                     self._receive_vectors(i, rank, update, length)
+                    if rank not in self.live_ranks:
+                        return
                 else:
                     self._announced[i, rank] = update, length
             elif self.rank_of[i] == rank:
@@ -500,7 +502,7 @@ class ReceivePool:
     def abandon(self, which: Callable[[int, int], bool]) -> None:
         """Stops waiting for the updates of the (client, rank) pairs that `which` selects."""
         abandoned = {receive for receive in self.active if which(receive.client, receive.rank)}
-        self._requests.drop_where(lambda transfer: transfer in abandoned)
+        self._requests.drop_where(lambda transfer: isinstance(transfer, LargeReceive) and transfer in abandoned)
         self.active -= abandoned
         for receive in abandoned:
             self._quarantined.append(self._buffers[receive.slot])
