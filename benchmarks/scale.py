@@ -210,8 +210,8 @@ def _loaded(problem: Any, job: Any) -> Any:
     return problem
 
 
-def table_3_jobs() -> tuple[Any, Any]:
-    """The row's job without evaluations, and with them."""
+def table_3_jobs(folder: str) -> tuple[Any, Any]:
+    """The row's job without evaluations, and with them; their run file is in `folder`."""
     import mpifl
 
     return tuple(
@@ -219,7 +219,7 @@ def table_3_jobs() -> tuple[Any, Any]:
             ROOT / "jobs" / "area" / "mnist-virtual.yaml", f"stop.time={STOP}", *changes,
             f"algorithm={{name: area, step_weights: samples, step_size: {ALPHA}, trigger: {{every: {EVERY}}},"
             "reply: before, first_contact: zero}", "log_interval=null", "overwrite=true",
-            output=f"{tempfile.mkdtemp()}/row.h5", memory={"check": False},
+            output=f"{folder}/row.h5", memory={"check": False},
         ) for changes in (["evaluate={updates: 1000000000}"], [])
     )  # fmt: skip
 
@@ -229,7 +229,7 @@ def evaluate_on_request(times: int) -> float:
     import mpifl
     from mpifl.api import _one_thread
 
-    job = table_3_jobs()[1]
+    job = table_3_jobs("unused")[1]
     problem = mpifl.load_problem(job)
     x = problem.initial(job.seed)
     with _one_thread():
@@ -243,7 +243,7 @@ def evaluate_on_request(times: int) -> float:
 
 
 class OtherProcess:
-    """A process that evaluates on the second core, as many times as a run does."""
+    """A process that evaluates on the second core: as often as a run does, one evaluation after the other."""
 
     def __init__(self, evaluations: int) -> None:
         words = [sys.executable, __file__, "--child", "evaluations", str(evaluations)]
@@ -269,8 +269,8 @@ class OtherProcess:
 
 
 def compare(pairs: int) -> dict[str, Any]:
-    """CPU seconds of the row without evaluations, ours and by hand, which end with the same model; in turn with these
-    the wall time of ours with evaluations, and without them while a process of its own evaluates as often.
+    """Measures four programs in turn: the row by mpifl without evaluations, with them, and without them while another
+    process makes as many evaluations; and the loop by hand. The last ends with the same model as the first.
     """
     import mpifl
     from mpifl.api import _one_thread
@@ -292,7 +292,7 @@ def compare(pairs: int) -> dict[str, Any]:
         return result
 
     ServerLoop.run = timed  # type: ignore[method-assign]
-    plain, evaluated = table_3_jobs()
+    plain, evaluated = table_3_jobs(tempfile.mkdtemp())
     problem = mpifl.load_problem(plain)
     without = unevaluated(problem)
     names = ("ours", "wall", "evaluated_cpu", "evaluated_wall", "beside_wall", "hand")
@@ -371,9 +371,10 @@ def hand_text(found: dict[str, Any] | None) -> str:
         f"With the job's {found['evaluations']} evaluations of all 70,000 rows the server loop takes "
         f"{found['evaluated_wall']:.2f} s of wall time instead of {found['wall']:.2f}, {found['slower']:.2f} times as "
         f"much ({found['slower_low']:.2f} to {found['slower_high']:.2f}). A thread evaluates on the second core, and "
-        f"takes {found['evaluated_cpu'] - found['ours']:.2f} s of CPU. While a process of its own evaluates as often, "
-        f"which shares the machine's memory with the loop, but neither Python's lock nor anything else, the loop takes "
-        f"{found['beside']:.2f} times as much ({found['beside_low']:.2f} to {found['beside_high']:.2f})."
+        f"takes {found['evaluated_cpu'] - found['ours']:.2f} s of CPU. Without evaluations, but while another process "
+        f"makes as many, one after the other, the loop takes {found['beside']:.2f} times as much "
+        f"({found['beside_low']:.2f} to {found['beside_high']:.2f}): that is the share of the memory and its caches, "
+        "without Python's lock."
     )
 
 

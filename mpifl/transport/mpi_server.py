@@ -145,17 +145,22 @@ class MPIServerTransport:
         if not receive.missing:
             self._handle_vectors(receive)
 
-    def _receive_announced(self) -> None:
-        """Starts to receive announced updates, while there are buffers, and the link is not busy."""
+    def _receive_announced(self) -> bool:
+        """Starts to receive announced updates, while there are buffers, and the link is not busy.
+
+        Returns whether any is complete at once.
+        """
+        before = len(self._ready)
         while self._announced and self._pool.has_turn():
             i, rank = next(iter(self._announced))
             self._receive_vectors(i, rank, *self._announced.pop((i, rank)))
+        return len(self._ready) > before
 
     def _progress(self, receive_vectors: bool) -> bool:
         """Handles what has arrived or was sent, without waiting; returns whether anything arrived. Raises RunFailed."""
         requests, arrived = self._requests, False
         if receive_vectors and self._announced:
-            self._receive_announced()
+            arrived = self._receive_announced()
         try:
             # Open MPI tests before it receives: what arrives during the first call is returned by the second one.
             done = MPI.Request.Testsome(requests) or MPI.Request.Testsome(requests)
@@ -163,9 +168,10 @@ class MPIServerTransport:
             self._handle_death(error)
             done = self._test_each()
         if not done:
-            return False
+            return arrived
         if len(done) > 1:
-            done.sort(reverse=True)  # large vectors first: their requests are then removed before others are added
+            # From the highest down: the last request takes the place of a removed one, and frames may add some.
+            done.sort(reverse=True)
         for k in done:
             if k <= self._workers:
                 arrived = True
@@ -174,8 +180,8 @@ class MPIServerTransport:
                 arrived = True
                 if self._pool.received(transfer):
                     self._handle_vectors(transfer)
-        if receive_vectors and self._announced:
-            self._receive_announced()
+        if receive_vectors and self._announced and self._receive_announced():
+            arrived = True
         if error_text := self._rank_error:
             self._rank_error = ""
             raise RunFailed(error_text)
@@ -199,7 +205,10 @@ class MPIServerTransport:
             i, update, length = frame.read_update()
             if not self._inline:
                 inbox.free.append(incoming)
-                if receive_vectors and not self._announced and self._pool.has_turn():
+                if not length:
+                    if self.rank_of[i] == rank:
+                        self._ready[i] = update
+                elif receive_vectors and not self._announced and self._pool.has_turn():
                     self._receive_vectors(i, rank, update, length)
                     if rank not in self.live_ranks:
                         return
@@ -442,7 +451,7 @@ class ReceivePool:
     """
 
     def __init__(self, comm: MPI.Comm, format: FrameFormat, clients: int, requests: Requests) -> None:
-        """Adds its requests to `requests`."""
+        """requests: those of its receives are added to them."""
         self._comm, self._format, self._requests = comm, format, requests
         size = format.vectors * format.d * format.dtype.itemsize
         count = 0 if format.inline else max(2, min(POOL_BUFFERS, clients, POOL_BYTES // size))

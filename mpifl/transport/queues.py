@@ -1,4 +1,4 @@
-"""Frames and messages in transit over MPI: persistent sends and receives of a rank, and other sends in flight."""
+"""Messages in transit over MPI: frames, by persistent sends and receives of a rank, and large vectors."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from mpifl.transport.frames import Frame, FrameFormat
 from mpifl.transport.mpi import FRAME, MPI, wait
 
 KEPT_FRAMES = 8  # of one rank: buffers that are kept for its next frames
-COPIED_BYTES = 4096  # frames up to which MPI makes a copy, when it sends them on one host
-CACHE_BYTES = 2 << 20  # what a core has read before so many bytes has left its own caches
-MOST_TURNS = 64
+COPIED_BYTES = 4000  # frames up to which Open MPI makes a copy, when it sends them on one host: 4,096 with its header
+RING_BYTES = 2 << 20  # of frames that are used in turn, over all ranks
+MOST_IN_RING = 64
 
 
-def turns(size: int, ranks: int) -> int:
-    """How many frames of `size` bytes to one rank are written in turn, where there are so many ranks with clients.
+def ring_length(size: int, ranks: int) -> int:
+    """How many frames of `size` bytes to one rank are used in turn; ranks: those with clients.
 
     On one host the receiver reads long frames from the memory of the sender. To write one again while it is in the
     caches of the receiver's core takes 3 to 10 times as long, because each line has to be invalidated there.
     """
-    return 1 if size <= COPIED_BYTES else min(MOST_TURNS, -(-CACHE_BYTES // (size * ranks)))
+    return 1 if size <= COPIED_BYTES else min(MOST_IN_RING, -(-RING_BYTES // (size * ranks)))
 
 
 class Outbox:
@@ -34,14 +34,14 @@ class Outbox:
 
     def __init__(self, comm: MPI.Comm, rank: int, format: FrameFormat) -> None:
         self._comm, self._rank, self._format = comm, rank, format
-        self._turns = turns(format.sizes[-1], comm.size - 1)
-        self._kept = max(KEPT_FRAMES, self._turns)
+        self._ring = ring_length(format.sizes[-1], comm.size - 1)
+        self._kept = max(KEPT_FRAMES, self._ring)
         self._sending: deque[tuple[MPI.Prequest, OutgoingFrame]] = deque()  # in order
 
     def take(self) -> OutgoingFrame:
         """A frame to write, which `start` is to send."""
         sending = self._sending
-        if len(sending) < self._turns or not sending[0][0].Test():
+        if len(sending) < self._ring or not sending[0][0].Test():
             return OutgoingFrame(self._format.frame(), {})
         _, outgoing = sending.popleft()
         while len(sending) >= self._kept and sending[0][0].Test():
@@ -119,7 +119,7 @@ class IncomingFrame:
 
 
 class LargeSend(NamedTuple):
-    """A send straight from the caller's buffer, which lives until it is complete, for ever if the receiver dies."""
+    """A send straight from the caller's buffer, which is kept until it is sent: for ever if the receiver dies."""
 
     buffer: object
     rank: int
@@ -142,7 +142,8 @@ Transfer = LargeSend | LargeReceive
 class Requests(list[MPI.Request]):
     """All requests that the server tests in one call: one of each rank, for frames, then those of large vectors.
 
-    A test of sends alone would often find none complete, and Open MPI then yields the core where ranks outnumber cores.
+    They are in one list because a test of sends alone would often find none complete, and Open MPI then yields the core
+    where ranks outnumber cores.
     """
 
     def __init__(self, ranks: int) -> None:

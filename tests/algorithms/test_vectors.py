@@ -10,8 +10,8 @@ import pytest
 
 from mpifl.algorithms.common.vectors import (
     BLOCK,
-    CACHE_BYTES,
     LARGE,
+    REUSED_AFTER,
     SMALL,
     add,
     axpy,
@@ -97,9 +97,24 @@ def test_a_new_vector_takes_memory_that_has_left_the_caches(new: Callable[[np.nd
     assert kept.tobytes() == before.tobytes() and not np.shares_memory(again[2], kept)
 
 
-def test_vectors_beyond_the_caches_and_small_ones_are_not_kept() -> None:
-    for size in (SMALL, CACHE_BYTES // 8):
-        x = np.ones(size)
-        made = weakref.ref(vector := step(x, 1.0, x))
-        del vector
-        assert made() is None
+@pytest.mark.parametrize(("size", "kept"), [(SMALL, False), (SMALL + 1, True), (REUSED_AFTER // 8, False)])
+def test_only_vectors_of_middle_size_are_kept(size: int, kept: bool) -> None:
+    x = np.ones(size)
+    made = weakref.ref(vector := step(x, 1.0, x))
+    del vector
+    assert (made() is not None) == kept
+
+
+def test_memory_that_was_made_read_only_or_has_another_type_is_left_alone() -> None:
+    x = np.ones(1 << 17)
+    for _ in range(8):
+        step(x, 1.0, x).flags.writeable = False
+    for each in (x, x.astype(np.float32), x):
+        for _ in range(20):
+            assert step(each, 2.0, each).tobytes() == (3 * each).tobytes()
+
+
+def test_a_factor_of_numpy_does_not_decide_the_dtype() -> None:
+    for size in (3, SMALL + 1):
+        x = np.ones(size, np.float32)
+        assert step(x, np.float64(0.1), x).dtype == mix(x, np.float64(0.1), x).dtype == np.float32

@@ -20,9 +20,17 @@ class Link:
         self.now = 100.0
         monkeypatch.setattr(mpi_server, "time", SimpleNamespace(perf_counter=lambda: self.now))
         self.requests, self.at_once = Requests(2), False
-        comm = SimpleNamespace(Irecv=lambda buffer, rank, tag: SimpleNamespace(Test=lambda: self.at_once))
+        self.fails_at: int | None = None  # the receive whose test raises, from 0 on
+        comm = SimpleNamespace(Irecv=lambda buffer, rank, tag: SimpleNamespace(Test=self._test))
         format = FrameFormat(100_000, np.dtype(np.float32), 2)
         self.pool = mpi_server.ReceivePool(comm, format, 4, self.requests)  # type: ignore[arg-type]
+
+    def _test(self) -> bool:
+        if self.fails_at is not None:
+            self.fails_at -= 1
+            if self.fails_at < 0:
+                raise ConnectionError("the rank has died")
+        return self.at_once
 
     def start(self, i: int, count: int = 1) -> LargeReceive:
         return self.pool.start(i, 1, Update((), 1), count)
@@ -108,6 +116,16 @@ def test_an_abandoned_update_takes_its_buffer_with_it(link: Link) -> None:
     assert link.pool.active == {kept} and set(map(id, link.requests.transfers)) == {id(kept), id(send)}
     again = link.start(2)
     assert again.slot == abandoned.slot and not np.shares_memory(again.update.vectors[0], before)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_rank_that_dies_while_a_receive_is_started(link: Link, at_once: bool) -> None:
+    """The transport abandons what is received from it: no request and no slot is lost."""
+    link.at_once, link.fails_at = at_once, 1  # the second of two vectors
+    with pytest.raises(ConnectionError):
+        link.start(0, 2)
+    link.pool.abandon(lambda i, rank: rank == 1)
+    assert not link.pool.active and len(link.requests) == 2 and sorted(link.pool.free) == [0, 1, 2, 3]
 
 
 def test_removed_requests_leave_no_gap() -> None:

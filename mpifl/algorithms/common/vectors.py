@@ -24,12 +24,22 @@ BLOCK = 1 << 17  # entries: a block of each operand fits into a core's second-le
 SMALL = 1 << 14  # entries up to which memory is not kept for the next vector
 LARGE = 1 << 18  # entries from which threads pay
 MAX_THREADS = 8  # fewer saturate the memory of most machines
-CACHE_BYTES = 8 << 20  # what a core has read before so many bytes has left its caches
+REUSED_AFTER = 8 << 20  # bytes of models that are made before the memory of a model is used again
 
 _threads: ThreadPoolExecutor | None = None
 _count = 1
 _spare: np.ndarray | None = None  # the last sum that was cleared
-_made: deque[np.ndarray] = deque()  # the last new vectors of more than SMALL entries, oldest first
+_made: deque[np.ndarray] = deque()  # the last new models of more than SMALL entries, oldest first
+
+
+def _references_to_local() -> int:
+    """What `getrefcount` returns for an array that one local variable refers to: 2, or 1 from Python 3.14 on."""
+    arrays = deque([np.empty(0)])
+    only = arrays.popleft()
+    return sys.getrefcount(only)
+
+
+_ALONE = _references_to_local()
 
 
 def use_threads(count: int) -> None:
@@ -67,27 +77,33 @@ def _memory_like(v: np.ndarray) -> np.ndarray:
     """An uninitialised vector: that of the last sum that was cleared, whose pages are mapped, or a new one."""
     global _spare
     spare, _spare = _spare, None
-    if spare is not None and sys.getrefcount(spare) == 2 and (spare.shape, spare.dtype) == (v.shape, v.dtype):
+    if spare is not None and sys.getrefcount(spare) == _ALONE and (spare.shape, spare.dtype) == (v.shape, v.dtype):
         return spare
     return np.empty_like(v)
 
 
 def _new_like(x: np.ndarray) -> np.ndarray:
-    """An uninitialised vector for a new model: one that was made CACHE_BYTES ago, if nothing else refers to it.
+    """An uninitialised vector for a new model of more than SMALL entries.
 
-    On one host the clients read a model from the server's memory. To write what is still in the caches of their cores
-    takes up to five times as long: each line has to be invalidated there.
+    It has the memory of a model from REUSED_AFTER bytes of models before, unless something refers to that. On one host
+    the clients read a model from the server's memory, and to write what is in the caches of their cores takes up to
+    five times as long, because each line has to be invalidated there.
     """
-    if x.nbytes >= CACHE_BYTES:
+    if x.nbytes >= REUSED_AFTER:
         return np.empty_like(x)
     new = None
     with suppress(IndexError):  # another thread may have taken the last one
-        while len(_made) * x.nbytes >= CACHE_BYTES:
+        while len(_made) * x.nbytes >= REUSED_AFTER:
             new = _made.popleft()
-    if new is None or sys.getrefcount(new) > 2 or (new.shape, new.dtype) != (x.shape, x.dtype):
+    if new is None or sys.getrefcount(new) > _ALONE or not _is_like(new, x):
         new = np.empty_like(x)
     _made.append(new)
     return new
+
+
+def _is_like(memory: np.ndarray, x: np.ndarray) -> bool:
+    """Whether a vector like x can be written to this memory."""
+    return (memory.shape, memory.dtype) == (x.shape, x.dtype) and memory.flags.writeable
 
 
 def add(total: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -115,6 +131,7 @@ def axpy(total: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
 
 def step(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
     """x + a * v, a new vector."""
+    a = float(a)  # a number of NumPy would decide the dtype
     if x.size <= SMALL:
         new = a * v
         return np.add(x, new, new)
@@ -125,7 +142,7 @@ def step(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
 
 def mix(x: np.ndarray, a: float, v: np.ndarray) -> np.ndarray:
     """(1 - a) * x + a * v, a new vector."""
-    a = float(a)  # a number of NumPy would decide the dtype
+    a = float(a)
     if x.size <= SMALL:
         new = (1 - a) * x
         return np.add(new, a * v, new)
