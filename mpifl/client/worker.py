@@ -16,8 +16,8 @@ from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_sta
 from mpifl.client.states import ClientStates, StateTable
 from mpifl.errors import format_client_error, inside, place_of
 from mpifl.memory import HOST, Memory
-from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
-from mpifl.problems.on_use import FEW, ObjectivesOnUse
+from mpifl.objective import FEW, Objective, check_vectors, from_numpy, to_numpy
+from mpifl.problems.on_use import ObjectivesOnUse
 from mpifl.transport.base import ClientError, ClientTransport
 
 if TYPE_CHECKING:

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.objective import Objective
+from mpifl.objective import FEW, Objective
 
 Shard = Sequence[np.ndarray]  # a client's part of the data
-
-FEW = 4096  # clients of a process up to which all have an objective and a state of their own from the start
 
 
 class ObjectivesOnUse(MutableMapping[int, Objective]):

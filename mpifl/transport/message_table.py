@@ -13,13 +13,13 @@ from typing import Any, cast
 import numpy as np
 
 from mpifl.algorithms.base import Message, new_tuple
+from mpifl.objective import FEW
 from mpifl.transport.frames import MAX_NUMBERS
 
 # Count of vectors plus 1 (0: no message), count of numbers; round, work, version; the numbers
 _FIELDS = [Struct(f"=BBxxIqq{count}d") for count in range(MAX_NUMBERS + 1)]
 HEADER_BYTES = _FIELDS[-1].size
 _to_bytes = np.ndarray.tobytes
-FEW = 4096  # clients up to which messages are objects
 MOST_BYTES = 512  # of the vectors of a message: with larger ones it may take more in a row than as an object
 
 
