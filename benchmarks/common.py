@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,12 @@ def launcher(ranks: int) -> list[str]:
     """The command that starts this Python on `ranks` ranks: the mpirun beside it, else the one on the PATH."""
     mpirun = Path(sys.executable).with_name("mpirun")
     return [str(mpirun if mpirun.exists() else shutil.which("mpirun")), "-n", str(ranks), sys.executable]
+
+
+def one_thread_environment(*paths: Path) -> dict[str, str]:
+    """The environment of a Python program that computes with one thread and imports from these folders."""
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), **threads}
 
 
 def touch_memory(size: int) -> None:

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, launcher
+from common import ROOT, launcher, one_thread_environment
 
 SIZES = {1: [7850], 4: [7850, 100_000, 1_000_000, 10_000_000], 16: [7850]}  # by number of clients
 WAITING = 129  # ranks
@@ -81,8 +81,7 @@ def measure(part: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
     else:
         program = [str(here / "server_rate.py"), "--sizes", *map(str, SIZES[int(part)])]
         words = [*launcher(int(part) + 1), *program, "--repeats", str(repeats), "--seconds", str(seconds)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=environment)
+    out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=one_thread_environment(ROOT))
     if out.returncode:
         sys.exit(f"performance: {' '.join(words)} failed\n{out.stderr}")
     load = round(os.getloadavg()[0], 1)

@@ -12,12 +12,12 @@ import argparse
 import copy
 import heapq
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from common import ROOT, touch_memory
+from common import ROOT, one_thread_environment, touch_memory
 from performance import machine
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State, Update
 from mpifl.host_memory import resident_bytes
 
+PATHS = ROOT, ROOT / "benchmarks"  # from which other processes import
 TOUCHED = 4 << 30  # bytes: more than the largest run takes
 UPDATES, WARM = 150_000, 30_000  # of a run, and those that are not timed: the first evaluation runs during these
 PROBLEMS: dict[str, dict[str, Any]] = {
@@ -248,7 +249,7 @@ class OtherProcess:
     def __init__(self, evaluations: int) -> None:
         words = [sys.executable, __file__, "--child", "evaluations", str(evaluations)]
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=child_environment()
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=one_thread_environment(*PATHS)
         )
         self._expect("ready")
 
@@ -295,23 +296,23 @@ def compare(pairs: int) -> dict[str, Any]:
     plain, evaluated = table_3_jobs(tempfile.mkdtemp())
     problem = mpifl.load_problem(plain)
     without = unevaluated(problem)
-    names = ("ours", "wall", "evaluated_cpu", "evaluated_wall", "beside_wall", "hand")
-    taken: dict[str, list[float]] = {name: [] for name in names}
+    taken: dict[str, list[float]] = defaultdict(list)
+
+    def take(name: str, job: Any, data: Any) -> None:
+        run_server(job, load=partial(_loaded, data))
+        for kind, value in zip(("cpu", "wall"), seconds[-1], strict=True):
+            taken[f"{name}_{kind}"].append(value)
+
     updates = evaluations = 0
     with _one_thread():
         for _ in range(pairs):
-            run_server(plain, load=partial(_loaded, without))
-            taken["ours"].append(seconds[-1][0])
-            taken["wall"].append(seconds[-1][1])
-            run_server(evaluated, load=partial(_loaded, problem))
-            taken["evaluated_cpu"].append(seconds[-1][0])
-            taken["evaluated_wall"].append(seconds[-1][1])
+            take("plain", plain, without)
+            take("evaluated", evaluated, problem)
             if not evaluations:
                 with mpifl.open_run(evaluated.output) as file:
                     evaluations = len(file.evaluations)
             other = OtherProcess(evaluations)
-            run_server(plain, load=partial(_loaded, without))
-            taken["beside_wall"].append(seconds[-1][1])
+            take("beside", plain, without)
             other.end()
             other = None
             by_hand_s, updates, x = by_hand(problem, plain.seed)
@@ -319,10 +320,10 @@ def compare(pairs: int) -> dict[str, Any]:
     with mpifl.open_run(plain.output) as found:
         assert len(found.updates) == updates, (len(found.updates), updates)
         gap = float(np.abs(found.model - x).max() / np.abs(x).max())
-    ratios = [a / b for a, b in zip(taken["ours"], taken["hand"], strict=True)]
+    ratios = [a / b for a, b in zip(taken["plain_cpu"], taken["hand"], strict=True)]
     spread: dict[str, float] = {}
-    for key, other_key in (("slower", "evaluated_wall"), ("beside", "beside_wall")):
-        each = [a / b for a, b in zip(taken[other_key], taken["wall"], strict=True)]
+    for key, name in (("slower", "evaluated"), ("beside", "beside")):
+        each = [a / b for a, b in zip(taken[f"{name}_wall"], taken["plain_wall"], strict=True)]
         spread |= {key: statistics.median(each), f"{key}_low": min(each), f"{key}_high": max(each)}
     return {**{name: statistics.median(each) for name, each in taken.items()}, "ratio": statistics.median(ratios),
             "low": min(ratios), "high": max(ratios), **spread, "updates": updates, "evaluations": evaluations,
@@ -363,18 +364,18 @@ def hand_text(found: dict[str, Any] | None) -> str:
     reached = "within" if found["ratio"] <= TARGET_HAND else "above"
     return (
         f"AREA's row of Table 3 (MNIST, 128 clients, batches of 32, {found['updates']:,} updates, without evaluations) "
-        f"takes {found['ours']:.2f} s of CPU in one process of mpifl, and {found['hand']:.2f} s in a loop by hand with "
-        f"the same draws and arithmetic: {found['ratio']:.2f} times as much (median of {found['pairs']} pairs, "
+        f"takes {found['plain_cpu']:.2f} s of CPU in one process of mpifl, and {found['hand']:.2f} s in a loop by hand "
+        f"with the same draws and arithmetic: {found['ratio']:.2f} times as much (median of {found['pairs']} pairs, "
         f"{found['low']:.2f} to {found['high']:.2f}), {reached} the aim of {TARGET_HAND}. The largest relative "
         f"difference of the two models is {found['gap']:.1g}. The loop by hand gathers the rows of a batch by "
         "indexing, mpifl with `take`.\n\n"
         f"With the job's {found['evaluations']} evaluations of all 70,000 rows the server loop takes "
-        f"{found['evaluated_wall']:.2f} s of wall time instead of {found['wall']:.2f}, {found['slower']:.2f} times as "
-        f"much ({found['slower_low']:.2f} to {found['slower_high']:.2f}). A thread evaluates on the second core, and "
-        f"takes {found['evaluated_cpu'] - found['ours']:.2f} s of CPU. Without evaluations, but while another process "
-        f"makes as many, one after the other, the loop takes {found['beside']:.2f} times as much "
-        f"({found['beside_low']:.2f} to {found['beside_high']:.2f}): that is the share of the memory and its caches, "
-        "without Python's lock."
+        f"{found['evaluated_wall']:.2f} s of wall time instead of {found['plain_wall']:.2f}, "
+        f"{found['slower']:.2f} times as much ({found['slower_low']:.2f} to {found['slower_high']:.2f}). A thread "
+        f"evaluates on the second core, and takes {found['evaluated_cpu'] - found['plain_cpu']:.2f} s of CPU. "
+        "Without evaluations, but while another process makes as many, one after the other, the loop takes "
+        f"{found['beside']:.2f} times as much ({found['beside_low']:.2f} to {found['beside_high']:.2f}): "
+        "that is the share of the memory and its caches, without Python's lock."
     )
 
 
@@ -460,13 +461,10 @@ def medians(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def child(name: str, count: int) -> Any:
     """What a process of its own measures: of a problem with so many clients, `loop` with as many, `hand` in pairs."""
     words = [sys.executable, __file__, "--child", name, str(count)]
-    out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=child_environment(), check=True)
+    out = subprocess.run(
+        words, capture_output=True, text=True, timeout=1800, env=one_thread_environment(*PATHS), check=True
+    )
     return json.loads(out.stdout.splitlines()[-1])
-
-
-def child_environment() -> dict[str, str]:
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
-    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.algorithms.base import Message, Update, new_tuple
+from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.base import PartStatus
@@ -108,7 +108,7 @@ class MPIServerTransport:
         """Starts to send buffers from where they are."""
         try:
             for buffer in buffers:
-                self._requests.add(self._comm.Isend(buffer, rank, tag), new_tuple(LargeSend, (buffer, rank)))
+                self._requests.add(self._comm.Isend(buffer, rank, tag), LargeSend(buffer, rank))
         except MPI.Exception as error:
             self._handle_death(error)
 
@@ -188,7 +188,9 @@ class MPIServerTransport:
         return arrived
 
     def _receive_frame(self, rank: int) -> None:
-        """Starts the receive of a live rank's next frame."""
+        """Starts the receive of a rank's next frame, if it lives."""
+        if rank not in self.live_ranks:
+            return
         try:
             self._requests[rank] = self._inboxes[rank].start()
         except MPI.Exception as error:
@@ -210,8 +212,6 @@ class MPIServerTransport:
                         self._ready[i] = update
                 elif receive_vectors and not self._announced and self._pool.has_turn():
                     self._receive_vectors(i, rank, update, length)
-                    if rank not in self.live_ranks:
-                        return
                 else:
                     self._announced[i, rank] = update, length
             elif self.rank_of[i] == rank:
@@ -222,7 +222,7 @@ class MPIServerTransport:
         else:
             more = self._handle_other(rank, frame)
             inbox.free.append(incoming)
-            if not more or rank not in self.live_ranks:
+            if not more:
                 return
         self._receive_frame(rank)
 
@@ -511,7 +511,7 @@ class ReceivePool:
     def abandon(self, which: Callable[[int, int], bool]) -> None:
         """Stops waiting for the updates of the (client, rank) pairs that `which` selects."""
         abandoned = {receive for receive in self.active if which(receive.client, receive.rank)}
-        self._requests.drop_where(lambda transfer: isinstance(transfer, LargeReceive) and transfer in abandoned)
+        self._requests.drop_where(lambda transfer: transfer in abandoned)
         self.active -= abandoned
         for receive in abandoned:
             self._quarantined.append(self._buffers[receive.slot])

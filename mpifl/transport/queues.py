@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from mpifl.algorithms.base import Update
 from mpifl.transport.frames import Frame, FrameFormat
@@ -118,7 +117,8 @@ class IncomingFrame:
     receive: MPI.Prequest
 
 
-class LargeSend(NamedTuple):
+@dataclass(slots=True, eq=False)
+class LargeSend:
     """A send straight from the caller's buffer, which is kept until it is sent: for ever if the receiver dies."""
 
     buffer: object

@@ -1,4 +1,4 @@
-"""The frames that one rank sends to another: how many are written in turn."""
+"""The frames that one rank sends to another: how many are used in turn."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _memory_like(v: np.ndarray) -> np.ndarray:
     """An uninitialised vector: that of the last sum that was cleared, whose pages are mapped, or a new one."""
     global _spare
     spare, _spare = _spare, None
-    if spare is not None and sys.getrefcount(spare) == _ALONE and (spare.shape, spare.dtype) == (v.shape, v.dtype):
+    if spare is not None and sys.getrefcount(spare) == _ALONE and _is_like(spare, v):
         return spare
     return np.empty_like(v)
 
@@ -95,7 +95,7 @@ def _new_like(x: np.ndarray) -> np.ndarray:
     with suppress(IndexError):  # another thread may have taken the last one
         while len(_made) * x.nbytes >= REUSED_AFTER:
             new = _made.popleft()
-    if new is None or sys.getrefcount(new) > _ALONE or not _is_like(new, x):
+    if new is None or sys.getrefcount(new) != _ALONE or not _is_like(new, x):
         new = np.empty_like(x)
     _made.append(new)
     return new
