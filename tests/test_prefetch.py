@@ -17,7 +17,7 @@ from mpifl.problems.partitions import Iid
 from mpifl.problems.rows import RowProblem
 from mpifl.problems.settings import ProblemSettings
 from mpifl.scheduling import due_times
-from mpifl.transport import message_table
+from mpifl.transport import in_process, message_table
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,9 @@ def test_a_run_has_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(prefetch, "SMALL", 0)
     monkeypatch.setattr("mpifl.server.session.Prefetch", Counted)
     monkeypatch.setattr(message_table, "MOST_BYTES", 1 << 20)
-    for name_of, value in {"SORTED": 4, "SAMPLED": 2, "AHEAD": 3}.items():
+    for name_of, value in {"SORTED": 4, "SAMPLED": 2}.items():
         monkeypatch.setattr(due_times, name_of, value)
+    monkeypatch.setattr(in_process, "AHEAD", 3)
     found = run("prefetched")
     for values, others in zip(expected, found, strict=True):
         np.testing.assert_array_equal(others, values, strict=True)

@@ -7,7 +7,7 @@ the next few thousand updates are in a sorted list; the array is searched when t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
@@ -18,7 +18,6 @@ Entry = tuple[float, int]  # due time (s), client
 SORTED = 256  # about how many entries are sorted at once, at least
 SHARE = 128  # and at least 1/SHARE of all clients, because a search passes over all
 SAMPLED = 64  # times of a sample below the bound that it gives
-AHEAD = 128  # clients that are prefetched at once; the data of more would evict other data from the caches
 
 
 class DueTimes:
@@ -30,24 +29,23 @@ class DueTimes:
         # Times and clients of the earliest entries. An entry whose client was removed is skipped, here and in `_added`.
         self._sorted: tuple[Any, Any] = np.empty(0).data, np.empty(0, int).data
         self._next, self._count = 0, 0  # the place of the next one in `_sorted`, and how many it has
-        self._prefetch: Callable[[np.ndarray], None] | None = None
-        self._prefetched: float = inf  # the place in `_sorted` up to which clients are prefetched; infinite: all
         self._added: list[Entry] = []  # a heap: entries added since that come before `_end`
         self._end: Entry = (inf, 0)  # entries from here on are in the array alone
         self._most = 2 * SORTED  # size of the heap beyond which the array is searched again
         self._never: set[int] = set()  # clients whose update is due at infinity
         self._finite = 0  # the number of the others
 
-    def prefetch_by(self, prefetch: Callable[[np.ndarray], None]) -> None:
-        """Has `prefetch` called with the numbers (k,) of the clients whose updates are due next, at most AHEAD."""
-        self._prefetch = prefetch
+    def next_clients(self, most: int) -> list[int]:
+        """At most `most` clients whose updates are due soon, mostly the earliest: it does not search for more.
 
-    def _prefetch_next(self) -> None:
-        clients = np.asarray(self._sorted[1][self._next : self._next + AHEAD])
-        self._prefetched = self._next + AHEAD
-        assert self._prefetch
-        self._array[clients]  # reads their due times
-        self._prefetch(clients)
+        A client may be missing, or its due time may have been removed since.
+        """
+        (times, clients), begin = self._sorted, self._next
+        end = min(begin + most, self._count)
+        following = np.asarray(clients[begin:end])
+        self._array[following]  # reads their times, so that they are in the processor's caches by then
+        entries = [*zip(times[begin:end].tolist(), following.tolist(), strict=True), *self._added[:most]]
+        return [i for _, i in sorted(entries)[:most]]  # of a heap the first entries are early ones
 
     def __len__(self) -> int:
         return self._finite + len(self._never)
@@ -81,8 +79,6 @@ class DueTimes:
                 due, i = sorted_times[k], sorted_clients[k]
                 if times[i] != due:  # it was removed
                     self._next = k + 1
-                    if k + 1 >= self._prefetched:
-                        self._prefetch_next()
                     continue
                 if not added or (due, i) < added[0]:
                     return due, i
@@ -114,8 +110,6 @@ class DueTimes:
         order = order[:most]
         self._sorted, self._next, self._count = (found[order].data, clients[order].data), 0, len(order)
         self._added = []
-        if self._prefetch:
-            self._prefetch_next()
 
     def remove(self, i: int) -> None:
         """Removes the due time of client i, if it has one."""

@@ -9,11 +9,9 @@ virtual  an update is due at the time of its message + the drawn contact time; t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import inf, isnan, nan, nextafter
 from typing import Protocol
-
-import numpy as np
 
 from mpifl.algorithms.base import Update, new_tuple
 from mpifl.algorithms.participation import Trigger
@@ -177,9 +175,9 @@ class VirtualClock:
 
     def start(self) -> None: ...
 
-    def prefetch_by(self, prefetch: Callable[[np.ndarray], None]) -> None:
-        """Has `prefetch` called with the numbers (k,) of the clients whose updates are due next."""
-        self._due.prefetch_by(prefetch)
+    def next_clients(self, most: int) -> list[int]:
+        """At most `most` clients whose updates are due soon, mostly the earliest."""
+        return self._due.next_clients(most)
 
     def cancel(self, i: int) -> None:
         self._due.remove(i)

@@ -106,16 +106,11 @@ class Session:
         )  # fmt: skip
         self._reports = self.loop.failures.reports
         if live and isinstance(live.clock, VirtualClock) and isinstance(self.transport, InProcessTransport):
-            self._prefetch(live.clock, self.transport.message_rows)
+            self.transport.next_clients = live.clock.next_clients
+            if (messages := self.transport.message_rows) is not None:
+                self.transport.prefetch = Prefetch([messages, self.loop.clients.rows, *self.problem.client_tables()])
         if self.resumed:
             self._resume(self.resumed.snapshot, self.resumed.passed)
-
-    def _prefetch(self, clock: VirtualClock, messages: np.ndarray | None) -> None:
-        """Has the clock prefetch the rows of many clients: of their messages and data, and of the server's table."""
-        if messages is not None:
-            prefetch = Prefetch([messages, self.loop.clients.rows, *self.problem.client_tables()])
-            if prefetch.columns:
-                clock.prefetch_by(prefetch)
 
     def _live_scalars(self) -> LiveScalars:
         """TensorBoard's scalars of the rows that the run file gets, and of those that a resumed run has."""

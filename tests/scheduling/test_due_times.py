@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from mpifl.scheduling.due_times import AHEAD, SORTED, DueTimes
+from mpifl.scheduling.due_times import SORTED, DueTimes
 
 
 @pytest.mark.parametrize("clients", [1, 7, 2 * SORTED, 2 * SORTED + 1, 20 * SORTED, 300 * SORTED])
@@ -34,25 +34,26 @@ def test_the_order_is_that_of_a_heap(clients: int, values: int) -> None:
     assert sorted(due) == sorted(heap) and len(due) == len(heap)
 
 
-def test_the_clients_that_are_due_next_are_prefetched() -> None:
-    """Once the times that were added first are used up, each client is named before its update is due, the next ones
-    together with it; none is named twice."""
-    n, draw = 300 * SORTED, np.random.default_rng(0)
-    due, named = DueTimes(), list[list[int]]()
-    due.prefetch_by(lambda clients: named.append(clients.tolist()))
-    times = draw.exponential(1.0, n)
-    for i, when in enumerate(times.tolist()):
+@pytest.mark.parametrize("clients", [5, 3 * SORTED, 300 * SORTED])
+def test_the_clients_whose_updates_are_due_next(clients: int) -> None:
+    """A client is named when its update is due; nine in ten of those named are among the twice as many due next."""
+    most, draw = 16, np.random.default_rng(0)
+    due, times = DueTimes(), dict(enumerate(draw.exponential(1.0, clients).tolist()))
+    for i, when in times.items():
         due.add(i, when)
-    named.clear()
-    order = np.argsort(times).tolist()
-    for k, i in enumerate(order[: n // 10]):
-        assert due.first() == (times[i], i)
-        if k > n // 20:
-            begin = order.index(named[-1][0])
-            assert i in named[-1] and named[-1] == order[begin : begin + len(named[-1])]
+    named_in_time, early, count = 0, 0, 0
+    for _ in range(300):
+        when, i = due.first()
+        named = due.next_clients(most)
+        assert len(named) == len(set(named)) <= most and set(named) <= set(times)
+        named_in_time += i in named
+        soon = set(heapq.nsmallest(2 * most, times, key=times.__getitem__))
+        early += len(soon & set(named))
+        count += len(named)
         due.remove(i)
-    assert max(map(len, named)) == AHEAD and len(named) > 10
-    assert len({i for block in named for i in block}) == sum(map(len, named)) < n // 10 + AHEAD
+        times[i] = when + float(draw.exponential(1.0))
+        due.add(i, times[i])
+    assert named_in_time == 300 and early > 0.9 * count > 0 and due.next_clients(0) == []
 
 
 def test_there_may_be_none() -> None:
