@@ -19,8 +19,9 @@ from mpifl.transport.message_table import MessageTable
 # Clients with small vectors compute one after the other, the next ones ahead of their time: the code of a client and
 # that of the server do not both fit into a processor's fastest caches. The bounds keep the server responsive.
 AHEAD = 64  # clients that compute ahead, at most
-AHEAD_SECONDS = 0.003  # after which no other begins
-AHEAD_BYTES = 4096  # of an update's vectors, beyond which none does
+AHEAD_SECONDS = 0.002  # after which no other begins
+AHEAD_BYTES = 8192  # of the vectors of a message and its update, beyond which none does
+WORTHWHILE = 4  # clients; where fewer compute ahead, it is tried less and less often
 
 
 class Trainer(Protocol):
@@ -57,6 +58,8 @@ class InProcessTransport:
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
         self._errors: dict[int, str] = {}  # client -> what it raised, until its update is due
+        self._missed = 0  # how often in a row too few clients computed ahead
+        self._pause = 0  # how often none is to compute ahead
         self._failures: list[tuple[int, str]] = []  # due errors, until `pop_client_failures` returns them
         self.rank_of = [1] * clients
         self.live_ranks, self.unresponsive_ranks, self.stuck_ranks = {1}, set[int](), set[int]()
@@ -121,26 +124,37 @@ class InProcessTransport:
             return None
         return update if self._on_host else self._collected(update)
 
-    def _train_ahead(self, last: Update) -> None:
-        """Has the clients compute whose updates will be asked for next, if these are as small as the last one."""
-        if sum(v.nbytes for v in last.vectors) > AHEAD_BYTES or not (clients := self.next_clients(AHEAD)):
+    def _train_ahead(self, vectors: Sequence[np.ndarray], end: float) -> None:
+        """Has the clients compute whose updates will be asked for next, until `end` (perf_counter).
+
+        vectors: those of the last message and update; of the next ones they are taken to be as large.
+        """
+        if self._pause:
+            self._pause -= 1
             return
-        end = time.perf_counter() + AHEAD_SECONDS
-        self.prefetch(np.array(clients))
+        count, now = 0, time.perf_counter()
+        clients = self.next_clients(AHEAD) if now < end and sum(v.nbytes for v in vectors) <= AHEAD_BYTES else ()
+        if clients:
+            self.prefetch(np.array(clients))
         ready, pop = self._ready, self._messages.pop
         for i in clients:
-            if i not in ready and (message := pop(i, None)) and (update := self._train(i, message)):
-                ready[i] = update
-            if time.perf_counter() > end:
-                return
+            if i not in ready and (message := pop(i, None)):
+                if update := self._train(i, message):
+                    ready[i] = update
+                count += 1
+                if time.perf_counter() > end:
+                    break
+        self._missed = 0 if count >= WORTHWHILE else min(self._missed + 1, 6)
+        self._pause = 2**self._missed - 1
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         self._due.clear()  # a clock that receives by client keeps the times itself
         if (ready := self._ready.pop(i, None)) is not None:
             return ready
         if self._one_by_one:  # at once, not by way of the updates that are held back
+            end = time.perf_counter() + AHEAD_SECONDS
             if (message := self._messages.pop(i, None)) and (update := self._train(i, message)):
-                self._train_ahead(update)
+                self._train_ahead((*message.vectors, *update.vectors), end)
                 return update
         elif i in self._messages:
             self._compute(self._next_batch(i))
@@ -190,8 +204,8 @@ class InProcessTransport:
 
     def shut_down(self, code: int, timeout: float = inf) -> int:
         self.on_stop()
-        dropped = len(self._ready) + len(self._messages)
-        for in_flight in (self._messages, self._delayed, self._ready, self._due):
+        dropped = len(self._ready) + len(self._messages) + len(self._errors)
+        for in_flight in (self._messages, self._delayed, self._ready, self._due, self._errors):
             in_flight.clear()
         return dropped
 
@@ -235,6 +249,7 @@ class InProcessTransport:
     def cancel(self, i: int) -> None:
         self._messages.pop(i, None)
         self._delayed.pop(i, None)
+        self._errors.pop(i, None)
         if self._ready.pop(i, None):
             self._due = [entry for entry in self._due if entry[1] != i]
             heapq.heapify(self._due)

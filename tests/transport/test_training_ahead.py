@@ -68,13 +68,13 @@ def test_the_next_clients_compute_with_the_first() -> None:
     [
         ("AHEAD", 2, 2, [3, 0]),
         ("AHEAD_SECONDS", -1.0, 2, [3]),
-        ("AHEAD_BYTES", 15, 2, [3]),
-        ("AHEAD_BYTES", 16, 2, [3, 0, 5, 1]),
+        ("AHEAD_BYTES", 31, 2, [3]),
+        ("AHEAD_BYTES", 32, 2, [3, 0, 5, 1]),
         ("AHEAD", 64, 513, [3]),
     ],
 )
 def test_bounds(bound: str, value: float, d: int, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the number, of the time and of the bytes of a float64 vector."""
+    """Of the number, of the time, and of the bytes of two float64 vectors."""
     monkeypatch.setattr(in_process, bound, value)
     both_ends, order = transport(d)
     assert both_ends.receive_from(3)
@@ -90,6 +90,42 @@ def test_what_is_in_flight_ahead_of_its_time() -> None:
     both_ends.send(0, Message((np.zeros(2),), (0.5,), round=1), 0.0)
     assert both_ends.receive_from(0) and order[4:] == [0]
     assert both_ends.shut_down(0) == 4  # 1, 2, 4 and 5
+
+
+def test_where_it_is_not_worthwhile() -> None:
+    """Four clients compute ahead with the first update. None is left for the next ones, so it is tried at the 2nd, and
+    then each time after twice as many."""
+    both_ends, order = transport(2)
+    tried = list[int]()
+    both_ends.next_clients = lambda most: tried.append(len(order)) or list(range(4))  # type: ignore[func-returns-value]
+    for k in range(40):
+        i = 4 + k % 2
+        assert both_ends.receive_from(i)
+        both_ends.send(i, Message((np.zeros(2),), (0.5,), round=k), 0.0)
+    assert order[:5] == [4, 0, 1, 2, 3] and len(order) == 40 + 4
+    assert [tried[0], *(k - 4 for k in tried[1:])] == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_slow_client_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of the first one counts."""
+    both_ends, order = transport(2)
+    clock = iter(range(1000))
+    monkeypatch.setattr(in_process.time, "perf_counter", lambda: float(next(clock)))
+    both_ends.receive_from(3)
+    assert order == [3]
+
+
+def test_errors_that_are_not_due() -> None:
+    """They count as dropped where the run does not come to them; one that is cancelled does not."""
+    both_ends, order = transport(2)
+    for i in (0, 1):
+        both_ends.send(i, Message((), ()), 0.0)  # AREA raises without a vector
+    assert both_ends.receive_from(3) and order == [3, 0, 5, 1]
+    assert both_ends.unreported_client_errors() == {0, 1}
+    both_ends.cancel(0)
+    assert both_ends.unreported_client_errors() == {1} and not both_ends.pop_client_failures()
+    assert both_ends.shut_down(0) == 4  # 1, 2, 4 and 5
+    assert not both_ends.unreported_client_errors()
 
 
 @pytest.mark.parametrize("lost", ["freeze", "stop"])
