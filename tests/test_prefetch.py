@@ -93,7 +93,7 @@ def test_a_run_has_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(message_table, "MOST_BYTES", 1 << 20)
     for name_of, value in {"SORTED": 4, "SAMPLED": 2}.items():
         monkeypatch.setattr(due_times, name_of, value)
-    monkeypatch.setattr(in_process, "AHEAD", 3)
+    monkeypatch.setattr(in_process, "AHEAD", 8)
     found = run("prefetched")
     for values, others in zip(expected, found, strict=True):
         np.testing.assert_array_equal(others, values, strict=True)
