@@ -58,8 +58,8 @@ class InProcessTransport:
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
         self._errors: dict[int, str] = {}  # client -> what it raised, until its update is due
-        self._missed = 0  # how often in a row too few clients computed ahead
-        self._pause = 0  # how often none is to compute ahead
+        self._missed = 0  # attempts in a row at which too few clients computed ahead
+        self._pause = 0  # attempts that are left out before the next one
         self._failures: list[tuple[int, str]] = []  # due errors, until `pop_client_failures` returns them
         self.rank_of = [1] * clients
         self.live_ranks, self.unresponsive_ranks, self.stuck_ranks = {1}, set[int](), set[int]()
