@@ -6,7 +6,7 @@ reads all their rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -16,15 +16,16 @@ MOST = 512  # bytes of a row; longer ones are left to the processor's own prefet
 
 
 class Prefetch:
-    """Called with the numbers of clients (k,) int64, reads their rows of some tables."""
+    """Called with the numbers of clients, reads their rows of some tables."""
 
     def __init__(self, tables: Iterable[np.ndarray]) -> None:
         """tables: arrays (n, ...) with a row for each client; small ones and those with long rows are left out."""
         self.columns = [column for table in tables for column in _columns(table)]
 
-    def __call__(self, clients: np.ndarray) -> None:
+    def __call__(self, clients: Sequence[int]) -> None:
+        rows = np.array(clients, int)
         for column in self.columns:
-            column[clients]  # to read it is the purpose
+            column[rows]  # to read it is the purpose
 
 
 def _columns(table: np.ndarray) -> list[np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def test_a_byte_of_each_cache_line_of_a_row(
     columns = Prefetch([table]).columns
     assert [column.__array_interface__["data"][0] - begin for column in columns] == bytes_read
     assert {column.shape for column in columns} == {(7,)}
-    Prefetch([table])(np.array([6, 0]))
+    Prefetch([table])([6, 0])
 
 
 def test_tables_that_are_left_out() -> None:
@@ -69,7 +70,7 @@ def test_a_run_has_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.
     calls: list[int] = []
 
     class Counted(Prefetch):
-        def __call__(self, clients: np.ndarray) -> None:
+        def __call__(self, clients: Sequence[int]) -> None:
             calls.append(len(self.columns))
             super().__call__(clients)
 
@@ -94,6 +95,7 @@ def test_a_run_has_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.
     for name_of, value in {"SORTED": 4, "SAMPLED": 2}.items():
         monkeypatch.setattr(due_times, name_of, value)
     monkeypatch.setattr(in_process, "AHEAD", 8)
+    monkeypatch.setattr(in_process, "AHEAD_SECONDS", 600.0)
     found = run("prefetched")
     for values, others in zip(expected, found, strict=True):
         np.testing.assert_array_equal(others, values, strict=True)

@@ -68,7 +68,7 @@ class InProcessTransport:
         self.computing: Sequence[int] = ()
         # The clients whose updates will be asked for next, at most so many, if a clock knows them.
         self.next_clients: Callable[[int], Sequence[int]] = lambda most: ()
-        self.prefetch: Callable[[np.ndarray], None] = lambda clients: None  # called before clients (k,) compute
+        self.prefetch: Callable[[Sequence[int]], None] = lambda clients: None  # called before these compute
         self.on_death: Callable[[Mapping[int, int]], None] = lambda hosted: None  # never called
         self.on_marker: Callable[[int], None] = lambda number: None
         self.on_poll: Callable[[], None] = lambda: None
@@ -132,11 +132,11 @@ class InProcessTransport:
         if self._pause:
             self._pause -= 1
             return
-        count, now = 0, time.perf_counter()
-        clients = self.next_clients(AHEAD) if now < end and sum(v.nbytes for v in vectors) <= AHEAD_BYTES else ()
-        if clients:
-            self.prefetch(np.array(clients))
-        ready, pop = self._ready, self._messages.pop
+        clients: Sequence[int] = ()
+        if time.perf_counter() < end and sum(v.nbytes for v in vectors) <= AHEAD_BYTES:
+            clients = self.next_clients(AHEAD)
+            self.prefetch(clients)
+        count, ready, pop = 0, self._ready, self._messages.pop
         for i in clients:
             if i not in ready and (message := pop(i, None)):
                 if update := self._train(i, message):
