@@ -23,9 +23,10 @@ class Prefetch:
         self.columns = [column for table in tables for column in _columns(table)]
 
     def __call__(self, clients: Sequence[int]) -> None:
-        rows = np.array(clients, int)
-        for column in self.columns:
-            column[rows]  # to read it is the purpose
+        if self.columns:
+            rows = np.array(clients, int)
+            for column in self.columns:
+                column[rows]  # to read it is the purpose
 
 
 def _columns(table: np.ndarray) -> list[np.ndarray]:

@@ -58,15 +58,14 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "unequal": {"model": {"name": "logistic"}, "data": {"name": "digits"}, "partition": {"name": "dirichlet"}},
 }
 
-# Bytes read of a client: its first and last of 32 in the server's table; one in each line of a message of 72 bytes and
-# a vector of 12 or 32; the first and last of two arrays of data, and where a client's rows begin. The row of a message
-# with 2,560 bytes of vector is longer than MOST.
-COLUMNS = {"quadratic": 2 + 3 + 4, "equal": 2 + 3 + 5, "unequal": 2}
+# Bytes read of a client: its first and last of 32 in the server's table; the first and last of two arrays of data, and
+# where a client's rows begin.
+COLUMNS = {"quadratic": 2 + 4, "equal": 2 + 5, "unequal": 2}
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_run_has_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With tables of the messages, the server's and, if clients have as many rows as each other, the data's."""
+    """With the server's table and, if clients have as many rows as each other, those of the data."""
     calls: list[int] = []
 
     class Counted(Prefetch):

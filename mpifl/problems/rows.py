@@ -439,7 +439,10 @@ class RowObjective(Batches):
 
     def set_client(self, shard: Shard, i: int) -> None:
         """Becomes the objective of client i."""
-        self._set_samples(i, len(shard[1]))
+        if (samples := len(shard[1])) == self.samples:
+            self.i = i
+        else:
+            self._set_samples(i, samples)
         self._set_shard(shard)
 
     @functools.cached_property

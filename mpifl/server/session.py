@@ -107,8 +107,7 @@ class Session:
         self._reports = self.loop.failures.reports
         if live and isinstance(live.clock, VirtualClock) and isinstance(self.transport, InProcessTransport):
             self.transport.next_clients = live.clock.next_clients
-            if (messages := self.transport.message_rows) is not None:
-                self.transport.prefetch = Prefetch([messages, self.loop.clients.rows, *self.problem.client_tables()])
+            self.transport.prefetch = Prefetch([self.loop.clients.rows, *self.problem.client_tables()])
         if self.resumed:
             self._resume(self.resumed.snapshot, self.resumed.passed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from itertools import islice
 from math import inf
 from typing import Any, Protocol
@@ -53,7 +53,6 @@ class InProcessTransport:
         self._on_host = trainer.memory.on_host
         self._one_by_one = trainer.batch_size == 1
         self._messages = {} if messages is None else messages  # by client; in a dict the oldest is first
-        self.message_rows = messages.rows if isinstance(messages, MessageTable) else None  # (n, ...) by client
         self._delayed: dict[int, float] = {}  # client -> perf_counter at which its update will be due; else at once
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
@@ -124,6 +123,13 @@ class InProcessTransport:
             return None
         return update if self._on_host else self._collected(update)
 
+    def _messages_to(self, clients: Sequence[int]) -> Iterable[tuple[int, Message]]:
+        """These clients and their messages, without those that have none."""
+        messages = self._messages
+        if isinstance(messages, MessageTable):
+            return messages.read(clients)
+        return [(i, messages[i]) for i in clients if i in messages]
+
     def _train_ahead(self, vectors: Sequence[np.ndarray], end: float) -> None:
         """Has the clients compute whose updates will be asked for next, until `end` (perf_counter).
 
@@ -132,13 +138,15 @@ class InProcessTransport:
         if self._pause:
             self._pause -= 1
             return
-        clients: Sequence[int] = ()
+        waiting: Iterable[tuple[int, Message]] = ()
         if time.perf_counter() < end and sum(v.nbytes for v in vectors) <= AHEAD_BYTES:
-            clients = self.next_clients(AHEAD)
+            clients = [*dict.fromkeys(self.next_clients(AHEAD))]
             self.prefetch(clients)
-        count, ready, pop = 0, self._ready, self._messages.pop
-        for i in clients:
-            if i not in ready and (message := pop(i, None)):
+            waiting = self._messages_to(clients)
+        count, ready, messages = 0, self._ready, self._messages
+        for i, message in waiting:
+            if i not in ready:
+                del messages[i]
                 if update := self._train(i, message):
                     ready[i] = update
                 count += 1

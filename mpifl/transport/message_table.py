@@ -6,7 +6,7 @@ computes: reading it, and giving its memory back, would cost more than a small u
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from struct import Struct
 from typing import Any, cast
 
@@ -46,11 +46,11 @@ class MessageTable(MutableMapping[int, Message]):
     def __init__(self, n: int, d: int, dtype: np.dtype, vectors: int) -> None:
         each = d * dtype.itemsize
         self._size = row_bytes(vectors * each)
-        self.rows = rows = np.zeros((n, self._size), np.uint8)
+        self._rows = rows = np.zeros((n, self._size), np.uint8)
         self._bytes = rows.reshape(-1).data
-        self._vectors = [
-            rows[:, k : k + each].view(dtype) for k in range(HEADER_BYTES, HEADER_BYTES + vectors * each, each)
-        ]  # (n, d) each
+        self._dtype = dtype
+        self._places = [slice(k, k + each) for k in range(HEADER_BYTES, HEADER_BYTES + vectors * each, each)]
+        self._vectors = self._vectors_of(rows)
         self._given = rows[:, 0]
         # _packs[v][k] writes the row of a message with v vectors and k numbers
         self._packs = [
@@ -60,6 +60,10 @@ class MessageTable(MutableMapping[int, Message]):
             ]
             for count in range(vectors + 1)
         ]
+
+    def _vectors_of(self, rows: np.ndarray) -> list[np.ndarray]:
+        """(k, d) each: the first, second, ... vectors of these rows."""
+        return [rows[:, place].view(self._dtype) for place in self._places]
 
     def __setitem__(self, i: int, message: Message) -> None:
         vectors, numbers, work, version, round = message
@@ -85,6 +89,20 @@ class MessageTable(MutableMapping[int, Message]):
             vectors = tuple([table[i].copy() for table in self._vectors[: length - 1]])
         return new_tuple(Message, (vectors, fields[5:], fields[3], fields[4], fields[2]))
 
+    def read(self, clients: Sequence[int]) -> Iterator[tuple[int, Message]]:
+        """These clients and their messages, without those that have none; the messages remain in the table.
+
+        One operation copies all rows when the iteration begins, so that cache misses overlap; vectors are views of it.
+        """
+        rows = self._rows[np.array(clients, int)]
+        table, vectors = rows.reshape(-1).data, self._vectors_of(rows)
+        for k, i in enumerate(clients):
+            begin = k * self._size
+            if length := table[begin]:
+                fields = _FIELDS[table[begin + 1]].unpack_from(table, begin)
+                own = (vectors[0][k],) if length == 2 else tuple([v[k] for v in vectors[: length - 1]])
+                yield i, new_tuple(Message, (own, fields[5:], fields[3], fields[4], fields[2]))
+
     def get(self, i: int, default: Any = None) -> Any:
         begin = i * self._size
         first = self._bytes[begin]  # which `pop` sets to 0
@@ -98,8 +116,9 @@ class MessageTable(MutableMapping[int, Message]):
         return cast(Message, message)
 
     def __delitem__(self, i: int) -> None:
-        if self.pop(i) is None:
+        if not self._bytes[i * self._size]:
             raise KeyError(i)
+        self._bytes[i * self._size] = 0
 
     def __contains__(self, i: object) -> bool:
         return bool(self._bytes[i * self._size])  # type: ignore[operator]

@@ -41,6 +41,26 @@ def test_messages_are_read_as_they_were_written(d: int, dtype: type) -> None:
         table[0]
 
 
+def test_messages_of_several_clients_are_read_together() -> None:
+    """Those that clients have, in the given order; they remain, and what is written later does not change them."""
+    table = MessageTable(5, 2, np.dtype(np.float32), 2)
+    a, b = np.array([1.5, -0.0], np.float32), np.array([np.nan, 2.0], np.float32)
+    table[4] = Message((a, b), (0.25, -3.0), work=2, version=7, round=1)
+    table[1] = Message((a,), (), work=0, version=2**40, round=2**31)
+    table[0] = Message((), (1.0,))
+    read = dict(table.read([4, 2, 1, 0]))
+    assert list(read) == [4, 1, 0] and list(table) == [0, 1, 4]
+    assert read[4][1:] == ((0.25, -3.0), 2, 7, 1) and read[1][1:] == ((), 0, 2**40, 2**31)
+    table[4] = Message((b, b))
+    del table[1]
+    for i, vectors in {4: (a, b), 1: (a,), 0: ()}.items():
+        for own, v in zip(read[i].vectors, vectors, strict=True):
+            np.testing.assert_array_equal(own.view(np.uint32), v.view(np.uint32), strict=True)
+    assert list(table) == [0, 4] and list(table.read([1, 2, 3])) == list(table.read([])) == []
+    with pytest.raises(KeyError):
+        del table[1]
+
+
 def test_what_a_row_cannot_hold_is_refused() -> None:
     table = MessageTable(3, 2, np.dtype(np.float32), 1)
     v = np.zeros(2, np.float32)
