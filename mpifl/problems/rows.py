@@ -181,18 +181,26 @@ class RowProblem(Problem):
         most = self._settings.evaluation_rows
         return [(x[few], y[few]) for x, y in parts for few in [subsample(most, len(y))]]
 
+    @functools.cached_property
+    def _by_client(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Rows (n, s, features) and targets (n, s) of the clients; None unless all have s rows."""
+        rows = int(self.samples[0])
+        if (self.samples != rows).any():
+            return None
+        x = self._x
+        return x.reshape(self.clients, rows, *x.shape[1:]), self._y.reshape(self.clients, rows)
+
     def shard(self, i: int) -> list[np.ndarray]:
         """[rows (s_i, features), targets (s_i,)], and likewise its own test rows, where it has any"""
+        if (equal := self._by_client) and not self._any_own:
+            return [equal[0][i], equal[1][i]]
         rows = slice(self._bounds[i], self._bounds[i + 1])
         x, y = self._rows.array()[rows], self._y[rows]
         return self._shard(i, x, y) if self._any_own else [x, y]
 
     def client_tables(self) -> list[np.ndarray]:
-        rows = int(self.samples[0])
-        if self.meta.get("divisor") is None or (self.samples != rows).any():  # shards are others, or unequal
-            return []
-        bounds = np.asarray(self._bounds)[:-1]
-        return [bounds, *(part.reshape(self.clients, rows, -1) for part in (self._x, self._y))]
+        own_shards = self.meta.get("divisor") is None  # of a subclass
+        return [] if own_shards or not self._by_client else list(self._by_client)
 
     def packed_shard(self, i: int) -> list[np.ndarray]:
         """`shard`, of unsigned integers as they were read, unless they have been scaled or a subclass has its own."""

@@ -68,10 +68,13 @@ class MessageTable(MutableMapping[int, Message]):
     def __setitem__(self, i: int, message: Message) -> None:
         vectors, numbers, work, version, round = message
         length, count = len(vectors), len(numbers)
-        if length >= len(self._packs) or count > MAX_NUMBERS:
+        try:
+            pack = self._packs[length][count]
+        except IndexError:
             limits = f"at most {len(self._vectors)} (vectors_down) and {MAX_NUMBERS}"
-            raise ValueError(f"client {i} is sent {length} vectors and {count} numbers, {limits} are possible")
-        pack, begin = self._packs[length][count], i * self._size
+            text = f"client {i} is sent {length} vectors and {count} numbers, {limits} are possible"
+            raise ValueError(text) from None
+        begin = i * self._size
         pack(
             self._bytes, begin, length + 1, count, round, int(work), version, *numbers, *map(_to_bytes, vectors)
         )  # fmt: skip
@@ -95,10 +98,9 @@ class MessageTable(MutableMapping[int, Message]):
         One operation copies all rows when the iteration begins, so that cache misses overlap; vectors are views of it.
         """
         rows = self._rows[np.array(clients, int)]
-        table, vectors = rows.reshape(-1).data, self._vectors_of(rows)
+        table, vectors, size = rows.reshape(-1).data, self._vectors_of(rows), self._size
         for k, i in enumerate(clients):
-            begin = k * self._size
-            if length := table[begin]:
+            if length := table[begin := k * size]:
                 fields = _FIELDS[table[begin + 1]].unpack_from(table, begin)
                 own = (vectors[0][k],) if length == 2 else tuple([v[k] for v in vectors[: length - 1]])
                 yield i, new_tuple(Message, (own, fields[5:], fields[3], fields[4], fields[2]))
@@ -116,9 +118,10 @@ class MessageTable(MutableMapping[int, Message]):
         return cast(Message, message)
 
     def __delitem__(self, i: int) -> None:
-        if not self._bytes[i * self._size]:
+        rows, begin = self._bytes, i * self._size
+        if not rows[begin]:
             raise KeyError(i)
-        self._bytes[i * self._size] = 0
+        rows[begin] = 0
 
     def __contains__(self, i: object) -> bool:
         return bool(self._bytes[i * self._size])  # type: ignore[operator]
