@@ -140,7 +140,7 @@ class InProcessTransport:
             return
         waiting: Iterable[tuple[int, Message]] = ()
         if time.perf_counter() < end and sum(v.nbytes for v in vectors) <= AHEAD_BYTES:
-            clients = [*dict.fromkeys(self.next_clients(AHEAD))]
+            clients = [*dict.fromkeys(self.next_clients(AHEAD))]  # a clock may name one twice
             self.prefetch(clients)
             waiting = self._messages_to(clients)
         count, ready, messages = 0, self._ready, self._messages

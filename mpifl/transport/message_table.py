@@ -95,7 +95,8 @@ class MessageTable(MutableMapping[int, Message]):
     def read(self, clients: Sequence[int]) -> Iterator[tuple[int, Message]]:
         """These clients and their messages, without those that have none; the messages remain in the table.
 
-        One operation copies all rows when the iteration begins, so that cache misses overlap; vectors are views of it.
+        When the iteration begins, one operation copies all rows, so that cache misses overlap. The vectors of the
+        messages are views of that copy.
         """
         rows = self._rows[np.array(clients, int)]
         table, vectors, size = rows.reshape(-1).data, self._vectors_of(rows), self._size
