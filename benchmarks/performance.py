@@ -194,6 +194,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long each program runs each time")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     for part in args.parts:
         kept[part] = measure(part, args.repeats, args.seconds)

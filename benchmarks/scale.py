@@ -2,8 +2,9 @@
 
     python benchmarks/scale.py [--most 1000000] [--repeats 5] [--pairs 5] [--out docs/results]
 
-Writes scale.md and scale.png. Each number of clients is a process of its own; the pairs alternate in one process.
-`make bench` runs it.
+Writes scale.md and scale.png. Each number of clients is a process of its own; those of a problem take turns of
+`TURN` seconds, so that a machine that is faster at one time than at another is so for all of them; likewise the
+programs of the row. `make bench` runs it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import argparse
 import copy
 import heapq
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -19,6 +22,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +39,7 @@ from mpifl.host_memory import resident_bytes
 PATHS = ROOT, ROOT / "benchmarks"  # from which other processes import
 TOUCHED = 4 << 30  # bytes: more than the largest run takes
 UPDATES, WARM = 150_000, 30_000  # of a run, and those that are not timed: the first evaluation runs during these
+TURN = 0.05  # s
 PROBLEMS: dict[str, dict[str, Any]] = {
     "quadratics, d = 10": {"model": {"name": "quadratic", "dim": 10}},
     "logistic regression, d = 8": {
@@ -59,8 +64,9 @@ What an update costs under the virtual clock by the number of clients, and how m
 {loop}
 
 AREA, exponential contact times, {updates:,} updates in one process, of which the first {warm:,} are not timed; no
-evaluations between the first and the last. Times are CPU time of the process, medians of {repeats} runs. Memory is the
-peak of the run minus what the process had before it. Bytes a client are that memory minus that of the smallest run,
+evaluations between the first and the last. Times are CPU time of the process, medians of {repeats} runs. While they
+are timed the processes of a problem take turns of {turn:.0f} ms; a factor is the median of those of the runs. Memory is
+the peak of the run minus what the process had before it. Bytes a client are that memory minus that of the smallest run,
 divided by the number of clients: data, states, messages in flight and bookkeeping. Before the runs another process
 writes to {touched} GB, so that a virtual machine has the memory.
 [Many clients](../guides/many-clients.md) has the estimate of memory before a run.
@@ -80,7 +86,15 @@ class Timed(Area):
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         super().receive(server, i, update, staleness)
         if server.k in (2 * WARM - 1, 2 * UPDATES - 1):  # k counts uploads and aggregations
+            if not self.marks:
+                await_turn()
             self.marks.append(time.process_time())
+
+
+def await_turn() -> None:
+    """Tells `take_turns` that this process is about to be timed, and waits until all are."""
+    print("ready", flush=True)
+    sys.stdin.readline()
 
 
 def measure(problem: str, clients: int) -> dict[str, Any]:
@@ -127,6 +141,7 @@ def plain_loop(clients: int) -> float:
     begin = 0.0
     for k, wait in enumerate(rng.exponential(1.0, UPDATES).tolist()):
         if k == WARM:
+            await_turn()
             begin = time.process_time()
         now, i = due[0]
         gradient = sent[i] - c[i]
@@ -143,12 +158,33 @@ def plain_loop(clients: int) -> float:
     return 1e6 * (time.process_time() - begin) / (UPDATES - WARM)
 
 
-# -- AREA's row of Table 3, by hand ------------------------------------------------------------------------------------
+# -- AREA's row of Table 3 ---------------------------------------------------------------------------------------------
 STOP, RATE, EVERY, BATCH, ALPHA = 15.0, 10.0, 4, 32, 100.0
+EVALUATIONS = 31  # of the job
+ROW_TURN = 0.2  # s
+PLAIN, EVALUATED, BESIDE, BY_HAND = ROW = "plain", "evaluated", "beside", "by hand"
 
 
-def by_hand(problem: Any, seed: int) -> tuple[float, int, np.ndarray]:
-    """CPU seconds, updates and model of the same updates in the fewest statements: no rows, checks or checkpoints."""
+class Watch:
+    """Times a process from its turn on, by the clocks whose times `times` returns."""
+
+    _clocks = time.perf_counter, time.process_time, time.thread_time
+
+    def __init__(self) -> None:
+        await_turn()
+        self._begin = self._end = [clock() for clock in self._clocks]
+
+    def stop(self) -> None:
+        self._end = [clock() for clock in self._clocks]
+
+    def times(self) -> dict[str, float]:
+        """From when to when (perf_counter), and CPU seconds of the process and of this thread."""
+        _, cpu, thread = (end - begin for begin, end in zip(self._begin, self._end, strict=True))
+        return {"begin": self._begin[0], "end": self._end[0], "cpu": cpu, "thread": thread}
+
+
+def by_hand(problem: Any, seed: int) -> tuple[Watch, int, np.ndarray]:
+    """Times, number and model of the same updates in the fewest statements: no rows, checks or checkpoints."""
     from mpifl.rng import stream
 
     n, total = problem.clients, int(problem.samples.sum())
@@ -157,7 +193,7 @@ def by_hand(problem: Any, seed: int) -> tuple[float, int, np.ndarray]:
     x = problem.initial(seed)
     l2 = x.dtype.type(1e-3)
     hot = [np.eye(classes, dtype=x.dtype)[y] for _, y in shards]
-    begin = time.process_time()
+    watch = Watch()
     y, u, version_x, rounds = [x] * n, np.zeros_like(x), [x] * n, [0] * n
     draws = [stream(seed, "delay", i, 0).exponential(1 / RATE, 64).tolist() for i in range(n)]
     due = [(draws[i][0], i) for i in range(n)]
@@ -196,7 +232,8 @@ def by_hand(problem: Any, seed: int) -> tuple[float, int, np.ndarray]:
         if updates % EVERY == 0:
             x = x + u / n
             u = np.zeros_like(x)
-    return time.process_time() - begin, updates, x
+    watch.stop()
+    return watch, updates, x
 
 
 def unevaluated(problem: Any) -> Any:
@@ -239,7 +276,6 @@ def evaluate_on_request(times: int) -> float:
         for _ in sys.stdin:
             for _ in range(times):
                 problem.evaluate_with_clients(x)
-            print("done", flush=True)
     return 0.0
 
 
@@ -247,108 +283,97 @@ class OtherProcess:
     """A process that evaluates on the second core: as often as a run does, one evaluation after the other."""
 
     def __init__(self, evaluations: int) -> None:
-        words = [sys.executable, __file__, "--child", "evaluations", str(evaluations)]
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=one_thread_environment(*PATHS)
-        )
-        self._expect("ready")
+        self._process = child("evaluations", evaluations, own_group=False)
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        assert line.strip() == "ready", line
 
     def begin(self) -> None:
         assert self._process.stdin
         print("evaluate", file=self._process.stdin, flush=True)
 
-    def _expect(self, word: str) -> None:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        assert line.strip() == word, line
-
-    def wait(self) -> None:
-        self._expect("done")
-
     def end(self) -> None:
         self._process.communicate()
 
 
-def compare(pairs: int) -> dict[str, Any]:
-    """Measures four programs in turn: the row by mpifl without evaluations, with them, and without them while another
-    process makes as many evaluations; and the loop by hand. The last ends with the same model as the first.
+def table_3_row(program: str, _: int) -> dict[str, Any]:
+    """What one of the programs takes for the row, after mpifl has run it once: mpifl without evaluations, with them, or
+    without them while another process makes as many; or the loop by hand, which ends with the same model.
     """
     import mpifl
     from mpifl.api import _one_thread
     from mpifl.server.loop import ServerLoop
     from mpifl.server.start import run_server
 
-    seconds: list[tuple[float, float, float]] = []  # CPU of the process, wall, CPU of the loop's thread
-    run = ServerLoop.run
-    other: OtherProcess | None = None
-
-    def timed(self: ServerLoop, *args: Any) -> bool:
-        if other:
-            other.begin()
-        clocks = time.process_time, time.perf_counter, time.thread_time
-        begin = [clock() for clock in clocks]
-        result = run(self, *args)
-        cpu, wall, thread = (clock() - before for clock, before in zip(clocks, begin, strict=True))
-        seconds.append((cpu, wall, thread))
-        if other:
-            other.wait()
-        return result
-
-    ServerLoop.run = timed  # type: ignore[method-assign]
     plain, evaluated = table_3_jobs(tempfile.mkdtemp())
-    problem = mpifl.load_problem(plain)
-    without = unevaluated(problem)
-    taken: dict[str, list[float]] = defaultdict(list)
-
-    def take(name: str, job: Any, data: Any) -> None:
-        run_server(job, load=partial(_loaded, data))
-        cpu, wall, thread = seconds[-1]
-        off = 100 * (wall - thread) / wall  # % of the time that the loop's thread is off its core
-        for kind, value in {"cpu": cpu, "wall": wall, "thread": thread, "off": off}.items():
-            taken[f"{name}_{kind}"].append(value)
-
-    updates = evaluations = 0
+    job = evaluated if program == EVALUATED else plain
+    problem = mpifl.load_problem(job)
+    load = partial(_loaded, problem if program == EVALUATED else unevaluated(problem))
     with _one_thread():
-        for _ in range(pairs):
-            take("plain", plain, without)
-            take("evaluated", evaluated, problem)
-            if not evaluations:
-                with mpifl.open_run(evaluated.output) as file:
-                    evaluations = len(file.evaluations)
-            other = OtherProcess(evaluations)
-            take("beside", plain, without)
+        run_server(job, load=load)
+        with mpifl.open_run(job.output) as file:
+            updates, evaluations, model = len(file.updates), len(file.evaluations), file.model
+        if program == BY_HAND:
+            watch, count, x = by_hand(problem, job.seed)
+            assert count == updates, (count, updates)
+            return {**watch.times(), "updates": updates, "gap": float(np.abs(model - x).max() / np.abs(x).max())}
+        assert program != EVALUATED or evaluations == EVALUATIONS, evaluations
+        found: dict[str, float] = {}
+        other = OtherProcess(EVALUATIONS) if program == BESIDE else None
+        run = ServerLoop.run
+
+        def timed(self: ServerLoop, *args: Any) -> bool:
+            watch = Watch()
+            if other:
+                other.begin()
+            result = run(self, *args)
+            watch.stop()
+            found.update(watch.times())
+            return result
+
+        ServerLoop.run = timed  # type: ignore[method-assign]
+        run_server(job, load=load)
+        if other:
             other.end()
-            other = None
-            by_hand_s, updates, x = by_hand(problem, plain.seed)
-            taken["hand"].append(by_hand_s)
-    with mpifl.open_run(plain.output) as found:
-        assert len(found.updates) == updates, (len(found.updates), updates)
-        gap = float(np.abs(found.model - x).max() / np.abs(x).max())
-    ratios = [a / b for a, b in zip(taken["plain_cpu"], taken["hand"], strict=True)]
+    return found
+
+
+def compare(repeats: int) -> dict[str, Any]:
+    """The row's programs, which take turns: medians of their times and ratios, and how far these spread."""
+    taken: dict[str, list[float]] = defaultdict(list)
+    hand: dict[str, Any] = {}
+    for _ in range(repeats):
+        found = dict(zip(ROW, take_turns([(name, 0) for name in ROW], ROW_TURN), strict=True))
+        hand = found[BY_HAND]
+        for name, each in found.items():
+            each["off"] = 100 * (each["wall"] - each["thread"]) / each["wall"]  # % of the time off its core
+            for kind in ("cpu", "wall", "thread", "off"):
+                taken[f"{name}_{kind}"].append(each[kind])
     spread: dict[str, float] = {}
-    for key, name, kind in (
-        ("slower", "evaluated", "wall"), ("beside", "beside", "wall"),
-        ("slower_thread", "evaluated", "thread"), ("beside_thread", "beside", "thread"),
+    for key, name, base, kind in (
+        ("ratio", PLAIN, BY_HAND, "cpu"), ("slower", EVALUATED, PLAIN, "wall"), ("shared", BESIDE, PLAIN, "wall"),
+        ("slower_thread", EVALUATED, PLAIN, "thread"), ("shared_thread", BESIDE, PLAIN, "thread"),
     ):  # fmt: skip
-        each = [a / b for a, b in zip(taken[f"{name}_{kind}"], taken[f"plain_{kind}"], strict=True)]
-        spread |= {key: statistics.median(each), f"{key}_low": min(each), f"{key}_high": max(each)}
-    return {**{name: statistics.median(each) for name, each in taken.items()}, "ratio": statistics.median(ratios),
-            "low": min(ratios), "high": max(ratios), **spread, "updates": updates, "evaluations": evaluations,
-            "gap": gap, "pairs": pairs}  # fmt: skip
+        ratios = [a / b for a, b in zip(taken[f"{name}_{kind}"], taken[f"{base}_{kind}"], strict=True)]
+        spread |= {key: statistics.median(ratios), f"{key}_low": min(ratios), f"{key}_high": max(ratios)}
+    medians = {name: statistics.median(each) for name, each in taken.items()}
+    return {**medians, **spread, "updates": hand["updates"], "gap": hand["gap"], "repeats": repeats}
 
 
 def sentence(rows: list[dict[str, Any]]) -> str:
     parts = []
     for problem in PROBLEMS:
-        own = [r for r in rows if r["problem"] == problem]
-        times = {r["clients"]: r["update_us"] for r in own}
+        own = {r["clients"]: r for r in rows if r["problem"] == problem}
+        times = {n: r["update_us"] for n, r in own.items()}
         few, many = min(times), max(times)
-        ends, extremes = times[many] / times[few], max(times.values()) / min(times.values())
+        ratios = [b / a for a, b in zip(own[few]["times"], own[many]["times"], strict=True)]
+        ends, extremes = statistics.median(ratios), max(times.values()) / min(times.values())
         parts.append(
             f"{problem}: an update takes {times[few]:.0f} us with {few:,} clients and {times[many]:.0f} us with "
-            f"{many:,}, a factor of {ends:.2f}, {_reached(ends, TARGET_TIME)} the aim of {TARGET_TIME} from end "
-            f"to end. Over all these numbers of clients the slowest update takes {extremes:.2f} times as long as the "
-            f"fastest, {_reached(extremes, TARGET_TIME)} {TARGET_TIME}."
+            f"{many:,}, a factor of {ends:.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
+            f"{_reached(ends, TARGET_TIME)} the aim of {TARGET_TIME} from end to end. Over all these numbers of "
+            f"clients the slowest update takes {extremes:.2f} times as long as the fastest, "
+            f"{_reached(extremes, TARGET_TIME)} {TARGET_TIME}."
         )
     return "\n".join(f"- {part}" for part in parts)
 
@@ -376,24 +401,25 @@ def hand_text(found: dict[str, Any] | None) -> str:
         return "Not measured: MNIST is missing."
     return (
         f"AREA's row of Table 3 (MNIST, 128 clients, batches of 32, {found['updates']:,} updates, without evaluations) "
-        f"takes {found['plain_cpu']:.2f} s of CPU in one process of mpifl, and {found['hand']:.2f} s in a loop by hand "
-        f"with the same draws and arithmetic: {found['ratio']:.2f} times as much (median of {found['pairs']} pairs, "
-        f"{found['low']:.2f} to {found['high']:.2f}), {_reached(found['ratio'], TARGET_HAND)} the aim of {TARGET_HAND}."
+        f"takes {found['plain_cpu']:.2f} s of CPU in one process of mpifl, and {found['by hand_cpu']:.2f} s in a loop "
+        f"by hand with the same draws and arithmetic: {found['ratio']:.2f} times as much (median of {found['repeats']} "
+        f"pairs, {found['ratio_low']:.2f} to {found['ratio_high']:.2f}), {_reached(found['ratio'], TARGET_HAND)} the "
+        f"aim of {TARGET_HAND}."
         f" The largest relative difference of the two models is {found['gap']:.1g}. The loop by hand gathers the "
         "rows of a batch by indexing, mpifl with `take`.\n\n"
-        f"With the job's {found['evaluations']} evaluations of all 70,000 rows the server loop takes "
+        f"With the job's {EVALUATIONS} evaluations of all 70,000 rows the server loop takes "
         f"{found['evaluated_wall']:.2f} s of wall time instead of {found['plain_wall']:.2f}, "
         f"{found['slower']:.2f} times as much ({found['slower_low']:.2f} to {found['slower_high']:.2f}). A thread "
         f"evaluates on the second core, and takes {found['evaluated_cpu'] - found['plain_cpu']:.2f} s of CPU. "
         "Without evaluations, but while another process makes as many, one after the other, the loop takes "
-        f"{found['beside']:.2f} times as much ({found['beside_low']:.2f} to {found['beside_high']:.2f}): "
+        f"{found['shared']:.2f} times as much ({found['shared_low']:.2f} to {found['shared_high']:.2f}): "
         "that is the share of the memory and its caches, without Python's lock.\n\n"
         f"The loop's thread is off its core for {found['evaluated_off']:.1f} % of its wall time with evaluations, for "
         f"{found['plain_off']:.1f} % without, and for {found['beside_off']:.1f} % beside the other process. The first "
         "includes the waits for Python's lock. The CPU time of the thread itself is "
         f"{found['slower_thread']:.2f} times as much with evaluations ({found['slower_thread_low']:.2f} to "
-        f"{found['slower_thread_high']:.2f}), and {found['beside_thread']:.2f} times beside the other process "
-        f"({found['beside_thread_low']:.2f} to {found['beside_thread_high']:.2f})."
+        f"{found['slower_thread_high']:.2f}), and {found['shared_thread']:.2f} times beside the other process "
+        f"({found['shared_thread_low']:.2f} to {found['shared_thread_high']:.2f})."
     )
 
 
@@ -422,24 +448,32 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=1_000_000, help="clients")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each number of clients, one after the other")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each number of clients")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         kinds: dict[str, Callable[[int], Any]] = {
-            "hand": compare, "loop": plain_loop, "evaluations": evaluate_on_request,
+            "loop": plain_loop, "evaluations": evaluate_on_request,
+            **{name: partial(table_3_row, name) for name in ROW},
         }  # fmt: skip
         name, count = args.child
         print(json.dumps(kinds[name](int(count)) if name in kinds else measure(name, int(count))))
         return 0
+    args.out.mkdir(parents=True, exist_ok=True)
     facts = machine()
     touch_memory(TOUCHED)
     sizes = [n for n in (100, 1000, 10_000, 100_000, 1_000_000) if n <= args.most]
-    runs = [[child(p, n) for p in PROBLEMS for n in sizes] for _ in range(args.repeats)]
-    rows = [medians(same) for same in zip(*runs, strict=True)]
-    loop = {n: [child("loop", n) for _ in range(args.repeats)] for n in (sizes[0], sizes[-1])}
+    first, *others = ([(problem, n) for n in sizes] for problem in PROBLEMS)
+    loops = [("loop", sizes[0]), ("loop", sizes[-1])]
+    found: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    for _ in range(args.repeats):
+        for group in ([*first, *loops], *others):
+            for run, value in zip(group, take_turns(group), strict=True):
+                found[run].append(value)
+    rows = [medians(found[run]) for run in found if run not in loops]
+    loop = {n: found[name, n] for name, n in loops}
     least = {p: min(r["peak"] for r in rows if r["problem"] == p) for p in PROBLEMS}
     cells = [
         (r["problem"], f"{r['clients']:,}", f"{r['setup_s']:.1f}", f"{r['update_us']:.0f}",
@@ -449,13 +483,12 @@ def main() -> int:
     ]  # fmt: skip
     table = "\n".join([f"| {' | '.join(c)} |" for c in [COLUMNS, ("---", *["--:"] * 6), *cells]])
     try:
-        hand = hand_text(child("hand", args.pairs))
-    except subprocess.CalledProcessError as error:
-        print(error.stderr, file=sys.stderr)
+        hand = hand_text(compare(args.pairs))
+    except subprocess.CalledProcessError:
         hand = hand_text(None)
     page = PAGE.format(
         machine=facts, table=table, sentence=sentence(rows), loop=loop_text(rows, loop), hand=hand, updates=UPDATES,
-        warm=WARM, repeats=args.repeats, touched=TOUCHED >> 30,
+        warm=WARM, repeats=args.repeats, touched=TOUCHED >> 30, turn=1000 * TURN,
     )  # fmt: skip
     (args.out / "scale.md").write_text(page)
     draw(rows, args.out / "scale.png")
@@ -471,18 +504,63 @@ def medians(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "problem": runs[0]["problem"],
         "clients": runs[0]["clients"],
         **middle,
+        "times": times,
         "low": min(times),
         "high": max(times),
     }
 
 
-def child(name: str, count: int) -> Any:
-    """What a process of its own measures: of a problem with so many clients, `loop` with as many, `hand` in pairs."""
+def child(name: str, count: int, own_group: bool = True) -> subprocess.Popen[str]:
+    """Starts a process that measures a problem with so many clients, `loop` with as many, a program of the row, or
+    makes so many `evaluations` for each line that it is sent.
+    """
     words = [sys.executable, __file__, "--child", name, str(count)]
-    out = subprocess.run(
-        words, capture_output=True, text=True, timeout=1800, env=one_thread_environment(*PATHS), check=True
-    )
-    return json.loads(out.stdout.splitlines()[-1])
+    return subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=one_thread_environment(*PATHS),
+        start_new_session=own_group,
+    )  # fmt: skip
+
+
+def result(process: subprocess.Popen[str]) -> Any:
+    """What a child has printed. Raises CalledProcessError where it failed."""
+    out, _ = process.communicate()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    return json.loads(out.splitlines()[-1])
+
+
+def take_turns(runs: Sequence[tuple[str, int]], turn: float = TURN) -> list[Any]:
+    """The results of these children, which are set up one after the other, and then run in turn for `turn` seconds.
+
+    Results that have `begin` and `end` (perf_counter) get `wall`: how many of the seconds between them the child ran.
+    """
+    processes: list[subprocess.Popen[str]] = []
+    turns: dict[int, list[tuple[float, float]]] = defaultdict(list)  # of each process: from when to when
+    try:
+        for name, count in runs:
+            processes.append(process := child(name, count))
+            assert process.stdin and process.stdout
+            if not process.stdout.readline():  # it is not ready: it has failed
+                result(process)
+            os.killpg(process.pid, signal.SIGSTOP)
+            print(file=process.stdin, flush=True)
+        while running := [process for process in processes if process.poll() is None]:
+            for process in running:
+                begin = time.perf_counter()
+                os.killpg(process.pid, signal.SIGCONT)
+                time.sleep(turn)
+                os.killpg(process.pid, signal.SIGSTOP)
+                turns[process.pid].append((begin, time.perf_counter()))
+        results = [result(process) for process in processes]
+        for process, each in zip(processes, results, strict=True):
+            if isinstance(each, dict) and "begin" in each:
+                overlaps = (min(b, each["end"]) - max(a, each["begin"]) for a, b in turns[process.pid])
+                each["wall"] = sum(max(0.0, overlap) for overlap in overlaps)
+        return results
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
