@@ -56,6 +56,7 @@ class Worker:
         self._norm = inf if norm is None else norm
         self._batchable = frozenset(objectives) if train_batch else frozenset()  # those that `train_batch` takes
         self._x0 = x0 = memory.from_host(x0)
+        self._short = len(x0) < SHORT
         self.on_wait: Callable[[], None] = lambda: None  # called now and then while a device computes
         # most messages that are answered together
         self.batch_size = max(8, min(MAX_BATCH, BATCH_BYTES // x0.nbytes)) if train_batch else 1
@@ -145,18 +146,19 @@ class Worker:
 
     def _check_update(self, i: int, update: Update) -> tuple[str, float]:
         """Checks an update; returns why it is invalid, or "", and its norm."""
-        if type(update.vectors) is not tuple and not isinstance(update.vectors, list):
-            found = type(update.vectors).__name__
+        vectors, short = update.vectors, self._short
+        if type(vectors) is not tuple and not isinstance(vectors, list):
+            found = type(vectors).__name__
             return f"client {i} sends vectors={found}, not a tuple of vectors: Update((y,), steps)", nan
         try:
-            check_vectors("sends", update.vectors, self._x0)
+            check_vectors("sends", vectors, self._x0)
         except ValueError as error:
             return f"client {i} {error}", nan
-        if len(update.vectors) > (most := self._algorithm.vectors_up):
-            return f"client {i} sends {len(update.vectors)} vectors, more than vectors_up ({most})", nan
+        if len(vectors) > (most := self._algorithm.vectors_up):
+            return f"client {i} sends {len(vectors)} vectors, more than vectors_up ({most})", nan
         square = 0.0
-        for v in update.vectors:
-            square += float(v @ v if len(v) < SHORT else v.dot(v))
+        for v in vectors:
+            square += float(v @ v if short else v.dot(v))
         norm = sqrt(square)
         if not isfinite(norm) or (update.numbers and not all(map(isfinite, update.numbers))):
             return "the update is not finite", norm

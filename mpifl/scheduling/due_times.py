@@ -116,6 +116,10 @@ class DueTimes:
         if i < len(self._times) and self._times[i] < inf:
             self._times[i] = inf
             self._finite -= 1
+            if (k := self._next) < self._count and self._sorted[1][k] == i:  # mostly the client is the next one
+                self._next = k + 1
+            elif (added := self._added) and added[0][1] == i:
+                heappop(added)
         else:
             self._never.discard(i)
 

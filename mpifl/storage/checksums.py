@@ -15,6 +15,7 @@ import numpy as np
 from h5py import h5s
 
 from mpifl.hdf5_checks import read_attribute
+from mpifl.storage.columns import append_values
 from mpifl.storage.tables import CHANGING, CHECKSUMS, CLIENTS, CLIENTS_CHANGING, TABLES, ChecksumRow, encode
 
 ROWS_AT_ONCE = 1 << 16  # rows read at once, at least a block
@@ -39,12 +40,11 @@ def plain(value: Any) -> Any:
 # -- writing -----------------------------------------------------------------------------------------------------------
 def append(file: h5py.File, rows: Sequence[ChecksumRow]) -> None:
     """Appends rows to /checksums."""
-    for dataset, values in zip([file["checksums"][name] for name in CHECKSUMS.columns], zip(*rows), strict=False):
-        if dataset.dtype.kind == "S":
-            values = tuple(encode(value, dataset.dtype.itemsize) for value in values)
-        first = len(dataset)
-        dataset.resize((first + len(values),))
-        dataset[first:] = np.array(values, dataset.dtype)
+    group = file["checksums"]
+    for (name, column), values in zip(CHECKSUMS.columns.items(), zip(*rows), strict=False):  # without rows: nothing
+        if column.dtype.startswith("S"):
+            values = tuple(encode(value, int(column.dtype[1:])) for value in values)
+        append_values(group[name], np.array(values, column.dtype))
 
 
 def replace(file: h5py.File, row: ChecksumRow) -> None:

@@ -17,6 +17,7 @@ from mpifl.errors import ConfigError
 from mpifl.storage import checksums
 from mpifl.storage.checkpoint_rows import Rows
 from mpifl.storage.checkpoint_set import folder_of, undo
+from mpifl.storage.columns import append_values
 from mpifl.storage.create import create_datasets, new_file
 from mpifl.storage.durable import sync_folder
 from mpifl.storage.reader import UnreadableRun, open_run
@@ -80,10 +81,7 @@ def _check_not_resumed(path: Path, session: str | None) -> None:
 def _append(file: h5py.File, rows: Rows) -> None:
     for table in TABLES:
         for name, values in rows[table].items():
-            column = file[table][name]
-            first = len(column)
-            column.resize((first + len(values),))
-            column[first:] = values
+            append_values(file[table][name], values)
 
 
 def _updates_by_client(path: Path, file: h5py.File, n: int) -> np.ndarray:

@@ -26,6 +26,7 @@ from mpifl.errors import RunFailed
 from mpifl.storage import checksums
 from mpifl.storage.checkpoint_rows import Rows
 from mpifl.storage.checkpoint_set import folder_of, remove
+from mpifl.storage.columns import append_values
 from mpifl.storage.continuation import continue_file
 from mpifl.storage.create import create_datasets, error_reason, new_file, now
 from mpifl.storage.durable import sync_folder
@@ -313,13 +314,10 @@ class RunWriter:
         with self._taking:  # the loop only appends: the rows that were counted are the first
             columns = self._rows[table].take(count)
             self._taken[table] += count
-        start, stop = self._written[table], self._written[table] + count
-        arrays = list(columns.values())
-        for dataset, array in zip(self._columns[table], arrays, strict=True):
-            dataset.resize((stop,))
-            # HDF5's text has an encoding, which NumPy's does not have
-            dataset[start:stop] = array.view(dataset.dtype) if array.dtype.kind == "S" else array
-        self._written[table] = stop
+        start, arrays = self._written[table], list(columns.values())
+        for column, array in zip(self._columns[table], arrays, strict=True):
+            append_values(column, array)
+        self._written[table] = start + count
         if table == "updates":
             self._counts += np.bincount(columns["client"], minlength=len(self._counts))
             self._file["clients/updates"][...] = self._counts

@@ -20,7 +20,7 @@ from mpifl.transport.message_table import MessageTable
 # that of the server do not both fit into a processor's fastest caches. The bounds keep the server responsive.
 AHEAD = 64  # clients that compute ahead, at most
 AHEAD_SECONDS = 0.002  # after which no other begins
-AHEAD_BYTES = 8192  # of the vectors of a message and its update, beyond which none does
+AHEAD_BYTES = 1 << 19  # of the vectors of their messages and updates, at most
 WORTHWHILE = 4  # clients; where fewer compute ahead, it is tried less and less often
 
 
@@ -130,6 +130,15 @@ class InProcessTransport:
             return messages.read(clients)
         return [(i, messages[i]) for i in clients if i in messages]
 
+    def _remove_messages(self, clients: Sequence[int]) -> None:
+        """Removes the messages to these clients, who have one."""
+        messages = self._messages
+        if isinstance(messages, MessageTable):
+            messages.remove(clients)
+        else:
+            for i in clients:
+                del messages[i]
+
     def _train_ahead(self, vectors: Sequence[np.ndarray], end: float) -> None:
         """Has the clients compute whose updates will be asked for next, until `end` (perf_counter).
 
@@ -139,20 +148,23 @@ class InProcessTransport:
             self._pause -= 1
             return
         waiting: Iterable[tuple[int, Message]] = ()
-        if time.perf_counter() < end and sum(v.nbytes for v in vectors) <= AHEAD_BYTES:
-            clients = [*dict.fromkeys(self.next_clients(AHEAD))]  # a clock may name one twice
+        most = AHEAD_BYTES // max(1, sum([v.nbytes for v in vectors]))
+        if time.perf_counter() < end and most >= WORTHWHILE:
+            clients = [*dict.fromkeys(self.next_clients(min(most, AHEAD)))]  # a clock may name one twice
             self.prefetch(clients)
             waiting = self._messages_to(clients)
-        count, ready, messages = 0, self._ready, self._messages
-        for i, message in waiting:
-            if i not in ready:
-                del messages[i]
-                if update := self._train(i, message):
-                    ready[i] = update
-                count += 1
-                if time.perf_counter() > end:
-                    break
-        self._missed = 0 if count >= WORTHWHILE else min(self._missed + 1, 6)
+        ready, computed = self._ready, list[int]()
+        try:
+            for i, message in waiting:
+                if i not in ready:
+                    computed.append(i)
+                    if update := self._train(i, message):
+                        ready[i] = update
+                    if time.perf_counter() > end:
+                        break
+        finally:
+            self._remove_messages(computed)
+        self._missed = 0 if len(computed) >= WORTHWHILE else min(self._missed + 1, 6)
         self._pause = 2**self._missed - 1
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:

@@ -47,6 +47,7 @@ class MessageTable(MutableMapping[int, Message]):
         each = d * dtype.itemsize
         self._size = row_bytes(vectors * each)
         self._rows = rows = np.zeros((n, self._size), np.uint8)
+        self._row = Struct(f"{_FIELDS[-1].format}{self._size - HEADER_BYTES}x")
         self._bytes = rows.reshape(-1).data
         self._dtype = dtype
         self._places = [slice(k, k + each) for k in range(HEADER_BYTES, HEADER_BYTES + vectors * each, each)]
@@ -99,12 +100,12 @@ class MessageTable(MutableMapping[int, Message]):
         messages are views of that copy.
         """
         rows = self._rows[np.array(clients, int)]
-        table, vectors, size = rows.reshape(-1).data, self._vectors_of(rows), self._size
-        for k, i in enumerate(clients):
-            if length := table[begin := k * size]:
-                fields = _FIELDS[table[begin + 1]].unpack_from(table, begin)
-                own = (vectors[0][k],) if length == 2 else tuple([v[k] for v in vectors[: length - 1]])
-                yield i, new_tuple(Message, (own, fields[5:], fields[3], fields[4], fields[2]))
+        vectors = self._vectors_of(rows)
+        first = vectors[0] if vectors else rows  # in the latter case no message has a vector
+        for k, (i, fields, v) in enumerate(zip(clients, self._row.iter_unpack(rows.data), first)):
+            if length := fields[0]:
+                own = (v,) if length == 2 else tuple([u[k] for u in vectors[: length - 1]])
+                yield i, new_tuple(Message, (own, fields[5 : 5 + fields[1]], fields[3], fields[4], fields[2]))
 
     def get(self, i: int, default: Any = None) -> Any:
         begin = i * self._size
@@ -123,6 +124,10 @@ class MessageTable(MutableMapping[int, Message]):
         if not rows[begin]:
             raise KeyError(i)
         rows[begin] = 0
+
+    def remove(self, clients: Sequence[int]) -> None:
+        """Removes the messages to these clients, of those that have one."""
+        self._given[np.array(clients, int)] = 0
 
     def __contains__(self, i: object) -> bool:
         return bool(self._bytes[i * self._size])  # type: ignore[operator]

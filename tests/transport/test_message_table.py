@@ -57,6 +57,10 @@ def test_messages_of_several_clients_are_read_together() -> None:
         for own, v in zip(read[i].vectors, vectors, strict=True):
             np.testing.assert_array_equal(own.view(np.uint32), v.view(np.uint32), strict=True)
     assert list(table) == [0, 4] and list(table.read([1, 2, 3])) == list(table.read([])) == []
+    table.remove([])
+    assert list(table) == [0, 4]
+    table.remove([4, 0])
+    assert not table and 4 not in table
     with pytest.raises(KeyError):
         del table[1]
 

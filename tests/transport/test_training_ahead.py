@@ -74,13 +74,15 @@ def test_the_next_clients_compute_with_the_first() -> None:
     [
         ("AHEAD", 2, 2, [3, 0]),
         ("AHEAD_SECONDS", -1.0, 2, [3]),
-        ("AHEAD_BYTES", 31, 2, [3]),
-        ("AHEAD_BYTES", 32, 2, [3, 0, 5, 1]),
-        ("AHEAD", 64, 513, [3]),
+        ("AHEAD_BYTES", 4 * 32 - 1, 2, [3]),
+        ("AHEAD_BYTES", 4 * 32, 2, [3, 0, 5]),
+        ("AHEAD_BYTES", 5 * 32, 2, [3, 0, 5, 1]),
+        ("AHEAD", 64, 8192, [3, 0, 5]),
+        ("AHEAD", 64, 8193, [3]),
     ],
 )
 def test_bounds(bound: str, value: float, d: int, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the number, of the time, and of the bytes of two float64 vectors."""
+    """Of the number, of the time, and of the bytes: two float64 vectors for each of at least four clients."""
     monkeypatch.setattr(in_process, bound, value)
     both_ends, order = transport(d)
     assert both_ends.receive_from(3)

@@ -51,17 +51,15 @@ class QuadraticTerm(NamedTuple):
     weight: float
     centre: Vector | None
 
-    @property
-    def nonzero(self) -> bool:
-        """Whether the term adds anything."""
-        return bool(self.weight) or self.shift is not None
-
     def add_gradient(self, y: Vector, gradient: Vector) -> None:
         """Adds shift + weight (y - centre) to `gradient`, in place."""
         if self.weight:
             gradient += self.weight * (y - self.centre)
         if self.shift is not None:
             gradient += self.shift
+
+
+NO_TERM = QuadraticTerm(None, 0.0, None)
 
 
 def update_buffers(objective: Objective, y: Vector) -> None:
@@ -97,7 +95,7 @@ class Sgd(Config):
         on_step: StepCallback | None, stop: StopCriterion | None, initial_estimate: Any,
     ) -> LocalSolution:  # fmt: skip
         y, velocity, taken = clone(x), None, 0
-        if not (self.momentum or term.nonzero or on_step or stop):
+        if term is NO_TERM and not (self.momentum or on_step or stop):
             descend(objective, y, batches, step)
             return LocalSolution(y, len(batches))
         for rows in batches:
@@ -359,5 +357,5 @@ class LocalTraining(Algorithm):
         else:
             batches = objective.batches(round, steps or 0, epochs)
         step = self.client_step(objective) if step is None else step
-        term = QuadraticTerm(shift, weight, centre)
+        term = NO_TERM if shift is None and not weight else QuadraticTerm(shift, weight, centre)
         return solver.solve(objective, x, step, batches, term, on_step, stop, initial_estimate)

@@ -53,9 +53,11 @@ class Logistic(RowModel):
 
 def _scores(x: np.ndarray, rows: np.ndarray, features: int, classes: int) -> np.ndarray:
     """(rows, classes) rows @ W + b"""
-    scores = rows @ x[: features * classes].reshape(features, classes)
-    if len(x) > features * classes:
-        scores += x[features * classes :]
+    size = features * classes
+    if len(x) == size:  # there is no bias
+        return rows @ x.reshape(features, classes)
+    scores: np.ndarray = rows @ x[:size].reshape(features, classes)
+    scores += x[size:]
     return scores
 
 
@@ -75,13 +77,15 @@ class LogisticObjective(ClassObjective):
         batch, hot = take_rows(self.x, rows), self.one_hot(rows)
         residual = self._residual(x, batch, hot)
         residual *= 1 / len(batch)
-        result = np.empty_like(x)
-        size = self.size
-        np.matmul(batch.T, residual, out=result[:size].reshape(self.shape))
-        if self.l2:
-            result[:size] += self.l2 * x[:size]
-        if len(x) > size:
+        result, size = np.empty_like(x), self.size
+        if len(x) == size:  # there is no bias
+            part, weights = result, x
+        else:
+            part, weights = result[:size], x[:size]
             np.add.reduce(residual, 0, out=result[size:])
+        np.matmul(batch.T, residual, out=part.reshape(self.shape))
+        if self.l2:
+            part += self.l2 * weights
         return result
 
     def _residual(self, x: np.ndarray, batch: np.ndarray, hot: np.ndarray) -> np.ndarray:
