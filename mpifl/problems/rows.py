@@ -472,7 +472,6 @@ class ClassObjective(RowObjective):
     def __init__(self, classes: int, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
         super().__init__(settings, meta, *rest)
         self._classes = classes
-        self._identity = _identity(classes, self.x.dtype.char) if classes <= FEW_CLASSES else None
         self._make_one_hot()
 
     def _make_one_hot(self) -> None:
@@ -483,9 +482,6 @@ class ClassObjective(RowObjective):
         """(rows, classes) one-hot targets of these rows; None: of all rows."""
         if self._made_of is not self.y:
             if isinstance(rows, np.ndarray):  # of few rows, which the next step does not use again
-                y = take_rows(self.y, rows)
-                if self._identity is not None:
-                    return self._identity.take(y, 0)
-                return one_hot(y, self._classes, self.x.dtype)
+                return one_hot(take_rows(self.y, rows), self._classes, self.x.dtype)
             self._make_one_hot()
         return take_rows(self._hot, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from math import inf
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ import numpy as np
 from mpifl.algorithms.base import Message, Update
 from mpifl.memory import Memory
 from mpifl.transport.base import ClientError, PartStatus
-from mpifl.transport.message_table import MessageTable
+from mpifl.transport.message_table import Messages, MessageTable
 
 # Clients with small vectors compute one after the other, the next ones ahead of their time: the code of a client and
 # that of the server do not both fit into a processor's fastest caches. The bounds keep the server responsive.
@@ -46,13 +46,13 @@ class InProcessTransport:
     """
 
     def __init__(
-        self, trainer: Trainer, clients: int = 0, messages: MutableMapping[int, Message] | None = None
+        self, trainer: Trainer, clients: int = 0, messages: MessageTable | None = None
     ) -> None:  # fmt: skip
-        """messages: holds the messages that wait, if a clock asks for updates by client; None: a dict."""
+        """messages: holds the messages that wait, if a clock asks for updates by client; None: they are objects."""
         self._trainer = trainer
         self._on_host = trainer.memory.on_host
         self._one_by_one = trainer.batch_size == 1
-        self._messages = {} if messages is None else messages  # by client; in a dict the oldest is first
+        self._messages = Messages() if messages is None else messages
         self._delayed: dict[int, float] = {}  # client -> perf_counter at which its update will be due; else at once
         self._ready: dict[int, Update] = {}
         self._due: list[tuple[float, int]] = []  # (perf_counter, client) until which an update is held back
@@ -123,22 +123,6 @@ class InProcessTransport:
             return None
         return update if self._on_host else self._collected(update)
 
-    def _messages_to(self, clients: Sequence[int]) -> Iterable[tuple[int, Message]]:
-        """These clients and their messages, without those that have none."""
-        messages = self._messages
-        if isinstance(messages, MessageTable):
-            return messages.read(clients)
-        return [(i, messages[i]) for i in clients if i in messages]
-
-    def _remove_messages(self, clients: Sequence[int]) -> None:
-        """Removes the messages to these clients, who have one."""
-        messages = self._messages
-        if isinstance(messages, MessageTable):
-            messages.remove(clients)
-        else:
-            for i in clients:
-                del messages[i]
-
     def _train_ahead(self, vectors: Sequence[np.ndarray], end: float) -> None:
         """Has the clients compute whose updates will be asked for next, until `end` (perf_counter).
 
@@ -152,7 +136,7 @@ class InProcessTransport:
         if time.perf_counter() < end and most >= WORTHWHILE:
             clients = [*dict.fromkeys(self.next_clients(min(most, AHEAD)))]  # a clock may name one twice
             self.prefetch(clients)
-            waiting = self._messages_to(clients)
+            waiting = self._messages.read(clients)
         ready, computed = self._ready, list[int]()
         try:
             for i, message in waiting:
@@ -163,7 +147,7 @@ class InProcessTransport:
                     if time.perf_counter() > end:
                         break
         finally:
-            self._remove_messages(computed)
+            self._messages.remove(computed)
         self._missed = 0 if len(computed) >= WORTHWHILE else min(self._missed + 1, 6)
         self._pause = 2**self._missed - 1
 

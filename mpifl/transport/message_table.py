@@ -1,4 +1,4 @@
-"""The messages that wait for many clients, as rows of one array.
+"""The messages that wait for clients: objects, or of many clients rows of one array.
 
 As an object a message takes several hundred bytes, and of a million none is in the processor's caches when its client
 computes: reading it, and giving its memory back, would cost more than a small update's arithmetic.
@@ -6,7 +6,7 @@ computes: reading it, and giving its memory back, would cost more than a small u
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from struct import Struct
 from typing import Any, cast
 
@@ -34,6 +34,19 @@ def uses_table(virtual: bool, n: int, vectors: int) -> bool:
     Only under the virtual clock: it asks for updates by client, and needs no order of the messages.
     """
     return virtual and n > FEW and vectors <= MOST_BYTES
+
+
+class Messages(dict[int, Message]):
+    """At most one message to each client, as objects; the oldest is first."""
+
+    def read(self, clients: Sequence[int]) -> Iterable[tuple[int, Message]]:
+        """These clients and their messages, without those that have none; the messages remain."""
+        return [(i, self[i]) for i in clients if i in self]
+
+    def remove(self, clients: Sequence[int]) -> None:
+        """Removes the messages to these clients, of those that have one."""
+        for i in clients:
+            self.pop(i, None)
 
 
 class MessageTable(MutableMapping[int, Message]):
