@@ -2,8 +2,8 @@
 
     mpirun -n 5 python benchmarks/server_rate.py [--sizes 7850 1000000 10000000] [--repeats 5]
 
-Clients do no work: they answer every message at once with a vector that they keep. Three programs are measured in turn,
-in one run:
+Clients do no work: they answer every message at once with a vector that they keep. Three programs are measured in one
+run:
 
 ours     the server loop and both ends of the MPI transport, with AREA (an aggregation every 4 updates)
 by_hand  what one would write for this one rule: nonblocking requests, messages answered in any order, waits that sleep
@@ -11,6 +11,7 @@ by_hand  what one would write for this one rule: nonblocking requests, messages 
          memory. It has no trace, no checks and no checkpoints
 limit    every message is answered at once with a fixed one, on both sides: what MPI and the waiting cost
 
+In a repeat the programs take turns of about 0.1 s, so that a machine whose speed changes does not decide their ratio.
 Ratios are of the rates of one repeat; the figure is the median of the repeats. `server_us` is CPU time of the server
 process for each update.
 """
@@ -43,22 +44,22 @@ from mpifl.transport.mpi_client import MPIClientTransport
 from mpifl.transport.mpi_server import MPIServerTransport
 
 EVERY = 4  # updates for an aggregation
+TURN = 0.1  # s, about: for how long one program runs before the next one
 
 
-class Rate(NamedTuple):
-    """Of one program, on the server; zeros on the other ranks."""
+class Taken(NamedTuple):
+    """By one program, on the server, in s; zeros on the other ranks."""
 
-    updates_per_s: float = 0.0
-    cpu_us: float = 0.0  # of the server's process, for each update
+    wall: float = 0.0
+    cpu: float = 0.0  # of the server's process
 
 
 class Stopwatch:
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
-    def rate(self, updates: int) -> Rate:
-        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
-        return Rate(updates / wall, 1e6 * cpu / updates)
+    def taken(self) -> Taken:
+        return Taken(time.perf_counter() - self._wall, time.process_time() - self._cpu)
 
 
 # -- ours --------------------------------------------------------------------------------------------------------------
@@ -97,12 +98,12 @@ class Rows:
     def set_client_state(self, client: int, state: str) -> None: ...
 
 
-def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
+def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     algorithm = Idle(trigger=Trigger(every=EVERY))
     if comm.rank:
         transport = MPIClientTransport(comm, comm.size - 1, x0.size, x0.dtype, 1)
         serve_clients(Idlers(algorithm, x0), transport)  # type: ignore[arg-type]
-        return Rate()
+        return Taken()
     n = comm.size - 1
     transport = MPIServerTransport(comm, n, x0.size, x0.dtype, 1)
     plan = LiveSchedule(RealClock(lambda i, round: 0.0), algorithm.trigger, 0, stop_updates=updates)
@@ -111,9 +112,9 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
     server = algorithm.init_server(x0, clients)
     watch = Stopwatch()
     ServerLoop(algorithm, server, clients, transport, plan, Rows(), lambda *a: False, 0).run()
-    rate = watch.rate(updates)
+    taken = watch.taken()
     transport.shut_down(0)
-    return rate
+    return taken
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------------
@@ -147,10 +148,10 @@ def client_by_hand(comm: MPI.Comm, x0: np.ndarray) -> None:
     send.Wait()
 
 
-def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
+def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     if comm.rank:
         client_by_hand(comm, x0)
-        return Rate()
+        return Taken()
     n, d = comm.size - 1, x0.size
     arriving = [buffer(x0) for _ in range(n)]
     receives = [comm.Recv_init(whole, r, FRAME) for r, (whole, _) in enumerate(arriving, 1)]
@@ -199,7 +200,7 @@ def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
                 whole, x, pending, version = new_whole, new, 0, version + 1
                 snapshots.setdefault(id(whole), 0)
                 HEADER.pack_into(whole, 0, version, 0)
-    rate = watch.rate(count)
+    taken = watch.taken()
     last = np.zeros(HEADER_BYTES, np.uint8)
     HEADER.pack_into(last, 0, version, 1)
     for send in sends:
@@ -207,17 +208,17 @@ def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
         send[0].Wait()
     stops = [comm.Isend((last, MPI.BYTE), r, FRAME) for r in range(1, n + 1)]
     MPI.Request.Waitall([*stops, *receives])
-    return rate
+    return taken
 
 
 # -- the limit ---------------------------------------------------------------------------------------------------------
-def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
+def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     """Every message is answered at once with a fixed one; the last one of each client is empty."""
     peers = [0] if comm.rank else list(range(1, comm.size))
     count, running = 0, len(peers)
     receives = [comm.Recv_init(buffer(x0)[0], r, FRAME) for r in peers]
     sends = [comm.Send_init(buffer(x0)[0], r, FRAME) for r in peers]
-    rate, status = Rate(), [MPI.Status() for _ in peers]
+    taken, status = Taken(), [MPI.Status() for _ in peers]
     watch, backoff = Stopwatch(), Backoff()
     MPI.Prequest.Startall(receives if comm.rank else [*receives, *sends])
     while running:
@@ -230,7 +231,7 @@ def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
             sends[k].Wait()  # it was answered
             count += 1
             if count == updates:
-                rate = watch.rate(count)
+                taken = watch.taken()
             if not each.Get_count():
                 running -= 1
             elif comm.rank or count < updates:
@@ -241,30 +242,32 @@ def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Rate:
                 running -= 1
     for request in (*receives, *sends):
         request.Free()
-    return rate
+    return taken
 
 
-PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Rate]] = {"ours": ours, "by_hand": by_hand, "limit": limit}
+PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Taken]] = {"ours": ours, "by_hand": by_hand, "limit": limit}
 
 
-def measure(comm: MPI.Comm, d: int, repeats: int, updates: int) -> dict[str, float]:
-    """Rates and ratios at one dimension; `updates`: of one program each time."""
+def measure(comm: MPI.Comm, d: int, repeats: int, turns: int, updates: int) -> dict[str, float]:
+    """Rates and ratios at one dimension; in a repeat each program has so many turns of so many updates."""
     x0 = np.ones(d, np.float32)
-    found: dict[str, list[Rate]] = {name: [] for name in PROGRAMS}
-    for _ in range(repeats + 1):  # the first is the warm-up
-        for name, program in PROGRAMS.items():
-            comm.Barrier()
-            found[name].append(program(comm, x0, updates))
-    row: dict[str, float] = {"d": d, "clients": comm.size - 1, "updates": updates}
+    taken = np.zeros((repeats + 1, len(PROGRAMS), 2))  # the first repeat is the warm-up
+    for repeat in taken:
+        for _ in range(turns):
+            for sums, program in zip(repeat, PROGRAMS.values(), strict=True):
+                comm.Barrier()
+                sums += program(comm, x0, updates)
+    row: dict[str, float] = {"d": d, "clients": comm.size - 1, "updates": turns * updates}
     if comm.rank:
         return row
-    rates = {name: np.array(found[name][1:]) for name in PROGRAMS}
-    for name in PROGRAMS:
-        speed, cpu = np.median(rates[name], axis=0).tolist()
+    walls = {}
+    for k, name in enumerate(PROGRAMS):
+        walls[name], cpu = (taken[1:, k] / (turns * updates)).T
         key = "" if name == "ours" else f"{name}_"
-        row |= {f"{key}updates_per_s": round(speed, 1), f"{key}server_us": round(cpu, 2)}
+        row[f"{key}updates_per_s"] = round(1 / float(np.median(walls[name])), 1)
+        row[f"{key}server_us"] = round(1e6 * float(np.median(cpu)), 2)
     for key, one, other in (("ratio", "ours", "by_hand"), ("by_hand_to_limit", "by_hand", "limit")):
-        ratios = (rates[one][:, 0] / rates[other][:, 0]).tolist()
+        ratios = (walls[other] / walls[one]).tolist()
         row |= {key: round(statistics.median(ratios), 3), f"{key}_low": round(min(ratios), 3),
                 f"{key}_high": round(max(ratios), 3)}  # fmt: skip
     return row
@@ -282,8 +285,10 @@ def main() -> int:
         print("server_rate: run it under mpirun with at least 2 ranks", file=sys.stderr)
         return 2
     for d in args.sizes:
-        updates = args.updates or max(40, int(args.seconds * min(20_000, 4e8 / d)))
-        row = measure(comm, d, args.repeats, updates)
+        rate = min(20_000, 4e8 / d)  # updates/s, about
+        turns = 1 if args.updates else max(1, round(args.seconds / TURN))
+        updates = args.updates or max(40, int(args.seconds * rate / turns))
+        row = measure(comm, d, args.repeats, turns, updates)
         if comm.rank == 0:
             print(json.dumps(row), flush=True)
     return 0
