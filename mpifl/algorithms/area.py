@@ -47,6 +47,7 @@ class Area(LocalTraining):
         return 1 / clients.n if isinstance(self.step_schedule, Constant) else None
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
+        # Events are uploads and aggregations: k of them so far, and the average of Theorem 8 has one x_s for each.
         a, b = self.step_schedule.coefficients(self.step_size, self.local_steps, self.trigger, clients)
         return State(x=x0.copy(), u=zeros(x0), k=0, n=clients.n, a=float(a), b=float(b), past_sum=0 * x0, events_at_x=0)
 
@@ -55,19 +56,14 @@ class Area(LocalTraining):
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         server.u = add(server.u, update.vectors[0])
-        self._count_event(server)
+        server.k, server.events_at_x = server.k + 1, server.events_at_x + 1
 
     def aggregate(self, server: State) -> None:
         if self.output == "average":
             server.past_sum += server.events_at_x * server.x
             server.events_at_x = 0
         server.x, server.u = mean_step(server.x, server.u, server.n), cleared(server.u)
-        self._count_event(server)
-
-    def _count_event(self, server: State) -> None:
-        """Counts an upload or an aggregation; the average of Theorem 8 has one x_s for each such event."""
-        server.k += 1
-        server.events_at_x += 1
+        server.k, server.events_at_x = server.k + 1, server.events_at_x + 1
 
     def model(self, server: State) -> Vector:
         if self.output == "last" or not server.k:

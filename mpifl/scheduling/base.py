@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -27,8 +27,13 @@ class Event(NamedTuple):
 class UpdateSource(Protocol):
     """Where a schedule receives the clients' updates from: the server's end of a transport."""
 
+    client_failures: list[tuple[int, str]]  # clients found to have failed, and why; whoever handles them removes them
+
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
-        """Waits for client i's update, at most `timeout` seconds; None where it did not come, or never will."""
+        """Waits for client i's update, at most `timeout` seconds; None where it did not come, or never will.
+
+        A client that has failed is then in `client_failures`.
+        """
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         """Waits for the next update of any client, at most `timeout` seconds; None where none came."""
@@ -38,10 +43,6 @@ class UpdateSource(Protocol):
 
     def keep_update(self, i: int, update: Update) -> Update:
         """Client i's update, to be consumed later: its vectors are in no buffer that other updates need."""
-
-    def pop_client_failures(self) -> Sequence[tuple[int, str]]:
-        """Clients found to have failed since the last call, and why; a clock that receives by client finds a failure
-        when the client's update is due."""
 
 
 class Schedule(Protocol):

@@ -80,7 +80,7 @@ class _Gate:
     ) -> None:
         self._source, self._clock, self._held, self._timeline = source, clock, held, timeline
         self.receive_from, self.release_update = source.receive_from, source.release_update
-        self.keep_update, self.pop_client_failures = source.keep_update, source.pop_client_failures
+        self.keep_update, self.client_failures = source.keep_update, source.client_failures
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         now = self._clock.now()

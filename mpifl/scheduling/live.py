@@ -284,6 +284,7 @@ class LiveSchedule:
         self._due, self._taken = False, 0  # whether the last update triggered one, and how many it then takes
         self._timed_aggregations = self._aggregations = 0  # timed ones, and all
         self._evaluations = self._checkpoints = 0  # due times of evaluations and of checkpoints that have passed
+        self._next_evaluation = self._evaluate_every
         self._checkpoint_updates = 0  # updates at the last checkpoint
         self._next_aggregation = trigger.next_time(0.0, 0, seed) if trigger else inf
         self._evaluated: tuple[float, int, int] | None = None  # time, updates, aggregations
@@ -302,6 +303,7 @@ class LiveSchedule:
         self.round_size, self._updates, self._pending = saved.round_size, saved.updates, saved.pending
         self._aggregations, self._timed_aggregations = saved.aggregations, saved.timed_aggregations
         self._next_aggregation, self._evaluations = saved.next_aggregation, saved.evaluations
+        self._next_evaluation = (self._evaluations + 1) * self._evaluate_every
         self._checkpoints, self._checkpoint_updates = saved.checkpoints, saved.checkpoint_updates
         evaluated = saved.evaluated_time, saved.evaluated_updates, saved.evaluated_aggregations
         self._evaluated = None if saved.evaluated_updates < 0 else evaluated
@@ -340,7 +342,7 @@ class LiveSchedule:
             if self._pending and not clock.has_in_flight and self.alarm == inf and not (trigger and trigger.timed):
                 self._aggregations, self._pending = self._aggregations + 1, 0
                 yield Event("aggregate", clock.time)
-            next_evaluation = (self._evaluations + 1) * self._evaluate_every
+            next_evaluation = self._next_evaluation
             deadline = next_evaluation if next_evaluation < self._next_aggregation else self._next_aggregation
             if self.alarm < deadline:
                 deadline = self.alarm
@@ -377,6 +379,7 @@ class LiveSchedule:
                 if clock.is_stalled and self._stop_time == self._next_aggregation == self.alarm == inf:
                     raise RunFailed(STALLED)
                 self._evaluations = max(self._evaluations + 1, int(clock.time / self._evaluate_every))
+                self._next_evaluation = (self._evaluations + 1) * self._evaluate_every
                 yield self._evaluation(clock.time, clock.time - next_evaluation)
             else:
                 break

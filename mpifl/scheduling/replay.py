@@ -146,7 +146,7 @@ class ReplaySchedule:
     def _receive(source: UpdateSource, i: int) -> Update:
         if update := source.receive_from(i):
             return update
-        failures = [f"client {j} was lost: {reason}" for j, reason in source.pop_client_failures()]
+        failures = [f"client {j} was lost: {reason}" for j, reason in source.client_failures]
         raise RunFailed("; ".join(failures) or f"client {i} was lost")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from math import nan
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -55,6 +55,7 @@ class Checkpointer(Protocol):
         """Moves client i to another rank; returns a clause that names it, or "" where no rank can host it."""
 
 
+Ending = Literal["", "stopped", "interrupted"]  # why a run is to end now; "": it is not
 # (time, updates, version, model, (n,) the clients' accuracies or None, age) -> the run is to end
 Evaluate = Callable[[float, int, int, Vector, np.ndarray | None, float], bool]
 
@@ -167,16 +168,17 @@ class ServerLoop:
             self.start_round(time)
 
     # -- events --------------------------------------------------------------------------------------------------------
-    def run(self, stopped: Callable[[], bool] = lambda: False, interrupted: Callable[[], bool] = lambda: False) -> bool:
+    def run(self, ending: Callable[[], Ending] = lambda: "") -> bool:
         """Processes events until the run ends; returns False if it was interrupted.
 
-        Both callbacks are called after every event; an interrupted run takes a checkpoint if it has a checkpointer.
+        `ending` is called after every event; an interrupted run takes a checkpoint if it has a checkpointer.
         Raises RunFailed where no client is left, or the transport fails.
         """
         if not (self._resumed or self._polls):
             self.start_round()
+        transport, checkpointer, patient = self.transport, self.checkpointer, self._patience is not None
         self.schedule.alarm = self.algorithm.alarm(self.server)
-        for event in self.schedule.events(self.transport):
+        for event in self.schedule.events(transport):
             kind = event.kind
             if kind == "update":
                 self._update(event)
@@ -192,21 +194,22 @@ class ServerLoop:
                 self._refuse(event)
             elif kind == "lost":
                 self._lose(event.time, event.client, LOST, event.text)
-            elif kind == "checkpoint" and self.checkpointer:
-                self.checkpointer.snapshot(event.time, self)
-                if interrupted():
+            elif kind == "checkpoint" and checkpointer:
+                checkpointer.snapshot(event.time, self)
+                if ending() == "interrupted":
                     self.evaluate(event.time)
                     return False
-            self._poll(event.time)
+            if transport.client_failures or patient or (checkpointer and checkpointer.busy):
+                self._poll(event.time)
             if self._has_alarms:
                 self.schedule.alarm = self.algorithm.alarm(self.server)
-            interrupt = interrupted()
-            if interrupt and self.checkpointer:
-                self.schedule.checkpoint_requested = True  # the next event
-            elif interrupt or stopped():
+            if end := ending():
+                if end == "interrupted" and checkpointer:
+                    self.schedule.checkpoint_requested = True  # the next event
+                    continue
                 if kind != "evaluate":
                     self.evaluate(event.time)  # the run's last model
-                return not interrupt
+                return end == "stopped"
         return True
 
     def _update(self, event: Event) -> None:
@@ -269,8 +272,11 @@ class ServerLoop:
     def _poll(self, time: float) -> None:
         """Acts on client failures, and advances a checkpoint in progress."""
         if not self.schedule.is_replay:  # client failures are events of a replay
-            for i, reason in self.transport.pop_client_failures():
-                self.client_failed(time, i, reason)
+            if failures := self.transport.client_failures:
+                handled = [*failures]
+                failures.clear()
+                for i, reason in handled:
+                    self.client_failed(time, i, reason)
             if self._patience is not None:
                 for decision in self.failures.silent(self.transport, self._patience, self.schedule.on_seconds):
                     self._apply(time, decision)

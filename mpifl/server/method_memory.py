@@ -17,7 +17,7 @@ from mpifl.problems.models.quadratic import Quadratic, QuadraticProblem
 from mpifl.problems.settings import ProblemSettings
 from mpifl.scheduling.delays import Exponential, Speed
 from mpifl.scheduling.live import LiveSchedule, VirtualClock
-from mpifl.server.loop import ServerLoop
+from mpifl.server.loop import Ending, ServerLoop
 from mpifl.storage.tables import Row
 from mpifl.transport.in_process import InProcessTransport
 
@@ -92,7 +92,7 @@ def _count(algorithm: Algorithm, n: int, end: float) -> tuple[float, float, floa
     server = algorithm.init_server(x0, clients)
     found: list[tuple[float, float, float]] = []
 
-    def count() -> bool:
+    def count() -> Ending:
         if time.perf_counter() > end:
             raise SlowRules(f"the method's rules take more than {COUNT_TIME:g} s for {loop.updates} contacts")
         if loop.updates > (CONTACTS - 2) * n and loop.updates % 3 == 0:
@@ -100,7 +100,7 @@ def _count(algorithm: Algorithm, n: int, end: float) -> tuple[float, float, floa
             kept = vectors([server], seen)
             states = vectors(worker.states.values(), seen)
             found.append((kept, states, vectors([m.vectors for m in transport.waiting()], seen)))
-        return False
+        return ""
 
     loop = ServerLoop(
         algorithm, server, clients, transport, schedule, _NoRecorder(), lambda *_: False, 0, Faults(lost="stop")

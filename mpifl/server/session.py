@@ -26,7 +26,7 @@ from mpifl.scheduling.overload import describe_overload
 from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
-from mpifl.server.loop import ServerLoop
+from mpifl.server.loop import Ending, ServerLoop
 from mpifl.server.metrics import load_metrics
 from mpifl.server.outcome import Outcome
 from mpifl.server.progress import ProgressBar, progress_bar, summary
@@ -155,7 +155,7 @@ class Session:
             if isinstance(self.schedule, LiveSchedule):
                 self.schedule.clock.start()
             with np.errstate(over="ignore", invalid="ignore"), rare_full_collections():
-                ended = self.loop.run(self._stopped, self._interrupted)
+                ended = self.loop.run(self._ending)
             if ended and not self.loop.updates and (count := self.loop.failures.refusals):
                 raise RunFailed(f"no update was consumed and {count:,} refused; {self._first_refusal()}")
             x = self.job.algorithm.model(self.loop.server)
@@ -307,17 +307,15 @@ class Session:
             return ""
         return f"; to continue: mpifl resume {self.job.output}"
 
-    def _interrupted(self) -> bool:
-        """Whether a signal ends the run."""
+    def _ending(self) -> Ending:
+        """Whether a signal or a target ends the run now. Raises RunFailed where rows could not be written."""
         if self.transport.signals and not self.signals.numbers:
             self.signals.add(self.transport.signals[0])
-        return bool(self.signals.numbers)
-
-    def _stopped(self) -> bool:
-        """Whether a target ends the run now. Raises RunFailed where rows could not be written."""
+        if self.signals.numbers:
+            return "interrupted"
         self.writer.check()
         if self.evaluator.thread_clock is not None:
             self.evaluator.share_lock()
         if self._reports.waiting:
             self._reports.flush()
-        return self.evaluator.reached
+        return "stopped" if self.evaluator.reached else ""

@@ -59,7 +59,7 @@ class InProcessTransport:
         self._errors: dict[int, str] = {}  # client -> what it raised, until its update is due
         self._missed = 0  # attempts in a row at which too few clients computed ahead
         self._pause = 0  # attempts that are left out before the next one
-        self._failures: list[tuple[int, str]] = []  # due errors, until `pop_client_failures` returns them
+        self.client_failures: list[tuple[int, str]] = []  # due errors
         self.rank_of = [1] * clients
         self.live_ranks, self.unresponsive_ranks, self.stuck_ranks = {1}, set[int](), set[int]()
         self.part_statuses: list[PartStatus] = []
@@ -164,7 +164,7 @@ class InProcessTransport:
             self._compute(self._next_batch(i))
             self._due.clear()
         if i in self._errors:
-            self._failures.append((i, self._errors.pop(i)))
+            self.client_failures.append((i, self._errors.pop(i)))
         return self._ready.pop(i, None)
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
@@ -178,7 +178,7 @@ class InProcessTransport:
             self._compute(self._next_batch())
             if time.perf_counter() >= end:
                 break
-        self._failures += self._errors.items()
+        self.client_failures += self._errors.items()
         self._errors.clear()
         due = self._due[0][0] if self._due else inf
         if due > end:
@@ -242,13 +242,7 @@ class InProcessTransport:
         self.on_marker(number)
 
     def unreported_client_errors(self) -> set[int]:
-        return {*self._errors, *(i for i, _ in self._failures)}
-
-    def pop_client_failures(self) -> Sequence[tuple[int, str]]:
-        if not self._failures:
-            return ()
-        failures, self._failures = self._failures, []
-        return failures
+        return {*self._errors, *(i for i, _ in self.client_failures)}
 
     def cancel(self, i: int) -> None:
         self._messages.pop(i, None)

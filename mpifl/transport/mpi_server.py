@@ -64,7 +64,7 @@ class MPIServerTransport:
         self._closed: set[int] = set()  # ranks that have sent their last frame
         self._unanswered = 0  # messages that these have dropped
         self._errors: dict[int, str] = {}  # client -> why it failed, until its update is due
-        self._failures: list[tuple[int, str]] = []  # due errors, until `pop_client_failures` returns them
+        self.client_failures: list[tuple[int, str]] = []  # due errors
         self.unresponsive_ranks: set[int] = set()
         # Client -> ranks that no longer host it; what they still send for it is recognised by its source rank.
         self._left: dict[int, set[int]] = {}
@@ -279,7 +279,7 @@ class MPIServerTransport:
             self._await_update(time.perf_counter() + timeout)
         if self._errors:
             for i in [i for i in self._errors if i not in ready]:
-                self._failures.append((i, self._errors.pop(i)))
+                self.client_failures.append((i, self._errors.pop(i)))
         for i in ready:
             return i, ready.pop(i)
         return None
@@ -300,7 +300,7 @@ class MPIServerTransport:
         backoff = Backoff()
         while i not in self._ready:
             if i in self._errors:
-                self._failures.append((i, self._errors.pop(i)))
+                self.client_failures.append((i, self._errors.pop(i)))
                 return None
             if (key := (i, self.rank_of[i])) in self._announced and self._pool.free:
                 self._receive_vectors(*key, *self._announced.pop(key))
@@ -357,14 +357,8 @@ class MPIServerTransport:
                 continue
         return found
 
-    def pop_client_failures(self) -> Sequence[tuple[int, str]]:
-        if not self._failures:
-            return ()
-        failures, self._failures = self._failures, []
-        return failures
-
     def unreported_client_errors(self) -> set[int]:
-        failed = (*self._errors, *(i for i, _ in self._failures))
+        failed = (*self._errors, *(i for i, _ in self.client_failures))
         return {i for i in failed if self.rank_of[i] in self.live_ranks}
 
     def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
@@ -373,7 +367,7 @@ class MPIServerTransport:
             self._errors.pop(i, None)
             if self._ready.pop(i, None):
                 self.release_update(i)
-        self._failures = [(i, reason) for i, reason in self._failures if i not in found]
+        self.client_failures[:] = [(i, reason) for i, reason in self.client_failures if i not in found]
         return [(i, f"rank {self.rank_of[i]} died") for i in found]
 
     def has_arrived(self, i: int) -> bool:

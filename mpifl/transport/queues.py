@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from mpifl.algorithms.base import Update
 from mpifl.transport.frames import Frame, FrameFormat
@@ -35,23 +36,23 @@ class Outbox:
         self._comm, self._rank, self._format = comm, rank, format
         self._ring = ring_length(format.sizes[-1], comm.size - 1)
         self._kept = max(KEPT_FRAMES, self._ring)
-        self._sending: deque[tuple[MPI.Prequest, OutgoingFrame]] = deque()  # in order
+        self._sending: deque[OutgoingFrame] = deque()  # in order
 
     def take(self) -> OutgoingFrame:
         """A frame to write, which `start` is to send."""
         sending = self._sending
-        if len(sending) < self._ring or not sending[0][0].Test():
-            return OutgoingFrame(self._format.frame(), {})
-        _, outgoing = sending.popleft()
-        while len(sending) >= self._kept and sending[0][0].Test():
-            sending.popleft()[1].free()
+        if len(sending) < self._ring or not sending[0].send.Test():
+            return OutgoingFrame(self._format.frame())
+        outgoing = sending.popleft()
+        while len(sending) >= self._kept and sending[0].send.Test():
+            sending.popleft().free()
         return outgoing
 
     def start(self, outgoing: OutgoingFrame, count: int) -> None:
         """Starts to send a frame with `count` vectors in it."""
-        request = outgoing.sends.get(count) or self._new_send(outgoing, count)
-        request.Start()
-        self._sending.append((request, outgoing))
+        outgoing.send = send = outgoing.sends.get(count) or self._new_send(outgoing, count)
+        send.Start()
+        self._sending.append(outgoing)
 
     def _new_send(self, outgoing: OutgoingFrame, count: int) -> MPI.Prequest:
         used = outgoing.frame.buffer[: self._format.sizes[count]]
@@ -60,17 +61,18 @@ class Outbox:
 
     def drain(self) -> None:
         """Waits for all sends, and frees them."""
-        wait(*(request for request, _ in self._sending))
+        wait(*(outgoing.send for outgoing in self._sending))
         while self._sending:
-            self._sending.popleft()[1].free()
+            self._sending.popleft().free()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class OutgoingFrame:
-    """A frame and its persistent sends, by the number of vectors in it."""
+    """A frame and its persistent sends."""
 
     frame: Frame
-    sends: dict[int, MPI.Prequest]
+    sends: dict[int, MPI.Prequest] = field(default_factory=dict)  # by the number of vectors in it
+    send: Any = None  # the last one of these
 
     def free(self) -> None:
         for request in self.sends.values():
@@ -88,8 +90,8 @@ class Inbox:
 
     def start(self) -> MPI.Prequest:
         """Starts the receive of the next frame, `current`; raises MPI.Exception where the rank has died."""
-        self.current = self.free.pop() if self.free else self._new()
-        receive = self.current.receive
+        self.current = incoming = self.free.pop() if self.free else self._new()
+        receive = incoming.receive
         receive.Start()
         return receive
 

@@ -26,7 +26,7 @@ from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.objective import Shared
 from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.live import LiveSchedule, VirtualClock
-from mpifl.server.loop import ServerLoop
+from mpifl.server.loop import Ending, ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import UPDATES, N, Silent, build, clients, every_case, plain
 from tests.quadratic_runs import close
@@ -104,16 +104,16 @@ def run(worker: Worker, algorithm: Algorithm, x0: np.ndarray) -> tuple[list[np.n
     people, models = Clients(np.array([1, 2, 3, 4, 5]), seed=3), []
     server = algorithm.init_server(x0, people)
 
-    def stopped() -> bool:
+    def ending() -> Ending:
         assert all(type(v) is np.ndarray for v in [server.x, algorithm.model(server)])
         models.append(algorithm.model(server).copy())
-        return False
+        return ""
 
     speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
     clock = VirtualClock(speed.contact_times(N, 0), speed.split_times(N, 0))
     plan = LiveSchedule(clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES)
     loop = ServerLoop(algorithm, server, people, InProcessTransport(worker), plan, Silent(), lambda *_: False, 0)  # type: ignore[arg-type]
-    loop.run(stopped)
+    loop.run(ending)
     return models, server
 
 

@@ -98,7 +98,7 @@ class Wall:
 
     def __init__(self, *arrivals: tuple[float, int]) -> None:
         self.time, self.arrivals, self.kept = 0.0, list(arrivals), list[int]()
-        self.buffer = np.zeros(2)
+        self.buffer, self.client_failures = np.zeros(2), list[tuple[int, str]]()
 
     def perf_counter(self) -> float:
         return self.time
@@ -118,9 +118,6 @@ class Wall:
     def keep_update(self, i: int, update: Update) -> Update:
         self.kept.append(i)
         return update._replace(vectors=tuple(v.copy() for v in update.vectors))
-
-    def pop_client_failures(self) -> list[tuple[int, str]]:
-        return []
 
 
 @pytest.fixture

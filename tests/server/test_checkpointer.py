@@ -174,6 +174,6 @@ def test_a_client_that_raised_where_the_run_goes_on(scene: Callable[..., Scene])
 
 def test_a_client_of_a_dead_rank_has_not_raised() -> None:
     """What its rank has saved contains no error."""
-    failed = {"_errors": {0: "", 1: ""}, "_failures": [(2, ""), (3, "")]}
+    failed = {"_errors": {0: "", 1: ""}, "client_failures": [(2, ""), (3, "")]}
     end: Any = SimpleNamespace(**failed, rank_of=[1, 2, 1, 2], live_ranks={1})
     assert MPIServerTransport.unreported_client_errors(end) == {0, 2}

@@ -61,7 +61,7 @@ class Dying(InProcessTransport):
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         if i in self.dead:
-            self._failures.append((i, f"rank {i} died"))
+            self.client_failures.append((i, f"rank {i} died"))
             self._reported.add(i)
             return None
         return super().receive_from(i, timeout)

@@ -34,6 +34,7 @@ class SilentTransport(InProcessTransport):
         self.now = now
         self.when: dict[int, float] = {}
         self.abandoned: list[int] = []
+        self.client_failures = []
 
     def send(self, i: int, message: Message, delay: float) -> None: ...
 
@@ -44,9 +45,6 @@ class SilentTransport(InProcessTransport):
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         self.now[0] += timeout
         return None
-
-    def pop_client_failures(self) -> list[tuple[int, str]]:
-        return []
 
     def has_arrived(self, i: int) -> bool:
         return i in self.when

@@ -132,7 +132,7 @@ def test_errors_that_are_not_due() -> None:
     assert both_ends.receive_from(3) and order == [3, 0, 5, 1]
     assert both_ends.unreported_client_errors() == {0, 1}
     both_ends.cancel(0)
-    assert both_ends.unreported_client_errors() == {1} and not both_ends.pop_client_failures()
+    assert both_ends.unreported_client_errors() == {1} and not both_ends.client_failures
     assert both_ends.shut_down(0) == 4  # 1, 2, 4 and 5
     assert not both_ends.unreported_client_errors()
 
