@@ -68,23 +68,18 @@ def update_buffers(objective: Objective, y: Vector) -> None:
         objective.update_buffers(y)
 
 
-def descend(objective: Objective, x: Vector, batches: Sequence[Any], step: float) -> Vector:
-    """A new vector: x after y <- y - step * gradient(y, rows) for each batch."""
+def descend(objective: Objective, y: Vector, batches: Sequence[Any], step: float) -> None:
+    """y <- y - step * gradient(y, rows) for each batch, in place."""
     if hasattr(objective, "descend"):
-        y = clone(x)
         objective.descend(y, batches, step)
-        return y
-    y, update = x, getattr(objective, "update_buffers", None)
+        return
+    update = getattr(objective, "update_buffers", None)
     for rows in batches:
         gradient = objective.gradient(y, rows)
         gradient *= step
-        if y is x:
-            y = y - gradient  # the first step makes the copy
-        else:
-            y -= gradient
+        y -= gradient
         if update:
             update(y)
-    return clone(x) if y is x else y
 
 
 @dataclass(frozen=True)
@@ -99,9 +94,10 @@ class Sgd(Config):
         self, objective: Objective, x: Vector, step: float, batches: Sequence[Any], term: QuadraticTerm,
         on_step: StepCallback | None, stop: StopCriterion | None, initial_estimate: Any,
     ) -> LocalSolution:  # fmt: skip
-        if term is NO_TERM and not (self.momentum or on_step or stop):
-            return LocalSolution(descend(objective, x, batches, step), len(batches))
         y, velocity, taken = clone(x), None, 0
+        if term is NO_TERM and not (self.momentum or on_step or stop):
+            descend(objective, y, batches, step)
+            return LocalSolution(y, len(batches))
         for rows in batches:
             gradient = objective.gradient(y, rows)
             term.add_gradient(y, gradient)
