@@ -11,7 +11,8 @@ by_hand  what one would write for this one rule: nonblocking requests, messages 
          memory. It has no trace, no checks and no checkpoints
 limit    every message is answered at once with a fixed one, on both sides: what MPI and the waiting cost
 
-In a repeat the programs take turns of about 0.1 s, so that a machine whose speed changes does not decide their ratio.
+In a repeat the programs take turns, so that a machine whose speed changes does not decide their ratio: of about 0.1 s,
+or of 200 updates where these take longer, at most the whole repeat. A program begins each turn with new buffers.
 Ratios are of the rates of one repeat; the figure is the median of the repeats. `server_us` is CPU time of the server
 process for each update.
 """
@@ -44,11 +45,11 @@ from mpifl.transport.mpi_client import MPIClientTransport
 from mpifl.transport.mpi_server import MPIServerTransport
 
 EVERY = 4  # updates for an aggregation
-TURN = 0.1  # s, about: for how long one program runs before the next one
+TURN, LEAST = 0.1, 200  # s, about, and updates: for how long one program runs at least before the next one
 
 
 class Taken(NamedTuple):
-    """By one program, on the server, in s; zeros on the other ranks."""
+    """The time that a program took on the server (s); zeros on the other ranks."""
 
     wall: float = 0.0
     cpu: float = 0.0  # of the server's process
@@ -249,7 +250,7 @@ PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Taken]] = {"ours": our
 
 
 def measure(comm: MPI.Comm, d: int, repeats: int, turns: int, updates: int) -> dict[str, float]:
-    """Rates and ratios at one dimension; in a repeat each program has so many turns of so many updates."""
+    """Rates and ratios at one dimension; in a repeat each program has `turns` turns of `updates` updates each."""
     x0 = np.ones(d, np.float32)
     taken = np.zeros((repeats + 1, len(PROGRAMS), 2))  # the first repeat is the warm-up
     for repeat in taken:
@@ -277,8 +278,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[7850, 1_000_000, 10_000_000])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="about how long each program runs each time")
-    parser.add_argument("--updates", type=int, help="updates of each program each time, instead of --seconds")
+    parser.add_argument("--seconds", type=float, default=1.0, help="about how long each program runs in a repeat")
+    parser.add_argument("--updates", type=int, help="updates of each program in a repeat, one turn; not --seconds")
     args = parser.parse_args()
     comm = MPI.COMM_WORLD
     if comm.size < 2:
@@ -286,8 +287,9 @@ def main() -> int:
         return 2
     for d in args.sizes:
         rate = min(20_000, 4e8 / d)  # updates/s, about
-        turns = 1 if args.updates else max(1, round(args.seconds / TURN))
-        updates = args.updates or max(40, int(args.seconds * rate / turns))
+        whole = args.updates or max(40, int(args.seconds * rate))  # of a repeat
+        turns = 1 if args.updates else max(1, round(whole / max(LEAST, TURN * rate)))
+        updates = whole // turns
         row = measure(comm, d, args.repeats, turns, updates)
         if comm.rank == 0:
             print(json.dumps(row), flush=True)

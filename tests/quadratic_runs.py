@@ -12,7 +12,7 @@ from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.client.worker import Worker
 from mpifl.scheduling.live import LiveSchedule
 from mpifl.scheduling.replay import ReplaySchedule
-from mpifl.server.loop import ServerLoop
+from mpifl.server.loop import Ending, ServerLoop
 from mpifl.storage.tables import AggregationRow, Row, UpdateRow
 from mpifl.transport.in_process import InProcessTransport
 
@@ -304,14 +304,14 @@ def run(
         log.evaluated.append(row[3].copy())
         return False
 
-    def stopped() -> bool:
+    def ending() -> Ending:
         watch(log)
-        return False
+        return ""
 
     for name, hook in hooks.items():
         object.__setattr__(algorithm, name, hook)
     try:
-        ServerLoop(algorithm, log.server, clients, link, schedule, log, evaluate, seed).run(stopped)
+        ServerLoop(algorithm, log.server, clients, link, schedule, log, evaluate, seed).run(ending)
     finally:
         for name in hooks:
             object.__delattr__(algorithm, name)

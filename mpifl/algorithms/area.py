@@ -47,8 +47,8 @@ class Area(LocalTraining):
         return 1 / clients.n if isinstance(self.step_schedule, Constant) else None
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        # Events are uploads and aggregations: k of them so far, and the average of Theorem 8 has one x_s for each.
         a, b = self.step_schedule.coefficients(self.step_size, self.local_steps, self.trigger, clients)
+        # k counts uploads and aggregations; the average of Theorem 8 has one x_s for each of them.
         return State(x=x0.copy(), u=zeros(x0), k=0, n=clients.n, a=float(a), b=float(b), past_sum=0 * x0, events_at_x=0)
 
     def message(self, server: State, i: int) -> Message:

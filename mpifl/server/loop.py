@@ -55,7 +55,7 @@ class Checkpointer(Protocol):
         """Moves client i to another rank; returns a clause that names it, or "" where no rank can host it."""
 
 
-Ending = Literal["", "stopped", "interrupted"]  # why a run is to end now; "": it is not
+Ending = Literal["", "stopped", "interrupted"]  # why a run ends now: at a target, or by a signal; "": it goes on
 # (time, updates, version, model, (n,) the clients' accuracies or None, age) -> the run is to end
 Evaluate = Callable[[float, int, int, Vector, np.ndarray | None, float], bool]
 
@@ -171,7 +171,8 @@ class ServerLoop:
     def run(self, ending: Callable[[], Ending] = lambda: "") -> bool:
         """Processes events until the run ends; returns False if it was interrupted.
 
-        `ending` is called after every event; an interrupted run takes a checkpoint if it has a checkpointer.
+        `ending` is called after every event, and once more after a snapshot; what it says must last. An interrupted
+        run takes a checkpoint if it has a checkpointer.
         Raises RunFailed where no client is left, or the transport fails.
         """
         if not (self._resumed or self._polls):

@@ -308,7 +308,7 @@ class Session:
         return f"; to continue: mpifl resume {self.job.output}"
 
     def _ending(self) -> Ending:
-        """Whether a signal or a target ends the run now. Raises RunFailed where rows could not be written."""
+        """Why the run ends now, if it does: a target, or a signal. Raises RunFailed where rows could not be written."""
         if self.transport.signals and not self.signals.numbers:
             self.signals.add(self.transport.signals[0])
         if self.signals.numbers:

@@ -72,7 +72,7 @@ class OutgoingFrame:
 
     frame: Frame
     sends: dict[int, MPI.Prequest] = field(default_factory=dict)  # by the number of vectors in it
-    send: Any = None  # the last one of these
+    send: Any = None  # the one started last
 
     def free(self) -> None:
         for request in self.sends.values():

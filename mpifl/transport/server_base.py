@@ -44,7 +44,7 @@ class ServerTransport(UpdateSource, Protocol):
         """Stops waiting for client i; an update that still arrives is dropped."""
 
     def unreported_client_errors(self) -> set[int]:
-        """Clients that have raised and are not handled yet: neither now nor in `client_failures` before."""
+        """Clients that have raised and are not handled yet: those in `client_failures`, and those not due."""
 
     def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
         """Clients whose ranks have died, and why they failed; their updates that had arrived are dropped."""

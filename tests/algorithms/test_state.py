@@ -22,7 +22,7 @@ from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models.quadratic import Quadratic
 from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.live import LiveSchedule, VirtualClock
-from mpifl.server.loop import ServerLoop
+from mpifl.server.loop import Ending, ServerLoop
 from mpifl.storage.tables import Row
 from mpifl.transport.in_process import InProcessTransport
 from tests.quadratic_runs import close
@@ -199,17 +199,17 @@ class Outcome:
         speed = Speed(compute=0.1, exchange=0.02, spread=2.5, noise="exponential")
         clock = VirtualClock(speed.contact_times(N, 0), speed.split_times(N, 0))
 
-        def stopped() -> bool:
+        def ending() -> Ending:
             self.models.append(algorithm.model(self.server).copy())
             if forget:
                 again = written(self.server)
                 vars(self.server).clear()
                 vars(self.server).update(vars(again))
-            return False
+            return ""
 
         plan = LiveSchedule(clock, algorithm.aggregation_trigger(), 0, stop_updates=UPDATES)
         ServerLoop(rules, self.server, people, InProcessTransport(worker), plan, Silent(), lambda *_: False, 0).run(
-            stopped
+            ending
         )
         self.clients = [worker.states[i] for i in range(N)]
 
