@@ -27,6 +27,7 @@ import psutil
 from common import ROOT, launcher
 
 from mpifl import open_run
+from mpifl.transport.cores import ASLR
 
 IMPORTS = "import time, numpy; from mpi4py import MPI; c = MPI.COMM_WORLD; c.Barrier()"
 BARE = f"{IMPORTS}; c.rank or print(time.time(), flush=True)"
@@ -58,12 +59,14 @@ def start(ranks: int, words: list[str]) -> subprocess.Popen[str]:
 
 
 # -- file calls --------------------------------------------------------------------------------------------------------
-def file_calls(words: list[str]) -> int:
-    """Calls of rank 1 of 3."""
+def file_calls(words: list[str], restarted: bool = False) -> int:
+    """Calls of rank 1 of 3; restarted: as one that shares its core (`transport.cores.share_address_layout`)."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "calls")
         *mpirun, python = launcher(3)
-        subprocess.run([*mpirun, "sh", "-c", TRACE, out, python, *words], cwd=ROOT, capture_output=True, check=True)
+        command = [*(["taskset", "-c", "0"] if restarted else []), *mpirun, "sh", "-c", TRACE, out, python, *words]
+        environment = os.environ | {ASLR: "" if restarted else "1"}
+        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
         return len(out.read_text().splitlines())
 
 
@@ -79,10 +82,12 @@ def calls(job: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, more in {"batches of 32 rows": (), "all rows of a client": ("problem.batch_size=null",)}.items():
             words = arguments(job, 3, folder, "stop={updates: 20}", *more)
-            count, loaded = file_calls(["run_mpi.py", *words]), modules(["run", *words])
+            loaded = modules(["run", *words])
             own = [m for m in loaded if m.partition(".")[0] == "mpifl"]
-            ratios = [f"{count / each:.2f}" for each in bare.values()]
-            rows.append([f"client rank, {name}", count, *ratios, f"{len(own)} of {len(loaded)}"])
+            for restarted, suffix in (False, ""), (True, ", restarted"):
+                count = file_calls(["run_mpi.py", *words], restarted)
+                ratios = [f"{count / each:.2f}" for each in bare.values()]
+                rows.append([f"client rank, {name}{suffix}", count, *ratios, f"{len(own)} of {len(loaded)}"])
     table(["program", "file calls", "to the first", "to the second", "modules of mpifl"], rows)
 
 

@@ -7,9 +7,10 @@ import ctypes
 import os
 import time
 
+from mpifl.transport.cores import ranks_per_core
+
 YIELDS, MORE_YIELDS = 10, 50  # before the first sleep: always, and while nobody else takes the core
 QUICK = 2e-5  # s: a yield that takes longer has given the core to another process
-LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # number of ranks on this host, set by launchers
 
 
 def set_timer_slack(seconds: float = 1e-9) -> None:
@@ -30,11 +31,6 @@ set_timer_slack()  # a sleep of 1 us would take 60
 _keep_freed_memory()
 
 
-def _ranks_per_core() -> float:
-    ranks = next((int(os.environ[k]) for k in LOCAL_SIZE if k in os.environ), 1)
-    return ranks / len(os.sched_getaffinity(0))
-
-
 class Backoff:
     """Waits between two polls: yields the core ten times, then sleeps for 1 us, doubling to 1 ms.
 
@@ -46,8 +42,8 @@ class Backoff:
     these pauses each one is 1/16 longer than the one before, up to `idle`.
     """
 
-    longest = 1e-3 * max(1.0, _ranks_per_core() / 16)
-    idle = 1e-3 * max(1.0, _ranks_per_core())  # longest pause of a rank without work, and while other ranks start
+    longest = 1e-3 * max(1.0, ranks_per_core() / 16)
+    idle = 1e-3 * max(1.0, ranks_per_core())  # longest pause of a rank without work, and while other ranks start
     crowded = longest > 1e-3
 
     def __init__(self, longest: float = longest, patient: bool = False) -> None:

@@ -12,8 +12,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mpifl.errors import ConfigError
+from mpifl.transport.cores import ASLR
 
 OVERRIDE = "MPIFL_MPI"  # 1: always use MPI, without comparing; 0: never
+VARIABLES = {  # what each environment variable may be
+    OVERRIDE: "0 (never use MPI), 1 (always), or unset (as the launcher says)",
+    ASLR: "1 (keep address space layout randomisation), or unset (off where ranks share cores)",
+}
 MPIRUN = "mpirun of Open MPI"
 INNER = frozenset({"OMPI_COMM_WORLD_SIZE", "PMI_RANK"})  # of launchers inside a step
 OPEN_MPI = "Open MPI|Spectrum MPI"  # and what is built on it
@@ -84,11 +89,14 @@ def _number(text: str | None) -> int | None:
 
 
 def mpi_wanted(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is one of several ranks, as far as the environment says. Raises LaunchError for OVERRIDE."""
-    override = environ.get(OVERRIDE, "")
-    if override not in ("", "0", "1"):
-        raise LaunchError(OVERRIDE, override, "0 (never use MPI), 1 (always), or unset (as the launcher says)")
-    if override:
+    """Whether this process is one of several ranks, as far as the environment says.
+
+    Raises LaunchError for an environment variable that is neither 0, 1 nor unset.
+    """
+    for name, expected in VARIABLES.items():
+        if (value := environ.get(name, "")) not in ("", "0", "1"):
+            raise LaunchError(name, value, expected)
+    if override := environ.get(OVERRIDE):
         return override == "1"
     launch = find_launch(environ)
     return launch is not None and launch.size != 1

@@ -90,7 +90,7 @@ STANDARD = {
 }  # fmt: skip
 OWN = (  # modules of mpifl that a rank may load whose clients fit a logistic model by AREA
     r"|__main__|errors|signals|memory|host_memory|objective|rng|client(\.(rank|states|worker))?|config(\.(client_job|types))?"
-    r"|transport(\.(backoff|base|detection|frames|handshake|launcher|module_broadcast|mpi|mpi_client|queues))?"
+    r"|transport(\.(backoff|base|cores|detection|frames|handshake|launcher|module_broadcast|mpi|mpi_client|queues))?"
     r"|algorithms(\.(area|base|participation|common(\.(local_solver|step_schedules|strong_convexity|vectors))?))?"
     r"|problems(\.(base|hosting|inits|on_use|rows|settings|models(\.logistic)?))?"
 )
@@ -103,8 +103,8 @@ os.execvp(command[0], command)
 """
 BARE = "import numpy{}; from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"
 BEFORE_MPI = {  # files of mpifl that such a rank opens; the other modules come from rank 0
-    "BUILD", "__init__", "__main__", "errors", "transport.__init__", "transport.backoff", "transport.detection",
-    "transport.launcher", "transport.module_broadcast", "transport.mpi",
+    "BUILD", "__init__", "__main__", "errors", "transport.__init__", "transport.backoff", "transport.cores",
+    "transport.detection", "transport.launcher", "transport.module_broadcast", "transport.mpi",
 }  # fmt: skip
 INTERRUPT_CODES = [130, 2, 2 | 9]  # of SIGINT; under MPICH, which adds the KILL of the other ranks
 MOST = 0.9  # file calls of a client rank, as a multiple of the bare program's
@@ -251,14 +251,22 @@ def test_an_interrupt_while_mpi_starts(tolerant: bool, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
 @pytest.mark.parametrize(("batch_size", "more"), [(4, ".random"), (None, "")])
-def test_file_calls(batch_size: int | None, more: str, run: Start, tmp_path: Path) -> None:
-    """Beside a program that imports mpi4py and what the clients use of NumPy, and does one barrier."""
+def test_file_calls(
+    batch_size: int | None, more: str, run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a program that imports mpi4py and what the clients use of NumPy, and does one barrier.
+
+    A rank that shares its core may be restarted once, and takes no more than that program with it.
+    """
     (tmp_path / "traced.py").write_text(TRACED)
     (tmp_path / "bare.py").write_text(BARE.format(more))
     path = write(tmp_path, "small", config(batch_size=batch_size))
     counts = []
-    for words in ["bare.py"], [*RUN, path], ["bare.py"], [*RUN, path, "overwrite=true"]:  # bytecode is there later on
+    bare, again = ["bare.py"], [*RUN, path, "overwrite=true"]
+    for words, kept in (bare, "1"), (again, "1"), (bare, "1"), (again, "1"), (again, ""):  # bytecode is there later on
+        monkeypatch.setenv("MPIFL_ASLR", kept)
         done = run(3, "traced.py", *words)
         assert done.code == 0, str(done)
         counts.append(len((tmp_path / "calls.txt").read_text().splitlines()))
     assert counts[3] <= MOST * counts[2], counts
+    assert counts[4] <= counts[2], counts
