@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, launcher, one_thread_environment
+from common import ROOT, SAME_LAYOUT, launcher, one_thread_environment
 
 SIZES = {1: [7850], 4: [7850, 100_000, 1_000_000, 10_000_000], 16: [7850]}  # by number of clients
 WAITING = 129  # ranks
@@ -42,7 +42,9 @@ measures and writes this page.
 
 ![Rates by dimension and by number of clients](performance.png)
 
-Clients do no work: they answer every message at once with a vector that they keep. All ranks share the machine's cores.
+Clients do no work: they answer every message at once with a vector that they keep. All ranks share the machine's cores,
+and have one address space layout (`setarch -R`), as ranks of `mpifl run` that share cores have
+([why](../explanation/transport.md#messages)).
 
 {table}
 
@@ -78,10 +80,10 @@ def measure(part: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
     if part == "client":
         words = [sys.executable, str(here / "client_cost.py"), "--repeats", str(3 * repeats)]
     elif part == "waiting":
-        words = [*launcher(WAITING + 1), str(here / "client_cost.py"), "--parts", "waiting"]
+        words = [*launcher(WAITING + 1, *SAME_LAYOUT), str(here / "client_cost.py"), "--parts", "waiting"]
     else:
         program = [str(here / "server_rate.py"), "--sizes", *map(str, SIZES[int(part)])]
-        words = [*launcher(int(part) + 1), *program, "--repeats", str(repeats), "--seconds", str(seconds)]
+        words = [*launcher(int(part) + 1, *SAME_LAYOUT), *program, "--repeats", str(repeats), "--seconds", str(seconds)]
     out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=one_thread_environment(ROOT))
     if out.returncode:
         sys.exit(f"performance: {' '.join(words)} failed\n{out.stderr}")

@@ -1,6 +1,6 @@
 """Updates a second through the real server loop, beside the same work by hand and beside a bare echo.
 
-    mpirun -n 5 python benchmarks/server_rate.py [--sizes 7850 1000000 10000000] [--repeats 5]
+    mpirun -n 5 setarch -R python benchmarks/server_rate.py [--sizes 7850 1000000 10000000] [--repeats 5]
 
 Clients do no work: they answer every message at once with a vector that they keep. Three programs are measured in one
 run:
@@ -15,6 +15,8 @@ In a repeat the programs take turns, so that a machine whose speed changes does 
 or of 200 updates where these take longer, at most the whole repeat. A program begins each turn with new buffers.
 Ratios are of the rates of one repeat; the figure is the median of the repeats. `server_us` is CPU time of the server
 process for each update.
+
+`setarch -R` gives the ranks one address space layout, as `mpifl run` does itself where ranks share cores.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -16,14 +17,10 @@ def ranks_per_core() -> float:
     A launcher that binds each rank to a core of its own is not bound itself, so its cores count too.
     """
     ranks = next((int(os.environ[k]) for k in LOCAL_SIZE if k in os.environ), 1)
-    return ranks / len(os.sched_getaffinity(0) | _cores_of_parent())
-
-
-def _cores_of_parent() -> set[int]:
-    try:
-        return os.sched_getaffinity(os.getppid())
-    except OSError:  # it has ended just now
-        return set()
+    cores = os.sched_getaffinity(0)
+    with contextlib.suppress(OSError):  # the launcher has ended
+        cores |= os.sched_getaffinity(os.getppid())
+    return ranks / len(cores)
 
 
 def share_address_layout() -> None:
@@ -35,7 +32,7 @@ def share_address_layout() -> None:
     To be called before MPI starts. Does nothing where the environment variable `ASLR` is set, and where the system does
     not allow it.
     """
-    if os.environ.get(ASLR) or ranks_per_core() <= 1:
+    if os.environ.get(ASLR) or ranks_per_core() <= 1 or not sys.executable:
         return
     import ctypes
 
@@ -44,4 +41,5 @@ def share_address_layout() -> None:
     if now < 0 or now & NO_RANDOMIZE or personality(ctypes.c_ulong(now | NO_RANDOMIZE)) < 0:
         return
     os.environ[ASLR] = "0"
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    with contextlib.suppress(OSError):
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

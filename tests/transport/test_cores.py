@@ -116,3 +116,23 @@ def test_a_system_that_does_not_allow_it(host: pytest.MonkeyPatch) -> None:
         host.setattr(ctypes, "CDLL", lambda _, a=answers: SimpleNamespace(personality=lambda _: a.pop(0)))
         cores.share_address_layout()
         assert not answers and cores.ASLR not in os.environ
+
+
+def test_a_program_that_cannot_be_started_again(host: pytest.MonkeyPatch) -> None:
+    import ctypes
+    from types import SimpleNamespace
+
+    called = []
+
+    def execv(path: str, words: list[str]) -> None:
+        called.append(words[0])
+        raise PermissionError(path)
+
+    host.setenv(LAUNCHED, str(MANY))
+    host.setenv(cores.ASLR, "")
+    host.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(personality=lambda _: 0))
+    host.setattr(cores.os, "execv", execv)
+    for executable in "", "/nowhere/python":
+        host.setattr(sys, "executable", executable)
+        cores.share_address_layout()
+    assert called == ["/nowhere/python"]
