@@ -9,17 +9,18 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SAME_LAYOUT = ["setarch", "-R"]  # ranks that share cores have one address space layout, as those of `mpifl run` do
 TOUCH = "import numpy, sys; numpy.empty(int(sys.argv[1]), numpy.uint8)[::4096] = 1"
 
 
-def launcher(ranks: int, *before: str) -> list[str]:
-    """The command that starts this Python on `ranks` ranks: the mpirun beside it, else the one on the PATH.
-
-    before: words that come before Python
-    """
+def launcher(ranks: int) -> list[str]:
+    """The command that starts this Python on `ranks` ranks: the mpirun beside it, else the one on the PATH."""
     mpirun = Path(sys.executable).with_name("mpirun")
-    return [str(mpirun if mpirun.exists() else shutil.which("mpirun")), "-n", str(ranks), *before, sys.executable]
+    return [str(mpirun if mpirun.exists() else shutil.which("mpirun")), "-n", str(ranks), sys.executable]
+
+
+def layout(ranks: int) -> list[str]:
+    """The words before Python that give ranks one address space layout where they share cores, as in `mpifl run`."""
+    return ["setarch", "-R"] if ranks > len(os.sched_getaffinity(0)) else []
 
 
 def one_thread_environment(*paths: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, SAME_LAYOUT, launcher, one_thread_environment
+from common import ROOT, launcher, layout, one_thread_environment
 
 SIZES = {1: [7850], 4: [7850, 100_000, 1_000_000, 10_000_000], 16: [7850]}  # by number of clients
 WAITING = 129  # ranks
@@ -42,8 +42,8 @@ measures and writes this page.
 
 ![Rates by dimension and by number of clients](performance.png)
 
-Clients do no work: they answer every message at once with a vector that they keep. All ranks share the machine's cores,
-and have one address space layout (`setarch -R`), as ranks of `mpifl run` that share cores have
+Clients do no work: they answer every message at once with a vector that they keep. All ranks share the machine's cores.
+Where there are more ranks than cores they have one address space layout (`setarch -R`), as those of `mpifl run` have
 ([why](../explanation/transport.md#messages)).
 
 {table}
@@ -80,10 +80,12 @@ def measure(part: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
     if part == "client":
         words = [sys.executable, str(here / "client_cost.py"), "--repeats", str(3 * repeats)]
     elif part == "waiting":
-        words = [*launcher(WAITING + 1, *SAME_LAYOUT), str(here / "client_cost.py"), "--parts", "waiting"]
+        *mpirun, python = launcher(WAITING + 1)
+        words = [*mpirun, *layout(WAITING + 1), python, str(here / "client_cost.py"), "--parts", "waiting"]
     else:
-        program = [str(here / "server_rate.py"), "--sizes", *map(str, SIZES[int(part)])]
-        words = [*launcher(int(part) + 1, *SAME_LAYOUT), *program, "--repeats", str(repeats), "--seconds", str(seconds)]
+        *mpirun, python = launcher(ranks := int(part) + 1)
+        program = [python, str(here / "server_rate.py"), "--sizes", *map(str, SIZES[int(part)])]
+        words = [*mpirun, *layout(ranks), *program, "--repeats", str(repeats), "--seconds", str(seconds)]
     out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=one_thread_environment(ROOT))
     if out.returncode:
         sys.exit(f"performance: {' '.join(words)} failed\n{out.stderr}")

@@ -1,6 +1,6 @@
 """Updates a second through the real server loop, beside the same work by hand and beside a bare echo.
 
-    mpirun -n 5 setarch -R python benchmarks/server_rate.py [--sizes 7850 1000000 10000000] [--repeats 5]
+    mpirun -n 5 python benchmarks/server_rate.py [--sizes 7850 1000000 10000000] [--repeats 5]
 
 Clients do no work: they answer every message at once with a vector that they keep. Three programs are measured in one
 run:
@@ -16,7 +16,8 @@ or of 200 updates where these take longer, at most the whole repeat. A program b
 Ratios are of the rates of one repeat; the figure is the median of the repeats. `server_us` is CPU time of the server
 process for each update.
 
-`setarch -R` gives the ranks one address space layout, as `mpifl run` does itself where ranks share cores.
+Where there are more ranks than cores, start Python by `setarch -R`: the ranks then have one address space layout, as those
+of `mpifl run`.
 """
 
 from __future__ import annotations

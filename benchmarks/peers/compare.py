@@ -23,7 +23,7 @@ from environments import PEERS, ROOT, install, missing, python
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from common import SAME_LAYOUT, launcher  # noqa: E402
+from common import launcher, layout  # noqa: E402
 from performance import machine  # noqa: E402
 
 RATES = ROOT / "build" / "peers-speed" / "rates.json"
@@ -46,7 +46,7 @@ class Program(NamedTuple):
         command = own
         if self.ranks > 1:
             mpirun = python(self.peer).with_name("mpirun") if self.peer else Path(launcher(1)[0])
-            command = [str(mpirun), "-n", str(self.ranks), *SAME_LAYOUT, *own]
+            command = [str(mpirun), "-n", str(self.ranks), *layout(self.ranks), *own]
         path = str(ROOT) if not self.peer else str(STUBS)
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:
@@ -130,8 +130,8 @@ make peers-speed
 
 A figure is the median of {repeats} repeats. A repeat measures the programs of a table one after the other; a factor
 compares two figures of one repeat, and the table has the median, the lowest and the highest factor. The first fifth of
-a run, with its start-up, is left out. All programs use one thread a process. The ranks of every program over MPI have
-one address space layout (`setarch -R`), which `mpifl run` gives them itself where they share cores.
+a run, with its start-up, is left out. All programs use one thread a process. Where the ranks of a program share cores
+they have one address space layout (`setarch -R`), as those of `mpifl run` have.
 
 ## What each does in these runs
 
