@@ -19,7 +19,7 @@ def launcher(ranks: int) -> list[str]:
 
 
 def layout(ranks: int) -> list[str]:
-    """The words before Python that give ranks one address space layout where they share cores, as in `mpifl run`."""
+    """The command prefix that gives ranks which share cores identical address space layouts, as in `mpifl run`."""
     return ["setarch", "-R"] if ranks > len(os.sched_getaffinity(0)) else []
 
 

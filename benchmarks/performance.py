@@ -43,7 +43,7 @@ measures and writes this page.
 ![Rates by dimension and by number of clients](performance.png)
 
 Clients do no work: they answer every message at once with a vector that they keep. All ranks share the machine's cores.
-Where there are more ranks than cores they have one address space layout (`setarch -R`), as those of `mpifl run` have
+Where there are more ranks than cores they have identical address space layouts (`setarch -R`), as in `mpifl run`
 ([why](../explanation/transport.md#messages)).
 
 {table}

@@ -23,7 +23,7 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> int:
     """Runs one command, as `mpifl.cli.main` does; the exit code."""
-    if argv is None:  # a program, which can be restarted
+    if argv is None:  # called as a program, whose process may be restarted
         from mpifl.transport.cores import share_address_layout
 
         share_address_layout()

@@ -131,7 +131,7 @@ make peers-speed
 A figure is the median of {repeats} repeats. A repeat measures the programs of a table one after the other; a factor
 compares two figures of one repeat, and the table has the median, the lowest and the highest factor. The first fifth of
 a run, with its start-up, is left out. All programs use one thread a process. Where the ranks of a program share cores
-they have one address space layout (`setarch -R`), as those of `mpifl run` have.
+they have identical address space layouts (`setarch -R`), as in `mpifl run`.
 
 ## What each does in these runs
 
