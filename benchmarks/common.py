@@ -18,8 +18,8 @@ def launcher(ranks: int) -> list[str]:
     return [str(mpirun if mpirun.exists() else shutil.which("mpirun")), "-n", str(ranks), sys.executable]
 
 
-def layout(ranks: int) -> list[str]:
-    """The command prefix that gives ranks which share cores identical address space layouts, as in `mpifl run`."""
+def without_aslr(ranks: int) -> list[str]:
+    """What comes before `mpirun` so that ranks which share cores have identical address space layouts."""
     return ["setarch", "-R"] if ranks > len(os.sched_getaffinity(0)) else []
 
 

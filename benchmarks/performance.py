@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, launcher, layout, one_thread_environment
+from common import ROOT, launcher, one_thread_environment, without_aslr
 
 SIZES = {1: [7850], 4: [7850, 100_000, 1_000_000, 10_000_000], 16: [7850]}  # by number of clients
 WAITING = 129  # ranks
@@ -80,12 +80,12 @@ def measure(part: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
     if part == "client":
         words = [sys.executable, str(here / "client_cost.py"), "--repeats", str(3 * repeats)]
     elif part == "waiting":
-        *mpirun, python = launcher(WAITING + 1)
-        words = [*mpirun, *layout(WAITING + 1), python, str(here / "client_cost.py"), "--parts", "waiting"]
+        start = [*without_aslr(WAITING + 1), *launcher(WAITING + 1)]
+        words = [*start, str(here / "client_cost.py"), "--parts", "waiting"]
     else:
-        *mpirun, python = launcher(ranks := int(part) + 1)
-        program = [python, str(here / "server_rate.py"), "--sizes", *map(str, SIZES[int(part)])]
-        words = [*mpirun, *layout(ranks), *program, "--repeats", str(repeats), "--seconds", str(seconds)]
+        start = [*without_aslr(int(part) + 1), *launcher(int(part) + 1)]
+        program = [str(here / "server_rate.py"), "--sizes", *map(str, SIZES[int(part)])]
+        words = [*start, *program, "--repeats", str(repeats), "--seconds", str(seconds)]
     out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=one_thread_environment(ROOT))
     if out.returncode:
         sys.exit(f"performance: {' '.join(words)} failed\n{out.stderr}")

@@ -16,7 +16,7 @@ or of 200 updates where these take longer, at most the whole repeat. A program b
 Ratios are of the rates of one repeat; the figure is the median of the repeats. `server_us` is CPU time of the server
 process for each update.
 
-Where there are more ranks than cores, start Python with `setarch -R`: the ranks then have identical address space
+Where there are more ranks than cores, start `mpirun` with `setarch -R`: the ranks then have identical address space
 layouts, as in `mpifl run`.
 """
 

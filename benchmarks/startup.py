@@ -60,7 +60,7 @@ def start(ranks: int, words: list[str]) -> subprocess.Popen[str]:
 
 # -- file calls --------------------------------------------------------------------------------------------------------
 def file_calls(words: list[str], restarted: bool = False) -> int:
-    """Calls of rank 1 of 3; restarted: as one that shares its core (`transport.cores.share_address_layout`)."""
+    """Calls of rank 1 of 3; restarted: as one that shares its core (`transport.cores.restart_without_aslr`)."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "calls")
         *mpirun, python = launcher(3)

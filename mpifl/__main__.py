@@ -24,9 +24,9 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> int:
     """Runs one command, as `mpifl.cli.main` does; the exit code."""
     if argv is None:  # called as a program, whose process may be restarted
-        from mpifl.transport.cores import share_address_layout
+        from mpifl.transport.cores import restart_without_aslr
 
-        share_address_layout()
+        restart_without_aslr()
     arguments = sys.argv[1:] if argv is None else argv
     before = _interrupts_kill()
     gc.disable()  # imports make many objects and little garbage: collections are a seventh of the time to import NumPy

@@ -23,7 +23,7 @@ from environments import PEERS, ROOT, install, missing, python
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from common import launcher, layout  # noqa: E402
+from common import launcher, without_aslr  # noqa: E402
 from performance import machine  # noqa: E402
 
 RATES = ROOT / "build" / "peers-speed" / "rates.json"
@@ -46,7 +46,7 @@ class Program(NamedTuple):
         command = own
         if self.ranks > 1:
             mpirun = python(self.peer).with_name("mpirun") if self.peer else Path(launcher(1)[0])
-            command = [str(mpirun), "-n", str(self.ranks), *layout(self.ranks), *own]
+            command = [*without_aslr(self.ranks), str(mpirun), "-n", str(self.ranks), *own]
         path = str(ROOT) if not self.peer else str(STUBS)
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:

@@ -25,7 +25,7 @@ def ranks_per_core() -> float:
     return (int(count) if count.isdecimal() else 1) / len(cores)
 
 
-def share_address_layout() -> None:
+def restart_without_aslr() -> None:
     """Restarts this program without address space layout randomisation (ASLR), where ranks share cores.
 
     With ASLR each rank maps the same libraries at different addresses, so ranks that time-share a core probably evict

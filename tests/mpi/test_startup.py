@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,10 +154,10 @@ def one_core() -> Iterator[None]:
 
 
 @pytest.mark.smoke
-def test_ranks_that_share_a_core_are_restarted(run: Start, tmp_path: Path, one_core: None) -> None:
+@pytest.mark.usefixtures("aslr", "one_core")
+def test_ranks_that_share_a_core_are_restarted(run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under a real launcher, which still gets their exit code."""
-    if not (setarch := shutil.which("setarch")) or subprocess.run([setarch, "-R", "true"]).returncode:
-        pytest.skip("this system does not let a process switch off address space layout randomisation")
+    monkeypatch.setenv("MPIFL_ASLR", "0")
     (tmp_path / "noted.py").write_text(NOTED)
     done = run(3, "noted.py", "run", str(write(tmp_path, "small", config(batch_size=0))))
     assert done.code == 2 and "mpifl: problem.batch_size=0: " in done.err, str(done)
@@ -281,8 +280,9 @@ def test_an_interrupt_while_mpi_starts(tolerant: bool, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
 @pytest.mark.parametrize(("batch_size", "more"), [(4, ".random"), (None, "")])
+@pytest.mark.usefixtures("one_core")
 def test_file_calls(
-    batch_size: int | None, more: str, run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_core: None
+    batch_size: int | None, more: str, run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside a program that imports mpi4py and what the clients use of NumPy, and does one barrier.
 

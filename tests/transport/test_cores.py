@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +22,7 @@ restarted = os.environ.get("MPIFL_RESTARTED") == str(os.getpid())
 layout, option = open("/proc/self/personality").read().strip(), sys.flags.dont_write_bytecode
 print(layout, restarted, os.getpid(), sys.argv[1:], option)
 """
-SHARE = "from mpifl.transport.cores import share_address_layout; share_address_layout()"
+SHARE = "from mpifl.transport.cores import restart_without_aslr; restart_without_aslr()"
 CLI = "import mpifl.__main__; mpifl.__main__.main()"
 FIXED, RANDOM = "00040000", "00000000"  # address space layouts
 
@@ -86,19 +85,10 @@ def started(call: str, *words: str, ranks: int, before: tuple[str, ...] = (), **
     return [*line[:2], line[3]]
 
 
-@pytest.fixture
-def permitted() -> None:
-    setarch = shutil.which("setarch")
-    if not setarch or subprocess.run([setarch, "-R", "true"], capture_output=True).returncode:
-        pytest.skip("this system does not let a process switch off address space layout randomisation")
-    if Path("/proc/self/personality").read_text().strip() != RANDOM:
-        pytest.skip("it is off already")
-
-
 MANY = 100 * (os.cpu_count() or 1)
 
 
-@pytest.mark.usefixtures("permitted")
+@pytest.mark.usefixtures("aslr")
 def test_ranks_that_share_cores_are_restarted() -> None:
     """With the same arguments and options of Python, as the same process."""
     assert started(SHARE, "a=1", "b c", ranks=MANY) == [FIXED, "True", "['a=1', 'b c'] 1"]
@@ -106,7 +96,7 @@ def test_ranks_that_share_cores_are_restarted() -> None:
     assert started(SHARE, ranks=1) == [RANDOM, "False", "[] 1"]
 
 
-@pytest.mark.usefixtures("permitted")
+@pytest.mark.usefixtures("aslr")
 def test_ranks_that_keep_their_layout() -> None:
     assert started(SHARE, ranks=MANY, MPIFL_ASLR="1") == [RANDOM, "False", "[] 1"]
     assert started(SHARE, ranks=MANY, before=("setarch", "-R")) == [FIXED, "False", "[] 1"]  # there is nothing to do
@@ -114,7 +104,7 @@ def test_ranks_that_keep_their_layout() -> None:
     assert started(loaded, ranks=MANY) == [RANDOM, "False", "[] 1"]
 
 
-@pytest.mark.usefixtures("permitted")
+@pytest.mark.usefixtures("aslr")
 def test_a_program_from_stdin_is_not_restarted() -> None:
     """It could not be read again."""
     program, env = PROGRAM.format(call=SHARE), {**os.environ, cores.ASLR: "", LAUNCHED: str(MANY)}
@@ -125,7 +115,7 @@ def test_a_program_from_stdin_is_not_restarted() -> None:
         assert done.stdout.startswith(f"{RANDOM} False"), done.stderr
 
 
-@pytest.mark.usefixtures("permitted")
+@pytest.mark.usefixtures("aslr")
 def test_programs_are_restarted_and_calls_of_main_are_not() -> None:
     """A call with arguments of its own may be from a program that has done other work before."""
     assert started(CLI, "--version", ranks=MANY) == [FIXED, "True", "['--version'] 1"]
@@ -150,7 +140,7 @@ def test_a_system_that_does_not_allow_it(host: pytest.MonkeyPatch, answers: list
     host.setenv(LAUNCHED, str(MANY))
     host.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(personality=call))
     host.setattr(cores.os, "execv", lambda *_: pytest.fail("restarted"))
-    cores.share_address_layout()
+    cores.restart_without_aslr()
     assert call.asked == [cores.QUERY, cores.NO_RANDOMIZE][: len(answers)] and cores.RESTARTED not in os.environ
 
 
@@ -168,5 +158,5 @@ def test_a_program_that_cannot_be_started_again(host: pytest.MonkeyPatch) -> Non
     host.setattr(cores.os, "execv", execv)
     for executable in "", "/nowhere/python":
         host.setattr(sys, "executable", executable)
-        cores.share_address_layout()
+        cores.restart_without_aslr()
     assert called == ["/nowhere/python"] and call.asked[1:] == [0x8 | cores.NO_RANDOMIZE, 0x8]
