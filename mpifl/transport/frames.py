@@ -75,11 +75,11 @@ class Frame:
         """Returns the first fields of the header."""
         return Header._make(_BEGIN.unpack_from(self.header))
 
-    def write_message(self, i: int, m: Message, delay: float) -> None:
-        """Writes a message to client i, with the vectors that travel in the frame."""
-        vectors, numbers, work, version, round = m
+    def write_message(self, i: int, m: Message, delay: float, vectors: Sequence[np.ndarray]) -> None:
+        """Writes a message to client i: the header, and these vectors."""
+        own, numbers, work, version, round = m
         count, header = len(numbers), self.header
-        _MESSAGE_FIELDS.pack_into(header, 0, _MESSAGE, count, i, len(vectors), round, int(work), version, delay)
+        _MESSAGE_FIELDS.pack_into(header, 0, _MESSAGE, count, i, len(own), round, int(work), version, delay)
         if count:
             _NUMBERS[count].pack_into(header, _UPDATE_FIELDS.size, *numbers)
         for inside, v in zip(self.vectors, vectors):

@@ -82,11 +82,8 @@ class MPIServerTransport:
         rank, vectors, inline = self.rank_of[i], message.vectors, self._inline
         if rank not in self.live_ranks:
             return
-        outbox = self._outboxes[rank]
         try:
-            outgoing = outbox.take()
-            outgoing.frame.write_message(i, message, delay)
-            outbox.start(outgoing, len(vectors) if inline else 0)
+            self._outboxes[rank].send_message(i, message, delay)
         except MPI.Exception as error:
             self._handle_death(error)
             return

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpifl.algorithms.base import Update
+from mpifl.algorithms.base import Message, Update
+from mpifl.objective import Vector
 from mpifl.transport.frames import Frame, FrameFormat
 from mpifl.transport.mpi import FRAME, MPI, wait
 
@@ -37,10 +38,23 @@ class Outbox:
         self._ring = ring_length(format.sizes[-1], comm.size - 1)
         self._kept = max(KEPT_FRAMES, self._ring)
         self._sending: deque[OutgoingFrame] = deque()  # in order
+        self._vectors: tuple[Vector, ...] | None = None  # of the last frame, if it is a message
+
+    def send_message(self, i: int, message: Message, delay: float) -> None:
+        """Starts to send a message to client i, with the vectors that travel in the frame.
+
+        Often the rank is sent the same model again: if it has received the frame before, only the header is written.
+        """
+        vectors = message.vectors if self._format.inline else ()
+        same = vectors is self._vectors and self._sending[-1].send.Test()
+        outgoing = self._sending.pop() if same else self.take()
+        outgoing.frame.write_message(i, message, delay, () if same else vectors)
+        self.start(outgoing, len(vectors))
+        self._vectors = vectors
 
     def take(self) -> OutgoingFrame:
         """A frame to write, which `start` is to send."""
-        sending = self._sending
+        sending, self._vectors = self._sending, None
         if len(sending) < self._ring or not sending[0].send.Test():
             return OutgoingFrame(self._format.frame())
         outgoing = sending.popleft()

@@ -213,7 +213,7 @@ def test_the_wire_carries_work_and_times() -> None:
     format = FrameFormat(3, np.dtype(np.float32), 1)
     message = Message((), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), work=2**53, version=3, round=4)
     frame = format.frame()
-    frame.write_message(7, message, 0.5)
+    frame.write_message(7, message, 0.5, ())
     assert frame.read_message(lambda v: v) == (7, message, 0.5, 0)
     update = Update((), 5, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), 3, 4, 2.5, compute=0.125, busy=0.25, accuracy=0.75)
     frame.write_update(7, update, ())

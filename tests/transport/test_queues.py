@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mpifl.transport.frames import FrameFormat, Header, Kind
+from mpifl.algorithms.base import Message
+from mpifl.transport.frames import Frame, FrameFormat, Header, Kind
 from mpifl.transport.queues import KEPT_FRAMES, Outbox, ring_length
 
 
@@ -45,6 +46,11 @@ class Wire:
         self.outbox.start(outgoing, 1)
         address: int = outgoing.frame.buffer.__array_interface__["data"][0]
         return address
+
+    def send_message(self, i: int, vectors: tuple[np.ndarray, ...], round: int) -> Frame:
+        """Sends a message; returns its frame."""
+        self.outbox.send_message(i, Message(vectors, (), version=3, round=round), 0.0)
+        return self.outbox._sending[-1].frame
 
 
 @pytest.mark.parametrize(
@@ -91,3 +97,37 @@ def test_frames_beyond_those_that_are_kept_are_freed() -> None:
         wire.send()
         assert sum(not send.freed for send in wire.sends) == kept
         assert wire.send() and sum(not send.freed for send in wire.sends) == kept
+
+
+def read(frame: Frame) -> tuple[int, int, list[float]]:
+    """Client, round and the first entries of the vectors."""
+    i, message, _, _ = frame.read_message(lambda v: v)
+    return i, message.round, [float(v[0]) for v in message.vectors]
+
+
+def test_a_model_that_is_sent_again_is_not_written_again() -> None:
+    wire, model = Wire(7850, 1), (np.ones(7850, np.float32),)
+    first = wire.send_message(1, model, 5)
+    first.vectors[0][0] = 7  # what the frame has now, not what a second copy would write
+    again = wire.send_message(2, model, 6)
+    assert again is first and read(again) == (2, 6, [7.0])
+
+
+def test_a_model_is_written_where_the_frame_before_holds_another_one_or_is_not_received() -> None:
+    wire, model = Wire(7850, 1), (np.ones(7850, np.float32),)
+    first = wire.send_message(1, model, 5)
+    equal = wire.send_message(1, (model[0].copy(),), 6)  # another array
+    assert equal is not first and read(equal) == (1, 6, [1.0])
+    wire.send()  # a frame of another kind comes between
+    other = wire.send_message(1, model, 7)
+    wire.sends[-1].complete = False
+    last = wire.send_message(2, model, 8)
+    frames = [first, equal, other, last]
+    assert len({id(frame) for frame in frames}) == 4
+    assert [read(frame) for frame in frames] == [(1, 5, [1.0]), (1, 6, [1.0]), (1, 7, [1.0]), (2, 8, [1.0])]
+
+
+def test_frames_before_large_vectors_have_the_header_alone() -> None:
+    wire, model = Wire(1_000_000, 1), (np.ones(1_000_000, np.float32),)
+    assert [wire.send_message(i, model, 5).read()[:2] for i in range(3)] == [(Kind.MESSAGE, i) for i in range(3)]
+    assert len(wire.outbox._sending[-1].frame.buffer) == 128
