@@ -118,10 +118,10 @@ class ServerLoop:
                 self._check(i, vectors)
             message = new_tuple(Message, (vectors, numbers, work, version, round))
             delay = self.schedule.register_message(i, round, work)
+            self.transport.send(i, message, delay)
             clients.rounds[i] = round + 1
             clients.bytes_down[i] = self._frame_bytes[len(vectors)]
             clients.in_flight[i] = time.perf_counter() + delay if self._patience else 0.0
-            self.transport.send(i, message, delay)
 
     def _check(self, i: int, vectors: tuple[Vector, ...]) -> None:
         """Raises ValueError where client i cannot be sent these vectors."""
@@ -223,8 +223,6 @@ class ServerLoop:
             aggregates = self.schedule.decide(ready)
         if self.checkpointer:
             self.checkpointer.consumed(i, vectors)
-        if clients.refused or clients.moved:
-            del clients.refused[i], clients.moved[i]
         clients.in_flight[i] = nan
         down = clients.bytes_down[i]
         answer = () if i in clients.inactive else (i,)
@@ -242,6 +240,8 @@ class ServerLoop:
             self.recorder.append(row)
             for observer in self._observers:
                 observer.on_update(row)
+        if clients.refused or clients.moved:
+            del clients.refused[i], clients.moved[i]
         if clients.accuracies is not None:
             clients.accuracies[i] = accuracy
         if reply == "deferred" and not self.cohort:

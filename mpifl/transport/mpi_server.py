@@ -75,7 +75,7 @@ class MPIServerTransport:
         self.on_death: Callable[[Mapping[int, int]], None] = lambda hosted: None
         self.stuck_ranks: set[int] = set()
         for rank in range(1, comm.size):
-            self._receive_frame(rank)
+            self._receive_frame(rank, self._inboxes[rank])
 
     # -- sending -------------------------------------------------------------------------------------------------------
     def send(self, i: int, message: Message, delay: float) -> None:
@@ -184,12 +184,12 @@ class MPIServerTransport:
             raise RunFailed(error_text)
         return arrived
 
-    def _receive_frame(self, rank: int) -> None:
+    def _receive_frame(self, rank: int, inbox: Inbox) -> None:
         """Starts the receive of a rank's next frame, if it lives."""
         if rank not in self.live_ranks:
             return
         try:
-            self._requests[rank] = self._inboxes[rank].start()
+            self._requests[rank] = inbox.start()
         except MPI.Exception as error:
             self._handle_death(error)
 
@@ -221,7 +221,7 @@ class MPIServerTransport:
             inbox.free.append(incoming)
             if not more:
                 return
-        self._receive_frame(rank)
+        self._receive_frame(rank, inbox)
 
     def _handle_other(self, rank: int, frame: Frame) -> bool:
         """Handles a frame whose buffer is free afterwards; returns False for the last frame of its rank."""
