@@ -1,8 +1,10 @@
 """Measures the server's rate and what clients cost; writes docs/results/performance.md and its figure.
 
-    python benchmarks/performance.py [--parts 1 4 16 client waiting] [--repeats 5] [--seconds 0.5] [--out docs/results]
+    python benchmarks/performance.py [--parts 1 4 16 client waiting] [--launches 5] [--repeats 5] [--seconds 0.5]
+                                     [--out docs/results]
 
-Starts `mpirun` of server_rate.py for 1, 4 and 16 clients, and client_cost.py. What a part measures is kept in
+Starts `mpirun` of server_rate.py for 1, 4 and 16 clients, and client_cost.py; all parts in turn, as often as
+`--launches` says, since the speed of a virtual machine changes within minutes. What a part measures is kept in
 build/performance.json, and the page is made of what is there, so that parts can be measured one at a time. `make bench`
 runs all of them.
 """
@@ -13,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 from importlib.metadata import version
@@ -50,10 +53,11 @@ Where there are more ranks than cores they have identical address space layouts 
 
 {sentence}
 
-Rates are medians of {repeats} repeats. In a repeat the three programs take turns in one run, of about 0.1 s or, where
+All figures are medians of {launches} launches of `mpirun`, which take turns with those of the other parts; that of a
+launch is the median of {repeats} repeats. In a repeat the three programs take turns in one run, of about 0.1 s or, where
 these take longer, of 200 updates; at d = 1e7 a turn is the whole repeat. A ratio is of the rates of one repeat; the
-table has its median, and the lowest and the highest. CPU is user and system time of the server's process for an update,
-polling included.
+lowest and the highest are of all repeats. CPU is user and system time of the server's process for an update, polling
+included.
 
 *mpifl* is the server loop with both ends of the MPI transport and AREA, which aggregates every 4 updates: messages,
 versions, staleness, a row for each update. *By hand* is what one would write for that rule alone: nonblocking requests,
@@ -70,7 +74,7 @@ over memory, without rows, checks and checkpoints. *Echo* answers every message 
 *Bare* is the same arithmetic in a plain loop that ends with the same bits: rows drawn and gathered, gradient, step. A
 contact's cost is what the worker adds to a client's rule at d = 7,850: the snapshot that a refused update is rolled
 back to, the check of the update and its norm. The 129 ranks wait for a message that does not come; the figure is the
-CPU time of all of them as a share of the cores. [client_cost.py](../../benchmarks/client_cost.py) has all of these.
+CPU time of all of them as a share of the cores. A launch makes {client_repeats} repeats. [client_cost.py](../../benchmarks/client_cost.py) has all of these.
 """
 
 
@@ -91,6 +95,19 @@ def measure(part: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
         sys.exit(f"performance: {' '.join(words)} failed\n{out.stderr}")
     load = round(os.getloadavg()[0], 1)
     return [{**json.loads(line), "load": load} for line in out.stdout.splitlines() if line.startswith("{")]
+
+
+def combine(launches: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The medians of the rows of several launches; of the ends of a spread the lowest and the highest."""
+    combined = []
+    for same in zip(*launches, strict=True):
+        row = dict(same[0])
+        for key in row:
+            if isinstance(row[key], float):
+                choose = min if key.endswith("low") else max if key.endswith("high") else statistics.median
+                row[key] = choose(each[key] for each in same)
+        combined.append(row)
+    return combined
 
 
 def machine() -> str:
@@ -195,16 +212,17 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--launches", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5, help="of a launch")
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long each program runs each time")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    for part in args.parts:
-        kept[part] = measure(part, args.repeats, args.seconds)
-        KEPT.parent.mkdir(exist_ok=True)
-        KEPT.write_text(json.dumps(kept))
+    found = [{part: measure(part, args.repeats, args.seconds) for part in args.parts} for _ in range(args.launches)]
+    kept |= {part: combine([each[part] for each in found]) for part in args.parts}
+    KEPT.parent.mkdir(exist_ok=True)
+    KEPT.write_text(json.dumps(kept))
     if absent := [part for part in PARTS if part not in kept]:
         print(f"performance: no page yet, not measured: {', '.join(absent)}", file=sys.stderr)
         return 0
@@ -213,7 +231,8 @@ def main() -> int:
     loads = [row["load"] for row in [*rows, *clients]]
     facts = f"{machine()} Load average after the parts: {min(loads)} to {max(loads)}."
     page = PAGE.format(
-        machine=facts, table=table(rows), sentence=sentence(rows), repeats=args.repeats,
+        machine=facts, table=table(rows), sentence=sentence(rows), launches=args.launches,
+        repeats=args.repeats, client_repeats=3 * args.repeats,
         clients=client_table(clients), client_sentence=client_sentence(clients),
     )  # fmt: skip
     (args.out / "performance.md").write_text(page)
