@@ -38,6 +38,7 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import serve_clients
+from mpifl.memory import rare_full_collections
 from mpifl.scheduling.live import LiveSchedule, RealClock
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import Row
@@ -288,14 +289,15 @@ def main() -> int:
     if comm.size < 2:
         print("server_rate: run it under mpirun with at least 2 ranks", file=sys.stderr)
         return 2
-    for d in args.sizes:
-        rate = min(20_000, 4e8 / d)  # updates/s, about
-        whole = args.updates or max(40, int(args.seconds * rate))  # of a repeat
-        turns = 1 if args.updates else max(1, round(whole / max(LEAST, TURN * rate)))
-        updates = whole // turns
-        row = measure(comm, d, args.repeats, turns, updates)
-        if comm.rank == 0:
-            print(json.dumps(row), flush=True)
+    with rare_full_collections():  # as in a run
+        for d in args.sizes:
+            rate = min(20_000, 4e8 / d)  # updates/s, about
+            whole = args.updates or max(40, int(args.seconds * rate))  # of a repeat
+            turns = 1 if args.updates else max(1, round(whole / max(LEAST, TURN * rate)))
+            updates = whole // turns
+            row = measure(comm, d, args.repeats, turns, updates)
+            if comm.rank == 0:
+                print(json.dumps(row), flush=True)
     return 0
 
 
