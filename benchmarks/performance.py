@@ -61,9 +61,9 @@ polling included.
 
 *mpifl* is the server loop with both ends of the MPI transport and AREA, which aggregates every 4 updates: messages,
 versions, staleness, a row for each update. *By hand* is what one would write for that rule alone: nonblocking requests,
-answers in any order, the same waits, a snapshot that is sent from where it is, and the arithmetic in the fewest passes
-over memory, without rows, checks and checkpoints. *Echo* answers every message at once with a fixed one, on both sides.
-[server_rate.py](../../benchmarks/server_rate.py) has all three.
+answers in any order, the same waits with two tests before each pause, a snapshot that is sent from where it is, and the
+arithmetic in the fewest passes over memory, without rows, checks and checkpoints. *Echo* answers every message at once
+with a fixed one, on both sides. [server_rate.py](../../benchmarks/server_rate.py) has all three.
 
 ## Clients
 

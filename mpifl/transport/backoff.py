@@ -32,21 +32,26 @@ _keep_freed_memory()
 
 
 class Backoff:
-    """Waits between two polls: yields the core ten times, then sleeps for 1 us, doubling to 1 ms.
+    """Waits between two polls: yields the core ten times, then sleeps for 1 us, and for longer and longer.
 
     While no other process takes the core it yields up to 50 times: it then runs again at once, after a sleep some tens
     of microseconds later.
 
-    Where more than 16 ranks of a host share a core all pauses are longer, so that waiting ranks leave it to the others:
-    16 that poll each millisecond take about a fifth of a core. A rank without work is `patient`: after the longest of
-    these pauses each one is 1/16 longer than the one before, up to `idle`.
+    Where each rank has a core for itself, each pause is a quarter longer than the one before, up to 0.25 ms: a message
+    is noticed late by at most a quarter of the wait. Where ranks share cores, polls take time from the others: each
+    pause is half longer than the one before, up to 1 ms. Where more than 16 ranks of a host share a core all pauses
+    are longer: 16 that poll each millisecond take about a fifth of a core.
+
+    A rank without work is `patient`: after the longest of these pauses each one is 1/16 longer than the one before, up
+    to `idle`. So is every rank that has a core for itself.
     """
 
-    longest = 1e-3 * max(1.0, ranks_per_core() / 16)
-    idle = 1e-3 * max(1.0, ranks_per_core())  # longest pause of a rank without work, and while other ranks start
-    crowded = longest > 1e-3
+    _ranks = ranks_per_core()
+    alone, crowded = _ranks <= 1, _ranks > 16
+    growth, longest = (1.25, 2.5e-4) if alone else (1.5, 1e-3 * max(1.0, _ranks / 16))  # of pauses
+    idle = 1e-3 * max(1.0, _ranks)  # longest pause of a rank without work, and while other ranks start
 
-    def __init__(self, longest: float = longest, patient: bool = False) -> None:
+    def __init__(self, longest: float = longest, patient: bool = alone) -> None:
         self.longest, self._patient = longest, patient
         self._yields, self._pause = (1, longest / 64) if self.crowded else (MORE_YIELDS, 1e-6)
 
@@ -73,6 +78,6 @@ class Backoff:
             return
         time.sleep(max(0.0, min(self._pause, limit)))
         if self._pause < self.longest:
-            self._pause = min(2 * self._pause, self.longest)
+            self._pause = min(self.growth * self._pause, self.longest)
         elif self._patient:
             self._pause = min(self._pause * 17 / 16, max(self.idle, self.longest))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -40,13 +44,33 @@ def test_a_rank_yields_for_longer_while_nobody_takes_the_core(
     assert yields_before_sleep(pauses) == 11  # the first one that is timed took 100 us
 
 
-def test_pauses_double_up_to_the_longest(pauses: list[float]) -> None:
+@pytest.mark.parametrize("growth", [1.25, 1.5])
+def test_pauses_grow_up_to_the_longest(pauses: list[float], monkeypatch: pytest.MonkeyPatch, growth: float) -> None:
+    monkeypatch.setattr(Backoff, "growth", growth)
     waiting = Backoff(1e-3)
-    for _ in range(80):
+    for _ in range(120):
         waiting.sleep()
-    doubling = [1e-6 * 2**k for k in range(10)]
-    assert pauses[:10] == pytest.approx(doubling)
-    assert set(pauses[10:]) == {1e-3}
+    growing = [pause for pause in pauses if pause < 1e-3]
+    assert growing == pytest.approx([1e-6 * growth**k for k in range(len(growing))])
+    assert len(growing) == math.ceil(math.log(1000) / math.log(growth))
+    assert set(pauses[len(growing) :]) == {1e-3}
+    for before, pause in zip(itertools.accumulate(growing), growing[1:]):
+        assert pause <= 1e-6 + (growth - 1) * before * (1 + 1e-9)  # of the wait so far
+
+
+def test_pauses_are_shorter_where_each_rank_has_a_core() -> None:
+    program = "from mpifl.transport.backoff import Backoff as B; print(B.growth, B.longest, B.crowded)"
+    cores = len(os.sched_getaffinity(0))
+    for ranks, expected in (
+        (cores, "1.25 0.00025 False"),
+        (4 * cores, "1.5 0.001 False"),
+        (32 * cores, "1.5 0.002 True"),
+    ):
+        environment = os.environ | {"OMPI_COMM_WORLD_LOCAL_SIZE": str(ranks)}
+        out = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        assert out.stdout.strip() == expected
 
 
 def test_a_patient_rank_polls_less_and_less_often(pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
