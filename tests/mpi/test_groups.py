@@ -225,7 +225,7 @@ def test_a_sweep_that_ends_leaves_no_ranks_behind(
     start: Start, study: Callable[..., Path], tmp_path: Path, number: signal.Signals
 ) -> None:
     """On SIGTERM the ranks save a checkpoint, from which the run continues; on SIGKILL they end with it."""
-    path = study("ranks: 2\nset: {stop.time: 20, checkpoint.every: 1}\n", ("[10, 100]", "[10]"), ("[0.1, 1]", "[1]"))
+    path = study("ranks: 2\nset: {stop.time: 100, checkpoint.every: 1}\n", ("[10, 100]", "[10]"), ("[0.1, 1]", "[1]"))
     command = start(0, *MPIFL, "sweep", "study.yaml", "--processes", "1")
     until(lambda: list((tmp_path / "out").glob("*.ckpt/*.json")), command, "checkpoint")
     os.kill(command.process.pid, number)
