@@ -253,6 +253,7 @@ def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
 PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Taken]] = {"ours": ours, "by_hand": by_hand, "limit": limit}
 
 
+@rare_full_collections()  # as in a run
 def measure(comm: MPI.Comm, d: int, repeats: int, turns: int, updates: int) -> dict[str, float]:
     """Rates and ratios at one dimension; in a repeat each program has `turns` turns of `updates` updates each."""
     x0 = np.ones(d, np.float32)
@@ -289,15 +290,14 @@ def main() -> int:
     if comm.size < 2:
         print("server_rate: run it under mpirun with at least 2 ranks", file=sys.stderr)
         return 2
-    with rare_full_collections():  # as in a run
-        for d in args.sizes:
-            rate = min(20_000, 4e8 / d)  # updates/s, about
-            whole = args.updates or max(40, int(args.seconds * rate))  # of a repeat
-            turns = 1 if args.updates else max(1, round(whole / max(LEAST, TURN * rate)))
-            updates = whole // turns
-            row = measure(comm, d, args.repeats, turns, updates)
-            if comm.rank == 0:
-                print(json.dumps(row), flush=True)
+    for d in args.sizes:
+        rate = min(20_000, 4e8 / d)  # updates/s, about
+        whole = args.updates or max(40, int(args.seconds * rate))  # of a repeat
+        turns = 1 if args.updates else max(1, round(whole / max(LEAST, TURN * rate)))
+        updates = whole // turns
+        row = measure(comm, d, args.repeats, turns, updates)
+        if comm.rank == 0:
+            print(json.dumps(row), flush=True)
     return 0
 
 

@@ -37,10 +37,10 @@ class Backoff:
     While no other process takes the core it yields up to 50 times: it then runs again at once, after a sleep some tens
     of microseconds later.
 
-    Where each rank has a core for itself, each pause is a quarter longer than the one before, up to 0.25 ms: a message
-    is noticed late by at most a quarter of the wait. Where ranks share cores, polls take time from the others: each
-    pause is half longer than the one before, up to 1 ms. Where more than 16 ranks of a host share a core all pauses
-    are longer: 16 that poll each millisecond take about a fifth of a core.
+    Where each rank has a core for itself, each pause is 1.25 times the one before, up to 0.25 ms: a message is noticed
+    late by at most a quarter of the wait. Where ranks share cores, polls take time from the others: each pause is 1.5
+    times the one before, up to 1 ms. Where more than 16 ranks of a host share a core all pauses are longer: 16 that
+    poll each millisecond take about a fifth of a core.
 
     A rank without work is `patient`: after the longest of these pauses each one is 1/16 longer than the one before, up
     to `idle`. So is every rank that has a core for itself.
@@ -48,8 +48,8 @@ class Backoff:
 
     _ranks = ranks_per_core()
     alone, crowded = _ranks <= 1, _ranks > 16
-    growth, longest = (1.25, 2.5e-4) if alone else (1.5, 1e-3 * max(1.0, _ranks / 16))  # of pauses
-    idle = 1e-3 * max(1.0, _ranks)  # longest pause of a rank without work, and while other ranks start
+    growth, longest = (1.25, 2.5e-4) if alone else (1.5, 1e-3 * max(1.0, _ranks / 16))
+    idle = 1e-3 * max(1.0, _ranks)  # longest pause (s) of a patient rank, and while other ranks start
 
     def __init__(self, longest: float = longest, patient: bool = alone) -> None:
         self.longest, self._patient = longest, patient
