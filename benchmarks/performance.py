@@ -53,11 +53,11 @@ Where there are more ranks than cores they have identical address space layouts 
 
 {sentence}
 
-All figures on this page are medians of {launches} launches, which are made in turn for all parts, since the speed of a virtual
-machine changes within minutes. The figure of a launch is the median of its repeats, here {repeats}. In a repeat the three
-programs take turns in one run, of about 0.1 s or, where these take longer, of 200 updates; at d = 1e7 a turn is the
-whole repeat. A ratio is of the rates of one repeat; the lowest and the highest are of all repeats. CPU is user and
-system time of the server's process for an update, polling included.
+All figures on this page are medians of {launches} launches, which are made in turn for all parts, since the speed of a
+virtual machine changes within minutes. The figure of a launch is the median of its repeats, here {repeats}. In a repeat
+the three programs take turns in one run, of about 0.1 s or, where these take longer, of 200 updates; at d = 1e7 a turn
+is the whole repeat. A ratio is of the rates of one repeat; the lowest and the highest are of all repeats. CPU is user
+and system time of the server's process for an update, polling included.
 
 *mpifl* is the server loop with both ends of the MPI transport and AREA, which aggregates every 4 updates: messages,
 versions, staleness, a row for each update. *By hand* is what one would write for that rule alone: nonblocking requests,
