@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true"):  # noqa: SIM112 - as Open MPI spells it
@@ -13,6 +14,10 @@ if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "") == os.environ.get("OMPI_COMM
     # All ranks are on one host, and need no component for libfabric's networks. Open MPI 5 sleeps for a second when it
     # closes this one, which is during its start where there is no such network.
     os.environ.setdefault("OMPI_MCA_btl", "^ofi")
+if "mpi4py.MPI" not in sys.modules:
+    # On one host Open MPI 5 copies messages up to this size into memory that both ranks map, by default 4,096 bytes;
+    # longer ones are copied by the receiver, from the sender's memory, with system calls. 32 KiB of vectors are to fit.
+    os.environ.setdefault("OMPI_MCA_btl_sm_eager_limit", "33792")
 
 if TYPE_CHECKING:
     from mpifl.analysis.run import Run, Runs

@@ -5,6 +5,8 @@ Buffer calls only, every receive names its source, waits sleep.
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
 
 import mpi4py
@@ -36,6 +38,13 @@ def wait(*requests: MPI.Request, longest: float = Backoff.longest) -> None:
     backoff = Backoff(longest)
     while not MPI.Request.Testall(list(requests)):
         backoff.sleep()
+
+
+def eager_limit() -> int:
+    """Bytes of a message, Open MPI's header included, up to which it is copied when it is sent on one host."""
+    chosen = os.environ.get("OMPI_MCA_btl_sm_eager_limit", "")  # noqa: SIM112 - as Open MPI spells it
+    version = re.match(r"Open MPI v(\d+)", MPI.Get_library_version())
+    return int(chosen) if chosen.isdecimal() and version and int(version[1]) >= 5 else 4096
 
 
 def check_tags(comm: MPI.Comm, clients: int) -> None:

@@ -61,6 +61,8 @@ class MPIClientTransport:
         self._hosted = len(range(comm.rank - 1, clients, comm.size - 1))  # clients on this rank
         self._frame = self._format.frame()
         self._frame_receive = comm.Recv_init((self._frame.buffer, MPI.BYTE), 0, FRAME)
+        # A receive that is posted: a probe would search all messages that wait.
+        self._end_receive = comm.Irecv(np.empty(0), 0, END)
         self._receiving = False  # whether the frame's receive is in progress
         self._early = NOTHING  # a frame that arrived while clients computed
         self._arrival_time: dict[int, float] = {}  # perf_counter, of each client's last message
@@ -120,10 +122,10 @@ class MPIClientTransport:
     def _has_ended(self) -> bool:
         """Whether the server has ended the run, also while messages from before wait.
 
-        Each poll of MPICH takes in one of the messages that have arrived, and those of all clients may come first.
+        Each test of MPICH takes in one of the messages that have arrived, and those of all clients may come first.
         """
         before = self._hosted * (1 + self._format.vectors)
-        return any(self._comm.Iprobe(0, END) for _ in range(min(before + 1, MOST_POLLS)))
+        return any(self._end_receive.Test() for _ in range(min(before + 1, MOST_POLLS)))
 
     def _next(self, wait: bool) -> Received:
         """The next frame; `NOTHING` where none has arrived and there is no `wait`."""
@@ -256,7 +258,7 @@ class MPIClientTransport:
             self._flush(inf)
             backoff.sleep()
         self._frame_receive.Free()
-        self._comm.Recv(np.empty(0), 0, END)
+        wait(self._end_receive)
         self._send_frame(Header(Kind.GOODBYE, self._dropped))
         wait(*(r for requests, _ in self._sending for r in requests))
         self._outbox.drain()

@@ -10,21 +10,23 @@ from typing import Any
 from mpifl.algorithms.base import Message, Update
 from mpifl.objective import Vector
 from mpifl.transport.frames import Frame, FrameFormat
-from mpifl.transport.mpi import FRAME, MPI, wait
+from mpifl.transport.mpi import FRAME, MPI, eager_limit, wait
 
 KEPT_FRAMES = 8  # of one rank: buffers that are kept for its next frames
-COPIED_BYTES = 4000  # frames up to which Open MPI makes a copy, when it sends them on one host: 4,096 with its header
+COPIED_BYTES = eager_limit() - 96  # frames up to which Open MPI copies them when it sends them on one host; its header
 RING_BYTES = 2 << 20  # of frames that are used in turn, over all ranks
 MOST_IN_RING = 64
 
 
-def ring_length(size: int, ranks: int) -> int:
-    """How many frames of `size` bytes to one rank are used in turn; ranks: those with clients.
+def ring_length(size: int, ranks: int, copied: int = COPIED_BYTES) -> int:
+    """How many frames of `size` bytes to one rank are used in turn.
+
+    ranks: those with clients; copied: frames up to this size MPI copies when it sends them on one host.
 
     On one host the receiver reads long frames from the memory of the sender. To write one again while it is in the
     caches of the receiver's core takes 3 to 10 times as long, because each line has to be invalidated there.
     """
-    return 1 if size <= COPIED_BYTES else min(MOST_IN_RING, -(-RING_BYTES // (size * ranks)))
+    return 1 if size <= copied else min(MOST_IN_RING, -(-RING_BYTES // (size * ranks)))
 
 
 class Outbox:

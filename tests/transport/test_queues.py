@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Message
+from mpifl.transport import mpi
 from mpifl.transport.frames import Frame, FrameFormat, Header, Kind
 from mpifl.transport.queues import KEPT_FRAMES, Outbox, ring_length
 
@@ -56,7 +57,7 @@ class Wire:
 @pytest.mark.parametrize(
     ("size", "ranks", "expected"),
     [
-        (4000, 1, 1),  # Open MPI copies it
+        (4000, 1, 1),  # MPI copies it
         (4001, 8, 64),  # 65.5
         (4001, 9, 59),  # 58.2
         (31_528, 1, 64),  # 2 MiB would be 67 of them
@@ -67,10 +68,28 @@ class Wire:
     ],
 )  # fmt: skip
 def test_two_mebibytes_of_frames_are_used_in_turn(size: int, ranks: int, expected: int) -> None:
-    assert ring_length(size, ranks) == expected
+    assert ring_length(size, ranks, copied=4000) == expected
 
 
-@pytest.mark.parametrize(("d", "ranks", "expected"), [(7850, 4, 17), (7850, 128, 1), (10, 1, 1)])
+@pytest.mark.parametrize(
+    ("library", "chosen", "expected"),
+    [
+        ("Open MPI v5.0.8, package: Open MPI", "33792", 33792),
+        ("Open MPI v10.1.0, package: Open MPI", "65536", 65536),
+        ("Open MPI v5.0.8, package: Open MPI", "32K", 4096),  # not a number: Open MPI's default
+        ("Open MPI v4.1.6, package: Open MPI", "33792", 4096),  # has no such component
+        ("MPICH Version: 4.3.0", "33792", 4096),
+    ],
+)
+def test_the_size_up_to_which_open_mpi_copies_is_the_one_in_its_environment(
+    library: str, chosen: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMPI_MCA_btl_sm_eager_limit", chosen)
+    monkeypatch.setattr(mpi.MPI, "Get_library_version", lambda: library)
+    assert mpi.eager_limit() == expected
+
+
+@pytest.mark.parametrize(("d", "ranks", "expected"), [(16_000, 4, 9), (16_000, 128, 1), (10, 1, 1)])
 def test_complete_frames_are_used_again_in_turn(d: int, ranks: int, expected: int) -> None:
     wire = Wire(d, ranks)
     addresses = [wire.send() for _ in range(3 * expected)]
@@ -78,8 +97,8 @@ def test_complete_frames_are_used_again_in_turn(d: int, ranks: int, expected: in
 
 
 def test_a_frame_that_is_being_sent_is_not_written() -> None:
-    wire = Wire(7850, 16)
-    first = [wire.send() for _ in range(5)]
+    wire = Wire(16_000, 16)
+    first = [wire.send() for _ in range(3)]
     for send in wire.sends:
         send.complete = False
     more = [wire.send() for _ in range(20)]
@@ -87,8 +106,8 @@ def test_a_frame_that_is_being_sent_is_not_written() -> None:
 
 
 def test_frames_beyond_those_that_are_kept_are_freed() -> None:
-    for ranks, kept in (16, KEPT_FRAMES), (4, 17):
-        wire = Wire(7850, ranks)
+    for ranks, kept in (16, KEPT_FRAMES), (4, 9):
+        wire = Wire(16_000, ranks)
         for _ in range(30):
             wire.send()
             wire.sends[-1].complete = False
@@ -106,7 +125,7 @@ def read(frame: Frame) -> tuple[int, int, list[float]]:
 
 
 def test_a_model_that_is_sent_again_is_not_written_again() -> None:
-    wire, model = Wire(7850, 1), (np.ones(7850, np.float32),)
+    wire, model = Wire(16_000, 1), (np.ones(16_000, np.float32),)
     first = wire.send_message(1, model, 5)
     first.vectors[0][0] = 7  # what the frame has now, not what a second copy would write
     again = wire.send_message(2, model, 6)
@@ -114,7 +133,7 @@ def test_a_model_that_is_sent_again_is_not_written_again() -> None:
 
 
 def test_a_model_is_written_where_the_frame_before_holds_another_one_or_is_not_received() -> None:
-    wire, model = Wire(7850, 1), (np.ones(7850, np.float32),)
+    wire, model = Wire(16_000, 1), (np.ones(16_000, np.float32),)
     first = wire.send_message(1, model, 5)
     equal = wire.send_message(1, (model[0].copy(),), 6)  # another array
     assert equal is not first and read(equal) == (1, 6, [1.0])
