@@ -15,8 +15,8 @@ if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "") == os.environ.get("OMPI_COMM
     # closes this one, which is during its start where there is no such network.
     os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 if "mpi4py.MPI" not in sys.modules:
-    # On one host Open MPI 5 copies messages up to this size into memory that both ranks map, by default 4,096 bytes;
-    # longer ones are copied by the receiver, from the sender's memory, with system calls. 32 KiB of vectors are to fit.
+    # On one host Open MPI 5 sends messages up to this size (bytes) through memory that both ranks map; the receiver
+    # reads longer ones from the sender's memory, by system calls. Its default is 4,096. 32 KiB of vectors fit in this.
     os.environ.setdefault("OMPI_MCA_btl_sm_eager_limit", "33792")
 
 if TYPE_CHECKING:

@@ -41,7 +41,10 @@ def wait(*requests: MPI.Request, longest: float = Backoff.longest) -> None:
 
 
 def eager_limit() -> int:
-    """Bytes of a message, Open MPI's header included, up to which it is copied when it is sent on one host."""
+    """The size (bytes, header of Open MPI included) up to which a message is copied when it is sent on one host.
+
+    A value with a suffix, as 32K, counts as Open MPI's default: frames are then used in turn needlessly.
+    """
     chosen = os.environ.get("OMPI_MCA_btl_sm_eager_limit", "")  # noqa: SIM112 - as Open MPI spells it
     version = re.match(r"Open MPI v(\d+)", MPI.Get_library_version())
     return int(chosen) if chosen.isdecimal() and version and int(version[1]) >= 5 else 4096

@@ -61,7 +61,7 @@ class MPIClientTransport:
         self._hosted = len(range(comm.rank - 1, clients, comm.size - 1))  # clients on this rank
         self._frame = self._format.frame()
         self._frame_receive = comm.Recv_init((self._frame.buffer, MPI.BYTE), 0, FRAME)
-        # A receive that is posted: a probe would search all messages that wait.
+        # Posted from the start: a probe for the end would search all messages that wait, again and again.
         self._end_receive = comm.Irecv(np.empty(0), 0, END)
         self._receiving = False  # whether the frame's receive is in progress
         self._early = NOTHING  # a frame that arrived while clients computed

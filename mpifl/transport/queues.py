@@ -13,7 +13,7 @@ from mpifl.transport.frames import Frame, FrameFormat
 from mpifl.transport.mpi import FRAME, MPI, eager_limit, wait
 
 KEPT_FRAMES = 8  # of one rank: buffers that are kept for its next frames
-COPIED_BYTES = eager_limit() - 96  # frames up to which Open MPI copies them when it sends them on one host; its header
+COPIED_BYTES = eager_limit() - 96  # size up to which MPI copies a frame that it sends on one host; 96: its header
 RING_BYTES = 2 << 20  # of frames that are used in turn, over all ranks
 MOST_IN_RING = 64
 
@@ -21,7 +21,7 @@ MOST_IN_RING = 64
 def ring_length(size: int, ranks: int, copied: int = COPIED_BYTES) -> int:
     """How many frames of `size` bytes to one rank are used in turn.
 
-    ranks: those with clients; copied: frames up to this size MPI copies when it sends them on one host.
+    ranks: those with clients; copied: the size up to which MPI copies a frame when it sends it on one host.
 
     On one host the receiver reads long frames from the memory of the sender. To write one again while it is in the
     caches of the receiver's core takes 3 to 10 times as long, because each line has to be invalidated there.
