@@ -4,7 +4,7 @@
                                      [--out docs/results]
 
 Starts `mpirun` of server_rate.py for 1, 4 and 16 clients, and client_cost.py; all parts in turn, as often as
-`--launches` says, since the speed of a virtual machine changes within minutes. What a part measures is kept in
+`--launches` says, since a virtual machine is moved to other cores now and then. What a part measures is kept in
 build/performance.json, and the page is made of what is there, so that parts can be measured one at a time. `make bench`
 runs all of them.
 """
@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, launcher, one_thread_environment, without_aslr
+from common import ROOT, core_round_trip, launcher, one_thread_environment, without_aslr
 
 SIZES = {1: [7850], 4: [7850, 100_000, 1_000_000, 10_000_000], 16: [7850]}  # by number of clients
 WAITING = 129  # ranks
@@ -53,17 +53,25 @@ Where there are more ranks than cores they have identical address space layouts 
 
 {sentence}
 
-All figures on this page are medians of {launches} launches, which are made in turn for all parts, since the speed of a
-virtual machine changes within minutes. The figure of a launch is the median of its repeats, here {repeats}. In a repeat
-the three programs take turns in one run, of about 0.1 s or, where these take longer, of 200 updates; at d = 1e7 a turn
-is the whole repeat. A ratio is of the rates of one repeat; the lowest and the highest are of all repeats. CPU is user
-and system time of the server's process for an update, polling included.
+All figures on this page are medians of {launches} launches, which are made in turn for all parts, since a virtual
+machine is moved to other cores now and then. The figure of a launch is the median of its repeats, here {repeats}. In a
+repeat the three programs take turns in one run, of about 0.1 s or, where these take longer, of 200 updates; at d = 1e7
+a turn is the whole repeat. A ratio is of the rates of one repeat; the lowest and the highest are of all repeats. CPU is
+user and system time of the server's process for an update, polling included.
 
 *mpifl* is the server loop with both ends of the MPI transport and AREA, which aggregates every 4 updates: messages,
 versions, staleness, a row for each update. *By hand* is what one would write for that rule alone: nonblocking requests,
 answers in any order, the same waits with two tests before each pause, a snapshot that is sent from where it is, and the
 arithmetic in the fewest passes over memory, without rows, checks and checkpoints. *Echo* answers every message at once
 with a fixed one, on both sides. [server_rate.py](../../benchmarks/server_rate.py) has all three.
+
+## Distance of the cores
+
+Cores that share a cache send each other messages faster, and write a vector faster that the other one has read. The
+table has the ratio mpifl / by hand of each launch, after the time in which a byte went from one core to another and
+back, in loops in Python, before the launch.
+
+{distances}
 
 ## Clients
 
@@ -83,26 +91,38 @@ def measure(part: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
     """Rows of server_rate.py with so many clients, or of client_cost.py."""
     here = ROOT / "benchmarks"
     if part == "client":
-        words = [sys.executable, str(here / "client_cost.py"), "--repeats", str(3 * repeats)]
-    elif part == "waiting":
-        start = [*without_aslr(WAITING + 1), *launcher(WAITING + 1)]
-        words = [*start, str(here / "client_cost.py"), "--parts", "waiting"]
-    else:
-        start = [*without_aslr(int(part) + 1), *launcher(int(part) + 1)]
-        program = [str(here / "server_rate.py"), "--sizes", *map(str, SIZES[int(part)])]
-        words = [*start, *program, "--repeats", str(repeats), "--seconds", str(seconds)]
+        return launch([sys.executable, str(here / "client_cost.py"), "--repeats", str(3 * repeats)])
+    ranks = WAITING + 1 if part == "waiting" else int(part) + 1
+    start = [*without_aslr(ranks), *launcher(ranks)]
+    if part == "waiting":
+        return launch([*start, str(here / "client_cost.py"), "--parts", "waiting"])
+    rows = []
+    for d in SIZES[int(part)]:
+        program = [str(here / "server_rate.py"), "--sizes", str(d)]
+        rows += launch([*start, *program, "--repeats", str(repeats), "--seconds", str(seconds)])
+    return rows
+
+
+def launch(words: list[str]) -> list[dict[str, Any]]:
+    """The rows that a program prints, with the load after it and the round trip between two cores (ns) before it."""
+    distance = core_round_trip()
     out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=one_thread_environment(ROOT))
     if out.returncode:
         sys.exit(f"performance: {' '.join(words)} failed\n{out.stderr}")
-    load = round(os.getloadavg()[0], 1)
-    return [{**json.loads(line), "load": load} for line in out.stdout.splitlines() if line.startswith("{")]
+    extra = {"load": round(os.getloadavg()[0], 1), "round_trip_ns": distance and round(1e9 * distance)}
+    return [{**json.loads(line), **extra} for line in out.stdout.splitlines() if line.startswith("{")]
 
 
 def combine(launches: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The medians of the rows of several launches; of the ends of a spread the lowest and the highest."""
+    """The medians of the rows of several launches; of the ends of a spread the lowest and the highest.
+
+    A row has the (round trip between two cores, ratio) of each launch too, in ascending order.
+    """
     combined = []
     for same in zip(*launches, strict=True):
         row = dict(same[0])
+        if "ratio" in row and row["round_trip_ns"] is not None:
+            row["launches"] = sorted((each["round_trip_ns"], each["ratio"]) for each in same)
         for key in row:
             if isinstance(row[key], float):
                 choose = min if key.endswith("low") else max if key.endswith("high") else statistics.median
@@ -137,6 +157,18 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"{r['by_hand_to_limit']:.2f}", "{:,.0f} and {:,.0f} us".format(*cpu),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def distances(rows: list[dict[str, Any]]) -> str:
+    """The ratio of each launch, by the round trip between two cores."""
+    if not all("launches" in row for row in rows):
+        return "Not measured: there is one core."
+    most = max(len(row["launches"]) for row in rows)
+    lines = [f"| clients | d | launches{' |' * most}", f"|{'--:|' * (2 + most)}"]
+    for row in rows:
+        cells = [f"{ns} ns: {ratio:.2f}" for ns, ratio in row["launches"]]
+        lines.append(f"| {' | '.join([str(row['clients']), format(row['d'], ','), *cells])} |")
     return "\n".join(lines)
 
 
@@ -232,7 +264,7 @@ def main() -> int:
     loads = [row["load"] for row in [*rows, *clients]]
     facts = f"{machine()} Load average after the parts: {min(loads)} to {max(loads)}."
     page = PAGE.format(
-        machine=facts, table=table(rows), sentence=sentence(rows), launches=args.launches,
+        machine=facts, table=table(rows), sentence=sentence(rows), launches=args.launches, distances=distances(rows),
         repeats=args.repeats, client_repeats=3 * args.repeats,
         clients=client_table(clients), client_sentence=client_sentence(clients),
     )  # fmt: skip

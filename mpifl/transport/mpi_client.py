@@ -88,7 +88,8 @@ class MPIClientTransport:
             kind, subject, message, delay, arrival, requests = self._next(wait=not batch)
             if message:
                 if arrival:
-                    wait(*requests)
+                    if not MPI.Request.Testall(requests):
+                        wait(*requests)
                     arrival.load()
                 if self._ending:
                     self._dropped += 1
@@ -128,12 +129,20 @@ class MPIClientTransport:
         return any(self._end_receive.Test() for _ in range(min(before + 1, MOST_POLLS)))
 
     def _next(self, wait: bool) -> Received:
-        """The next frame; `NOTHING` where none has arrived and there is no `wait`."""
+        """The next frame; `NOTHING` where none has arrived and there is no `wait`. Sends held updates that are due."""
         if (early := self._early) is not NOTHING:
             self._early = NOTHING
             return early
-        if not self._receive(wait):
-            return NOTHING
+        if not self._receiving:
+            self._frame_receive.Start()
+            self._receiving = True
+        if wait and (self._held or self._due):
+            self._flush(time.perf_counter())
+        if not self._frame_receive.Test():
+            if not wait:
+                return NOTHING
+            self._await_frame()
+        self._receiving = False
         frame, format = self._frame, self._format
         if frame.header[0] != MESSAGE:
             return Received(*frame.read()[:2])
@@ -146,30 +155,18 @@ class MPIClientTransport:
         requests = [self._comm.Irecv(b, 0, DATA + i) for b in arrival.buffers]
         return Received(MESSAGE, i, message, delay, arrival, requests)
 
-    def _receive(self, wait: bool) -> bool:
-        """Receives the next frame; False where none has arrived. Sends held updates as they fall due.
+    def _await_frame(self) -> None:
+        """Waits until the next frame is received. Sends held updates as they fall due.
 
         While the updates of all its clients are held back, no message to them can arrive: it polls less often.
         """
-        if not self._receiving:
-            self._frame_receive.Start()
-            self._receiving = True
-        if wait and (self._held or self._due or self._sending):
-            self._flush(time.perf_counter())
-        if not self._frame_receive.Test():
-            if not wait:
-                return False
-            self._await_frame()
-        self._receiving = False
-        return True
-
-    def _await_frame(self) -> None:
         backoff = Backoff(patient=True)
         while not self._frame_receive.Test():
-            if self._held or self._due or self._sending:
+            if self._held or self._due:
                 self._flush(time.perf_counter())
             elif backoff.yielded():
                 continue
+            self._test_sends()
             self._report()
             if not self._held:
                 backoff.sleep()
@@ -182,6 +179,7 @@ class MPIClientTransport:
         """Sends what is due and ready, and receives one frame, which then waits; called while clients compute."""
         self._report()
         self._flush(time.perf_counter())
+        self._test_sends()
         if self._stopped:  # a receive that is started now would never complete
             return
         self._early = self._next(wait=False)
@@ -215,8 +213,6 @@ class MPIClientTransport:
             self._due.append(heappop(self._held)[2])
         while self._due and self._due[0].vectors.ready():
             self._send(self._due.popleft())
-        if self._sending:
-            self._test_sends()
 
     def _send(self, outgoing: Outgoing) -> None:
         """Starts to send an update whose vectors are ready."""
@@ -226,8 +222,8 @@ class MPIClientTransport:
         if text:
             requests.append(self._comm.Isend(text, 0, TEXT))
         if requests:
-            self._sending.append((requests, outgoing))
             self._test_sends()
+            self._sending.append((requests, outgoing))
         else:
             vectors.release()
 
@@ -244,12 +240,13 @@ class MPIClientTransport:
         self._outbox.start(outgoing, 0)
 
     def _test_sends(self) -> None:
-        """Tests two sends; called for each send that is started. The server receives them in any order."""
-        for _ in range(min(2, len(self._sending))):
-            if MPI.Request.Testall(self._sending[0][0]):
-                self._sending.popleft()[1].vectors.release()
+        """Tests two sends; called before each send that is started. The server receives them in any order."""
+        sending = self._sending
+        for _ in range(min(2, len(sending))):
+            if MPI.Request.Testall(sending[0][0]):
+                sending.popleft()[1].vectors.release()
             else:
-                self._sending.rotate(-1)
+                sending.rotate(-1)
 
     def _close(self) -> None:
         """Sends all that is held back, and the last frame."""
