@@ -27,7 +27,7 @@ from mpifl.transport.base import PartStatus
 from mpifl.transport.frames import WITH_TEXT, Frame, FrameFormat, Header, Kind
 from mpifl.transport.handshake import array_specs, setup_buffers
 from mpifl.transport.mpi import DATA, END, MPI, SETUP, STUCK_TIMEOUT, TEXT, dead_ranks, wait
-from mpifl.transport.queues import Inbox, LargeReceive, LargeSend, Outbox, Requests
+from mpifl.transport.queues import Inbox, LargeReceive, Outbox, Requests, VectorSends
 
 log = logging.getLogger(__package__)
 
@@ -53,6 +53,7 @@ class MPIServerTransport:
         self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]
         self.rank_of = [1 + i % self._workers for i in range(clients)]
         self.live_ranks = set(range(1, comm.size))
+        self._vector_sends = VectorSends(comm)
         self._requests = Requests(comm.size)
         self._pool = ReceivePool(comm, self._format, clients, self._requests)
         # (client, rank) -> an update whose vectors wait, and how many it has; in order
@@ -79,7 +80,7 @@ class MPIServerTransport:
 
     # -- sending -------------------------------------------------------------------------------------------------------
     def send(self, i: int, message: Message, delay: float) -> None:
-        rank, vectors, inline = self.rank_of[i], message.vectors, self._inline
+        rank = self.rank_of[i]
         if rank not in self.live_ranks:
             return
         try:
@@ -87,8 +88,8 @@ class MPIServerTransport:
         except MPI.Exception as error:
             self._handle_death(error)
             return
-        if vectors and not inline:
-            self._send_large([np.ascontiguousarray(v) for v in vectors], rank, DATA + i)
+        if not self._inline:
+            self._send_vectors(message.vectors, rank, DATA + i)
 
     def _send_frame(self, header: Header, rank: int) -> None:
         """Starts to send a frame that is no message."""
@@ -101,11 +102,16 @@ class MPIServerTransport:
         except MPI.Exception as error:
             self._handle_death(error)
 
-    def _send_large(self, buffers: list[np.ndarray], rank: int, tag: int) -> None:
-        """Starts to send buffers from where they are."""
+    def _send_vectors(self, vectors: Sequence[np.ndarray], rank: int, tag: int) -> None:
+        """Starts to send vectors from where they are."""
+        if rank not in self.live_ranks:
+            return
+        sends = self._vector_sends
         try:
-            for buffer in buffers:
-                self._requests.add(self._comm.Isend(buffer, rank, tag), LargeSend(buffer, rank))
+            for v in vectors:
+                sends.start(v, rank, tag)
+            if sends.are_many:
+                sends.release()
         except MPI.Exception as error:
             self._handle_death(error)
 
@@ -127,8 +133,7 @@ class MPIServerTransport:
         self._errors.pop(i, None)
         self.rank_of[i] = rank
         self._send_frame(Header(Kind.HOST, i), rank)
-        if rank in self.live_ranks:
-            self._send_large(buffers, rank, SETUP)
+        self._send_vectors(buffers, rank, SETUP)
         return f"to rank {rank}"
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -173,10 +178,10 @@ class MPIServerTransport:
             if k <= self._workers:
                 arrived = True
                 self._handle_frame(k, receive_vectors)
-            elif type(transfer := requests.drop(k)) is LargeReceive:
+            else:
                 arrived = True
-                if self._pool.received(transfer):
-                    self._handle_vectors(transfer)
+                if self._pool.received(receive := requests.drop(k)):
+                    self._handle_vectors(receive)
         if receive_vectors and self._announced and self._receive_announced():
             arrived = True
         if error_text := self._rank_error:
@@ -333,13 +338,12 @@ class MPIServerTransport:
         self.live_ranks -= died
         for rank in died:
             self._requests[rank] = MPI.REQUEST_NULL
+            self._quarantined += self._vector_sends.abandon(rank)  # MPI may still read it
         for key in [key for key in self._announced if key[1] in died]:
             del self._announced[key]
         for i in [i for i, rank in enumerate(self.rank_of) if rank in died and i not in self._errors]:
             self._errors[i] = f"rank {self.rank_of[i]} died"
         self._pool.abandon(lambda i, rank: rank in died)
-        # MPI may still read what was being sent to them.
-        self._quarantined += self._requests.drop_where(lambda transfer: transfer.rank in died)
         if died:
             self.on_death({rank: self.rank_of.count(rank) for rank in died})
 
@@ -383,7 +387,7 @@ class MPIServerTransport:
     # -- the end -------------------------------------------------------------------------------------------------------
     def _send_end(self, rank: int) -> None:
         """Tells a rank that the run has ended; this overtakes the messages that wait there, which the rank drops."""
-        self._send_large([np.empty(0)], rank, END)
+        self._send_vectors([np.empty(0)], rank, END)
 
     def shut_down(self, code: int, timeout: float = inf) -> int:
         for rank in sorted(self.live_ranks):
@@ -421,13 +425,11 @@ class MPIServerTransport:
         return dropped + self._unanswered
 
     def _drain_sends(self) -> None:
-        """Waits for all large sends."""
+        """Waits for all sends of vectors."""
         backoff = Backoff()
-        while (sending := len(self._requests)) > self._comm.size:
+        while self._vector_sends:
             try:
-                for k in reversed(range(self._comm.size, sending)):
-                    if self._requests[k].Test():
-                        self._requests.drop(k)
+                self._vector_sends.release()
             except MPI.Exception as error:
                 self._handle_death(error)
             backoff.sleep()

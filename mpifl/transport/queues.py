@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from mpifl.algorithms.base import Message, Update
 from mpifl.objective import Vector
 from mpifl.transport.frames import Frame, FrameFormat
@@ -16,6 +18,7 @@ KEPT_FRAMES = 8  # of one rank: buffers that are kept for its next frames
 COPIED_BYTES = eager_limit() - 96  # size up to which MPI copies a frame that it sends on one host; 96: its header
 RING_BYTES = 2 << 20  # of frames that are used in turn, over all ranks
 MOST_IN_RING = 64
+SENT_BYTES = 64 << 20  # of vectors in sends, from which on all sends are tested
 
 
 def ring_length(size: int, ranks: int, copied: int = COPIED_BYTES) -> int:
@@ -135,12 +138,50 @@ class IncomingFrame:
     receive: MPI.Prequest
 
 
-@dataclass(slots=True, eq=False)
-class LargeSend:
-    """A send straight from the caller's buffer, which is kept until it is sent: for ever if the receiver dies."""
+class VectorSends:
+    """Sends of vectors straight from where they are; each vector is kept until its send is seen to be complete.
 
-    buffer: object
-    rank: int
+    A rank receives vectors in the order in which they are sent to it, so only the first of its sends is tested, before
+    the next one: mostly the rank has just answered it. A test of a send in progress would cost more: where nothing has
+    arrived, Open MPI gives the core to another process.
+    """
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self._comm = comm
+        self._sending: list[deque[tuple[MPI.Request, np.ndarray]]] = [deque() for _ in range(comm.size)]  # by rank
+        self._bytes, self._most = 0, SENT_BYTES
+
+    def start(self, v: np.ndarray, rank: int, tag: int) -> None:
+        """Starts to send a vector; raises MPI.Exception where the rank has died."""
+        sending = self._sending[rank]
+        if sending and sending[0][0].Test():
+            self._bytes -= sending.popleft()[1].nbytes
+        v = np.ascontiguousarray(v)
+        sending.append((self._comm.Isend(v, rank, tag), v))
+        self._bytes += v.nbytes
+
+    @property
+    def are_many(self) -> bool:
+        """Whether `release` is due."""
+        return self._bytes > self._most
+
+    def release(self) -> None:
+        """Lets go of the vectors whose sends are complete; raises MPI.Exception where one of the ranks has died."""
+        for sending in self._sending:
+            while sending and sending[0][0].Test():
+                self._bytes -= sending.popleft()[1].nbytes
+        self._most = max(SENT_BYTES, 2 * self._bytes)
+
+    def abandon(self, rank: int) -> list[np.ndarray]:
+        """Forgets the sends to a rank; returns their vectors, which MPI may still read."""
+        abandoned = [v for _, v in self._sending[rank]]
+        self._bytes -= sum(v.nbytes for v in abandoned)
+        self._sending[rank].clear()
+        return abandoned
+
+    def __len__(self) -> int:
+        """The number of sends that are not known to be complete."""
+        return sum(map(len, self._sending))
 
 
 @dataclass(slots=True, eq=False)
@@ -154,36 +195,29 @@ class LargeReceive:
     missing: int  # vectors that are still to come
 
 
-Transfer = LargeSend | LargeReceive
-
-
 class Requests(list[MPI.Request]):
-    """All requests that the server tests in one call: one of each rank, for frames, then those of large vectors.
-
-    They are in one list because a test of sends alone would often find none complete, and Open MPI then yields the core
-    where ranks outnumber cores.
-    """
+    """The server's receives, tested in one call: one of each rank, for frames, then those of large vectors."""
 
     def __init__(self, ranks: int) -> None:
         super().__init__([MPI.REQUEST_NULL] * ranks)
         self._ranks = ranks
-        self.transfers: list[Transfer] = []  # of the requests from position `ranks` on
+        self.receives: list[LargeReceive] = []  # of the requests from position `ranks` on
 
-    def add(self, request: MPI.Request, transfer: Transfer) -> None:
+    def add(self, request: MPI.Request, receive: LargeReceive) -> None:
         """Adds a request that was started."""
         self.append(request)
-        self.transfers.append(transfer)
+        self.receives.append(receive)
 
-    def drop(self, k: int) -> Transfer:
-        """Removes the request at position k, at least `ranks`; the last one takes its place. Returns its transfer."""
-        request, transfer = self.pop(), self.transfers.pop()
+    def drop(self, k: int) -> LargeReceive:
+        """Removes the request at position k, at least `ranks`; the last one takes its place. Returns its receive."""
+        request, receive = self.pop(), self.receives.pop()
         if k == len(self):
-            return transfer
-        dropped, self.transfers[k - self._ranks] = self.transfers[k - self._ranks], transfer
+            return receive
+        dropped, self.receives[k - self._ranks] = self.receives[k - self._ranks], receive
         self[k] = request
         return dropped
 
-    def drop_where(self, which: Callable[[Transfer], bool]) -> list[Transfer]:
-        """Removes requests without waiting for them; returns what they transfer."""
-        found = [k for k, transfer in enumerate(self.transfers, self._ranks) if which(transfer)]
-        return [self.drop(k) for k in reversed(found)]
+    def drop_where(self, which: Callable[[LargeReceive], bool]) -> None:
+        """Removes requests without waiting for them."""
+        for k in reversed([k for k, receive in enumerate(self.receives, self._ranks) if which(receive)]):
+            self.drop(k)

@@ -1,16 +1,17 @@
-"""The frames that one rank sends to another: how many are used in turn."""
+"""What one rank sends to another: the frames that are used in turn, and vectors from where they are."""
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Message
-from mpifl.transport import mpi
+from mpifl.transport import mpi, queues
 from mpifl.transport.frames import Frame, FrameFormat, Header, Kind
-from mpifl.transport.queues import KEPT_FRAMES, Outbox, ring_length
+from mpifl.transport.queues import KEPT_FRAMES, Outbox, VectorSends, ring_length
 
 
 class Send:
@@ -150,3 +151,62 @@ def test_frames_before_large_vectors_have_the_header_alone() -> None:
     wire, model = Wire(1_000_000, 1), (np.ones(1_000_000, np.float32),)
     assert [wire.send_message(i, model, 5).read()[:2] for i in range(3)] == [(Kind.MESSAGE, i) for i in range(3)]
     assert len(wire.outbox._sending[-1].frame.buffer) == 128
+
+
+class VectorWire:
+    """Vectors that are being sent to some ranks."""
+
+    def __init__(self, ranks: int) -> None:
+        self.sends: dict[int, list[Send]] = {rank: [] for rank in range(1, ranks + 1)}
+        self.vector_sends = VectorSends(SimpleNamespace(size=ranks + 1, Isend=self._isend))  # type: ignore[arg-type]
+
+    def _isend(self, v: np.ndarray, rank: int, tag: int) -> Send:
+        send = Send()
+        send.complete = False
+        self.sends[rank].append(send)
+        return send
+
+    def send(self, rank: int, size: int = 100) -> weakref.ref[np.ndarray]:
+        """Sends a new vector of so many bytes; returns a reference that does not keep it."""
+        v = np.zeros(size, np.uint8)
+        self.vector_sends.start(v, rank, 16)
+        return weakref.ref(v)
+
+
+def test_a_vector_is_kept_until_its_send_is_complete() -> None:
+    wire = VectorWire(2)
+    first, second = wire.send(1), wire.send(2)
+    third = wire.send(1)
+    assert first() is not None and third() is not None  # the first one is not complete
+    wire.sends[1][0].complete = True
+    fourth = wire.send(1)
+    assert [v() is None for v in (first, second, third, fourth)] == [True, False, False, False]
+    assert len(wire.vector_sends) == 3
+
+
+def test_all_sends_are_tested_where_their_vectors_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "SENT_BYTES", 1000)
+    wire = VectorWire(3)
+    vectors = [wire.send(rank, 200) for rank in (1, 2, 3, 1, 2)]
+    assert not wire.vector_sends.are_many
+    vectors.append(wire.send(3, 200))  # 1200 bytes
+    assert wire.vector_sends.are_many
+    wire.sends[2][0].complete = wire.sends[3][1].complete = True  # the latter behind one that is not complete
+    wire.vector_sends.release()
+    assert [v() is None for v in vectors] == [False, True, False, False, False, False]
+    assert not wire.vector_sends.are_many  # until there are twice as many bytes as are left, or 1000
+    vectors += [wire.send(2, 200) for _ in range(5)]
+    assert not wire.vector_sends.are_many
+    vectors.append(wire.send(2, 200))  # 2200
+    assert wire.vector_sends.are_many
+
+
+def test_what_a_dead_rank_was_sent_is_returned() -> None:
+    wire = VectorWire(2)
+    vectors = [wire.send(rank) for rank in (1, 2, 1)]
+    abandoned = wire.vector_sends.abandon(1)
+    assert [id(v) for v in abandoned] == [id(vectors[0]()), id(vectors[2]())]
+    assert len(wire.vector_sends) == 1
+    wire.sends[2][0].complete = True
+    wire.vector_sends.release()
+    assert not wire.vector_sends

@@ -10,7 +10,7 @@ import pytest
 from mpifl.algorithms.base import Update
 from mpifl.transport import mpi_server
 from mpifl.transport.frames import FrameFormat
-from mpifl.transport.queues import LargeReceive, LargeSend, Requests
+from mpifl.transport.queues import LargeReceive, Requests
 
 
 class Link:
@@ -39,7 +39,7 @@ class Link:
         """The oldest update is complete so many seconds later."""
         self.now += seconds
         receive = self.requests.drop(2)
-        assert isinstance(receive, LargeReceive) and self.pool.received(receive)
+        assert self.pool.received(receive)
         self.pool.free.append(receive.slot)
 
 
@@ -110,10 +110,8 @@ def test_an_abandoned_update_takes_its_buffer_with_it(link: Link) -> None:
     """MPI may still write to the buffer: the slot gets another one, and no request of the update is tested again."""
     kept, abandoned = link.start(0), link.start(1, 2)
     before = abandoned.update.vectors[0]
-    send = LargeSend(np.zeros(3), 1)  # to the same rank
-    link.requests.add(SimpleNamespace(), send)  # type: ignore[arg-type]
     link.pool.abandon(lambda i, rank: i == 1)
-    assert link.pool.active == {kept} and set(map(id, link.requests.transfers)) == {id(kept), id(send)}
+    assert link.pool.active == {kept} and link.requests.receives == [kept] and len(link.requests) == 3
     again = link.start(2)
     assert again.slot == abandoned.slot and not np.shares_memory(again.update.vectors[0], before)
 
@@ -132,10 +130,9 @@ def test_removed_requests_leave_no_gap() -> None:
     """The last request takes the place of a removed one; positions removed from the highest down stay valid."""
     requests, started = Requests(3), [SimpleNamespace() for _ in range(5)]
     for k, request in enumerate(started):
-        requests.add(request, LargeSend(k, k % 2))  # type: ignore[arg-type]
-    assert [requests.drop(k).buffer for k in (6, 3)] == [3, 0]  # type: ignore[union-attr]
+        requests.add(request, LargeReceive(k, k % 2, 0, Update((), 1), 1))  # type: ignore[arg-type]
+    assert [requests.drop(k).client for k in (6, 3)] == [3, 0]
     assert requests[3:] == [started[4], started[1], started[2]]
-    assert [transfer.buffer for transfer in requests.transfers] == [4, 1, 2]  # type: ignore[union-attr]
-    dropped = requests.drop_where(lambda transfer: transfer.rank == 0)
-    assert sorted(transfer.buffer for transfer in dropped) == [2, 4]  # type: ignore[union-attr]
-    assert requests[3:] == [started[1]] and [transfer.buffer for transfer in requests.transfers] == [1]  # type: ignore[union-attr]
+    assert [receive.client for receive in requests.receives] == [4, 1, 2]
+    requests.drop_where(lambda receive: receive.rank == 0)
+    assert requests[3:] == [started[1]] and [receive.client for receive in requests.receives] == [1]
