@@ -4,7 +4,7 @@
                                      [--out docs/results]
 
 Starts `mpirun` of server_rate.py for 1, 4 and 16 clients, and client_cost.py; all parts in turn, as often as
-`--launches` says, since a virtual machine is moved to other cores now and then. What a part measures is kept in
+`--launches` says, since a virtual machine may be moved to other cores. What a part measures is kept in
 build/performance.json, and the page is made of what is there, so that parts can be measured one at a time. `make bench`
 runs all of them.
 """
@@ -53,11 +53,12 @@ Where there are more ranks than cores they have identical address space layouts 
 
 {sentence}
 
-All figures on this page are medians of {launches} launches, which are made in turn for all parts, since a virtual
-machine is moved to other cores now and then. The figure of a launch is the median of its repeats, here {repeats}. In a
-repeat the three programs take turns in one run, of about 0.1 s or, where these take longer, of 200 updates; at d = 1e7
-a turn is the whole repeat. A ratio is of the rates of one repeat; the lowest and the highest are of all repeats. CPU is
-user and system time of the server's process for an update, polling included.
+All figures but those under [distance of the cores](#distance-of-the-cores) are medians of {launches} launches, which
+are made in turn for all parts, since a virtual machine may be moved to other cores. The figure of a launch is the
+median of its repeats, here {repeats}. In a repeat the three programs take turns in one run, of about 0.1 s or, where
+these take longer, of 200 updates; at d = 1e7 a turn is the whole repeat. A ratio is of the rates of one repeat; the
+lowest and the highest are of all repeats. CPU is user and system time of the server's process for an update, polling
+included.
 
 *mpifl* is the server loop with both ends of the MPI transport and AREA, which aggregates every 4 updates: messages,
 versions, staleness, a row for each update. *By hand* is what one would write for that rule alone: nonblocking requests,
@@ -67,9 +68,9 @@ with a fixed one, on both sides. [server_rate.py](../../benchmarks/server_rate.p
 
 ## Distance of the cores
 
-Cores that share a cache send each other messages faster, and write a vector faster that the other one has read. The
-table has the ratio mpifl / by hand of each launch, after the time in which a byte went from one core to another and
-back, in loops in Python, before the launch.
+Cores that share a cache send each other messages faster, and one writes faster to a vector that the other has just
+read. Each cell has the time that a byte took from one core to another and back, in loops in Python just before the
+launch, then the launch's ratio mpifl / by hand. Launches are in the order of that time.
 
 {distances}
 
@@ -109,19 +110,20 @@ def launch(words: list[str]) -> list[dict[str, Any]]:
     out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=one_thread_environment(ROOT))
     if out.returncode:
         sys.exit(f"performance: {' '.join(words)} failed\n{out.stderr}")
-    extra = {"load": round(os.getloadavg()[0], 1), "round_trip_ns": distance and round(1e9 * distance)}
+    trip = None if distance is None else round(1e9 * distance)
+    extra = {"load": round(os.getloadavg()[0], 1), "round_trip_ns": trip}
     return [{**json.loads(line), **extra} for line in out.stdout.splitlines() if line.startswith("{")]
 
 
 def combine(launches: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The medians of the rows of several launches; of the ends of a spread the lowest and the highest.
 
-    A row has the (round trip between two cores, ratio) of each launch too, in ascending order.
+    A row has the (round trip between two cores in ns, ratio) of each launch too, in ascending order.
     """
     combined = []
     for same in zip(*launches, strict=True):
         row = dict(same[0])
-        if "ratio" in row and row["round_trip_ns"] is not None:
+        if "ratio" in row:
             row["launches"] = sorted((each["round_trip_ns"], each["ratio"]) for each in same)
         for key in row:
             if isinstance(row[key], float):
@@ -162,8 +164,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def distances(rows: list[dict[str, Any]]) -> str:
     """The ratio of each launch, by the round trip between two cores."""
-    if not all("launches" in row for row in rows):
-        return "Not measured: there is one core."
+    rows = [row for row in rows if all(ns is not None for ns, _ in row.get("launches", [(None, None)]))]
+    if not rows:
+        return "Not measured."
     most = max(len(row["launches"]) for row in rows)
     lines = [f"| clients | d | launches{' |' * most}", f"|{'--:|' * (2 + most)}"]
     for row in rows:

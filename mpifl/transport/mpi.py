@@ -43,7 +43,7 @@ def wait(*requests: MPI.Request, longest: float = Backoff.longest) -> None:
 def eager_limit() -> int:
     """The size (bytes, header of Open MPI included) up to which a message is copied when it is sent on one host.
 
-    A value with a suffix, as 32K, counts as Open MPI's default: frames are then used in turn needlessly.
+    A value with a suffix, such as 32K, counts as Open MPI's default: frames may then form a ring that is not needed.
     """
     chosen = os.environ.get("OMPI_MCA_btl_sm_eager_limit", "")  # noqa: SIM112 - as Open MPI spells it
     version = re.match(r"Open MPI v(\d+)", MPI.Get_library_version())

@@ -129,7 +129,7 @@ class MPIClientTransport:
         return any(self._end_receive.Test() for _ in range(min(before + 1, MOST_POLLS)))
 
     def _next(self, wait: bool) -> Received:
-        """The next frame; `NOTHING` where none has arrived and there is no `wait`. Sends held updates that are due."""
+        """The next frame; with `wait`, sends held updates that are due. `NOTHING` where none has arrived, without."""
         if (early := self._early) is not NOTHING:
             self._early = NOTHING
             return early
@@ -208,7 +208,7 @@ class MPIClientTransport:
             self._send(outgoing)
 
     def _flush(self, until: float) -> None:
-        """Sends updates held back until `until` (perf_counter) or earlier, if ready, and frees sent ones."""
+        """Sends updates held back until `until` (perf_counter) or earlier, if ready."""
         while self._held and self._held[0][0] <= until:
             self._due.append(heappop(self._held)[2])
         while self._due and self._due[0].vectors.ready():
@@ -240,7 +240,10 @@ class MPIClientTransport:
         self._outbox.start(outgoing, 0)
 
     def _test_sends(self) -> None:
-        """Tests two sends; called before each send that is started. The server receives them in any order."""
+        """Tests up to two sends, in turn, since the server receives them in any order.
+
+        Called before another one is added, at each poll, and before each pause.
+        """
         sending = self._sending
         for _ in range(min(2, len(sending))):
             if MPI.Request.Testall(sending[0][0]):

@@ -3,7 +3,7 @@
 Client i of n lives on rank 1 + i mod (R-1), until it is moved. An update comes as a frame (`frames`), for which one
 persistent receive a rank is posted, and is consumed from the frame's buffer. Vectors too large for a frame wait at the
 sender until one of a pool of reused buffers is free. Large messages leave by Isend straight from the model's array,
-which lives until its sends complete.
+which lives until its sends are seen to be complete.
 
 Where the MPI reports deaths (ULFM) the transport continues with the live ranks. A failed call only means that some rank
 is dead: the transport asks which ones are, forgets what is in flight to or from them, and their clients have failed.
@@ -106,12 +106,18 @@ class MPIServerTransport:
         """Starts to send vectors from where they are."""
         if rank not in self.live_ranks:
             return
-        sends = self._vector_sends
         try:
             for v in vectors:
-                sends.start(v, rank, tag)
-            if sends.are_many:
-                sends.release()
+                self._vector_sends.start(v, rank, tag)
+        except MPI.Exception as error:
+            self._handle_death(error)
+        if self._vector_sends.are_due:
+            self._release_sent()
+
+    def _release_sent(self) -> None:
+        """Lets go of the vectors that have been sent."""
+        try:
+            self._vector_sends.release()
         except MPI.Exception as error:
             self._handle_death(error)
 
@@ -159,7 +165,7 @@ class MPIServerTransport:
         return len(self._ready) > before
 
     def _progress(self, receive_vectors: bool) -> bool:
-        """Handles what has arrived or was sent, without waiting; returns whether anything arrived. Raises RunFailed."""
+        """Handles what has arrived, without waiting; returns whether anything arrived. Raises RunFailed."""
         requests, arrived = self._requests, False
         if receive_vectors and self._announced:
             arrived = self._receive_announced()
@@ -295,7 +301,7 @@ class MPIServerTransport:
             elif (left := end - time.perf_counter()) <= 0:
                 break
             else:
-                backoff.sleep(left)
+                self._rest(backoff, left)
 
     def receive_from(self, i: int, timeout: float = inf) -> Update | None:
         end = time.perf_counter() + timeout
@@ -311,8 +317,14 @@ class MPIServerTransport:
             elif (left := end - time.perf_counter()) <= 0:
                 return None
             else:
-                backoff.sleep(left)
+                self._rest(backoff, left)
         return self._ready.pop(i)
+
+    def _rest(self, backoff: Backoff, limit: float) -> None:
+        """Pauses between two polls, for `limit` s at most."""
+        if self._vector_sends.are_due:
+            self._release_sent()
+        backoff.sleep(limit)
 
     def keep_update(self, i: int, update: Update) -> Update:
         kept = update.with_vectors(tuple(v.copy() for v in update.vectors))
@@ -428,10 +440,7 @@ class MPIServerTransport:
         """Waits for all sends of vectors."""
         backoff = Backoff()
         while self._vector_sends:
-            try:
-                self._vector_sends.release()
-            except MPI.Exception as error:
-                self._handle_death(error)
+            self._release_sent()
             backoff.sleep()
 
 

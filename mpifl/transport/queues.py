@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ KEPT_FRAMES = 8  # of one rank: buffers that are kept for its next frames
 COPIED_BYTES = eager_limit() - 96  # size up to which MPI copies a frame that it sends on one host; 96: its header
 RING_BYTES = 2 << 20  # of frames that are used in turn, over all ranks
 MOST_IN_RING = 64
-SENT_BYTES = 64 << 20  # of vectors in sends, from which on all sends are tested
+RELEASE_INTERVAL = 0.01  # s between two tests of all sends of vectors
 
 
 def ring_length(size: int, ranks: int, copied: int = COPIED_BYTES) -> int:
@@ -141,47 +142,58 @@ class IncomingFrame:
 class VectorSends:
     """Sends of vectors straight from where they are; each vector is kept until its send is seen to be complete.
 
-    A rank receives vectors in the order in which they are sent to it, so only the first of its sends is tested, before
-    the next one: mostly the rank has just answered it. A test of a send in progress would cost more: where nothing has
-    arrived, Open MPI gives the core to another process.
+    A rank receives vectors in the order in which they are sent to it. So before each send only the oldest one to that
+    rank is tested: mostly the rank has received it by then. Where ranks outnumber cores, a test that finds nothing
+    makes Open MPI yield the core, so `release`, which tests the sends to all ranks, is for now and then.
     """
 
     def __init__(self, comm: MPI.Comm) -> None:
         self._comm = comm
         self._sending: list[deque[tuple[MPI.Request, np.ndarray]]] = [deque() for _ in range(comm.size)]  # by rank
-        self._bytes, self._most = 0, SENT_BYTES
+        self._count = 0  # of sends that are not seen to be complete
+        self._next_release = 0.0  # perf_counter
 
     def start(self, v: np.ndarray, rank: int, tag: int) -> None:
         """Starts to send a vector; raises MPI.Exception where the rank has died."""
         sending = self._sending[rank]
         if sending and sending[0][0].Test():
-            self._bytes -= sending.popleft()[1].nbytes
+            sending.popleft()
+            self._count -= 1
         v = np.ascontiguousarray(v)
         sending.append((self._comm.Isend(v, rank, tag), v))
-        self._bytes += v.nbytes
+        self._count += 1
 
     @property
-    def are_many(self) -> bool:
-        """Whether `release` is due."""
-        return self._bytes > self._most
+    def are_due(self) -> bool:
+        """Whether it is time for `release`."""
+        return self._count > 0 and time.perf_counter() >= self._next_release
 
     def release(self) -> None:
-        """Lets go of the vectors whose sends are complete; raises MPI.Exception where one of the ranks has died."""
-        for sending in self._sending:
-            while sending and sending[0][0].Test():
-                self._bytes -= sending.popleft()[1].nbytes
-        self._most = max(SENT_BYTES, 2 * self._bytes)
+        """Lets go of the vectors sent to each rank, up to the first whose send is not complete.
+
+        Raises MPI.Exception where one of the ranks has died.
+        """
+        self._next_release = time.perf_counter() + RELEASE_INTERVAL
+        while queues := [sending for sending in self._sending if sending]:
+            done = MPI.Request.Testsome([sending[0][0] for sending in queues])
+            if done is None:  # a call that raised has seen them complete
+                done = list(range(len(queues)))
+            if not done:
+                return
+            for k in done:
+                queues[k].popleft()
+            self._count -= len(done)
 
     def abandon(self, rank: int) -> list[np.ndarray]:
         """Forgets the sends to a rank; returns their vectors, which MPI may still read."""
         abandoned = [v for _, v in self._sending[rank]]
-        self._bytes -= sum(v.nbytes for v in abandoned)
         self._sending[rank].clear()
+        self._count -= len(abandoned)
         return abandoned
 
     def __len__(self) -> int:
-        """The number of sends that are not known to be complete."""
-        return sum(map(len, self._sending))
+        """The number of sends that are not seen to be complete."""
+        return self._count
 
 
 @dataclass(slots=True, eq=False)

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -147,10 +148,18 @@ def test_every_checkpoint_of_a_run(tmp_path: Path, kept: list[Path]) -> None:
     assert len(kept) == 11 + 10 * 11 // 2
 
 
-def test_checkpoints_beside_the_run(tmp_path: Path) -> None:
+def test_checkpoints_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run does not wait for a checkpoint: those due while one is being written are skipped and reported."""
     case = {**CASES["area-digits"], "stop": {"updates": 2400}}
     whole = run(tmp_path, "whole", case)
+    receive = Area.receive
+
+    def slower(self: Area, server: State, *args: Any) -> None:
+        receive(self, server, *args)
+        if not sets(folder_of(tmp_path / "made.h5")):  # a slow disk has 24 s for the first checkpoint
+            time.sleep(0.01)
+
+    monkeypatch.setattr(Area, "receive", slower)
     made = run(tmp_path, "made", {**case, "checkpoint": {"updates": 1}})
     assert not differing(whole, made, but=("events",))
     with open_run(made) as file:

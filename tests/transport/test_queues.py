@@ -77,7 +77,7 @@ def test_two_mebibytes_of_frames_are_used_in_turn(size: int, ranks: int, expecte
     [
         ("Open MPI v5.0.8, package: Open MPI", "33792", 33792),
         ("Open MPI v10.1.0, package: Open MPI", "65536", 65536),
-        ("Open MPI v5.0.8, package: Open MPI", "32K", 4096),  # a suffix is not read: at worst a ring too many
+        ("Open MPI v5.0.8, package: Open MPI", "32K", 4096),  # a suffix is not read: at worst an unneeded ring
         ("Open MPI v4.1.6, package: Open MPI", "33792", 4096),  # has no such component
         ("MPICH Version: 4.3.0", "33792", 4096),
     ],
@@ -156,9 +156,16 @@ def test_frames_before_large_vectors_have_the_header_alone() -> None:
 class VectorWire:
     """Vectors that are being sent to some ranks."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(queues, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        request = SimpleNamespace(Testsome=self._testsome)
+        monkeypatch.setattr(queues, "MPI", SimpleNamespace(Request=request))
         self.sends: dict[int, list[Send]] = {rank: [] for rank in range(1, ranks + 1)}
         self.vector_sends = VectorSends(SimpleNamespace(size=ranks + 1, Isend=self._isend))  # type: ignore[arg-type]
+        self.tests = 0
+        self.dead: Send | None = None  # a test of it raises
+        self._null: set[Send] = set()  # those that a test has seen complete
 
     def _isend(self, v: np.ndarray, rank: int, tag: int) -> Send:
         send = Send()
@@ -166,47 +173,77 @@ class VectorWire:
         self.sends[rank].append(send)
         return send
 
-    def send(self, rank: int, size: int = 100) -> weakref.ref[np.ndarray]:
-        """Sends a new vector of so many bytes; returns a reference that does not keep it."""
-        v = np.zeros(size, np.uint8)
+    def _testsome(self, sends: list[Send]) -> list[int] | None:
+        """As MPI's: requests that were seen complete before are ignored, and where all are it returns no list."""
+        self.tests += 1
+        active = [k for k, send in enumerate(sends) if send not in self._null]
+        done = [k for k in active if sends[k].complete]
+        self._null |= {sends[k] for k in done}
+        if self.dead in sends:
+            raise ConnectionError("the rank has died")
+        return done if active else None
+
+    def send(self, rank: int) -> weakref.ref[np.ndarray]:
+        """Sends a new vector; returns a reference that does not keep it."""
+        v = np.zeros(100)
         self.vector_sends.start(v, rank, 16)
         return weakref.ref(v)
 
 
-def test_a_vector_is_kept_until_its_send_is_complete() -> None:
-    wire = VectorWire(2)
-    first, second = wire.send(1), wire.send(2)
-    third = wire.send(1)
-    assert first() is not None and third() is not None  # the first one is not complete
+def kept(*vectors: weakref.ref[np.ndarray]) -> list[bool]:
+    return [v() is not None for v in vectors]
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> VectorWire:
+    return VectorWire(3, monkeypatch)
+
+
+def test_a_vector_is_kept_until_its_send_is_complete(wire: VectorWire) -> None:
+    vectors = [wire.send(1), wire.send(2), wire.send(1)]
+    assert kept(*vectors) == [True, True, True]
     wire.sends[1][0].complete = True
-    fourth = wire.send(1)
-    assert [v() is None for v in (first, second, third, fourth)] == [True, False, False, False]
-    assert len(wire.vector_sends) == 3
+    vectors.append(wire.send(1))
+    assert kept(*vectors) == [False, True, True, True] and len(wire.vector_sends) == 3
 
 
-def test_all_sends_are_tested_where_their_vectors_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "SENT_BYTES", 1000)
-    wire = VectorWire(3)
-    vectors = [wire.send(rank, 200) for rank in (1, 2, 3, 1, 2)]
-    assert not wire.vector_sends.are_many
-    vectors.append(wire.send(3, 200))  # 1200 bytes
-    assert wire.vector_sends.are_many
-    wire.sends[2][0].complete = wire.sends[3][1].complete = True  # the latter behind one that is not complete
+def test_all_that_was_sent_is_released_every_10_ms(wire: VectorWire) -> None:
+    assert not wire.vector_sends.are_due  # nothing is being sent
+    vectors = [wire.send(rank) for rank in (1, 2, 3, 1, 2, 2)]
+    wire.sends[2][0].complete = wire.sends[2][1].complete = True
+    wire.sends[3][0].complete = wire.sends[1][1].complete = True  # the latter behind one that is not complete
+    assert wire.vector_sends.are_due
     wire.vector_sends.release()
-    assert [v() is None for v in vectors] == [False, True, False, False, False, False]
-    assert not wire.vector_sends.are_many  # until there are twice as many bytes as are left, or 1000
-    vectors += [wire.send(2, 200) for _ in range(5)]
-    assert not wire.vector_sends.are_many
-    vectors.append(wire.send(2, 200))  # 2200
-    assert wire.vector_sends.are_many
+    assert kept(*vectors) == [True, False, False, True, False, True] and len(wire.vector_sends) == 3
+    wire.now += 0.009
+    assert not wire.vector_sends.are_due
+    wire.now += 0.002
+    assert wire.vector_sends.are_due
 
 
-def test_what_a_dead_rank_was_sent_is_returned() -> None:
-    wire = VectorWire(2)
+def test_after_the_first_messages_only_those_in_progress_are_kept(wire: VectorWire) -> None:
+    """All clients are sent the same model at first; each of them answers at once later on."""
+    for _ in range(50):
+        wire.send(1)
+    for send in wire.sends[1]:
+        send.complete = True
+    for _ in range(10):
+        wire.send(1)
+        wire.sends[1][-1].complete = True
+        wire.now += 0.002
+        if wire.vector_sends.are_due:
+            wire.vector_sends.release()
+    assert len(wire.vector_sends) <= 6  # of the last 10 ms
+
+
+def test_a_dead_rank_holds_up_no_other(wire: VectorWire) -> None:
+    """A test that raises may have seen the sends to other ranks complete: those are released later."""
     vectors = [wire.send(rank) for rank in (1, 2, 1)]
+    wire.sends[2][0].complete, wire.dead = True, wire.sends[1][0]
+    with pytest.raises(ConnectionError):
+        wire.vector_sends.release()
     abandoned = wire.vector_sends.abandon(1)
     assert [id(v) for v in abandoned] == [id(vectors[0]()), id(vectors[2]())]
     assert len(wire.vector_sends) == 1
-    wire.sends[2][0].complete = True
     wire.vector_sends.release()
-    assert not wire.vector_sends
+    assert not wire.vector_sends and not kept(vectors[1])[0]
