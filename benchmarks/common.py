@@ -32,10 +32,10 @@ def one_thread_environment(*paths: Path) -> dict[str, str]:
 
 
 def touch_memory(size: int) -> None:
-    """Lets another process write to so many bytes before something is measured.
+    """Writes to `size` bytes in another process, before something is measured.
 
-    On a virtual machine the first write to a page that was never used takes some 10 us, because its host has to find
-    memory for it: a program would be charged for what ran before it.
+    On a virtual machine the first write to a page that the machine has never used takes about 10 us, because its host
+    has to find memory for it. Otherwise a time would depend on how much memory earlier programs had used.
     """
     subprocess.run([sys.executable, "-c", TOUCH, str(size)], check=True)
 
@@ -43,7 +43,7 @@ def touch_memory(size: int) -> None:
 def core_round_trip(rounds: int = 20_000) -> float | None:
     """The time (s) in which a byte goes from one core to another and back, in loops in Python; None with one core.
 
-    Two processes that are bound to a core each take turns in writing to memory that they share.
+    Two processes, each bound to one of the first two cores, take turns in writing to shared memory.
     """
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:

@@ -5,8 +5,8 @@
 
 Starts `mpirun` of server_rate.py for 1, 4 and 16 clients, and client_cost.py; all parts in turn, as often as
 `--launches` says, since a virtual machine may be moved to other cores. What a part measures is kept in
-build/performance.json, and the page is made of what is there, so that parts can be measured one at a time. `make bench`
-runs all of them.
+build/performance.json, and the page is made of what is there, so that parts can be measured one at a time, with the
+same arguments. `make bench` runs all of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ measures and writes this page.
 ![Rates by dimension and by number of clients](performance.png)
 
 Clients do no work: they answer every message at once with a vector that they keep. All ranks share the machine's cores.
-Where there are more ranks than cores they have identical address space layouts (`setarch -R`), as in `mpifl run`
+Where there are more ranks than cores they have identical address space layouts (`setarch -R`), as under `mpifl run`
 ([why](../explanation/transport.md#messages)).
 
 {table}
@@ -55,22 +55,23 @@ Where there are more ranks than cores they have identical address space layouts 
 
 All figures but those under [distance of the cores](#distance-of-the-cores) are medians of {launches} launches, which
 are made in turn for all parts, since a virtual machine may be moved to other cores. The figure of a launch is the
-median of its repeats, here {repeats}. In a repeat the three programs take turns in one run, of about 0.1 s or, where
-these take longer, of 200 updates; at d = 1e7 a turn is the whole repeat. A ratio is of the rates of one repeat; the
-lowest and the highest are of all repeats. CPU is user and system time of the server's process for an update, polling
-included.
+median of its repeats, here {repeats}. In a repeat the three programs take turns within one run; a turn is
+{turns}. A ratio is of the rates of one repeat; the lowest and the highest are of all repeats. CPU is user and system
+time of the server's process for an update, polling included.
 
 *mpifl* is the server loop with both ends of the MPI transport and AREA, which aggregates every 4 updates: messages,
-versions, staleness, a row for each update. *By hand* is what one would write for that rule alone: nonblocking requests,
-answers in any order, the same waits with two tests before each pause, a snapshot that is sent from where it is, and the
-arithmetic in the fewest passes over memory, without rows, checks and checkpoints. *Echo* answers every message at once
-with a fixed one, on both sides. [server_rate.py](../../benchmarks/server_rate.py) has all three.
+versions, staleness, a row for the run file (kept in memory) for each update. *By hand* is what one would write for that
+rule alone: nonblocking requests, answers in any order, the same waits with two tests before each pause, a new array for
+each model, which is sent without a copy, and the arithmetic in the fewest passes over memory, without rows, checks or
+checkpoints. *Echo* answers every message at once with a fixed one, on both sides.
+[server_rate.py](../../benchmarks/server_rate.py) has all three.
 
 ## Distance of the cores
 
 Cores that share a cache send each other messages faster, and one writes faster to a vector that the other has just
-read. Each cell has the time that a byte took from one core to another and back, in loops in Python just before the
-launch, then the launch's ratio mpifl / by hand. Launches are in the order of that time.
+read. Each cell has the time in which a byte goes from the first core to the second and back (in Python loops, measured
+just before the launch; ranks are not bound to these cores), then the launch's ratio mpifl / by hand. Launches are in
+the order of that time.
 
 {distances}
 
@@ -162,6 +163,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def turns(rows: list[dict[str, Any]]) -> str:
+    """How many updates a turn has, by dimension."""
+    lengths = {row["d"]: row["turn"] for row in rows}
+    return ", ".join(f"{length:,} updates at d = {d:,}" for d, length in sorted(lengths.items()))
+
+
 def distances(rows: list[dict[str, Any]]) -> str:
     """The ratio of each launch, by the round trip between two cores."""
     rows = [row for row in rows if all(ns is not None for ns, _ in row.get("launches", [(None, None)]))]
@@ -183,7 +190,8 @@ def sentence(rows: list[dict[str, Any]]) -> str:
             "The ratio to the loop by hand reaches its target in every row: 0.5 at d = 7,850, 0.85 at 1e5, 0.9 above."
         )
     where = "; ".join(
-        f"{r['clients']} client{'s' if r['clients'] > 1 else ''}, d = {r['d']:,}: {r['ratio']:.2f} of {TARGETS[r['d']]}"
+        f"{r['clients']} client{'s' if r['clients'] > 1 else ''}, d = {r['d']:,}: {r['ratio']:.2f}, "
+        f"target {TARGETS[r['d']]}"
         for r in missed
     )
     return f"The ratio to the loop by hand is below its target in {len(missed)} of {len(rows)} rows: {where}."
@@ -265,9 +273,10 @@ def main() -> int:
     rows = [row for part in map(str, SIZES) for row in kept[part]]
     clients = [*kept["client"], *kept["waiting"]]
     loads = [row["load"] for row in [*rows, *clients]]
-    facts = f"{machine()} Load average after the parts: {min(loads)} to {max(loads)}."
+    facts = f"{machine()} Load average after the launches, whose own ranks count: {min(loads)} to {max(loads)}."
     page = PAGE.format(
-        machine=facts, table=table(rows), sentence=sentence(rows), launches=args.launches, distances=distances(rows),
+        machine=facts, table=table(rows), turns=turns(rows), sentence=sentence(rows), distances=distances(rows),
+        launches=args.launches,
         repeats=args.repeats, client_repeats=3 * args.repeats,
         clients=client_table(clients), client_sentence=client_sentence(clients),
     )  # fmt: skip

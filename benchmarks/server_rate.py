@@ -7,14 +7,14 @@ run:
 
 ours     the server loop and both ends of the MPI transport, with AREA (an aggregation every 4 updates)
 by_hand  what one would write for this one rule: nonblocking requests, messages answered in any order, waits that sleep
-         as ours do, a snapshot that is sent from where it is, and the rule's arithmetic in the fewest passes over
-         memory. It has no trace, no checks and no checkpoints
+         as ours do, a new array for each model, which is sent without a copy, and the rule's arithmetic in the fewest
+         passes over memory. It has no rows, no checks and no checkpoints
 limit    every message is answered at once with a fixed one, on both sides: what MPI and the waiting cost
 
-In a repeat the programs take turns, so that a machine whose speed changes does not decide their ratio: of about 0.1 s,
-or of 200 updates where these take longer, at most the whole repeat. A program begins each turn with new buffers.
-Ratios are of the rates of one repeat; the figure is the median of the repeats. `server_us` is CPU time of the server
-process for each update.
+In a repeat the programs take turns, so that a machine whose speed changes does not decide their ratio. A turn has as
+many updates as take about 0.1 s, but at least 200, or all of the repeat where these are fewer. A program begins each
+turn with new buffers. Ratios are of the rates of one repeat; the figure is the median of the repeats. `server_us` is
+CPU time of the server process for each update.
 
 Where there are more ranks than cores, start `mpirun` with `setarch -R`: the ranks then have identical address space
 layouts, as in `mpifl run`.
@@ -263,7 +263,7 @@ def measure(comm: MPI.Comm, d: int, repeats: int, turns: int, updates: int) -> d
             for sums, program in zip(repeat, PROGRAMS.values(), strict=True):
                 comm.Barrier()
                 sums += program(comm, x0, updates)
-    row: dict[str, float] = {"d": d, "clients": comm.size - 1, "updates": turns * updates}
+    row: dict[str, float] = {"d": d, "clients": comm.size - 1, "updates": turns * updates, "turn": updates}
     if comm.rank:
         return row
     walls = {}

@@ -20,7 +20,7 @@ from mpifl.transport.frames import FrameFormat, Header, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
 from mpifl.transport.queues import Outbox
 
-MOST_POLLS = 1000  # for the end at a time: half a millisecond
+MOST_END_TESTS = 1000  # tests for the end of the run in a row, at most: these take about half a millisecond
 POLL_INTERVAL = 0.01  # s between two polls for the end of the run, and two reports, while messages wait
 MESSAGE = int(Kind.MESSAGE)
 HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are held back
@@ -126,10 +126,13 @@ class MPIClientTransport:
         Each test of MPICH takes in one of the messages that have arrived, and those of all clients may come first.
         """
         before = self._hosted * (1 + self._format.vectors)
-        return any(self._end_receive.Test() for _ in range(min(before + 1, MOST_POLLS)))
+        return any(self._end_receive.Test() for _ in range(min(before + 1, MOST_END_TESTS)))
 
     def _next(self, wait: bool) -> Received:
-        """The next frame; with `wait`, sends held updates that are due. `NOTHING` where none has arrived, without."""
+        """The next frame. With `wait`, waits for one and sends held updates as they fall due.
+
+        Without, `NOTHING` where none has arrived.
+        """
         if (early := self._early) is not NOTHING:
             self._early = NOTHING
             return early

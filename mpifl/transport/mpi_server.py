@@ -1,4 +1,4 @@
-"""The server's end of the MPI transport, on rank 0; bounded memory.
+"""The server's end of the MPI transport, on rank 0; the memory for updates is bounded.
 
 Client i of n lives on rank 1 + i mod (R-1), until it is moved. An update comes as a frame (`frames`), for which one
 persistent receive a rank is posted, and is consumed from the frame's buffer. Vectors too large for a frame wait at the
@@ -61,7 +61,7 @@ class MPIServerTransport:
         self._ready: dict[int, Update] = {}  # complete updates, in order of completion
         # And their buffers, by client: the list to which they return, and the item that is put there.
         self._buffers: dict[int, tuple[list[Any], Any]] = {}
-        self._quarantined: list[object] = []  # buffers that MPI may still write for a dead rank
+        self._quarantined: list[object] = []  # buffers that MPI may still read or write for a dead rank
         self._closed: set[int] = set()  # ranks that have sent their last frame
         self._unanswered = 0  # messages that these have dropped
         self._errors: dict[int, str] = {}  # client -> why it failed, until its update is due
@@ -111,7 +111,7 @@ class MPIServerTransport:
                 self._vector_sends.start(v, rank, tag)
         except MPI.Exception as error:
             self._handle_death(error)
-        if self._vector_sends.are_due:
+        if self._vector_sends.release_is_due:
             self._release_sent()
 
     def _release_sent(self) -> None:
@@ -322,7 +322,7 @@ class MPIServerTransport:
 
     def _rest(self, backoff: Backoff, limit: float) -> None:
         """Pauses between two polls, for `limit` s at most."""
-        if self._vector_sends.are_due:
+        if self._vector_sends.release_is_due:
             self._release_sent()
         backoff.sleep(limit)
 
@@ -350,7 +350,7 @@ class MPIServerTransport:
         self.live_ranks -= died
         for rank in died:
             self._requests[rank] = MPI.REQUEST_NULL
-            self._quarantined += self._vector_sends.abandon(rank)  # MPI may still read it
+            self._quarantined += self._vector_sends.abandon(rank)  # MPI may still read them
         for key in [key for key in self._announced if key[1] in died]:
             del self._announced[key]
         for i in [i for i, rank in enumerate(self.rank_of) if rank in died and i not in self._errors]:

@@ -16,7 +16,7 @@ from mpifl.transport.frames import Frame, FrameFormat
 from mpifl.transport.mpi import FRAME, MPI, eager_limit, wait
 
 KEPT_FRAMES = 8  # of one rank: buffers that are kept for its next frames
-COPIED_BYTES = eager_limit() - 96  # size up to which MPI copies a frame that it sends on one host; 96: its header
+COPIED_BYTES = eager_limit() - 96  # up to which MPI copies a frame that is sent on one host; 96: MPI's header
 RING_BYTES = 2 << 20  # of frames that are used in turn, over all ranks
 MOST_IN_RING = 64
 RELEASE_INTERVAL = 0.01  # s between two tests of all sends of vectors
@@ -27,8 +27,8 @@ def ring_length(size: int, ranks: int, copied: int = COPIED_BYTES) -> int:
 
     ranks: those with clients; copied: the size up to which MPI copies a frame when it sends it on one host.
 
-    On one host the receiver reads long frames from the memory of the sender. To write one again while it is in the
-    caches of the receiver's core takes 3 to 10 times as long, because each line has to be invalidated there.
+    On one host the receiver reads long frames from the memory of the sender. Writing to one again while it is in the
+    caches of the receiver's core is several times slower, because each line has to be invalidated there.
     """
     return 1 if size <= copied else min(MOST_IN_RING, -(-RING_BYTES // (size * ranks)))
 
@@ -49,7 +49,8 @@ class Outbox:
     def send_message(self, i: int, message: Message, delay: float) -> None:
         """Starts to send a message to client i, with the vectors that travel in the frame.
 
-        Often the rank is sent the same model again: if it has received the frame before, only the header is written.
+        A rank is often sent the same model twice in a row: if the send of the last frame is complete, only its header
+        is written.
         """
         vectors = message.vectors if self._format.inline else ()
         same = vectors is self._vectors and self._sending[-1].send.Test()
@@ -143,8 +144,8 @@ class VectorSends:
     """Sends of vectors straight from where they are; each vector is kept until its send is seen to be complete.
 
     A rank receives vectors in the order in which they are sent to it. So before each send only the oldest one to that
-    rank is tested: mostly the rank has received it by then. Where ranks outnumber cores, a test that finds nothing
-    makes Open MPI yield the core, so `release`, which tests the sends to all ranks, is for now and then.
+    rank is tested: usually the rank has received it by then. Where ranks outnumber cores, a test that finds nothing
+    makes Open MPI yield the core, so `release`, which tests the sends to all ranks, is called every RELEASE_INTERVAL.
     """
 
     def __init__(self, comm: MPI.Comm) -> None:
@@ -164,8 +165,8 @@ class VectorSends:
         self._count += 1
 
     @property
-    def are_due(self) -> bool:
-        """Whether it is time for `release`."""
+    def release_is_due(self) -> bool:
+        """Whether `release` is to be called."""
         return self._count > 0 and time.perf_counter() >= self._next_release
 
     def release(self) -> None:
@@ -176,7 +177,7 @@ class VectorSends:
         self._next_release = time.perf_counter() + RELEASE_INTERVAL
         while queues := [sending for sending in self._sending if sending]:
             done = MPI.Request.Testsome([sending[0][0] for sending in queues])
-            if done is None:  # a call that raised has seen them complete
+            if done is None:  # all are inactive: an earlier call has completed them, but raised
                 done = list(range(len(queues)))
             if not done:
                 return

@@ -208,17 +208,17 @@ def test_a_vector_is_kept_until_its_send_is_complete(wire: VectorWire) -> None:
 
 
 def test_all_that_was_sent_is_released_every_10_ms(wire: VectorWire) -> None:
-    assert not wire.vector_sends.are_due  # nothing is being sent
+    assert not wire.vector_sends.release_is_due  # nothing is being sent
     vectors = [wire.send(rank) for rank in (1, 2, 3, 1, 2, 2)]
     wire.sends[2][0].complete = wire.sends[2][1].complete = True
     wire.sends[3][0].complete = wire.sends[1][1].complete = True  # the latter behind one that is not complete
-    assert wire.vector_sends.are_due
+    assert wire.vector_sends.release_is_due
     wire.vector_sends.release()
     assert kept(*vectors) == [True, False, False, True, False, True] and len(wire.vector_sends) == 3
     wire.now += 0.009
-    assert not wire.vector_sends.are_due
+    assert not wire.vector_sends.release_is_due
     wire.now += 0.002
-    assert wire.vector_sends.are_due
+    assert wire.vector_sends.release_is_due
 
 
 def test_after_the_first_messages_only_those_in_progress_are_kept(wire: VectorWire) -> None:
@@ -231,7 +231,7 @@ def test_after_the_first_messages_only_those_in_progress_are_kept(wire: VectorWi
         wire.send(1)
         wire.sends[1][-1].complete = True
         wire.now += 0.002
-        if wire.vector_sends.are_due:
+        if wire.vector_sends.release_is_due:
             wire.vector_sends.release()
     assert len(wire.vector_sends) <= 6  # of the last 10 ms
 

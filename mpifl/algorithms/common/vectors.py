@@ -85,9 +85,9 @@ def _memory_like(v: np.ndarray) -> np.ndarray:
 def _new_like(x: np.ndarray) -> np.ndarray:
     """An uninitialised vector for a new model of more than SMALL entries.
 
-    It has the memory of a model from REUSED_AFTER bytes of models before, unless something refers to that. On one host
-    the clients read a model from the server's memory, and to write what is in the caches of their cores takes up to
-    five times as long, because each line has to be invalidated there.
+    It takes the memory of an earlier model, once REUSED_AFTER bytes of models have been made since, unless something
+    still refers to that model. On one host the clients read a model from the server's memory, and writing to what is in
+    the caches of their cores is several times slower, because each line has to be invalidated there.
     """
     if x.nbytes >= REUSED_AFTER:
         return np.empty_like(x)
