@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -55,6 +56,7 @@ def core_round_trip(rounds: int = 20_000) -> float | None:
 def _round_trip(rounds: int, here: int, there: int) -> float:
     shared = mmap.mmap(-1, mmap.PAGESIZE)
     if not os.fork():
+        signal.alarm(60)  # it does not outlive a parent that is killed
         os.sched_setaffinity(0, {there})
         for _ in range(rounds):
             while not shared[0]:

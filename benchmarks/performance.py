@@ -100,31 +100,31 @@ def measure(part: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
         return launch([*start, str(here / "client_cost.py"), "--parts", "waiting"])
     rows = []
     for d in SIZES[int(part)]:
+        trip = core_round_trip()
         program = [str(here / "server_rate.py"), "--sizes", str(d)]
-        rows += launch([*start, *program, "--repeats", str(repeats), "--seconds", str(seconds)])
+        (row,) = launch([*start, *program, "--repeats", str(repeats), "--seconds", str(seconds)])
+        rows.append({**row, "round_trip_ns": trip and round(1e9 * trip)})
     return rows
 
 
 def launch(words: list[str]) -> list[dict[str, Any]]:
-    """The rows that a program prints, with the load after it and the round trip between two cores (ns) before it."""
-    distance = core_round_trip()
+    """The rows that a program prints, with the load after it."""
     out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=one_thread_environment(ROOT))
     if out.returncode:
         sys.exit(f"performance: {' '.join(words)} failed\n{out.stderr}")
-    trip = None if distance is None else round(1e9 * distance)
-    extra = {"load": round(os.getloadavg()[0], 1), "round_trip_ns": trip}
-    return [{**json.loads(line), **extra} for line in out.stdout.splitlines() if line.startswith("{")]
+    load = round(os.getloadavg()[0], 1)
+    return [{**json.loads(line), "load": load} for line in out.stdout.splitlines() if line.startswith("{")]
 
 
 def combine(launches: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The medians of the rows of several launches; of the ends of a spread the lowest and the highest.
 
-    A row has the (round trip between two cores in ns, ratio) of each launch too, in ascending order.
+    A row of the server has the (round trip between two cores in ns, ratio) of each launch too, in ascending order.
     """
     combined = []
     for same in zip(*launches, strict=True):
         row = dict(same[0])
-        if "ratio" in row:
+        if "round_trip_ns" in row:
             row["launches"] = sorted((each["round_trip_ns"], each["ratio"]) for each in same)
         for key in row:
             if isinstance(row[key], float):
@@ -171,9 +171,8 @@ def turns(rows: list[dict[str, Any]]) -> str:
 
 def distances(rows: list[dict[str, Any]]) -> str:
     """The ratio of each launch, by the round trip between two cores."""
-    rows = [row for row in rows if all(ns is not None for ns, _ in row.get("launches", [(None, None)]))]
-    if not rows:
-        return "Not measured."
+    if any(row["round_trip_ns"] is None for row in rows):
+        return "Not measured: there is one core."
     most = max(len(row["launches"]) for row in rows)
     lines = [f"| clients | d | launches{' |' * most}", f"|{'--:|' * (2 + most)}"]
     for row in rows:
@@ -276,8 +275,7 @@ def main() -> int:
     facts = f"{machine()} Load average after the launches, whose own ranks count: {min(loads)} to {max(loads)}."
     page = PAGE.format(
         machine=facts, table=table(rows), turns=turns(rows), sentence=sentence(rows), distances=distances(rows),
-        launches=args.launches,
-        repeats=args.repeats, client_repeats=3 * args.repeats,
+        launches=args.launches, repeats=args.repeats, client_repeats=3 * args.repeats,
         clients=client_table(clients), client_sentence=client_sentence(clients),
     )  # fmt: skip
     (args.out / "performance.md").write_text(page)

@@ -35,8 +35,9 @@ FRAME, TEXT, SETUP, END, DATA = 1, 2, 3, 4, 16  # tags; large vectors of client 
 
 def wait(*requests: MPI.Request, longest: float = Backoff.longest) -> None:
     """Waits for requests without spinning; longest: pause between two polls (s)."""
-    backoff = Backoff(longest)
-    while not MPI.Request.Testall(list(requests)):
+    pending, backoff = list(requests), None
+    while not MPI.Request.Testall(pending):
+        backoff = backoff or Backoff(longest)
         backoff.sleep()
 
 

@@ -88,8 +88,7 @@ class MPIClientTransport:
             kind, subject, message, delay, arrival, requests = self._next(wait=not batch)
             if message:
                 if arrival:
-                    if not MPI.Request.Testall(requests):
-                        wait(*requests)
+                    wait(*requests)
                     arrival.load()
                 if self._ending:
                     self._dropped += 1

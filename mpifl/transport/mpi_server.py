@@ -166,9 +166,8 @@ class MPIServerTransport:
 
     def _progress(self, receive_vectors: bool) -> bool:
         """Handles what has arrived, without waiting; returns whether anything arrived. Raises RunFailed."""
-        requests, arrived = self._requests, False
-        if receive_vectors and self._announced:
-            arrived = self._receive_announced()
+        requests = self._requests
+        arrived = receive_vectors and bool(self._announced) and self._receive_announced()
         try:
             # Open MPI tests before it receives: what arrives during the first call is returned by the second one.
             done = MPI.Request.Testsome(requests) or MPI.Request.Testsome(requests)
@@ -182,18 +181,15 @@ class MPIServerTransport:
             done.sort(reverse=True)
         for k in done:
             if k <= self._workers:
-                arrived = True
                 self._handle_frame(k, receive_vectors)
-            else:
-                arrived = True
-                if self._pool.received(receive := requests.drop(k)):
-                    self._handle_vectors(receive)
-        if receive_vectors and self._announced and self._receive_announced():
-            arrived = True
+            elif self._pool.received(receive := requests.drop(k)):
+                self._handle_vectors(receive)
+        if receive_vectors and self._announced:
+            self._receive_announced()
         if error_text := self._rank_error:
             self._rank_error = ""
             raise RunFailed(error_text)
-        return arrived
+        return True
 
     def _receive_frame(self, rank: int, inbox: Inbox) -> None:
         """Starts the receive of a rank's next frame, if it lives."""

@@ -163,7 +163,6 @@ class VectorWire:
         monkeypatch.setattr(queues, "MPI", SimpleNamespace(Request=request))
         self.sends: dict[int, list[Send]] = {rank: [] for rank in range(1, ranks + 1)}
         self.vector_sends = VectorSends(SimpleNamespace(size=ranks + 1, Isend=self._isend))  # type: ignore[arg-type]
-        self.tests = 0
         self.dead: Send | None = None  # a test of it raises
         self._null: set[Send] = set()  # those that a test has seen complete
 
@@ -175,7 +174,6 @@ class VectorWire:
 
     def _testsome(self, sends: list[Send]) -> list[int] | None:
         """As MPI's: requests that were seen complete before are ignored, and where all are it returns no list."""
-        self.tests += 1
         active = [k for k, send in enumerate(sends) if send not in self._null]
         done = [k for k in active if sends[k].complete]
         self._null |= {sends[k] for k in done}
