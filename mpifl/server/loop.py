@@ -244,11 +244,11 @@ class ServerLoop:
             del clients.refused[i], clients.moved[i]
         if clients.accuracies is not None:
             clients.accuracies[i] = accuracy
-        if reply == "deferred" and not self.cohort:
+        if deferred := reply == "deferred" and not self.cohort:
             clients.waiting += answer
         if aggregates:
             self._aggregate(time)
-        elif reply == "deferred" and not self.cohort:
+        elif deferred:
             self._answer(aggregated=False)
         if reply == "after":
             self.send(answer)

@@ -54,6 +54,7 @@ _UPDATE_FIELDS = Struct("=BBxxiII3q5d")
 _MESSAGE_FIELDS = Struct("=BBxxiII2q8xd")  # the same, up to the last that messages use
 _BEGIN = Struct("=BxxxiI")  # a `Header`
 _NUMBERS = [Struct(f"={count}d") for count in range(MAX_NUMBERS + 1)]
+_MESSAGES = [Struct(f"{_MESSAGE_FIELDS.format}32x{count}d") for count in range(MAX_NUMBERS + 1)]  # with them
 _MESSAGE, _UPDATE, _REFUSED = int(Kind.MESSAGE), int(Kind.UPDATE), int(Kind.REFUSED)
 
 
@@ -78,12 +79,13 @@ class Frame:
     def write_message(self, i: int, m: Message, delay: float, vectors: Sequence[np.ndarray]) -> None:
         """Writes a message to client i: the header, and these vectors."""
         own, numbers, work, version, round = m
-        count, header = len(numbers), self.header
-        _MESSAGE_FIELDS.pack_into(header, 0, _MESSAGE, count, i, len(own), round, int(work), version, delay)
-        if count:
-            _NUMBERS[count].pack_into(header, _UPDATE_FIELDS.size, *numbers)
-        for inside, v in zip(self.vectors, vectors):
-            inside[...] = v
+        count = len(numbers)
+        _MESSAGES[count].pack_into(
+            self.header, 0, _MESSAGE, count, i, len(own), round, int(work), version, delay, *numbers
+        )
+        if vectors:  # else the frame has them already, or they follow
+            for inside, v in zip(self.vectors, vectors):
+                inside[...] = v
 
     def read_message(self, deliver: Callable[[np.ndarray], Vector]) -> tuple[int, Message, float, int]:
         """Returns client, message, delay (s) and the number of the message's vectors.

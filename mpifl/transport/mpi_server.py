@@ -85,11 +85,10 @@ class MPIServerTransport:
             return
         try:
             self._outboxes[rank].send_message(i, message, delay)
+            if not self._inline:
+                self._vector_sends.start(message.vectors, rank, DATA + i)
         except MPI.Exception as error:
             self._handle_death(error)
-            return
-        if not self._inline:
-            self._send_vectors(message.vectors, rank, DATA + i)
 
     def _send_frame(self, header: Header, rank: int) -> None:
         """Starts to send a frame that is no message."""
@@ -103,16 +102,13 @@ class MPIServerTransport:
             self._handle_death(error)
 
     def _send_vectors(self, vectors: Sequence[np.ndarray], rank: int, tag: int) -> None:
-        """Starts to send vectors from where they are."""
+        """Starts to send vectors that belong to no message, from where they are."""
         if rank not in self.live_ranks:
             return
         try:
-            for v in vectors:
-                self._vector_sends.start(v, rank, tag)
+            self._vector_sends.start(vectors, rank, tag)
         except MPI.Exception as error:
             self._handle_death(error)
-        if self._vector_sends.release_is_due:
-            self._release_sent()
 
     def _release_sent(self) -> None:
         """Lets go of the vectors that have been sent."""
@@ -146,12 +142,12 @@ class MPIServerTransport:
     def _receive_vectors(self, i: int, rank: int, update: Update, count: int) -> None:
         """Starts the receives of an announced update into a free buffer."""
         try:
-            receive = self._pool.start(i, rank, update, count)
+            complete = self._pool.start(i, rank, update, count)
         except MPI.Exception as error:
             self._handle_death(error)
             return
-        if not receive.missing:
-            self._handle_vectors(receive)
+        if complete:
+            self._handle_vectors(i, rank, *complete)
 
     def _receive_announced(self) -> bool:
         """Starts to receive announced updates, while there are buffers, and the link is not busy.
@@ -183,7 +179,7 @@ class MPIServerTransport:
             if k <= self._workers:
                 self._handle_frame(k, receive_vectors)
             elif self._pool.received(receive := requests.drop(k)):
-                self._handle_vectors(receive)
+                self._handle_vectors(receive.client, receive.rank, receive.update, receive.slot)
         if receive_vectors and self._announced:
             self._receive_announced()
         if error_text := self._rank_error:
@@ -205,7 +201,6 @@ class MPIServerTransport:
             return
         inbox = self._inboxes[rank]
         incoming = inbox.current
-        assert incoming
         frame = incoming.frame
         if frame.header[0] == UPDATE and (not self._inline or inbox.free or inbox.has_room()):
             i, update, length = frame.read_update()
@@ -268,13 +263,12 @@ class MPIServerTransport:
                 self._handle_death(error)
         return text.decode("utf-8", "replace")
 
-    def _handle_vectors(self, complete: LargeReceive) -> None:
-        """Takes an update whose vectors are complete."""
-        i, slot = complete.client, complete.slot
-        if self.rank_of[i] != complete.rank:  # it was moved or abandoned
+    def _handle_vectors(self, i: int, rank: int, update: Update, slot: int) -> None:
+        """Takes an update whose vectors are complete, in a slot of the pool."""
+        if self.rank_of[i] != rank:  # it was moved or abandoned
             self._pool.free.append(slot)
             return
-        self._ready[i] = complete.update
+        self._ready[i] = update
         self._buffers[i] = self._pool.free, slot
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
@@ -318,7 +312,7 @@ class MPIServerTransport:
 
     def _rest(self, backoff: Backoff, limit: float) -> None:
         """Pauses between two polls, for `limit` s at most."""
-        if self._vector_sends.release_is_due:
+        if time.perf_counter() >= self._vector_sends.next_release:
             self._release_sent()
         backoff.sleep(limit)
 
@@ -473,38 +467,44 @@ class ReceivePool:
             return True
         return time.perf_counter() - max(self._last_turn, self._last_start) > STALLED * self._link_time
 
-    def start(self, i: int, rank: int, update: Update, count: int) -> LargeReceive:
-        """Receives the vectors of client i's announced update into a free slot; often they are complete at once."""
+    def start(self, i: int, rank: int, update: Update, count: int) -> tuple[Update, int] | None:
+        """Receives the vectors of client i's announced update into a free slot.
+
+        Returns update and slot if the vectors are complete at once, as they often are; else `received` tells when.
+        """
+        slot, pending = self.free.pop(), []
+        vectors = self._buffers[slot][:count]
+        update = update.with_vectors(vectors)
+        try:
+            for v in vectors:
+                request = self._comm.Irecv(v, rank, DATA + i)
+                if not request.Test():
+                    pending.append(request)
+        except Exception:
+            self.active.add(LargeReceive(i, rank, slot, update, count))  # until it is abandoned
+            raise
+        if not pending:
+            self._link_time *= 0.8  # the link took no time
+            return update, slot
         self._last_start = time.perf_counter()
         if not self.active:
             self._last_turn = self._last_start
-        slot = self.free.pop()
-        vectors = self._buffers[slot][:count]
-        receive = LargeReceive(i, rank, slot, update.with_vectors(vectors), count)
+        receive = LargeReceive(i, rank, slot, update, len(pending))
         self.active.add(receive)
-        for v in vectors:
-            request = self._comm.Irecv(v, rank, DATA + i)
-            if request.Test():
-                receive.missing -= 1
-            else:
-                self._requests.add(request, receive)
-        if not receive.missing:
-            self._end(receive)
-        return receive
+        for request in pending:
+            self._requests.add(request, receive)
+        return None
 
     def received(self, receive: LargeReceive) -> bool:
         """Notes that one more vector has arrived; returns whether it was the last one."""
         receive.missing -= 1
         if receive.missing:
             return False
-        self._end(receive)
-        return True
-
-    def _end(self, receive: LargeReceive) -> None:
         self.active.remove(receive)
         now = time.perf_counter()
         self._link_time += 0.2 * (now - self._last_turn - self._link_time)
         self._last_turn = now
+        return True
 
     def abandon(self, which: Callable[[int, int], bool]) -> None:
         """Stops waiting for the updates of the (client, rank) pairs that `which` selects."""

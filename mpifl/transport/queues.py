@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,9 +53,12 @@ class Outbox:
         is written.
         """
         vectors = message.vectors if self._format.inline else ()
-        same = vectors is self._vectors and self._sending[-1].send.Test()
-        outgoing = self._sending.pop() if same else self.take()
-        outgoing.frame.write_message(i, message, delay, () if same else vectors)
+        if vectors is self._vectors and (outgoing := self._sending[-1]).send.Test():
+            outgoing.frame.write_message(i, message, delay, ())
+            outgoing.send.Start()
+            return
+        outgoing = self.take()
+        outgoing.frame.write_message(i, message, delay, vectors)
         self.start(outgoing, len(vectors))
         self._vectors = vectors
 
@@ -101,16 +104,19 @@ class OutgoingFrame:
 
 
 class Inbox:
-    """Frames from one rank: persistent receives into several buffers, of which one is in progress at a time."""
+    """Frames from one rank: persistent receives into several buffers, of which one is in progress at a time.
+
+    `start` raises MPI.Exception where the rank has died.
+    """
 
     def __init__(self, comm: MPI.Comm, rank: int, format: FrameFormat) -> None:
         self._comm, self._rank, self._format = comm, rank, format
         self.frames: list[IncomingFrame] = []
         self.free: list[IncomingFrame] = []  # those that nobody reads any more
-        self.current: IncomingFrame | None = None
+        self.current: IncomingFrame  # whose receive was started last
 
     def start(self) -> MPI.Prequest:
-        """Starts the receive of the next frame, `current`; raises MPI.Exception where the rank has died."""
+        """Starts the receive of the next frame, `current`."""
         self.current = incoming = self.free.pop() if self.free else self._new()
         receive = incoming.receive
         receive.Start()
@@ -151,30 +157,28 @@ class VectorSends:
     def __init__(self, comm: MPI.Comm) -> None:
         self._comm = comm
         self._sending: list[deque[tuple[MPI.Request, np.ndarray]]] = [deque() for _ in range(comm.size)]  # by rank
-        self._count = 0  # of sends that are not seen to be complete
-        self._next_release = 0.0  # perf_counter
+        self.next_release = 0.0  # perf_counter when `release` is due
 
-    def start(self, v: np.ndarray, rank: int, tag: int) -> None:
-        """Starts to send a vector; raises MPI.Exception where the rank has died."""
+    def start(self, vectors: Sequence[np.ndarray], rank: int, tag: int) -> None:
+        """Starts to send vectors to a rank, and calls `release` if it is due.
+
+        Raises MPI.Exception where a rank has died, this one or another.
+        """
         sending = self._sending[rank]
-        if sending and sending[0][0].Test():
-            sending.popleft()
-            self._count -= 1
-        v = np.ascontiguousarray(v)
-        sending.append((self._comm.Isend(v, rank, tag), v))
-        self._count += 1
-
-    @property
-    def release_is_due(self) -> bool:
-        """Whether `release` is to be called."""
-        return self._count > 0 and time.perf_counter() >= self._next_release
+        for v in vectors:
+            if sending and sending[0][0].Test():
+                sending.popleft()
+            v = np.ascontiguousarray(v)
+            sending.append((self._comm.Isend(v, rank, tag), v))
+        if time.perf_counter() >= self.next_release:
+            self.release()
 
     def release(self) -> None:
         """Lets go of the vectors sent to each rank, up to the first whose send is not complete.
 
         Raises MPI.Exception where one of the ranks has died.
         """
-        self._next_release = time.perf_counter() + RELEASE_INTERVAL
+        self.next_release = time.perf_counter() + RELEASE_INTERVAL
         while queues := [sending for sending in self._sending if sending]:
             done = MPI.Request.Testsome([sending[0][0] for sending in queues])
             if done is None:  # all are inactive: an earlier call has completed them, but raised
@@ -183,18 +187,16 @@ class VectorSends:
                 return
             for k in done:
                 queues[k].popleft()
-            self._count -= len(done)
 
     def abandon(self, rank: int) -> list[np.ndarray]:
         """Forgets the sends to a rank; returns their vectors, which MPI may still read."""
         abandoned = [v for _, v in self._sending[rank]]
         self._sending[rank].clear()
-        self._count -= len(abandoned)
         return abandoned
 
     def __len__(self) -> int:
         """The number of sends that are not seen to be complete."""
-        return self._count
+        return sum(map(len, self._sending))
 
 
 @dataclass(slots=True, eq=False)

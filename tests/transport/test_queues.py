@@ -184,7 +184,7 @@ class VectorWire:
     def send(self, rank: int) -> weakref.ref[np.ndarray]:
         """Sends a new vector; returns a reference that does not keep it."""
         v = np.zeros(100)
-        self.vector_sends.start(v, rank, 16)
+        self.vector_sends.start([v], rank, 16)
         return weakref.ref(v)
 
 
@@ -206,17 +206,15 @@ def test_a_vector_is_kept_until_its_send_is_complete(wire: VectorWire) -> None:
 
 
 def test_all_that_was_sent_is_released_every_10_ms(wire: VectorWire) -> None:
-    assert not wire.vector_sends.release_is_due  # nothing is being sent
     vectors = [wire.send(rank) for rank in (1, 2, 3, 1, 2, 2)]
     wire.sends[2][0].complete = wire.sends[2][1].complete = True
     wire.sends[3][0].complete = wire.sends[1][1].complete = True  # the latter behind one that is not complete
-    assert wire.vector_sends.release_is_due
-    wire.vector_sends.release()
-    assert kept(*vectors) == [True, False, False, True, False, True] and len(wire.vector_sends) == 3
     wire.now += 0.009
-    assert not wire.vector_sends.release_is_due
+    wire.send(1)
+    assert kept(*vectors) == [True] * 6
     wire.now += 0.002
-    assert wire.vector_sends.release_is_due
+    wire.send(1)
+    assert kept(*vectors) == [True, False, False, True, False, True] and len(wire.vector_sends) == 5
 
 
 def test_after_the_first_messages_only_those_in_progress_are_kept(wire: VectorWire) -> None:
@@ -229,8 +227,6 @@ def test_after_the_first_messages_only_those_in_progress_are_kept(wire: VectorWi
         wire.send(1)
         wire.sends[1][-1].complete = True
         wire.now += 0.002
-        if wire.vector_sends.release_is_due:
-            wire.vector_sends.release()
     assert len(wire.vector_sends) <= 6  # of the last 10 ms
 
 

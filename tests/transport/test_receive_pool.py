@@ -21,7 +21,8 @@ class Link:
         monkeypatch.setattr(mpi_server, "time", SimpleNamespace(perf_counter=lambda: self.now))
         self.requests, self.at_once = Requests(2), False
         self.fails_at: int | None = None  # the receive whose test raises, from 0 on
-        comm = SimpleNamespace(Irecv=lambda buffer, rank, tag: SimpleNamespace(Test=self._test))
+        self.test = self._test
+        comm = SimpleNamespace(Irecv=lambda buffer, rank, tag: SimpleNamespace(Test=self.test))
         format = FrameFormat(100_000, np.dtype(np.float32), 2)
         self.pool = mpi_server.ReceivePool(comm, format, 4, self.requests)  # type: ignore[arg-type]
 
@@ -33,7 +34,9 @@ class Link:
         return self.at_once
 
     def start(self, i: int, count: int = 1) -> LargeReceive:
-        return self.pool.start(i, 1, Update((), 1), count)
+        """Starts to receive an update, which is not complete at once."""
+        assert self.pool.start(i, 1, Update((), 1), count) is None
+        return self.requests.receives[-1]
 
     def end(self, seconds: float) -> None:
         """The oldest update is complete so many seconds later."""
@@ -88,14 +91,23 @@ def test_a_link_that_has_become_fast(link: Link) -> None:
 
 def test_vectors_that_are_there_need_no_second_look(link: Link) -> None:
     link.at_once = True
-    receive = link.start(0, 2)
-    assert not receive.missing and not link.pool.active and len(link.requests) == 2
-    assert [v.shape for v in receive.update.vectors] == [(100_000,), (100_000,)]
+    complete = link.pool.start(0, 1, Update((), 1), 2)
+    assert complete and not link.pool.active and len(link.requests) == 2
+    update, slot = complete
+    assert [v.shape for v in update.vectors] == [(100_000,), (100_000,)] and slot not in link.pool.free
 
 
 def test_an_update_without_vectors_is_complete(link: Link) -> None:
-    receive = link.start(0, 0)
-    assert not receive.missing and not link.pool.active and receive.update.vectors == ()
+    complete = link.pool.start(0, 1, Update((), 1), 0)
+    assert complete and not link.pool.active and complete[0].vectors == ()
+
+
+def test_an_update_whose_first_vector_is_there_waits_for_the_second(link: Link) -> None:
+    complete = iter([True, False])
+    link.test = lambda: next(complete)
+    receive = link.start(0, 2)
+    assert receive.missing == 1 and link.pool.active == {receive} and len(link.requests) == 3
+    assert link.pool.received(link.requests.drop(2)) and not link.pool.active
 
 
 def test_an_update_is_complete_with_its_last_vector(link: Link) -> None:
