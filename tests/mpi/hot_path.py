@@ -5,7 +5,7 @@
 share: by which share of the server's count the server's rule is slowed down on purpose (a test of the test).
 
 Clients are AREA's on quadratics, in real time, with an aggregation every 4 updates. Counted are the bytecodes for 4
-updates in a row; of all such windows the smallest has no waiting in it, so it is the same in every run and on every
+updates in a row; of all such windows the smallest usually has no waiting in it, and is then the same on every
 machine.
 """
 
