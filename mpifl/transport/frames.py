@@ -54,7 +54,9 @@ _UPDATE_FIELDS = Struct("=BBxxiII3q5d")
 _MESSAGE_FIELDS = Struct("=BBxxiII2q8xd")  # the same, up to the last that messages use
 _BEGIN = Struct("=BxxxiI")  # a `Header`
 _NUMBERS = [Struct(f"={count}d") for count in range(MAX_NUMBERS + 1)]
-_MESSAGES = [Struct(f"{_MESSAGE_FIELDS.format}32x{count}d") for count in range(MAX_NUMBERS + 1)]  # with them
+_UNUSED = _UPDATE_FIELDS.size - _MESSAGE_FIELDS.size  # bytes of a message before its numbers
+# the fields of a message and its numbers, by their count
+_MESSAGES = [Struct(f"{_MESSAGE_FIELDS.format}{_UNUSED}x{count}d") for count in range(MAX_NUMBERS + 1)]
 _MESSAGE, _UPDATE, _REFUSED = int(Kind.MESSAGE), int(Kind.UPDATE), int(Kind.REFUSED)
 
 
