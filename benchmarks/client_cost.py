@@ -32,10 +32,10 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Clients, Message, Objective, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
+from mpifl.heap import keep_freed_memory
 from mpifl.problems.models.logistic import Logistic
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
-from mpifl.transport.backoff import Backoff  # noqa: F401 - sets up the allocator, as on every rank
 
 FEATURES, CLASSES, ROWS, BATCH, STEP, L2 = 784, 10, 400, 32, 0.01, 1e-3
 STEPS, CONTACTS, HOSTED = 200, 2000, 1000
@@ -226,6 +226,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="for how long ranks wait")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=[*PARTS, "waiting"])
     args = parser.parse_args()
+    keep_freed_memory()  # as on every rank
     for name in args.parts:
         measured = [waiting(args.seconds)] if name == "waiting" else [part(args.repeats) for part in PARTS[name]]
         for row in filter(None, measured):

@@ -2,13 +2,15 @@
 
     mpirun -n 5 python benchmarks/server_rate.py [--sizes 7850 1000000 10000000] [--repeats 5]
 
-Clients do no work: they answer every message at once with a vector that they keep. Three programs are measured in one
+Clients do no work: they answer every message at once with a vector that they keep. Four programs are measured in one
 run:
 
 ours     the server loop and both ends of the MPI transport, with AREA (an aggregation every 4 updates)
 by_hand  what one would write for this one rule: nonblocking requests, messages answered in any order, waits that sleep
          as ours do, a new array for each model, which is sent without a copy, and the rule's arithmetic in the fewest
-         passes over memory. It has no rows, no checks and no checkpoints
+         passes over memory. It has no rows, no checks and no checkpoints. Its messages are in pages of 4 KiB, as in any
+         program that does not ask for others
+huge     the same with messages in huge pages, as in mpifl
 limit    every message is answered at once with a fixed one, on both sides: what MPI and the waiting cost
 
 In a repeat the programs take turns, so that a machine whose speed changes does not decide their ratio. A turn has as
@@ -23,7 +25,9 @@ layouts, as in `mpifl run`.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import mmap
 import statistics
 import struct
 import sys
@@ -38,6 +42,7 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import serve_clients
+from mpifl.heap import keep_freed_memory
 from mpifl.memory import rare_full_collections
 from mpifl.scheduling.live import LiveSchedule, RealClock
 from mpifl.server.loop import ServerLoop
@@ -82,7 +87,7 @@ class Idlers:
     batch_size = 1
 
     def __init__(self, algorithm: Idle, x0: np.ndarray) -> None:
-        self._algorithm, self._state = algorithm, State(y=x0)
+        self._algorithm, self._state = algorithm, State(y=x0.copy())  # in the present heap
 
     def train(self, i: int, message: Message) -> Update:
         return self._algorithm.train(self._state, message, None)  # type: ignore[arg-type]
@@ -127,15 +132,32 @@ HEADER = struct.Struct("qq")  # version; whether the run is over
 BLOCK = 1 << 14  # entries that stay in the cache between two operations
 
 
-def buffer(x0: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A message: its bytes, and its vector."""
-    whole = np.zeros(HEADER_BYTES + x0.nbytes, np.uint8)
-    return whole, whole[HEADER_BYTES:].view(x0.dtype)
+class Buffer(NamedTuple):
+    """A message."""
+
+    whole: np.ndarray  # its bytes
+    vector: np.ndarray
 
 
-def client_by_hand(comm: MPI.Comm, x0: np.ndarray) -> None:
-    message, _ = buffer(x0)
-    update, y = buffer(x0)
+@functools.lru_cache(maxsize=1)
+def small_pages(size: int) -> np.ndarray:
+    """So many bytes in pages of 4 KiB, the same at each call."""
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
+
+
+def buffers(x0: np.ndarray, count: int, huge: bool) -> list[Buffer]:
+    """Room for `count` messages."""
+    size = HEADER_BYTES + x0.nbytes
+    step = -(-size // 64) * 64  # a line of the cache
+    memory = np.zeros(count * step, np.uint8) if huge else small_pages(count * step)
+    messages = [memory[k * step : k * step + size] for k in range(count)]
+    return [Buffer(whole, whole[HEADER_BYTES:].view(x0.dtype)) for whole in messages]
+
+
+def client_by_hand(comm: MPI.Comm, x0: np.ndarray, huge: bool) -> None:
+    (message, _), (update, y) = buffers(x0, 2, huge)
     y[:] = x0
     receive, send = comm.Recv_init(message, 0, FRAME), comm.Send_init(update, 0, FRAME)
     while True:
@@ -153,17 +175,18 @@ def client_by_hand(comm: MPI.Comm, x0: np.ndarray) -> None:
     send.Wait()
 
 
-def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
+def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int, huge: bool = False) -> Taken:
     if comm.rank:
-        client_by_hand(comm, x0)
+        client_by_hand(comm, x0, huge)
         return Taken()
     n, d = comm.size - 1, x0.size
-    arriving = [buffer(x0) for _ in range(n)]
+    unused = buffers(x0, 2 * n + 2, huge)  # snapshots that nobody is being sent
+    arriving = [unused.pop() for _ in range(n)]
     receives = [comm.Recv_init(whole, r, FRAME) for r, (whole, _) in enumerate(arriving, 1)]
-    u, whole, x = np.empty_like(x0), *buffer(x0)
+    u, (whole, x) = np.empty_like(x0), unused.pop()
+    HEADER.pack_into(whole, 0, 0, 0)
     x[:] = x0
     snapshots = {id(whole): 0}  # how many sends each has under way
-    unused: list[tuple[np.ndarray, np.ndarray]] = []  # snapshots that nobody is being sent
     sends: list[tuple[MPI.Request, np.ndarray, np.ndarray] | None] = [None] * n
     version = count = pending = 0
     staleness = 0
@@ -174,7 +197,7 @@ def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
             before[0].Wait()  # the client has answered it
             snapshots[id(before[1])] -= 1
             if not snapshots[id(before[1])] and before[1] is not whole:
-                unused.append(before[1:])
+                unused.append(Buffer(*before[1:]))
         receives[k].Start()
         sends[k] = comm.Isend((whole, MPI.BYTE), k + 1, FRAME), whole, x
         snapshots[id(whole)] += 1
@@ -195,13 +218,13 @@ def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
             pending, count = pending + 1, count + 1
             answer(k)
             if pending == EVERY:
-                new_whole, new = unused.pop() if unused else buffer(x0)
+                new_whole, new = unused.pop()
                 for first in range(0, d, BLOCK):
                     part = slice(first, first + BLOCK)
                     np.divide(u[part], n, out=new[part])
                     np.add(x[part], new[part], out=new[part])
                 if not snapshots[id(whole)]:
-                    unused.append((whole, x))
+                    unused.append(Buffer(whole, x))
                 whole, x, pending, version = new_whole, new, 0, version + 1
                 snapshots.setdefault(id(whole), 0)
                 HEADER.pack_into(whole, 0, version, 0)
@@ -221,8 +244,9 @@ def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     """Every message is answered at once with a fixed one; the last one of each client is empty."""
     peers = [0] if comm.rank else list(range(1, comm.size))
     count, running = 0, len(peers)
-    receives = [comm.Recv_init(buffer(x0)[0], r, FRAME) for r in peers]
-    sends = [comm.Send_init(buffer(x0)[0], r, FRAME) for r in peers]
+    free = buffers(x0, 2 * len(peers), huge=True)
+    receives = [comm.Recv_init(free.pop().whole, r, FRAME) for r in peers]
+    sends = [comm.Send_init(free.pop().whole, r, FRAME) for r in peers]
     taken, status = Taken(), [MPI.Status() for _ in peers]
     watch, backoff = Stopwatch(), Backoff()
     MPI.Prequest.Startall(receives if comm.rank else [*receives, *sends])
@@ -250,7 +274,9 @@ def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     return taken
 
 
-PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Taken]] = {"ours": ours, "by_hand": by_hand, "limit": limit}
+PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Taken]] = {
+    "ours": ours, "by_hand": by_hand, "huge": functools.partial(by_hand, huge=True), "limit": limit
+}  # fmt: skip
 
 
 @rare_full_collections()  # as in a run
@@ -272,7 +298,8 @@ def measure(comm: MPI.Comm, d: int, repeats: int, turns: int, updates: int) -> d
         key = "" if name == "ours" else f"{name}_"
         row[f"{key}updates_per_s"] = round(1 / float(np.median(walls[name])), 1)
         row[f"{key}server_us"] = round(1e6 * float(np.median(cpu)), 2)
-    for key, one, other in (("ratio", "ours", "by_hand"), ("by_hand_to_limit", "by_hand", "limit")):
+    compared = (("ratio", "ours", "by_hand"), ("huge_ratio", "ours", "huge"), ("by_hand_to_limit", "by_hand", "limit"))
+    for key, one, other in compared:
         ratios = (walls[other] / walls[one]).tolist()
         row |= {key: round(statistics.median(ratios), 3), f"{key}_low": round(min(ratios), 3),
                 f"{key}_high": round(max(ratios), 3)}  # fmt: skip
@@ -290,6 +317,7 @@ def main() -> int:
     if comm.size < 2:
         print("server_rate: run it under mpirun with at least 2 ranks", file=sys.stderr)
         return 2
+    keep_freed_memory()  # likewise
     for d in args.sizes:
         rate = min(20_000, 4e8 / d)  # updates/s, about
         whole = args.updates or max(40, int(args.seconds * rate))  # of a repeat

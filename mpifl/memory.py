@@ -32,12 +32,6 @@ _thresholds: list[tuple[int, int, int]] = []  # of the garbage collector, before
 _thresholds_lock = threading.Lock()
 
 
-def release_free_memory() -> None:
-    """Returns freed memory to the system (glibc): what reading data and importing modules took for a while."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 @contextlib.contextmanager
 def rare_full_collections() -> Iterator[None]:
     """Inside, the garbage collector looks at old objects a hundred times less often, and not at those that exist now.

@@ -13,7 +13,8 @@ import numpy as np
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.client_job import ClientJob
 from mpifl.errors import ConfigError, RunFailed, format_client_error
-from mpifl.memory import rare_full_collections, release_free_memory
+from mpifl.heap import keep_freed_memory, release_free_memory
+from mpifl.memory import rare_full_collections
 from mpifl.problems.base import ComputeResources, HostedClients, Shard
 from mpifl.problems.hosting import host
 from mpifl.rng import import_generators
@@ -80,6 +81,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
         )  # fmt: skip
         clear_modules()
         release_free_memory()  # there may be many ranks on a host
+        keep_freed_memory()
         handshake.report_ready(comm, hosted.facts)
     except ConfigError as error:
         handshake.report_error(comm, error)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.memory import release_free_memory
+from mpifl.heap import release_free_memory
 from mpifl.objective import Objective
 from mpifl.problems.base import Data, Init, Layout, Model, Partition, Problem, ProblemSize, Rows, Shard
 from mpifl.problems.inits import Uniform

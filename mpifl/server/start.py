@@ -11,7 +11,7 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.algorithms.common.vectors import use_threads
 from mpifl.errors import inside
-from mpifl.memory import release_free_memory
+from mpifl.heap import keep_freed_memory, release_free_memory
 from mpifl.scheduling.availability import checked_periods
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
 from mpifl.scheduling.intermittent import IntermittentRealClock
@@ -66,6 +66,7 @@ def run_server(
     if not known:
         check_memory(job, problem_size(job, problem), hellos)
     release_free_memory()  # what reading the data took
+    keep_freed_memory()
     x0 = problem.initial(job.seed)
     n = problem.clients
     with inside("clock.delay"):

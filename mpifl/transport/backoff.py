@@ -19,16 +19,7 @@ def set_timer_slack(seconds: float = 1e-9) -> None:
         ctypes.CDLL(None).prctl(29, round(seconds * 1e9), 0, 0, 0)  # PR_SET_TIMERSLACK
 
 
-def _keep_freed_memory() -> None:
-    """Keeps freed memory for the next vectors (glibc): a new one of 40 MB would cost 10,000 page faults."""
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-        libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
-
-
 set_timer_slack()  # a sleep of 1 us would take 60
-_keep_freed_memory()
 
 
 class Backoff:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Folders of modules: of the package, of the standard library; of NumPy once it is found.
 FOLDERS = {"mpifl": os.path.dirname(os.path.dirname(__file__)), "": os.path.dirname(os.__file__)}
 FILES = (  # patterns of the package's modules, for any algorithm and problem
-    "errors.py", "host_memory.py", "memory.py", "objective.py", "rng.py", "signals.py", "untrusted.py",
+    "errors.py", "heap.py", "host_memory.py", "memory.py", "objective.py", "rng.py", "signals.py", "untrusted.py",
     "algorithms/**/*.py", "client/*.py", "config/__init__.py", "config/client_job.py", "config/types.py",
     "problems/*.py", "problems/models/*.py", "transport/*.py",
 )  # fmt: skip

@@ -98,7 +98,7 @@ STANDARD = {
     "urllib",
 }  # fmt: skip
 OWN = (  # modules of mpifl that a rank may load whose clients fit a logistic model by AREA
-    r"|__main__|errors|signals|memory|host_memory|objective|rng|client(\.(rank|states|worker))?|config(\.(client_job|types))?"
+    r"|__main__|errors|heap|signals|memory|host_memory|objective|rng|client(\.(rank|states|worker))?|config(\.(client_job|types))?"
     r"|transport(\.(backoff|base|cores|detection|frames|handshake|launcher|module_broadcast|mpi|mpi_client|queues))?"
     r"|algorithms(\.(area|base|participation|common(\.(local_solver|step_schedules|strong_convexity|vectors))?))?"
     r"|problems(\.(base|hosting|inits|on_use|rows|settings|models(\.logistic)?))?"
