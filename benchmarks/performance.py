@@ -63,9 +63,10 @@ time of the server's process for an update, polling included.
 versions, staleness, a row for the run file (kept in memory) for each update. *By hand* is what one would write for that
 rule alone: nonblocking requests, answers in any order, the same waits with two tests before each pause, a new array for
 each model, which is sent without a copy, and the arithmetic in the fewest passes over memory, without rows, checks or
-checkpoints. Its messages are in pages of 4 KiB, as those of any program that does not ask for others. mpifl's large
-vectors are in huge pages ([why](../explanation/transport.md#messages)), and *by hand in huge pages* is the same loop
-with messages in huge pages too. *Echo* answers every message at once with a fixed one, on both sides, in huge pages.
+checkpoints. Its messages are in the pages that a program gets which uses NumPy: of 4 KiB for messages below 4 MiB, huge
+ones above. mpifl's vectors from 33 KiB on are in huge pages ([why](../explanation/transport.md#messages)), and *by hand
+in huge pages* is the same loop with all messages in huge pages. *Echo* answers every message at once with a fixed one,
+on both sides, in huge pages.
 [server_rate.py](../../benchmarks/server_rate.py) has all of these.
 
 ## Distance of the cores

@@ -8,9 +8,9 @@ run:
 ours     the server loop and both ends of the MPI transport, with AREA (an aggregation every 4 updates)
 by_hand  what one would write for this one rule: nonblocking requests, messages answered in any order, waits that sleep
          as ours do, a new array for each model, which is sent without a copy, and the rule's arithmetic in the fewest
-         passes over memory. It has no rows, no checks and no checkpoints. Its messages are in pages of 4 KiB, as in any
-         program that does not ask for others
-huge     the same with messages in huge pages, as in mpifl
+         passes over memory. It has no rows, no checks and no checkpoints. Its messages are in the pages that a program
+         gets which uses NumPy: of 4 KiB for messages below 4 MiB, huge ones above
+huge     the same with all messages in huge pages, as in mpifl
 limit    every message is answered at once with a fixed one, on both sides: what MPI and the waiting cost
 
 In a repeat the programs take turns, so that a machine whose speed changes does not decide their ratio. A turn has as
@@ -130,6 +130,7 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
 # -- by hand -----------------------------------------------------------------------------------------------------------
 HEADER = struct.Struct("qq")  # version; whether the run is over
 BLOCK = 1 << 14  # entries that stay in the cache between two operations
+NUMPY_ASKS = 1 << 22  # bytes of an array, from which on NumPy asks for huge pages
 
 
 class Buffer(NamedTuple):
@@ -150,9 +151,12 @@ def small_pages(size: int) -> np.ndarray:
 def buffers(x0: np.ndarray, count: int, huge: bool) -> list[Buffer]:
     """Room for `count` messages."""
     size = HEADER_BYTES + x0.nbytes
-    step = -(-size // 64) * 64  # a line of the cache
-    memory = np.zeros(count * step, np.uint8) if huge else small_pages(count * step)
-    messages = [memory[k * step : k * step + size] for k in range(count)]
+    if huge or size >= NUMPY_ASKS:
+        messages = [np.zeros(size, np.uint8) for _ in range(count)]
+    else:
+        step = -(-size // 64) * 64  # a line of the cache
+        memory = small_pages(count * step)
+        messages = [memory[k * step : k * step + size] for k in range(count)]
     return [Buffer(whole, whole[HEADER_BYTES:].view(x0.dtype)) for whole in messages]
 
 
