@@ -34,7 +34,6 @@ from performance import machine
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State, Update
-from mpifl.heap import keep_freed_memory
 from mpifl.host_memory import resident_bytes
 
 PATHS = ROOT, ROOT / "benchmarks"  # from which other processes import
@@ -455,7 +454,6 @@ def main() -> int:
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        keep_freed_memory()  # as in a run
         kinds: dict[str, Callable[[int], Any]] = {
             "loop": plain_loop, "evaluations": evaluate_on_request,
             **{name: partial(table_3_row, name) for name in ROW},

@@ -133,13 +133,6 @@ BLOCK = 1 << 14  # entries that stay in the cache between two operations
 NUMPY_ASKS = 1 << 22  # bytes of an array, from which on NumPy asks for huge pages
 
 
-class Buffer(NamedTuple):
-    """A message."""
-
-    whole: np.ndarray  # its bytes
-    vector: np.ndarray
-
-
 @functools.lru_cache(maxsize=1)
 def small_pages(size: int) -> np.ndarray:
     """So many bytes in pages of 4 KiB, the same at each call."""
@@ -148,8 +141,8 @@ def small_pages(size: int) -> np.ndarray:
     return np.frombuffer(memory, np.uint8)
 
 
-def buffers(x0: np.ndarray, count: int, huge: bool) -> list[Buffer]:
-    """Room for `count` messages."""
+def buffers(x0: np.ndarray, count: int, huge: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Room for `count` messages: their bytes, and their vectors."""
     size = HEADER_BYTES + x0.nbytes
     if huge or size >= NUMPY_ASKS:
         messages = [np.zeros(size, np.uint8) for _ in range(count)]
@@ -157,7 +150,7 @@ def buffers(x0: np.ndarray, count: int, huge: bool) -> list[Buffer]:
         step = -(-size // 64) * 64  # a line of the cache
         memory = small_pages(count * step)
         messages = [memory[k * step : k * step + size] for k in range(count)]
-    return [Buffer(whole, whole[HEADER_BYTES:].view(x0.dtype)) for whole in messages]
+    return [(whole, whole[HEADER_BYTES:].view(x0.dtype)) for whole in messages]
 
 
 def client_by_hand(comm: MPI.Comm, x0: np.ndarray, huge: bool) -> None:
@@ -201,7 +194,7 @@ def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int, huge: bool = False) ->
             before[0].Wait()  # the client has answered it
             snapshots[id(before[1])] -= 1
             if not snapshots[id(before[1])] and before[1] is not whole:
-                unused.append(Buffer(*before[1:]))
+                unused.append(before[1:])
         receives[k].Start()
         sends[k] = comm.Isend((whole, MPI.BYTE), k + 1, FRAME), whole, x
         snapshots[id(whole)] += 1
@@ -228,7 +221,7 @@ def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int, huge: bool = False) ->
                     np.divide(u[part], n, out=new[part])
                     np.add(x[part], new[part], out=new[part])
                 if not snapshots[id(whole)]:
-                    unused.append(Buffer(whole, x))
+                    unused.append((whole, x))
                 whole, x, pending, version = new_whole, new, 0, version + 1
                 snapshots.setdefault(id(whole), 0)
                 HEADER.pack_into(whole, 0, version, 0)
@@ -249,8 +242,8 @@ def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     peers = [0] if comm.rank else list(range(1, comm.size))
     count, running = 0, len(peers)
     free = buffers(x0, 2 * len(peers), huge=True)
-    receives = [comm.Recv_init(free.pop().whole, r, FRAME) for r in peers]
-    sends = [comm.Send_init(free.pop().whole, r, FRAME) for r in peers]
+    receives = [comm.Recv_init(free.pop()[0], r, FRAME) for r in peers]
+    sends = [comm.Send_init(free.pop()[0], r, FRAME) for r in peers]
     taken, status = Taken(), [MPI.Status() for _ in peers]
     watch, backoff = Stopwatch(), Backoff()
     MPI.Prequest.Startall(receives if comm.rank else [*receives, *sends])

@@ -135,7 +135,7 @@ class FrameFormat:
     def __init__(self, d: int, dtype: np.dtype, vectors: int) -> None:
         self.d, self.dtype, self.vectors = d, dtype, vectors
         self.vector_bytes = vectors * d * dtype.itemsize  # of the vectors in a message, at most
-        self.inline = vectors * d * dtype.itemsize <= INLINE_BYTES
+        self.inline = self.vector_bytes <= INLINE_BYTES
         # bytes of a frame with so many vectors
         self.sizes = [HEADER_BYTES + (count * d * dtype.itemsize if self.inline else 0) for count in range(vectors + 1)]
 
