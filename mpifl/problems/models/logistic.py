@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mpifl.problems.base import Layout
-from mpifl.problems.rows import ClassObjective, RowModel, take_rows
+from mpifl.problems.rows import ClassObjective, RowModel, cross_entropy, multiply, take_rows
 from mpifl.problems.settings import ProblemSettings
 
 
@@ -30,13 +30,7 @@ class Logistic(RowModel):
         return y.astype(np.int64)
 
     def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:
-        scores = _scores(x, rows, *layout[0][1])
-        highest = scores.max(1)
-        own = scores[np.arange(len(y)), y]
-        right = int((scores.argmax(1) == y).sum())
-        scores -= highest[:, None]
-        np.exp(scores, scores)
-        return np.log(scores.sum(1)) + highest - own, right
+        return cross_entropy(_scores(x, rows, *layout[0][1]), y)
 
     def scores(self, x: np.ndarray, rows: np.ndarray, layout: Layout) -> np.ndarray:
         return _scores(x, rows, *layout[0][1])
@@ -55,8 +49,8 @@ def _scores(x: np.ndarray, rows: np.ndarray, features: int, classes: int) -> np.
     """(rows, classes) rows @ W + b"""
     size = features * classes
     if len(x) == size:  # there is no bias
-        return rows @ x.reshape(features, classes)
-    scores: np.ndarray = rows @ x[:size].reshape(features, classes)
+        return multiply(rows, x.reshape(features, classes))
+    scores = multiply(rows, x[:size].reshape(features, classes))
     scores += x[size:]
     return scores
 

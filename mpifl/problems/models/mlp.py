@@ -12,7 +12,7 @@ import numpy as np
 from mpifl.config.types import Size
 from mpifl.problems.base import Data, Init, Layout, Partition, Problem
 from mpifl.problems.inits import Uniform
-from mpifl.problems.rows import ClassObjective, RowModel, RowProblem, take_rows
+from mpifl.problems.rows import ClassObjective, RowModel, RowProblem, cross_entropy, multiply, take_rows
 from mpifl.problems.settings import ProblemSettings
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -39,13 +39,7 @@ class Mlp(RowModel):
         return y.astype(np.int64)
 
     def losses(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray, layout: Layout) -> tuple[np.ndarray, int]:
-        _, scores = _forward(_parts(x, layout), rows)
-        highest = scores.max(1)
-        own = scores[np.arange(len(y)), y]
-        right = int((scores.argmax(1) == y).sum())
-        scores -= highest[:, None]
-        np.exp(scores, scores)
-        return np.log(scores.sum(1)) + highest - own, right
+        return cross_entropy(self.scores(x, rows, layout), y)
 
     def scores(self, x: np.ndarray, rows: np.ndarray, layout: Layout) -> np.ndarray:
         return _forward(_parts(x, layout), rows)[1]
@@ -87,10 +81,10 @@ def _parts(x: np.ndarray, layout: Layout) -> Parts:
 def _forward(parts: Parts, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(rows, hidden) activations and (rows, classes) scores"""
     w1, b1, w2, b2 = parts
-    active = rows @ w1
+    active = multiply(rows, w1)
     active += b1
     np.maximum(active, 0, out=active)
-    scores = active @ w2
+    scores = multiply(active, w2)
     scores += b2
     return active, scores
 
