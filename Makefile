@@ -6,7 +6,7 @@
 # make mutation    random mistakes in the package, and the test that notices each: hours;  make mutation COUNT=5 SEED=3
 # make bench       the server's rate beside a loop by hand, what clients cost, many simulated clients: docs/results/performance.md, scale.md
 # make peers       update rules beside the classes of Flower, FedLab and APPFL, which it installs into build/peers
-# make peers-speed speed beside APPFL, Flower and pfl-research, into docs/results/peers-speed.md: alone on the machine
+# make peers-speed speed beside APPFL, Flower, FLSim and pfl-research, into docs/results/peers-speed.md: alone on the machine
 # make docs        the documentation, into site/ (open site/index.html; nothing is fetched to read it)
 # make faults      the whole fault injection, its table in docs/results/faults.md: hours;  make faults SOAK=10 (minutes)
 # make clean       what these made, results excepted

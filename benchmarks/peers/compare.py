@@ -91,12 +91,14 @@ PARTS: dict[str, list[Program]] = {  # of each part the first two are mpifl's
         ),
         Program("pfl-research", "pfl", ("pfl_rounds.py",)),
         Program("Flower", "flower", ("flower_rounds.py", "--rounds", "15")),
+        Program("FLSim", "flsim", ("flsim_sim.py", "rounds", "--updates", "60", "--batch", "8")),
     ],
     "virtual": [
         Program("mpifl (NumPy)", "", ("ours.py", "virtual", "--model", "logistic", "--updates", "6000")),
         Program("mpifl (torch)", "", ("ours.py", "virtual", "--model", "torch-logistic", "--updates", "4000")),
         Program("APPFL's simulator as shipped", "appfl", ("appfl_vsim.py", "--updates", "10")),
         Program("APPFL's simulator without memory option", "appfl", ("appfl_vsim.py", "--updates", "600", *PLAIN)),
+        Program("FLSim", "flsim", ("flsim_sim.py", "virtual", "--updates", "600")),
     ],
 }  # fmt: skip
 TITLES = {
@@ -149,7 +151,11 @@ they have identical address space layouts (`setarch -R`), as in `mpifl run`.
   process.
 - The torch models are the same function. The NumPy model of mpifl is the same function without torch, which the other
   frameworks do not have.
-- FLSim and Plato are not in this comparison: there are no drivers for them.{missing}{left}
+- FLSim: its synchronous trainer with FedAvg, and its asynchronous one with FedAsync's rule and polynomial weights,
+  clients that start at random times, ten at work on average, and its local SGD; no metrics. It makes a client anew for
+  each contact, from a validated configuration. Its release is older than Python 3.11, which refuses its configurations'
+  default values: the driver gives those classes a hash, and changes nothing else.
+- Plato is not in this comparison: there is no driver for it.{missing}{left}
 
 The drivers are in [benchmarks/peers](../../benchmarks/peers/compare.py), with the versions in
 [environments.py](../../benchmarks/peers/environments.py): {versions}.

