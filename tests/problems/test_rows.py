@@ -36,6 +36,8 @@ def test_cross_entropy() -> None:
     losses, right = cross_entropy(scores, np.array([2, 0, 0, 2]))
     assert losses == pytest.approx(np.log([8 / 5, 4, 3, 3])) and right == 2
     assert (scores == before).all()
+    alone = scores[:1].copy()
+    assert cross_entropy(alone, np.array([2]))[0] == pytest.approx(np.log([8 / 5])) and (alone == scores[:1]).all()
 
 
 def test_cross_entropy_of_a_model_that_diverged() -> None:
