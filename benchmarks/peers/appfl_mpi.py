@@ -27,6 +27,7 @@ leave_out(
 
 from appfl.agent import ServerAgent
 from appfl.comm.mpi import MPIClientCommunicator, MPIServerCommunicator, mpi_server_communicator
+from data import seconds_each
 from mpi4py import MPI
 from omegaconf import OmegaConf
 from work import Client
@@ -75,8 +76,7 @@ def serve(comm, args):
     if args.no_sleep:
         mpi_server_communicator.time = NoSleep
     communicator.serve()
-    warm = len(times) // 5
-    print(json.dumps({"updates_per_s": (len(times) - 1 - warm) / (times[-1] - times[warm]), "updates": len(times)}))
+    print(json.dumps({"updates_per_s": 1 / seconds_each(times), "updates": len(times)}))
 
 
 def work(comm, args):

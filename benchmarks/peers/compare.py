@@ -149,12 +149,12 @@ they have identical address space layouts (`setarch -R`), as in `mpifl run`.
 - Flower: its message API, `FedAvg` strategy and simulation with ray, without evaluations. It moves the clients of a
   round to other processes, which pays with long local work and not with one step; mpifl computes them in the server's
   process.
+- FLSim: its synchronous trainer with FedAvg, and its asynchronous one with FedAsync's rule, polynomial weights and
+  clients that start at random times, ten at work on average; its local SGD, without metrics and progress bars. It makes
+  a client object for each contact, from a validated configuration. Python 3.11 refuses its configuration classes as
+  default values: the driver makes them hashable, and leaves out libraries that these runs do not use.
 - The torch models are the same function. The NumPy model of mpifl is the same function without torch, which the other
   frameworks do not have.
-- FLSim: its synchronous trainer with FedAvg, and its asynchronous one with FedAsync's rule and polynomial weights,
-  clients that start at random times, ten at work on average, and its local SGD; no metrics. It makes a client anew for
-  each contact, from a validated configuration. Its release is older than Python 3.11, which refuses its configurations'
-  default values: the driver gives those classes a hash, and changes nothing else.
 - Plato is not in this comparison: there is no driver for it.{missing}{left}
 
 The drivers are in [benchmarks/peers](../../benchmarks/peers/compare.py), with the versions in

@@ -17,6 +17,7 @@ os.environ["TQDM_DISABLE"] = "1"  # progress bars; read by imports
 
 import numpy as np
 import torch
+from data import ROWS, STEP, rows, seconds_each
 from exchange import leave_out
 
 plain = dataclasses.dataclass
@@ -49,7 +50,7 @@ from flsim.utils.async_trainer.training_event_generator import (
     PoissonAsyncTrainingStartTimeDistrConfig,
 )
 from flsim.utils.timing.training_duration_distribution import PerUserExponentialDurationDistributionConfig
-from work import ROWS, STEP, Linear, rows
+from work import Linear
 
 CLIENTS = 10
 
@@ -194,10 +195,9 @@ def main():
         )  # fmt: skip
         times = times_of(trainer, "train_and_update_global_model")
     trainer.train(Clients(args.batch), None, CLIENTS, distributed_world_size=1)
-    warm = len(times) // 5
-    each = (times[-1] - times[warm]) / (len(times) - 1 - warm)
+    each = seconds_each(times)
     figure = {"ms_a_round": 1e3 * each} if args.method == "rounds" else {"updates_per_s": 1 / each}
-    print(json.dumps({**figure, "times": len(times)}))
+    print(json.dumps({**figure, "updates": len(times)}))
 
 
 main()

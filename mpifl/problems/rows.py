@@ -25,6 +25,7 @@ CHUNK = 1024  # rows whose losses are added up at once, and that are scaled at o
 EVALUATED_AT_ONCE = 16 * CHUNK  # rows evaluated at once, at least
 OUTPUTS_AT_ONCE = 640 * CHUNK  # numbers that the widest part of a model computes from more rows than that
 MULTIPLICATIONS_AT_ONCE = 10**6  # of a product of matrices; OpenBLAS copies both before it computes a larger one
+LEAST_AT_ONCE = 16  # rows of such a product: with fewer its start takes longer than the copies
 VALIDATION = ("validation_loss", "validation_accuracy")
 
 
@@ -292,7 +293,7 @@ def multiply(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(rows, k) rows @ weights, of many rows and narrow weights (features, k) as products of few rows each: for
     k = 10 in half the time."""
     at_once = MULTIPLICATIONS_AT_ONCE // weights.size // 4 * 4
-    if at_once < 16 or len(rows) <= at_once:
+    if at_once < LEAST_AT_ONCE or len(rows) <= at_once:
         return rows @ weights
     result = np.empty((len(rows), weights.shape[1]), np.result_type(rows, weights))
     whole = len(rows) // at_once * at_once
@@ -314,6 +315,15 @@ def cross_entropy(scores: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, int]:
     by_class -= highest
     np.exp(by_class, by_class)
     return np.log(by_class.sum(0)) + highest - own, right
+
+
+def softmax_residual(scores: np.ndarray, hot: np.ndarray) -> np.ndarray:
+    """(rows, classes) softmax(scores) - hot, the gradient of the cross-entropy by the scores, in their place."""
+    scores -= np.maximum.reduce(scores, 1, keepdims=True)
+    np.exp(scores, scores)
+    scores /= np.add.reduce(scores, 1, keepdims=True)
+    scores -= hot
+    return scores
 
 
 def rows_at_once(layout: Layout) -> int:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mpifl.problems.base import Layout
-from mpifl.problems.rows import ClassObjective, RowModel, cross_entropy, multiply, take_rows
+from mpifl.problems.rows import ClassObjective, RowModel, cross_entropy, multiply, softmax_residual, take_rows
 from mpifl.problems.settings import ProblemSettings
 
 
@@ -69,7 +69,7 @@ class LogisticObjective(ClassObjective):
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
         """(d,) x_rows' (softmax - one_hot) / b + nu W"""
         batch, hot = take_rows(self.x, rows), self.one_hot(rows)
-        residual = self._residual(x, batch, hot)
+        residual = softmax_residual(_scores(x, batch, *self.shape), hot)
         residual *= 1 / len(batch)
         result, size = np.empty_like(x), self.size
         if len(x) == size:  # there is no bias
@@ -82,18 +82,9 @@ class LogisticObjective(ClassObjective):
             part += self.l2 * weights
         return result
 
-    def _residual(self, x: np.ndarray, batch: np.ndarray, hot: np.ndarray) -> np.ndarray:
-        """(rows, classes) softmax - one_hot"""
-        residual = _scores(x, batch, *self.shape)
-        residual -= np.maximum.reduce(residual, 1, keepdims=True)
-        np.exp(residual, residual)
-        residual /= np.add.reduce(residual, 1, keepdims=True)
-        residual -= hot
-        return residual
-
     def fisher(self, x: np.ndarray) -> np.ndarray:
         """(d,) mean over the rows of (x_row' (softmax - one_hot))^2, entry by entry"""
-        square = self._residual(x, self.x, self.one_hot(None)) ** 2
+        square = softmax_residual(_scores(x, self.x, *self.shape), self.one_hot(None)) ** 2
         parts = [(self.x**2).T @ square, *([square.sum(0)] if len(x) > self.size else [])]
         return np.concatenate([part.ravel() for part in parts]) / self.x.dtype.type(self.samples)
 

@@ -12,7 +12,15 @@ import numpy as np
 from mpifl.config.types import Size
 from mpifl.problems.base import Data, Init, Layout, Partition, Problem
 from mpifl.problems.inits import Uniform
-from mpifl.problems.rows import ClassObjective, RowModel, RowProblem, cross_entropy, multiply, take_rows
+from mpifl.problems.rows import (
+    ClassObjective,
+    RowModel,
+    RowProblem,
+    cross_entropy,
+    multiply,
+    softmax_residual,
+    take_rows,
+)
 from mpifl.problems.settings import ProblemSettings
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -117,11 +125,8 @@ class MlpObjective(ClassObjective):
 
     def _backward(self, parts: Parts, batch: np.ndarray, hot: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Activations (rows, hidden); each row's loss differentiated by its scores (rows, classes) and by x W1 + b1."""
-        active, residual = _forward(parts, batch)
-        residual -= np.maximum.reduce(residual, 1, keepdims=True)
-        np.exp(residual, residual)
-        residual /= np.add.reduce(residual, 1, keepdims=True)
-        residual -= hot
+        active, scores = _forward(parts, batch)
+        residual = softmax_residual(scores, hot)
         back = residual @ parts[2].T
         np.putmask(back, active == 0, 0)
         return active, residual, back
