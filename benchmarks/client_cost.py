@@ -76,13 +76,13 @@ def numpy_step(repeats: int, steps: int) -> dict[str, Any]:
         for _ in range(steps):
             rows = generator.choice(ROWS, BATCH, replace=False, shuffle=False)
             batch = x[rows]
-            residual = batch @ w
+            residual = batch.dot(w)
             residual -= residual.max(1, keepdims=True)
             np.exp(residual, residual)
             residual /= residual.sum(1, keepdims=True)
             residual -= hot[rows]
             residual *= share
-            gradient = batch.T @ residual
+            gradient = batch.T.dot(residual)
             gradient += l2 * w
             gradient *= STEP
             w -= gradient

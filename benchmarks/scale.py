@@ -210,14 +210,14 @@ def by_hand(problem: Any, seed: int) -> tuple[Watch, int, np.ndarray]:
                 batch, label = rows[chosen], hot[i][chosen]
             else:
                 batch, label = rows, hot[i]
-            p = batch @ x_s.reshape(features, classes)
+            p = batch.dot(x_s.reshape(features, classes))
             p -= p.max(1, keepdims=True)
             np.exp(p, p)
             p /= p.sum(1, keepdims=True)
             p -= label
             p *= x.dtype.type(1 / len(batch))
             gradient = np.empty_like(x)
-            np.matmul(batch.T, p, out=gradient.reshape(features, classes))
+            batch.T.dot(p, gradient.reshape(features, classes))
             gradient += l2 * x_s
             gradient *= ALPHA * (len(rows) / total)
             new -= gradient

@@ -18,6 +18,11 @@ from typing import Any
 
 import numpy as np
 
+# Batches of up to so many rows are drawn together; with 32 rows that takes as long as one by one. The halves of a word
+# are read in the order that they have in memory.
+SMALL_BATCH = 16 if sys.byteorder == "little" else 0
+DRAWN_TOGETHER = 1024  # numbers at most, of all steps
+
 
 def import_generators() -> None:
     """Imports numpy.random without the module `secrets`, which loads OpenSSL: 1 MB of memory, on each of many ranks.
@@ -80,6 +85,46 @@ def reused_stream(seed: int, purpose: str, client: int = 0, round: int = 0) -> n
     key[0], key[1], counter[3] = seed, _purpose_bits(purpose) | client, round
     bits.state = state
     return generator
+
+
+def draw_batches(
+    samples: int, size: int, steps: int, seed: int, purpose: str, client: int = 0, round: int = 0
+) -> list[np.ndarray]:
+    """`steps` arrays (size,) int64 of numbers below `samples`, each drawn without replacement; all from one stream.
+
+    They are those that `Generator.choice(samples, size, replace=False, shuffle=False)` draws: Floyd's algorithm
+    (Bentley and Floyd, CACM 30(9), 1987) with Lemire's bounded integers (ACM TOMACS 29(1), 2019). Small arrays are
+    drawn together, in up to a third of the time. size < samples.
+    """
+    generator = reused_stream(seed, purpose, client, round)
+    count = size * steps
+    if size <= SMALL_BATCH and 0 < count <= DRAWN_TOGETHER and samples < 1 << 32:
+        words = generator.bit_generator.random_raw((count + 1) // 2).view(np.uint32)[:count]
+        products = (words * _bounds(samples, size, steps)).view(np.uint32)
+        halves = products.tolist()
+        if min(halves[::2]) >= samples:  # otherwise a low half may be one that Lemire's method rejects
+            rows = list(products[1::2].astype(np.int64).reshape(steps, size))
+            for k, row in enumerate(rows):
+                if len({*halves[2 * size * k + 1 : 2 * size * (k + 1) : 2]}) < size:
+                    _replace_repeated(row, samples - size)
+            return rows
+        generator = reused_stream(seed, purpose, client, round)
+    return [generator.choice(samples, size, replace=False, shuffle=False) for _ in range(steps)]
+
+
+@functools.lru_cache(maxsize=256)
+def _bounds(samples: int, size: int, steps: int) -> np.ndarray:
+    """(size * steps,) uint64: each number is drawn below its bound."""
+    return np.tile(np.arange(samples - size + 1, samples + 1, dtype=np.uint64), steps)
+
+
+def _replace_repeated(numbers: np.ndarray, last: int) -> None:
+    """Floyd's algorithm: replaces each number that occurred before by the largest that it could have been."""
+    seen = set()
+    for k, number in enumerate(numbers.tolist()):
+        if number in seen:
+            numbers[k] = number = last + k
+        seen.add(number)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from mpifl.objective import Objective
 from mpifl.problems.base import Data, Init, Layout, Model, Partition, Problem, ProblemSize, Rows, Shard
 from mpifl.problems.inits import Uniform
 from mpifl.problems.settings import ProblemSettings
-from mpifl.rng import reused_stream, stream
+from mpifl.rng import draw_batches, reused_stream, stream
 
 FEW_CLASSES = 128  # up to which their identity matrix is kept
 CHUNK = 1024  # rows whose losses are added up at once, and that are scaled at once
@@ -294,7 +294,7 @@ def multiply(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     k = 10 in half the time."""
     at_once = MULTIPLICATIONS_AT_ONCE // weights.size // 4 * 4
     if at_once < LEAST_AT_ONCE or len(rows) <= at_once:
-        return rows @ weights
+        return rows.dot(weights)
     result = np.empty((len(rows), weights.shape[1]), np.result_type(rows, weights))
     whole = len(rows) // at_once * at_once
     pieces = (whole // at_once, at_once, -1)
@@ -462,9 +462,9 @@ class Batches:
         s, b = self.samples, self.batch
         if b == s:
             return [slice(None)] * (steps if epochs is None else epochs)
-        generator = reused_stream(self.seed, "batch", self.i, round)
         if epochs is None:
-            return [generator.choice(s, b, replace=False, shuffle=False) for _ in range(steps)]
+            return draw_batches(s, b, steps, self.seed, "batch", self.i, round)
+        generator = reused_stream(self.seed, "batch", self.i, round)
         passes = (generator.permutation(s) for _ in range(epochs))
         return [rows[k : k + b] for rows in passes for k in range(0, s, b)]
 

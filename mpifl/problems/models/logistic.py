@@ -77,7 +77,7 @@ class LogisticObjective(ClassObjective):
         else:
             part, weights = result[:size], x[:size]
             np.add.reduce(residual, 0, out=result[size:])
-        np.matmul(batch.T, residual, out=part.reshape(self.shape))
+        batch.T.dot(residual, part.reshape(self.shape))
         if self.l2:
             part += self.l2 * weights
         return result

@@ -114,9 +114,9 @@ class MlpObjective(ClassObjective):
         back *= scale
         result = np.empty_like(x)
         g1, c1, g2, c2 = _parts(result, self.layout)
-        np.matmul(batch.T, back, out=g1)
+        batch.T.dot(back, g1)
         np.add.reduce(back, 0, out=c1)
-        np.matmul(active.T, residual, out=g2)
+        active.T.dot(residual, g2)
         np.add.reduce(residual, 0, out=c2)
         if self.l2:
             g1 += self.l2 * w1
@@ -127,7 +127,7 @@ class MlpObjective(ClassObjective):
         """Activations (rows, hidden); each row's loss differentiated by its scores (rows, classes) and by x W1 + b1."""
         active, scores = _forward(parts, batch)
         residual = softmax_residual(scores, hot)
-        back = residual @ parts[2].T
+        back = residual.dot(parts[2].T)
         np.putmask(back, active == 0, 0)
         return active, residual, back
 
