@@ -11,13 +11,17 @@ import pytest
 
 import mpifl
 from mpifl import open_run, prefetch
+from mpifl.algorithms.base import Update
+from mpifl.client import worker
 from mpifl.prefetch import Prefetch
 from mpifl.problems.data.no_data import NoData
 from mpifl.problems.models.quadratic import Quadratic, QuadraticProblem
 from mpifl.problems.partitions import Iid
 from mpifl.problems.rows import RowProblem
 from mpifl.problems.settings import ProblemSettings
-from mpifl.scheduling import due_times
+from mpifl.scheduling import delays, due_times
+from mpifl.scheduling.delays import Exponential
+from mpifl.scheduling.live import VirtualClock
 from mpifl.transport import in_process, message_table
 
 
@@ -86,7 +90,8 @@ def test_a_run_has_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.
             return [file.model, *(column.to_numpy() for column in columns)]
 
     expected = run("plain")
-    monkeypatch.setattr(message_table, "FEW", 0)
+    for module in (message_table, worker, delays):
+        monkeypatch.setattr(module, "FEW", 0)
     monkeypatch.setattr(prefetch, "SMALL", 0)
     monkeypatch.setattr("mpifl.server.session.Prefetch", Counted)
     monkeypatch.setattr(message_table, "MOST_BYTES", 1 << 20)
@@ -98,6 +103,32 @@ def test_a_run_has_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.
     for values, others in zip(expected, found, strict=True):
         np.testing.assert_array_equal(others, values, strict=True)
     assert len(calls) > 50 and set(calls) == {COLUMNS[name]}
+
+
+def test_contact_times_of_the_clients_that_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock reads them when it is asked for these clients; it needs no delay model that has such tables."""
+    monkeypatch.setattr(prefetch, "SMALL", 0)
+    read: list[list[int]] = []
+    monkeypatch.setattr(Prefetch, "__call__", lambda self, clients: read.append([len(self.columns), *clients]))
+    for times, columns in ((Exponential(rate=1.0).contact_times(5, 0), 8 + 1 + 1), (lambda client, round: 1.0, 0)):
+        read.clear()
+        clock = VirtualClock(times)
+        for i in range(5):
+            clock.register_message(i, 0)
+        clock.next_update(Source(), 1e9)  # sorts the due times
+        assert read == []
+        clients = clock.next_clients(3)
+        assert len(clients) == 3 and read == [[columns, *clients]]
+
+
+class Source:
+    """Clients that answer at once."""
+
+    def receive_from(self, i: int, timeout: float = 0.0) -> Update:
+        return Update((), 0)
+
+    def receive_any(self, timeout: float) -> None:
+        return None
 
 
 class Negated(Quadratic):

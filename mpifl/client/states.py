@@ -5,7 +5,7 @@ A client gets a row when its state is stored for the first time: one that has no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,6 +15,7 @@ from mpifl.objective import Vector, from_numpy, to_numpy
 
 if TYPE_CHECKING:
     from mpifl.client.vector_file import VectorFile
+    from mpifl.prefetch import Prefetch
 
 FIRST, ABSENT = 0, -1  # instead of a row's number, which counts from 1: the client has its first state, or none
 BLOCK_BYTES = 1 << 26  # of a table's vectors that are allocated at once
@@ -31,6 +32,9 @@ class ClientStates(dict[int, State]):
     def changed(self) -> Iterator[int]:
         """The clients whose states a checkpoint needs: the others have their first states."""
         return iter(self)
+
+    def prefetch(self, clients: Sequence[int]) -> None:
+        """Does nothing: objects lie where they lie."""
 
 
 class StateTable(MutableMapping[int, State]):
@@ -56,7 +60,8 @@ class StateTable(MutableMapping[int, State]):
         model, self._shape = to_numpy(x0), x0.shape
         self._d, self._dtype = model.size, model.dtype
         self._rows = min(max(1, len(clients)), max(1, BLOCK_BYTES // max(1, model.nbytes)))  # of a block
-        self._blocks: dict[str, list[np.ndarray]] = {}  # (rows, d) each
+        self._blocks: list[dict[str, np.ndarray]] = []  # of each the tables (rows, d), by name
+        self._prefetches: dict[int, Prefetch] = {}  # of tables in memory, by the number of the block
         self._left = np.inf if limit is None else limit
         self._file: VectorFile | None = None
         if folder:
@@ -87,10 +92,11 @@ class StateTable(MutableMapping[int, State]):
             return None if row == ABSENT else self._first(i)
         vectors, others = self._layouts.get(row, self._layout) if self._layouts else self._layout
         block, k = divmod(row - 1, self._rows)
+        tables = self._blocks[block]
         state = State()
         values = vars(state)
         for name in vectors:
-            vector = self._blocks[name][block][k]
+            vector = tables[name][k]
             if not self._on_host:
                 values[name] = from_numpy(vector, self._like)
             else:
@@ -107,17 +113,21 @@ class StateTable(MutableMapping[int, State]):
         if new := row <= 0:
             row = self._used + 1
         block, k = divmod(row - 1, self._rows)
-        shape, dtype, on_host = self._shape, self._like.dtype, self._on_host
+        try:
+            tables = self._blocks[block]
+        except IndexError:
+            tables = self._new_block()
+        shape, dtype = self._shape, self._like.dtype
         vectors: tuple[str, ...] = ()
         others: tuple[str, ...] = ()
         for name, value in vars(state).items():
             if getattr(value, "shape", None) == shape and value.dtype == dtype:
                 vectors += (name,)
                 try:
-                    table = self._blocks[name][block]
-                except (KeyError, IndexError):
-                    table = self._new_blocks(name, block)
-                table[k] = value if on_host else to_numpy(value)
+                    table = tables[name]
+                except KeyError:
+                    table = self._new_table(block, name)
+                table[k] = value if self._on_host else to_numpy(value)
             else:
                 others += (name,)
         if new:  # once the vectors are stored, for which the disk may have no room
@@ -133,19 +143,35 @@ class StateTable(MutableMapping[int, State]):
         if others:
             self._others[i] = tuple([getattr(state, name) for name in others])
 
-    def _new_blocks(self, name: str, number: int) -> np.ndarray:
-        """Allocates the blocks of the table of this name up to block `number`, which is returned."""
-        blocks = self._blocks.setdefault(name, [])
-        while len(blocks) <= number:
-            blocks.append(self._new_block())
-        return blocks[number]
+    def _new_block(self) -> dict[str, np.ndarray]:
+        self._blocks.append({})
+        return self._blocks[-1]
 
-    def _new_block(self) -> np.ndarray:
+    def _new_table(self, block: int, name: str) -> np.ndarray:
+        """Allocates the table of the vectors of this name in a block."""
         size = self._rows * self._d * self._dtype.itemsize
         if self._file and size > self._left:
-            return self._file.block((self._rows, self._d), self._dtype)
-        self._left -= size
-        return np.empty((self._rows, self._d), self._dtype)  # pages that are not written to take no memory
+            table = self._file.block((self._rows, self._d), self._dtype)
+        else:
+            self._left -= size
+            table = np.empty((self._rows, self._d), self._dtype)  # pages that are not written to take no memory
+            if block not in self._prefetches:
+                from mpifl.prefetch import Prefetch
+
+                self._prefetches[block] = Prefetch()
+            self._prefetches[block].add(table)
+        self._blocks[block][name] = table
+        return table
+
+    def prefetch(self, clients: Sequence[int]) -> None:
+        """Reads the vectors of these clients, so that they are in the processor's caches when the clients compute."""
+        if isinstance(self._index, dict):
+            return
+        rows = np.asarray(self._index)[np.array(clients, int)] - 1  # negative: there is none
+        for block, prefetch in self._prefetches.items():
+            if prefetch.columns:
+                k = rows - block * self._rows
+                prefetch(k[(k >= 0) & (k < self._rows)])
 
     def __delitem__(self, i: int) -> None:
         if i not in self:

@@ -83,21 +83,33 @@ class Exponential(Delay):
         return np.abs(rates)
 
     def contact_times(self, clients: int, seed: int) -> ContactTimes:
-        means = (1 / self.rates(clients, seed)).tolist()
-        kept = ROUNDS_PER_STREAM if clients <= FEW else FEW_ROUNDS  # of each client, the rounds around its present one
-        drawn = np.zeros(kept * clients).data  # takes memory where it is written to
-        first = np.full(clients, -1).data  # of each client the first round whose time is in `drawn`
+        return DrawnTimes((1 / self.rates(clients, seed)).tolist(), seed)
 
-        def seconds(client: int, round: int) -> float:
-            place, begin = round % kept, client * kept
-            if first[client] != round - place:
-                number, count = divmod(round - place, ROUNDS_PER_STREAM)
-                times = reused_stream(seed, "delay", client, number).exponential(means[client], count + kept)
-                drawn[begin : begin + kept] = times[count:].data
-                first[client] = round - place
-            return drawn[begin + place]
 
-        return seconds
+class DrawnTimes:
+    """Exponential contact times, of which those around each client's present round are kept."""
+
+    __slots__ = "_drawn", "_first", "_kept", "_means", "_seed", "tables"
+
+    def __init__(self, means: list[float], seed: int) -> None:
+        """means: of each client's times (s)."""
+        self._means, self._seed = means, seed
+        self._kept = ROUNDS_PER_STREAM if len(means) <= FEW else FEW_ROUNDS
+        drawn = np.zeros((len(means), self._kept))  # takes memory where it is written to
+        first = np.full(len(means), -1)
+        self.tables = drawn, first  # arrays with a row for each client
+        self._drawn = drawn.reshape(-1).data
+        self._first = first.data  # of each client the first round whose time is in `drawn`
+
+    def __call__(self, client: int, round: int) -> float:
+        kept = self._kept
+        place, begin = round % kept, client * kept
+        if self._first[client] != round - place:
+            number, count = divmod(round - place, ROUNDS_PER_STREAM)
+            times = reused_stream(self._seed, "delay", client, number).exponential(self._means[client], count + kept)
+            self._drawn[begin : begin + kept] = times[count:].data
+            self._first[client] = round - place
+        return self._drawn[begin + place]
 
 
 @dataclass(frozen=True)

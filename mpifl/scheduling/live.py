@@ -16,6 +16,7 @@ from typing import Protocol
 from mpifl.algorithms.base import Update, new_tuple
 from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
+from mpifl.prefetch import Prefetch
 from mpifl.scheduling.base import Event, UpdateSource
 from mpifl.scheduling.delays import ContactTimes, SplitTimes
 from mpifl.scheduling.due_times import DueTimes
@@ -161,6 +162,7 @@ class VirtualClock:
     ) -> None:
         self._contact_times, self._split_times, self.time, self.timed_out = contact_times, split_times, 0.0, False
         self._timeline, self.waited = timeline, 0.0
+        self._prefetch = Prefetch(getattr(contact_times, "tables", ()))
         self._due = DueTimes()
         self._times: dict[int, tuple[float, float]] = {}  # of computing and exchange, where the delay model has them
         self._waits: dict[int, float] = {}  # s that the message waits until its client is on
@@ -176,8 +178,10 @@ class VirtualClock:
     def start(self) -> None: ...
 
     def next_clients(self, most: int) -> list[int]:
-        """At most `most` clients whose updates are due soon, mostly the earliest."""
-        return self._due.next_clients(most)
+        """At most `most` clients whose updates are due soon, mostly the earliest; prefetches their contact times."""
+        clients = self._due.next_clients(most)
+        self._prefetch(clients)
+        return clients
 
     def cancel(self, i: int) -> None:
         self._due.remove(i)

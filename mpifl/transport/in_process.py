@@ -34,6 +34,8 @@ class Trainer(Protocol):
 
     def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | ClientError]: ...
 
+    def prefetch(self, clients: Sequence[int]) -> None: ...
+
     def forget_update(self, i: int) -> None: ...
 
 
@@ -136,6 +138,7 @@ class InProcessTransport:
         if time.perf_counter() < end and most >= WORTHWHILE:
             clients = [*dict.fromkeys(self.next_clients(min(most, AHEAD)))]  # a clock may name one twice
             self.prefetch(clients)
+            self._trainer.prefetch(clients)
             waiting = self._messages.read(clients)
         ready, computed = self._ready, list[int]()
         try:

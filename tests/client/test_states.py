@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl import RunFailed
+from mpifl import RunFailed, prefetch
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.client import states, worker
@@ -55,6 +55,27 @@ def test_a_table_holds_what_was_stored(table: StateTable) -> None:
                 np.testing.assert_equal(getattr(table[j], name), each)
     assert sorted(table.changed()) == sorted(stored)
     assert list(table) == list(range(9)) and len(table) == 9
+
+
+def test_rows_that_are_prefetched(table: StateTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in memory of clients that have one, by block."""
+    monkeypatch.setattr(prefetch, "SMALL", 0)
+    read: list[tuple[int, list[int]]] = []
+    monkeypatch.setattr(
+        prefetch.Prefetch, "__call__", lambda self, rows: read.append((len(self.columns), rows.tolist()))
+    )
+    for i in (7, 2, 5):  # rows 0 and 1 of the first block, row 0 of the second one
+        table[i] = first(i)
+    del table[2]
+    table.prefetch([5, 0, 2, 7])
+    in_memory = {"memory": 2, "both": 1, "file": 0}[table_kind(table)]
+    assert read == [(2, [0]), (2, [0])][:in_memory]  # two bytes of a vector of 12 bytes
+
+
+def table_kind(table: StateTable) -> str:
+    if table._file is None:
+        return "memory"
+    return "both" if table._prefetches else "file"
 
 
 def test_clients_that_leave_and_come(table: StateTable) -> None:
