@@ -18,14 +18,9 @@ MOST = 512  # bytes of a row; longer ones are left to the processor's own prefet
 class Prefetch:
     """Called with the numbers of clients, reads their rows of some tables."""
 
-    def __init__(self, tables: Iterable[np.ndarray] = ()) -> None:
+    def __init__(self, tables: Iterable[np.ndarray]) -> None:
         """tables: arrays (n, ...) with a row for each client; small ones and those with long rows are left out."""
-        self.columns: list[np.ndarray] = []
-        for table in tables:
-            self.add(table)
-
-    def add(self, table: np.ndarray) -> None:
-        self.columns += _columns(table)
+        self.columns = [column for table in tables for column in _columns(table)]
 
     def __call__(self, clients: Sequence[int]) -> None:
         if self.columns:

@@ -15,7 +15,6 @@ from mpifl.objective import Vector, from_numpy, to_numpy
 
 if TYPE_CHECKING:
     from mpifl.client.vector_file import VectorFile
-    from mpifl.prefetch import Prefetch
 
 FIRST, ABSENT = 0, -1  # instead of a row's number, which counts from 1: the client has its first state, or none
 BLOCK_BYTES = 1 << 26  # of a table's vectors that are allocated at once
@@ -61,7 +60,7 @@ class StateTable(MutableMapping[int, State]):
         self._d, self._dtype = model.size, model.dtype
         self._rows = min(max(1, len(clients)), max(1, BLOCK_BYTES // max(1, model.nbytes)))  # of a block
         self._blocks: list[dict[str, np.ndarray]] = []  # of each the tables (rows, d), by name
-        self._prefetches: dict[int, Prefetch] = {}  # of tables in memory, by the number of the block
+        self._copies: dict[int, State] = {}  # by client: what `copy_of` returns next, made by `prefetch`
         self._left = np.inf if limit is None else limit
         self._file: VectorFile | None = None
         if folder:
@@ -80,7 +79,7 @@ class StateTable(MutableMapping[int, State]):
 
     def copy_of(self, i: int) -> State | None:
         """As `ClientStates.copy_of`: a rule may store one of its vectors under another name, or send it."""
-        return self._find(i, copied=True)
+        return self._copies.pop(i, None) or self._find(i, copied=True)
 
     def _find(self, i: int, copied: bool = False) -> State | None:
         """The state of client i, its first one where none is stored; None: it has none."""
@@ -110,6 +109,7 @@ class StateTable(MutableMapping[int, State]):
             row = self._index[i]
         except IndexError:
             self._index, row = _Sparse(enumerate(self._index)), ABSENT
+        self._copies.pop(i, None)
         if new := row <= 0:
             row = self._used + 1
         block, k = divmod(row - 1, self._rows)
@@ -155,27 +155,33 @@ class StateTable(MutableMapping[int, State]):
         else:
             self._left -= size
             table = np.empty((self._rows, self._d), self._dtype)  # pages that are not written to take no memory
-            if block not in self._prefetches:
-                from mpifl.prefetch import Prefetch
-
-                self._prefetches[block] = Prefetch()
-            self._prefetches[block].add(table)
         self._blocks[block][name] = table
         return table
 
     def prefetch(self, clients: Sequence[int]) -> None:
-        """Reads the vectors of these clients, so that they are in the processor's caches when the clients compute."""
-        if isinstance(self._index, dict):
+        """Copies these clients' vectors, for the next calls of `copy_of`: at once, so that cache misses overlap."""
+        self._copies = {}
+        if self._layouts or not self._on_host or isinstance(self._index, dict):
             return
-        rows = np.asarray(self._index)[np.array(clients, int)] - 1  # negative: there is none
-        for block, prefetch in self._prefetches.items():
-            if prefetch.columns:
-                k = rows - block * self._rows
-                prefetch(k[(k >= 0) & (k < self._rows)])
+        numbers = np.array(clients, int)
+        blocks, rows = np.divmod(np.asarray(self._index)[numbers] - 1, self._rows)  # block -1: there is no row
+        names, others = self._layout
+        for block, tables in enumerate(self._blocks):
+            here = np.flatnonzero(blocks == block)
+            found, k = numbers[here].tolist(), rows[here]
+            states = [State() for _ in found]
+            for name in names:
+                for state, vector in zip(states, tables[name][k]):
+                    vars(state)[name] = vector
+            if others:
+                for i, state in zip(found, states):
+                    vars(state).update(zip(others, self._others[i], strict=True))
+            self._copies.update(zip(found, states))
 
     def __delitem__(self, i: int) -> None:
         if i not in self:
             raise KeyError(i)
+        self._copies.pop(i, None)
         self._index[i] = ABSENT  # the row remains unused: clients are removed where they fail
 
     def __iter__(self) -> Iterator[int]:

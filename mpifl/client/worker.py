@@ -141,7 +141,7 @@ class Worker:
         return update
 
     def prefetch(self, clients: Sequence[int]) -> None:
-        """Reads the states of these clients, which will compute soon, where that makes it quicker."""
+        """Prepares for training these clients soon."""
         self.states.prefetch(clients)
 
     def forget_update(self, i: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl import RunFailed, prefetch
+from mpifl import RunFailed
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.client import states, worker
@@ -57,25 +57,31 @@ def test_a_table_holds_what_was_stored(table: StateTable) -> None:
     assert list(table) == list(range(9)) and len(table) == 9
 
 
-def test_rows_that_are_prefetched(table: StateTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those in memory of clients that have one, by block."""
-    monkeypatch.setattr(prefetch, "SMALL", 0)
-    read: list[tuple[int, list[int]]] = []
-    monkeypatch.setattr(
-        prefetch.Prefetch, "__call__", lambda self, rows: read.append((len(self.columns), rows.tolist()))
-    )
-    for i in (7, 2, 5):  # rows 0 and 1 of the first block, row 0 of the second one
-        table[i] = first(i)
+def test_states_that_are_prefetched(table: StateTable) -> None:
+    """They are copies of what the table has by then: of clients in two blocks, stored again, removed, without a row."""
+    for i in (7, 2, 5):  # the first two are in one block
+        table[i] = State(y=X0 * i, count=10 * i)
+    table.prefetch([5, 0, 2, 7, 2])
+    table[7] = State(y=X0 * 70, count=700)
     del table[2]
-    table.prefetch([5, 0, 2, 7])
-    in_memory = {"memory": 2, "both": 1, "file": 0}[table_kind(table)]
-    assert read == [(2, [0]), (2, [0])][:in_memory]  # two bytes of a vector of 12 bytes
+    for i, y, count in ((5, X0 * 5, 50), (7, X0 * 70, 700), (0, X0, 0)):
+        for _ in range(2):  # the second one is read from the table
+            state = table.copy_of(i)
+            assert state is not None and list(vars(state)) == ["y", "count"] and state.count == count
+            np.testing.assert_array_equal(state.y, y)
+            state.y *= -1
+    assert table.copy_of(2) is None
 
 
-def table_kind(table: StateTable) -> str:
-    if table._file is None:
-        return "memory"
-    return "both" if table._prefetches else "file"
+def test_one_state_differs_from_the_others_when_they_are_prefetched(table: StateTable) -> None:
+    for i in range(4):
+        table[i] = State(y=X0 * i) if i == 2 else State(y=X0 * i, z=X0 + i)
+    table.prefetch([3, 2, 1])
+    for i in (1, 2, 3):
+        state = table.copy_of(i)
+        assert state is not None and list(vars(state)) == (["y"] if i == 2 else ["y", "z"])
+        for name, vector in vars(state).items():
+            np.testing.assert_array_equal(vector, X0 * i if name == "y" else X0 + i)
 
 
 def test_clients_that_leave_and_come(table: StateTable) -> None:
