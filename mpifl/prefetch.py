@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 LINE, ALIGNED = 64, 16  # bytes of a cache line, and at a multiple of which NumPy's arrays begin
-SMALL = 4 << 20  # bytes of a table up to which it is assumed to stay in the caches
+SMALL = 1 << 18  # bytes of a table up to which it is assumed to stay in the caches
 MOST = 512  # bytes of a row; longer ones are left to the processor's own prefetching
 
 

@@ -60,6 +60,7 @@ class StateTable(MutableMapping[int, State]):
         self._d, self._dtype = model.size, model.dtype
         self._rows = min(max(1, len(clients)), max(1, BLOCK_BYTES // max(1, model.nbytes)))  # of a block
         self._blocks: list[dict[str, np.ndarray]] = []  # of each the tables (rows, d), by name
+        self._memory: list[dict[str, memoryview]] = []  # the same, (rows * d,) each: one row is written faster
         self._copies: dict[int, State] = {}  # by client: what `copy_of` returns next, made by `prefetch`
         self._left = np.inf if limit is None else limit
         self._file: VectorFile | None = None
@@ -113,6 +114,28 @@ class StateTable(MutableMapping[int, State]):
         if new := row <= 0:
             row = self._used + 1
         block, k = divmod(row - 1, self._rows)
+        if not self._replace(block, k, vars(state)):
+            self._write(i, row, block, k, vars(state))
+        if new:  # once the vectors are stored, for which the disk may have no room
+            self._index[i] = self._used = row
+
+    def _replace(self, block: int, k: int, values: dict[str, Any]) -> bool:
+        """Writes a state of the usual layout, vectors alone, to an existing place; returns whether it is one."""
+        names, others = self._layout
+        if others or self._layouts or len(values) != len(names) or block == len(self._memory):
+            return False
+        memory, begin = self._memory[block], k * self._d
+        try:
+            for name in names:
+                if type(value := values[name]) is not np.ndarray:
+                    return False
+                memory[name][begin : begin + self._d] = value  # type: ignore[call-overload]
+        except (KeyError, ValueError):  # another name, dtype or shape, or there is no table yet
+            return False
+        return True
+
+    def _write(self, i: int, row: int, block: int, k: int, values: dict[str, Any]) -> None:
+        """Writes any state."""
         try:
             tables = self._blocks[block]
         except IndexError:
@@ -120,7 +143,7 @@ class StateTable(MutableMapping[int, State]):
         shape, dtype = self._shape, self._like.dtype
         vectors: tuple[str, ...] = ()
         others: tuple[str, ...] = ()
-        for name, value in vars(state).items():
+        for name, value in values.items():
             if getattr(value, "shape", None) == shape and value.dtype == dtype:
                 vectors += (name,)
                 try:
@@ -130,21 +153,20 @@ class StateTable(MutableMapping[int, State]):
                 table[k] = value if self._on_host else to_numpy(value)
             else:
                 others += (name,)
-        if new:  # once the vectors are stored, for which the disk may have no room
-            self._index[i] = self._used = row
         layout = vectors, others
         if layout == self._layout:
             if self._layouts:
                 self._layouts.pop(row, None)
-        elif self._used == 1:
+        elif row == 1 and self._used <= 1:
             self._layout = layout
         else:
             self._layouts[row] = self._equal.setdefault(layout, layout)
         if others:
-            self._others[i] = tuple([getattr(state, name) for name in others])
+            self._others[i] = tuple([values[name] for name in others])
 
     def _new_block(self) -> dict[str, np.ndarray]:
         self._blocks.append({})
+        self._memory.append({})
         return self._blocks[-1]
 
     def _new_table(self, block: int, name: str) -> np.ndarray:
@@ -156,6 +178,7 @@ class StateTable(MutableMapping[int, State]):
             self._left -= size
             table = np.empty((self._rows, self._d), self._dtype)  # pages that are not written to take no memory
         self._blocks[block][name] = table
+        self._memory[block][name] = table.reshape(-1).data
         return table
 
     def prefetch(self, clients: Sequence[int]) -> None:

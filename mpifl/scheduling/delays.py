@@ -17,7 +17,7 @@ from mpifl.scheduling.trace_files import LONGEST, read_trace
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
 SplitTimes = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
 ROUNDS_PER_STREAM = 64  # draws of one random stream
-FEW = 4096  # clients up to which all draws of a stream are kept
+FEW = 16_384  # clients up to which all draws of a stream are kept
 FEW_ROUNDS = 8  # draws that are kept of each of more clients; divides ROUNDS_PER_STREAM
 
 

@@ -133,22 +133,22 @@ class InProcessTransport:
         if self._pause:
             self._pause -= 1
             return
+        ready, computed = self._ready, list[int]()
         waiting: Iterable[tuple[int, Message]] = ()
         most = AHEAD_BYTES // max(1, sum([v.nbytes for v in vectors]))
         if time.perf_counter() < end and most >= WORTHWHILE:
-            clients = [*dict.fromkeys(self.next_clients(min(most, AHEAD)))]  # a clock may name one twice
-            self.prefetch(clients)
-            self._trainer.prefetch(clients)
-            waiting = self._messages.read(clients)
-        ready, computed = self._ready, list[int]()
+            following = dict.fromkeys(self.next_clients(min(most, AHEAD)))  # a clock may name one twice
+            if clients := [i for i in following if i not in ready]:
+                self.prefetch(clients)
+                self._trainer.prefetch(clients)
+                waiting = self._messages.read(clients)
         try:
             for i, message in waiting:
-                if i not in ready:
-                    computed.append(i)
-                    if update := self._train(i, message):
-                        ready[i] = update
-                    if time.perf_counter() > end:
-                        break
+                computed.append(i)
+                if update := self._train(i, message):
+                    ready[i] = update
+                if time.perf_counter() > end:
+                    break
         finally:
             self._messages.remove(computed)
         self._missed = 0 if len(computed) >= WORTHWHILE else min(self._missed + 1, 6)

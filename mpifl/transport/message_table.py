@@ -88,10 +88,11 @@ class MessageTable(MutableMapping[int, Message]):
             limits = f"at most {len(self._vectors)} (vectors_down) and {MAX_NUMBERS}"
             text = f"client {i} is sent {length} vectors and {count} numbers, {limits} are possible"
             raise ValueError(text) from None
-        begin = i * self._size
-        pack(
-            self._bytes, begin, length + 1, count, round, int(work), version, *numbers, *map(_to_bytes, vectors)
-        )  # fmt: skip
+        rows, begin = self._bytes, i * self._size
+        if length == 1:  # the usual case
+            pack(rows, begin, 2, count, round, int(work), version, *numbers, vectors[0].tobytes())
+        else:
+            pack(rows, begin, length + 1, count, round, int(work), version, *numbers, *map(_to_bytes, vectors))
 
     def pop(self, i: int, default: Any = None) -> Any:
         """Removes the message to client i and returns it; `default` if there is none."""

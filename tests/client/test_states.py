@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import subprocess
 import sys
 import tracemalloc
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,30 @@ def test_a_table_holds_what_was_stored(table: StateTable) -> None:
                 np.testing.assert_equal(getattr(table[j], name), each)
     assert sorted(table.changed()) == sorted(stored)
     assert list(table) == list(range(9)) and len(table) == 9
+
+
+def test_states_of_any_layout_replace_each_other(table: StateTable) -> None:
+    """The usual one, and others in its place: another name, dtype, shape or type, more or fewer values, strided."""
+    draw, stored, i = np.random.default_rng(0), dict[int, dict[str, Any]](), 0
+    for k in range(1, 400):
+        y = draw.standard_normal(6).astype(np.float32)
+        others: list[dict[str, Any]] = [
+            {"y": y[::2]}, {"y": y[:3].astype(np.float64)}, {"y": y[:3].reshape(1, 3)}, {"y": y}, {"y": y[:2]}, {},
+            {"z": y[:3]}, {"y": y[:3], "z": y[3:]}, {"y": y[:3], "count": k}, {"count": k}, {"y": array("f", y[:3])},
+            {"y": y[:3].astype(">f4")}, {"y": y[:3].view(np.int32)}, {"y": np.float32(1.5)},
+        ]  # fmt: skip
+        i = int(draw.integers(9)) if k % 4 == 2 else i
+        value = {"y": y[:3]} if k % 4 else others[k // 4 % len(others)]  # which finds all others in the usual layout
+        table[i], stored[i] = State(**value), {name: copy.copy(v) for name, v in value.items()}
+        if k % 3 == 0:
+            table.prefetch(range(9))
+        for j, expected in stored.items():
+            state = table[j] if k % 2 else table.copy_of(j)
+            assert state is not None and vars(state).keys() == expected.keys()
+            for name, v in expected.items():
+                found = vars(state)[name]
+                assert type(found) is type(v) and getattr(found, "dtype", 0) == getattr(v, "dtype", 0)
+                np.testing.assert_array_equal(found, v, strict=True)
 
 
 def test_states_that_are_prefetched(table: StateTable) -> None:
