@@ -197,7 +197,7 @@ def main():
     trainer.train(Clients(args.batch), None, CLIENTS, distributed_world_size=1)
     each = seconds_each(times)
     figure = {"ms_a_round": 1e3 * each} if args.method == "rounds" else {"updates_per_s": 1 / each}
-    print(json.dumps({**figure, "updates": len(times)}))
+    print(json.dumps({**figure, "rounds" if args.method == "rounds" else "updates": len(times)}))
 
 
 main()
