@@ -15,7 +15,7 @@ import numpy as np
 Vector = Any  # np.ndarray | torch.Tensor, (d,)
 
 # Clients of a process up to which each has objects of its own. More share tables and one objective, which take less
-# memory; up to some thousand clients objects are faster, because they are in the processor's caches.
+# memory; up to a few thousand clients objects are faster, because they are in the processor's caches.
 FEW = 4096
 
 

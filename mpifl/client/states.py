@@ -113,15 +113,16 @@ class StateTable(MutableMapping[int, State]):
         self._copies.pop(i, None)
         if new := row <= 0:
             row = self._used + 1
-        block, k = divmod(row - 1, self._rows)
-        if not self._replace(block, k, vars(state)):
-            self._write(i, row, block, k, vars(state))
+        values = vars(state)
+        if not self._write_usual(row, values):
+            self._write(i, row, values)
         if new:  # once the vectors are stored, for which the disk may have no room
             self._index[i] = self._used = row
 
-    def _replace(self, block: int, k: int, values: dict[str, Any]) -> bool:
-        """Writes a state of the usual layout, vectors alone, to an existing place; returns whether it is one."""
+    def _write_usual(self, row: int, values: dict[str, Any]) -> bool:
+        """Writes a state that has the same vectors as all others, and nothing else; returns whether it did."""
         names, others = self._layout
+        block, k = divmod(row - 1, self._rows)
         if others or self._layouts or len(values) != len(names) or block == len(self._memory):
             return False
         memory, begin = self._memory[block], k * self._d
@@ -134,8 +135,9 @@ class StateTable(MutableMapping[int, State]):
             return False
         return True
 
-    def _write(self, i: int, row: int, block: int, k: int, values: dict[str, Any]) -> None:
-        """Writes any state."""
+    def _write(self, i: int, row: int, values: dict[str, Any]) -> None:
+        """Writes any state, and allocates the tables that it needs."""
+        block, k = divmod(row - 1, self._rows)
         try:
             tables = self._blocks[block]
         except IndexError:

@@ -138,10 +138,10 @@ class InProcessTransport:
         most = AHEAD_BYTES // max(1, sum([v.nbytes for v in vectors]))
         if time.perf_counter() < end and most >= WORTHWHILE:
             following = dict.fromkeys(self.next_clients(min(most, AHEAD)))  # a clock may name one twice
-            if clients := [i for i in following if i not in ready]:
-                self.prefetch(clients)
-                self._trainer.prefetch(clients)
-                waiting = self._messages.read(clients)
+            clients = [i for i in following if i not in ready]
+            self.prefetch(clients)
+            self._trainer.prefetch(clients)
+            waiting = self._messages.read(clients)
         try:
             for i, message in waiting:
                 computed.append(i)
