@@ -40,7 +40,7 @@ from mpifl.rng import stream
 FEATURES, CLASSES, ROWS, BATCH, STEP, L2 = 784, 10, 400, 32, 0.01, 1e-3
 STEPS, CONTACTS, HOSTED = 200, 2000, 1000
 SETTLE = 4.0  # s after which ranks that wait poll as rarely as they ever do
-BOUNDS = {"numpy": 1.2, "torch": 1.1, "contact": 15.0, "waiting": 0.10}
+TARGETS = {"numpy": 1.2, "torch": 1.1, "contact": 15.0, "waiting": 0.10}
 
 
 def pairs(ours: Callable[[], float], bare: Callable[[], float], repeats: int) -> dict[str, float]:
@@ -231,7 +231,7 @@ def main() -> int:
         measured = [waiting(args.seconds)] if name == "waiting" else [part(args.repeats) for part in PARTS[name]]
         for row in filter(None, measured):
             rounded = {key: value if isinstance(value, bool) else round(value, 4) for key, value in row.items()}
-            print(json.dumps({"part": name, **rounded, "bound": BOUNDS[name]}), flush=True)
+            print(json.dumps({"part": name, **rounded, "target": TARGETS[name]}), flush=True)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What it costs that nothing is lost: checkpoints, fault tolerance in MPI, the validation of updates; paired ratios.
+"""Measures the overhead of checkpoints, of fault tolerance in MPI and of the validation of updates; paired ratios.
 
     python benchmarks/faults_cost.py [--repeats 7] [--seconds 31] [--ranks 4] [--dim 1000000]
                                      [--only checkpoint ulfm validation]

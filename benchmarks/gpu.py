@@ -26,7 +26,8 @@ import torch
 from common import ROOT, launcher
 
 import mpifl
-from mpifl.memory import Memory, cuda_aware
+from mpifl.cuda_mpi import cuda_aware
+from mpifl.memory import Memory
 from mpifl.transport.frames import INLINE_BYTES
 
 JOB = """# gpu

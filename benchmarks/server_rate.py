@@ -11,7 +11,7 @@ by_hand  what one would write for this one rule: nonblocking requests, messages 
          passes over memory. It has no rows, no checks and no checkpoints. Its messages are in the pages that a program
          gets which uses NumPy: of 4 KiB for messages below 4 MiB, huge ones above
 huge     the same with all messages in huge pages, as in mpifl
-limit    every message is answered at once with a fixed one, on both sides: what MPI and the waiting cost
+echo     every message is answered at once with a fixed one, on both sides: what MPI and the waiting cost
 
 In a repeat the programs take turns, so that a machine whose speed changes does not decide their ratio. A turn has as
 many updates as take about 0.1 s, but at least 200, or all of the repeat where these are fewer. A program begins each
@@ -42,8 +42,7 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import serve_clients
-from mpifl.heap import keep_freed_memory
-from mpifl.memory import rare_full_collections
+from mpifl.heap import keep_freed_memory, rare_full_collections
 from mpifl.scheduling.live import LiveSchedule, RealClock
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import Row
@@ -161,12 +160,12 @@ def client_by_hand(comm: MPI.Comm, x0: np.ndarray, huge: bool) -> None:
         receive.Start()
         backoff = Backoff()
         while not receive.Test():
-            backoff.sleep()
+            backoff.pause()
         version, over = HEADER.unpack_from(message)
         if over:
             break
         while not send.Test():
-            backoff.sleep()
+            backoff.pause()
         HEADER.pack_into(update, 0, version, 0)
         send.Start()
     send.Wait()
@@ -205,7 +204,7 @@ def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int, huge: bool = False) ->
     while count < updates:
         done = MPI.Request.Testsome(receives) or MPI.Request.Testsome(receives)  # as mpifl's server
         if not done:
-            backoff.sleep()
+            backoff.pause()
             continue
         backoff.reset()
         for k in done:
@@ -236,8 +235,8 @@ def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int, huge: bool = False) ->
     return taken
 
 
-# -- the limit ---------------------------------------------------------------------------------------------------------
-def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
+# -- echo --------------------------------------------------------------------------------------------------------------
+def echo(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     """Every message is answered at once with a fixed one; the last one of each client is empty."""
     peers = [0] if comm.rank else list(range(1, comm.size))
     count, running = 0, len(peers)
@@ -250,7 +249,7 @@ def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     while running:
         done = MPI.Request.Testsome(receives, status) or MPI.Request.Testsome(receives, status)
         if not done:
-            backoff.sleep()
+            backoff.pause()
             continue
         backoff.reset()
         for k, each in zip(done, status):
@@ -272,7 +271,7 @@ def limit(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
 
 
 PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Taken]] = {
-    "ours": ours, "by_hand": by_hand, "huge": functools.partial(by_hand, huge=True), "limit": limit
+    "ours": ours, "by_hand": by_hand, "huge": functools.partial(by_hand, huge=True), "echo": echo
 }  # fmt: skip
 
 
@@ -295,7 +294,7 @@ def measure(comm: MPI.Comm, d: int, repeats: int, turns: int, updates: int) -> d
         key = "" if name == "ours" else f"{name}_"
         row[f"{key}updates_per_s"] = round(1 / float(np.median(walls[name])), 1)
         row[f"{key}server_us"] = round(1e6 * float(np.median(cpu)), 2)
-    compared = (("ratio", "ours", "by_hand"), ("huge_ratio", "ours", "huge"), ("by_hand_to_limit", "by_hand", "limit"))
+    compared = (("ratio", "ours", "by_hand"), ("huge_ratio", "ours", "huge"), ("by_hand_to_echo", "by_hand", "echo"))
     for key, one, other in compared:
         ratios = (walls[other] / walls[one]).tolist()
         row |= {key: round(statistics.median(ratios), 3), f"{key}_low": round(min(ratios), 3),

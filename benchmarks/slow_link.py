@@ -27,7 +27,7 @@ from common import ROOT, launcher
 sys.path.insert(0, str(ROOT))
 from tests.faults.network import HOSTS, Wire, missing
 
-NAMES = {"": "mpifl", "by_hand_": "by hand", "limit_": "echo"}
+NAMES = {"": "mpifl", "by_hand_": "by hand", "echo_": "echo"}
 BURST, LATENCY = "256kb", "50ms"  # of the token bucket
 
 

@@ -224,14 +224,14 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
 
 def _memory_note(job: Job, problem: Problem | None) -> str:
     """The estimated memory of a run in one process, and what this host has free, in one line."""
-    from mpifl.host_memory import memory_limits
+    from mpifl.host_memory import memory_limits, resident_bytes
     from mpifl.server.memory_estimate import estimate, gigabytes, problem_size
     from mpifl.server.method_memory import SlowRules
 
     if (size := problem_size(job, problem)) is None:
         return "memory: --data estimates it, since the data alone tell what they hold"
     try:
-        text = estimate(job, size).describe()
+        text = estimate(job, size).describe(resident_bytes())
     except SlowRules as slow:
         return f"memory: it cannot be estimated ({slow})"
     except Exception as error:  # of the rules of the user's own method

@@ -1,17 +1,24 @@
-"""The heap of this process: whether it keeps freed memory, and the size of its pages (glibc on Linux; else nothing)."""
+"""Configures this process's heap, and how often Python collects garbage.
+
+The heap keeps freed memory and asks for huge pages (glibc on Linux; these functions do nothing elsewhere).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import functools
+import gc
 import mmap
+import threading
+from collections.abc import Iterator
 
 RESERVED_BYTES = 128 << 20  # of the heap, for vectors up to 4 MiB: NumPy asks for huge pages for larger ones
 HUGE_PAGE = 2 << 20  # bytes; some systems have only huge pages of 512 MiB, which nobody wants for a vector
-HUGE_PAGE_FILE = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"
+HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 MADV_COLLAPSE = 25  # <sys/mman.h>, from Linux 6.1 on
+MAX_THRESHOLD = 2**31 - 1  # of the garbage collector
 
 
 def keep_freed_memory() -> None:
@@ -39,9 +46,10 @@ def use_huge_pages() -> None:
     a quarter of one is in use, because new vectors fill the gaps between older objects.
     """
     with contextlib.suppress(OSError, AttributeError, ValueError):
-        with open(HUGE_PAGE_FILE) as file:
-            size = int(file.read())
-        if size != HUGE_PAGE or not (before := _heap()):
+        with open(f"{HUGE_PAGES}/hpage_pmd_size") as size, open(f"{HUGE_PAGES}/enabled") as enabled:
+            if int(size.read()) != HUGE_PAGE or "[never]" in enabled.read():
+                return
+        if not (before := _heap()):
             return
         libc = ctypes.CDLL(None)
         libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
@@ -63,3 +71,32 @@ def _heap() -> range:
     with open("/proc/self/maps") as file:
         spans = [line.split()[0].split("-") for line in file if line.rstrip().endswith("[heap]")]
     return range(int(spans[0][0], 16), int(spans[-1][1], 16)) if spans else range(0)
+
+
+# -- Python's garbage collector ----------------------------------------------------------------------------------------
+_thresholds: list[tuple[int, int, int]] = []  # of the garbage collector, before each `rare_full_collections`
+_thresholds_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def rare_full_collections() -> Iterator[None]:
+    """Inside, the garbage collector looks at old objects a hundred times less often, and not at those that exist now.
+
+    A full collection visits every object, which are millions where there are many clients. Garbage of a rule's own is
+    young, and collected as before. Where runs in several threads overlap, the last to end restores the thresholds.
+    """
+    with _thresholds_lock:
+        _thresholds.append(gc.get_threshold())
+        if len(_thresholds) == 1:
+            young, middle, old = _thresholds[0]
+            gc.freeze()
+            gc.set_threshold(young, middle, min(100 * old, MAX_THRESHOLD))
+    try:
+        yield
+    finally:
+        with _thresholds_lock:
+            before, *others = _thresholds
+            if not others:
+                gc.set_threshold(*before)
+                gc.unfreeze()
+            _thresholds.pop()

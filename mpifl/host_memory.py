@@ -30,8 +30,11 @@ def memory_limits(proc: str = "/proc") -> list[MemoryLimit]:
 
 
 def resident_bytes() -> int:
-    """The memory that this process occupies now."""
-    return int(_read("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """The resident memory (RSS, bytes) of this process; 0 where the system does not say."""
+    try:
+        return int(_read("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def _read(path: str) -> str:

@@ -10,53 +10,19 @@ The server's vectors are always in host memory.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
-import os
-import sys
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from mpifl.objective import Vector
 
-PINNED_BYTES = 1 << 30  # most memory in pinned buffers; vectors beyond it are staged in ordinary memory
-MOST_THRESHOLD = 2**31 - 1  # of the garbage collector
+PINNED_BYTES = 1 << 30  # maximum in pinned buffers; vectors beyond it are staged in ordinary memory
 Done = Callable[[], bool]  # whether something that was begun is over; never waits
 
-_thresholds: list[tuple[int, int, int]] = []  # of the garbage collector, before each `rare_full_collections`
-_thresholds_lock = threading.Lock()
 
-
-@contextlib.contextmanager
-def rare_full_collections() -> Iterator[None]:
-    """Inside, the garbage collector looks at old objects a hundred times less often, and not at those that exist now.
-
-    A full collection visits every object, which are millions where there are many clients. Garbage of a rule's own is
-    young, and collected as before. Where runs in several threads overlap, the last to end restores the thresholds.
-    """
-    with _thresholds_lock:
-        _thresholds.append(gc.get_threshold())
-        if len(_thresholds) == 1:
-            young, middle, old = _thresholds[0]
-            gc.freeze()
-            gc.set_threshold(young, middle, min(100 * old, MOST_THRESHOLD))
-    try:
-        yield
-    finally:
-        with _thresholds_lock:
-            before, *others = _thresholds
-            if not others:
-                gc.set_threshold(*before)
-                gc.unfreeze()
-            _thresholds.pop()
-
-
-class Arrival:
+class IncomingVectors:
     """Vectors in transfer to the clients. MPI fills `buffers`; once it has, `load`, then `get`."""
 
     def __init__(self, buffers: Sequence[Any]) -> None:
@@ -70,7 +36,7 @@ class Arrival:
         return tuple(self.buffers)
 
 
-class Departure:
+class OutgoingVectors:
     """Vectors in transfer to the server. MPI may read `buffers` once it is `ready`, until it is released."""
 
     def __init__(self, buffers: Sequence[Any], ready: Done = lambda: True) -> None:
@@ -94,13 +60,13 @@ class Memory:
         """A client's vector in host memory."""
         return v
 
-    def arrival(self, count: int, d: int, dtype: np.dtype) -> Arrival:
+    def incoming(self, count: int, d: int, dtype: np.dtype) -> IncomingVectors:
         """Room for `count` vectors (d,) of the dtype that are to be received."""
-        return Arrival([np.empty(d, dtype) for _ in range(count)])
+        return IncomingVectors([np.empty(d, dtype) for _ in range(count)])
 
-    def departure(self, vectors: Sequence[Vector], d: int, dtype: np.dtype) -> Departure:
+    def outgoing(self, vectors: Sequence[Vector], d: int, dtype: np.dtype) -> OutgoingVectors:
         """Likewise vectors that are to be sent, which nobody changes any more."""
-        return Departure([np.ascontiguousarray(v) for v in vectors])
+        return OutgoingVectors([np.ascontiguousarray(v) for v in vectors])
 
     def wait(self, on_wait: Callable[[], None]) -> None:
         """Waits until all that was begun is computed; `on_wait` is called now and then."""
@@ -135,8 +101,8 @@ class Device(Protocol):
 class Pool:
     """Host buffers. One is given out again when whoever had it, a copy or MPI, is done with it.
 
-    There is always one to be had, or a rank whose updates wait for the server could not take in the message that the
-    server waits to get rid of: beyond PINNED_BYTES they are of ordinary memory, slower to copy, and not kept.
+    A buffer is always available; otherwise a client rank and the server could deadlock, each waiting for the other to
+    receive. Beyond PINNED_BYTES buffers are of ordinary memory, slower to copy, and not kept.
     """
 
     def __init__(self, device: Device) -> None:
@@ -164,7 +130,7 @@ class Pool:
             self._free.append(buffer)
 
 
-class StagedArrival(Arrival):
+class StagedIncoming(IncomingVectors):
     def __init__(self, device: Device, pool: Pool, buffers: Sequence[np.ndarray]) -> None:
         super().__init__(buffers)
         self._device, self._pool = device, pool
@@ -181,7 +147,7 @@ class StagedArrival(Arrival):
         return tuple(v for v, _ in self._loads)
 
 
-class StagedDeparture(Departure):
+class StagedOutgoing(OutgoingVectors):
     def __init__(self, device: Device, pool: Pool, vectors: Sequence[Vector], buffers: Sequence[np.ndarray]) -> None:
         super().__init__(buffers, self._stored)
         self._pool = pool
@@ -214,54 +180,9 @@ class Staged(Memory):
     def wait(self, on_wait: Callable[[], None]) -> None:
         self.device.wait(on_wait)
 
-    def arrival(self, count: int, d: int, dtype: np.dtype) -> Arrival:
-        return StagedArrival(self.device, self._pool, [self._pool.take(d, dtype) for _ in range(count)])
+    def incoming(self, count: int, d: int, dtype: np.dtype) -> IncomingVectors:
+        return StagedIncoming(self.device, self._pool, [self._pool.take(d, dtype) for _ in range(count)])
 
-    def departure(self, vectors: Sequence[Vector], d: int, dtype: np.dtype) -> Departure:
+    def outgoing(self, vectors: Sequence[Vector], d: int, dtype: np.dtype) -> OutgoingVectors:
         buffers = [self._pool.take(d, dtype) for _ in vectors]
-        return StagedDeparture(self.device, self._pool, vectors, buffers)
-
-
-# -- what the MPI at hand can do ---------------------------------------------------------------------------------------
-SWITCHES = {"CRAY MPICH": "MPICH_GPU_SUPPORT_ENABLED", "MVAPICH": "MV2_USE_CUDA"}  # MPIs with CUDA code that is off
-
-
-def cuda_aware() -> bool:
-    """Whether the MPI that this process uses sends and receives the memory of NVIDIA GPUs; no where it does not say so.
-
-    MPIFL_CUDA_AWARE=0 or 1 overrules what is found.
-    """
-    if (forced := os.environ.get("MPIFL_CUDA_AWARE")) in ("0", "1"):
-        return forced == "1"
-    if "mpi4py.MPI" not in sys.modules:
-        return False
-    version = sys.modules["mpi4py.MPI"].Get_library_version()
-    for name, switch in SWITCHES.items():
-        if name in version.upper():
-            return os.environ.get(switch) == "1"
-    return any(_reports_cuda(path) for path in _loaded("libmpi"))
-
-
-def _loaded(name: str) -> set[str]:
-    """The files of shared libraries of such a name that are in this process' memory (Linux)."""
-    try:
-        with open("/proc/self/maps") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return set()
-    paths = {line.split(maxsplit=5)[-1] for line in lines}
-    return {path for path in paths if os.path.basename(path).startswith(name)}
-
-
-def _reports_cuda(path: str) -> bool:
-    """What a library answers to the queries of Open MPI and of MPICH."""
-    try:
-        library = ctypes.CDLL(path, os.RTLD_NOW | os.RTLD_NOLOAD)
-    except OSError:
-        return False
-    if hasattr(library, "MPIX_Query_cuda_support"):
-        return bool(library.MPIX_Query_cuda_support())
-    answer = ctypes.c_int(0)
-    if hasattr(library, "MPIX_GPU_query_support"):
-        library.MPIX_GPU_query_support(0, ctypes.byref(answer))  # 0: CUDA
-    return bool(answer.value)
+        return StagedOutgoing(self.device, self._pool, vectors, buffers)

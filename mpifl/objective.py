@@ -16,7 +16,7 @@ Vector = Any  # np.ndarray | torch.Tensor, (d,)
 
 # Clients of a process up to which each has objects of its own. More share tables and one objective, which take less
 # memory; up to a few thousand clients objects are faster, because they are in the processor's caches.
-FEW = 4096
+MAX_CLIENTS_AS_OBJECTS = 4096
 
 
 def clone(v: Vector) -> Vector:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 LINE, ALIGNED = 64, 16  # bytes of a cache line, and at a multiple of which NumPy's arrays begin
-SMALL = 1 << 18  # bytes of a table up to which it is assumed to stay in the caches
-MOST = 512  # bytes of a row; longer ones are left to the processor's own prefetching
+CACHED_BYTES = 1 << 18  # bytes of a table up to which it is assumed to stay in the caches
+MAX_ROW_BYTES = 512  # bytes of a row; longer ones are left to the processor's own prefetching
 
 
 class Prefetch:
@@ -32,7 +32,7 @@ class Prefetch:
 def _columns(table: np.ndarray) -> list[np.ndarray]:
     """Columns of bytes (n,), such that each cache line of a row contains one of them."""
     size = table.nbytes // max(1, len(table))
-    if table.nbytes <= SMALL or size > MOST or not table.flags.c_contiguous:
+    if table.nbytes <= CACHED_BYTES or size > MAX_ROW_BYTES or not table.flags.c_contiguous:
         return []
     rows = table.reshape(len(table), -1).view(np.uint8)
     last = [] if ALIGNED % size == 0 else [size - 1]  # such a row is in one cache line

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import os
 import sys
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mpifl import memory
-from mpifl.memory import HOST, Departure, Staged, cuda_aware, rare_full_collections
+from mpifl.memory import HOST, OutgoingVectors, Staged
 from tests.tiers import examples
 
 D, DTYPE = 5, np.dtype(np.float32)
@@ -88,36 +84,36 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 2))
     def make_room(self, count: int) -> None:
-        self.empty.append(self.memory.arrival(count, D, DTYPE))
+        self.empty.append(self.memory.incoming(count, D, DTYPE))
 
     @rule(k=st.integers(0, 9))
     def receive(self, k: int) -> None:
         if self.empty:
-            arrival = self.empty.pop(k % len(self.empty))
-            values = [self.new() for _ in arrival.buffers]
-            for buffer, value in zip(arrival.buffers, values, strict=True):
+            incoming = self.empty.pop(k % len(self.empty))
+            values = [self.new() for _ in incoming.buffers]
+            for buffer, value in zip(incoming.buffers, values, strict=True):
                 buffer[:] = value
-            self.full.append((arrival, values))
+            self.full.append((incoming, values))
 
     @rule(k=st.integers(0, 9))
     def load(self, k: int) -> None:
         if self.full:
-            arrival, _ = self.full[k % len(self.full)]
+            incoming, _ = self.full[k % len(self.full)]
             before = len(self.device.pending)
-            arrival.load()
+            incoming.load()
             self.loading += [(source, over) for _, source, over in self.device.pending[before:]]
 
     @rule(k=st.integers(0, 9))
     def compute(self, k: int) -> None:
         if self.full:
             self.load(k)
-            arrival, values = self.full.pop(k % len(self.full))
-            assert all(map(np.array_equal, arrival.get(), values))
+            incoming, values = self.full.pop(k % len(self.full))
+            assert all(map(np.array_equal, incoming.get(), values))
 
     @rule(count=st.integers(1, 2))
     def reply(self, count: int) -> None:
         values = [self.new() for _ in range(count)]
-        self.leaving.append((self.memory.departure([v.copy() for v in values], D, DTYPE), values))
+        self.leaving.append((self.memory.outgoing([v.copy() for v in values], D, DTYPE), values))
 
     @rule(k=st.integers(0, 9))
     def send(self, k: int) -> None:
@@ -136,16 +132,16 @@ class Traffic(RuleBasedStateMachine):
 
     @invariant()
     def what_mpi_reads_is_whole(self) -> None:
-        for departure, values in self.sending:
-            assert all(map(np.array_equal, departure.buffers, values))
+        for outgoing, values in self.sending:
+            assert all(map(np.array_equal, outgoing.buffers, values))
 
     @invariant()
     def no_buffer_has_two_users(self) -> None:
         self.loading = [(buffer, over) for buffer, over in self.loading if not over[0]]
         loading = [id(buffer) for buffer, _ in self.loading]
-        waiting = [id(b) for arrival, _ in self.full if not arrival._loads for b in arrival.buffers]
-        room = [id(b) for arrival in self.empty for b in arrival.buffers]
-        out = [id(b) for departure, _ in self.leaving + self.sending for b in departure.buffers]
+        waiting = [id(b) for incoming, _ in self.full if not incoming._loads for b in incoming.buffers]
+        room = [id(b) for incoming in self.empty for b in incoming.buffers]
+        out = [id(b) for outgoing, _ in self.leaving + self.sending for b in outgoing.buffers]
         users = loading + waiting + room + out
         assert len(users) == len(set(users))
 
@@ -169,16 +165,16 @@ def test_buffers_are_used_again() -> None:
     staged = Staged(device)  # type: ignore[arg-type]
     buffers = set()
     for _ in range(1000):
-        arrival = staged.arrival(2, D, DTYPE)
-        arrival.load()
-        arrival.load()
+        incoming = staged.incoming(2, D, DTYPE)
+        incoming.load()
+        incoming.load()
         assert len(device.pending) == 2, "one load, however often it is asked for"
-        departure = staged.departure([arrival.get()[0]], D, DTYPE)
-        buffers |= {id(b) for b in (*arrival.buffers, *departure.buffers)}
-        assert not departure.ready()
+        outgoing = staged.outgoing([incoming.get()[0]], D, DTYPE)
+        buffers |= {id(b) for b in (*incoming.buffers, *outgoing.buffers)}
+        assert not outgoing.ready()
         device.end(0)
-        assert departure.ready()
-        departure.release()
+        assert outgoing.ready()
+        outgoing.release()
     assert len(buffers) == device.pinned == 2
 
 
@@ -186,15 +182,15 @@ def test_there_is_always_a_buffer() -> None:
     """Updates that wait for the server do not keep out the message that it waits to send; only ROOM stay pinned."""
     device = Slow()
     staged = Staged(device)  # type: ignore[arg-type]
-    waiting = [staged.departure([np.full(D, k, DTYPE)], D, DTYPE) for k in range(3 * ROOM)]
-    arrival = staged.arrival(1, D, DTYPE)
-    assert len({id(b) for each in (*waiting, arrival) for b in each.buffers}) == 3 * ROOM + 1
+    waiting = [staged.outgoing([np.full(D, k, DTYPE)], D, DTYPE) for k in range(3 * ROOM)]
+    incoming = staged.incoming(1, D, DTYPE)
+    assert len({id(b) for each in (*waiting, incoming) for b in each.buffers}) == 3 * ROOM + 1
     while device.pending:
         device.end(0)
     assert all(each.ready() and (each.buffers[0] == k).all() for k, each in enumerate(waiting))
     for each in waiting:
         each.release()
-    again = [staged.departure([np.zeros(D, DTYPE)], D, DTYPE) for _ in range(ROOM)]
+    again = [staged.outgoing([np.zeros(D, DTYPE)], D, DTYPE) for _ in range(ROOM)]
     assert {id(each.buffers[0]) for each in again} == {id(each.buffers[0]) for each in waiting[:ROOM]}
 
 
@@ -202,103 +198,17 @@ def test_a_vector_is_let_go_when_it_is_copied() -> None:
     device = Slow()
     v = np.ones(D, DTYPE)
     count = sys.getrefcount(v)
-    departure = Staged(device).departure([v], D, DTYPE)  # type: ignore[arg-type]
+    outgoing = Staged(device).outgoing([v], D, DTYPE)  # type: ignore[arg-type]
     assert sys.getrefcount(v) > count
     device.end(0)
-    assert departure.ready() and sys.getrefcount(v) == count
+    assert outgoing.ready() and sys.getrefcount(v) == count
 
 
 def test_host_memory_copies_nothing() -> None:
     v = np.ones(D, DTYPE)
     assert HOST.from_host(v) is v and HOST.to_host(v) is v
-    departure = HOST.departure([v], D, DTYPE)
-    assert departure.buffers[0] is v and departure.ready()
-    arrival = HOST.arrival(2, D, DTYPE)
-    assert all(a is b and a.shape == (D,) and a.dtype == DTYPE for a, b in zip(arrival.get(), arrival.buffers))
-    assert Departure(()).ready()
-
-
-# -- what MPI says of itself -------------------------------------------------------------------------------------------
-OPEN_MPI, MPICH = "Open MPI v5.0.8, package", "MPICH Version:      4.3.2"
-CRAY, MVAPICH = "MPI VERSION    : CRAY MPICH version 8.1.29.24", "MVAPICH2 Version      :\t2.3.7"
-
-
-class Library:
-    """What ctypes finds in a library: functions that are missing, or give these answers."""
-
-    def __init__(self, **answers: int) -> None:
-        if "open" in answers:
-            self.MPIX_Query_cuda_support = lambda: answers["open"]
-        if "mpich" in answers:
-            cuda = answers["mpich"]
-            self.MPIX_GPU_query_support = lambda kind, found: setattr(found._obj, "value", cuda if kind == 0 else 0)
-
-
-@pytest.mark.parametrize(
-    ("version", "library", "environment", "expected"),
-    [
-        (OPEN_MPI, {"open": 1}, {}, True), (OPEN_MPI, {"open": 0}, {}, False), (OPEN_MPI, {}, {}, False),
-        (OPEN_MPI, {"open": 0}, {"MPICH_GPU_SUPPORT_ENABLED": "1", "MV2_USE_CUDA": "1"}, False),
-        (OPEN_MPI, {"open": 0}, {"MPIFL_CUDA_AWARE": "1"}, True),
-        (OPEN_MPI, {"open": 1}, {"MPIFL_CUDA_AWARE": "0"}, False),
-        (OPEN_MPI, {"open": 1}, {"MPIFL_CUDA_AWARE": ""}, True),
-        (MPICH, {"mpich": 1}, {}, True), (MPICH, {"mpich": 0}, {}, False),
-        (CRAY, {"open": 1}, {}, False), (CRAY, {}, {"MPICH_GPU_SUPPORT_ENABLED": "1"}, True),
-        (CRAY, {"open": 1}, {"MPICH_GPU_SUPPORT_ENABLED": "0"}, False),
-        (MVAPICH, {"open": 1}, {}, False), (MVAPICH, {}, {"MV2_USE_CUDA": "1"}, True),
-    ],
-)  # fmt: skip
-def test_whether_mpi_takes_gpu_memory(
-    monkeypatch: pytest.MonkeyPatch, version: str, library: dict[str, int], environment: dict[str, str], expected: bool
-) -> None:
-    for name in ("MPIFL_CUDA_AWARE", "MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(Get_library_version=lambda: version))  # type: ignore[arg-type]
-    monkeypatch.setattr(memory, "_loaded", lambda name: {f"/lib/{name}.so"})
-    monkeypatch.setattr(ctypes, "CDLL", lambda path, mode: Library(**library))
-    assert cuda_aware() is expected
-
-
-def test_without_mpi_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MPIFL_CUDA_AWARE", raising=False)
-    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
-    monkeypatch.setattr(memory, "_loaded", lambda name: pytest.fail("asked"))
-    assert cuda_aware() is False
-
-
-def test_loaded_libraries() -> None:
-    """Those of this process, by name; one that is not loaded, or is none, says no."""
-    assert memory._loaded("no such library") == set()
-    files = memory._loaded("libc.")
-    assert files and all(os.path.basename(file).startswith("libc.") for file in files)
-    assert not any(map(memory._reports_cuda, [*files, "/none/libmpi.so", __file__]))
-
-
-@pytest.fixture
-def thresholds() -> Iterator[tuple[int, int, int]]:
-    before = gc.get_threshold()
-    gc.set_threshold(700, 10, 12)
-    yield (700, 10, 12)
-    gc.set_threshold(*before)
-
-
-def test_overlapping_runs_leave_the_garbage_collector_as_it_was(thresholds: tuple[int, int, int]) -> None:
-    """Two runs in threads, of which the first to begin is the first to end."""
-    first, second = rare_full_collections(), rare_full_collections()
-    for step in (first.__enter__, second.__enter__):
-        step()
-        assert gc.get_threshold() == (700, 10, 1200)
-    first.__exit__(None, None, None)
-    assert gc.get_threshold() == (700, 10, 1200)
-    second.__exit__(None, None, None)
-    assert gc.get_threshold() == thresholds and gc.get_freeze_count() == 0
-
-
-@pytest.mark.parametrize("old", [0, 2**31 - 1])
-def test_any_threshold_of_the_garbage_collector(thresholds: tuple[int, int, int], old: int) -> None:
-    gc.set_threshold(700, 10, old)
-    with rare_full_collections():
-        assert gc.get_threshold() == (700, 10, old)
-    assert gc.get_threshold() == (700, 10, old)
+    outgoing = HOST.outgoing([v], D, DTYPE)
+    assert outgoing.buffers[0] is v and outgoing.ready()
+    incoming = HOST.incoming(2, D, DTYPE)
+    assert all(a is b and a.shape == (D,) and a.dtype == DTYPE for a, b in zip(incoming.get(), incoming.buffers))
+    assert OutgoingVectors(()).ready()

@@ -38,7 +38,7 @@ from mpifl.transport import in_process, message_table
 def test_a_byte_of_each_cache_line_of_a_row(
     width: int, dtype: str, bytes_read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "SMALL", 0)
+    monkeypatch.setattr(prefetch, "CACHED_BYTES", 0)
     table = np.zeros((7, width), dtype)
     begin = table.__array_interface__["data"][0]
     columns = Prefetch([table]).columns
@@ -49,9 +49,10 @@ def test_a_byte_of_each_cache_line_of_a_row(
 
 def test_tables_that_are_left_out() -> None:
     """Small ones, long rows, and those that do not lie in one piece."""
-    large = prefetch.SMALL + 8
+    large = prefetch.CACHED_BYTES + 8
     assert Prefetch([np.zeros(large, np.uint8)]).columns
-    assert not Prefetch([np.zeros(prefetch.SMALL, np.uint8), np.zeros((large, prefetch.MOST + 1), np.uint8)]).columns
+    small, long = np.zeros(prefetch.CACHED_BYTES, np.uint8), np.zeros((large, prefetch.MAX_ROW_BYTES + 1), np.uint8)
+    assert not Prefetch([small, long]).columns
     assert not Prefetch([np.zeros((8, large), np.uint8).T, np.zeros((0, 4))]).columns
 
 
@@ -90,11 +91,12 @@ def test_a_run_has_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.
             return [file.model, *(column.to_numpy() for column in columns)]
 
     expected = run("plain")
-    for module in (message_table, worker, delays):
-        monkeypatch.setattr(module, "FEW", 0)
-    monkeypatch.setattr(prefetch, "SMALL", 0)
+    for module in (message_table, worker):
+        monkeypatch.setattr(module, "MAX_CLIENTS_AS_OBJECTS", 0)
+    monkeypatch.setattr(delays, "MAX_CLIENTS_ALL_DRAWS", 0)
+    monkeypatch.setattr(prefetch, "CACHED_BYTES", 0)
     monkeypatch.setattr("mpifl.server.session.Prefetch", Counted)
-    monkeypatch.setattr(message_table, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(message_table, "MAX_BYTES", 1 << 20)
     for name_of, value in {"SORTED": 4, "SAMPLED": 2}.items():
         monkeypatch.setattr(due_times, name_of, value)
     monkeypatch.setattr(in_process, "AHEAD", 8)
@@ -107,7 +109,7 @@ def test_a_run_has_the_same_bits(name: str, tmp_path: Path, monkeypatch: pytest.
 
 def test_contact_times_of_the_clients_that_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock reads them when it is asked for these clients; it needs no delay model that has such tables."""
-    monkeypatch.setattr(prefetch, "SMALL", 0)
+    monkeypatch.setattr(prefetch, "CACHED_BYTES", 0)
     read: list[list[int]] = []
     monkeypatch.setattr(Prefetch, "__call__", lambda self, clients: read.append([len(self.columns), *clients]))
     for times, columns in ((Exponential(rate=1.0).contact_times(5, 0), 8 + 1 + 1), (lambda client, round: 1.0, 0)):

@@ -1,6 +1,6 @@
 """Measures other frameworks and mpifl on the same work, in turn; writes docs/results/peers-speed.md.
 
-    python benchmarks/peers/compare.py [--parts mpi large rounds virtual] [--repeats 3] [--out docs/results]
+    python benchmarks/peers/compare.py [--parts mpi large rounds virtual] [--repeats 5] [--out docs/results]
 
 Installs the frameworks first (environments.py). A part's rates are kept in build/peers-speed/rates.json, and the page
 is made of what is there, so that parts can be measured one at a time. `make peers-speed` runs all of them.
@@ -74,12 +74,12 @@ PARTS: dict[str, list[Program]] = {  # of each part the first two are mpifl's
         mpi("mpifl (torch)", "ours.py", "mpi", "--model", "torch-logistic", "--updates", "6000"),
         mpi("APPFL as shipped", "appfl_mpi.py", "--updates", "8", peer="appfl"),
         mpi("APPFL without memory option", "appfl_mpi.py", "--updates", "30", *PLAIN, peer="appfl"),
-        mpi("APPFL without memory option and sleep", "appfl_mpi.py", "--updates", "600", *PLAIN, "--no-sleep",
+        mpi("APPFL without memory option, without sleep", "appfl_mpi.py", "--updates", "600", *PLAIN, "--no-sleep",
             peer="appfl"),
     ],
     "large": [
         mpi("mpifl (NumPy)", "ours.py", "mpi", "--d", "1000000", "--updates", "600"),
-        mpi("APPFL without memory option and sleep", "appfl_mpi.py", "--d", "1000000", "--updates", "150", *PLAIN,
+        mpi("APPFL without memory option, without sleep", "appfl_mpi.py", "--d", "1000000", "--updates", "150", *PLAIN,
             "--no-sleep", peer="appfl"),
     ],
     "rounds": [
@@ -107,9 +107,9 @@ TITLES = {
     "rounds": "FedAvg with 10 clients on one machine, logistic regression of d = 7,850, one step of 8 rows a contact",
     "virtual": "FedAsync in virtual time, 10 clients in one process, logistic regression of d = 7,850, 32 rows a step",
 }
-AIMS = (  # part, mpifl's program, the other one, by which factor mpifl is to be faster
-    ("mpi", "mpifl (NumPy)", "APPFL without memory option and sleep", 20),
-    ("large", "mpifl (NumPy)", "APPFL without memory option and sleep", 5),
+TARGETS = (  # part, mpifl's program, the other one, how many times as fast mpifl is to be
+    ("mpi", "mpifl (NumPy)", "APPFL without memory option, without sleep", 20),
+    ("large", "mpifl (NumPy)", "APPFL without memory option, without sleep", 5),
     ("rounds", "mpifl (NumPy)", "pfl-research", 10),
     ("rounds", "mpifl (torch)", "pfl-research", 4),
     ("rounds", "mpifl (NumPy)", "Flower", 100),
@@ -130,20 +130,20 @@ make peers-speed
 {tables}
 {sentences}
 
-A figure is the median of {repeats} repeats. A repeat measures the programs of a table one after the other; a factor
-compares two figures of one repeat, and the table has the median, the lowest and the highest factor. The first fifth of
-a run, with its start-up, is left out. All programs use one thread a process. Where the ranks of a program share cores
-they have identical address space layouts (`setarch -R`), as in `mpifl run`.
+A repeat measures the programs of a table one after the other. A speed-up compares two figures of one repeat; the table
+has the median, the lowest and the highest. The first fifth of a run, with its start-up, is left out. All programs use
+one thread a process. Where the ranks of a program share cores they have identical address space layouts
+(`setarch -R`), as in `mpifl run`.
 
 ## What each does in these runs
 
-- mpifl does all that a job does: checks of every update, a row for each in the HDF5 file, staleness, snapshots to roll
-  back to. It evaluates no models and saves no checkpoints.
+- mpifl runs a job as `mpifl run` does, without checkpoints, and with evaluations at the start and the end only: checks
+  of every update, a row for each in the HDF5 file, staleness, snapshots to roll back to.
 - APPFL over MPI: its server agent, `AsyncScheduler`, `FedAsyncAggregator` and both ends of its MPI communicator. Its
   trainer, data loader and training log are left out: a client's step is a plain torch loop.
 - *As shipped* APPFL collects garbage around every message (its memory option, `optimize_memory`), and its server sleeps
-  0.1 s before each poll for a message. *Without memory option* this option is off; *and sleep*: the driver replaces
-  the sleep.
+  0.1 s before each poll for a message. *Without memory option* this option is off; *without sleep*: the driver
+  replaces the sleep.
 - APPFL's simulator: its server agent and `AsyncSimDriver`, around the same plain loop.
 - pfl-research: its `FederatedAveraging`, `SimulatedBackend` and local SGD, in one process, without evaluations.
 - Flower: its message API, `FedAvg` strategy and simulation with ray, without evaluations. It moves the clients of a
@@ -182,7 +182,7 @@ def measure(part: str, repeats: int) -> dict[str, Any]:
 
 
 def factors(found: dict[str, Any], ours: str, other: str) -> list[float]:
-    """By which factor mpifl's program is faster, for each repeat."""
+    """How many times as fast mpifl's program is, for each repeat."""
     pairs = zip(found["figures"].get(ours, []), found["figures"].get(other, []))
     return [a / b if found["unit"] == "updates_per_s" else b / a for a, b in pairs]
 
@@ -201,8 +201,11 @@ def _work(part: str) -> str:
 
 def table(part: str, found: dict[str, Any]) -> str:
     own = [label for label in ("mpifl (NumPy)", "mpifl (torch)") if found["figures"].get(label)]
-    heads = ["program", UNITS[found["unit"]], *(f"{label} is faster by" for label in own)]
-    lines = [f"## {TITLES[part]}\n", f"| {' | '.join(heads)} |", "|---|--:|" + "--:|" * len(own)]
+    heads = ["program", UNITS[found["unit"]], *(f"speed-up of {label}" for label in own)]
+    lines = [
+        f"## {TITLES[part]}\n\nMedians of {found['repeats']} repeats.\n",
+        f"| {' | '.join(heads)} |", "|---|--:|" + "--:|" * len(own),
+    ]  # fmt: skip
     for program in PARTS[part]:
         label, values = program.label, found["figures"][program.label]
         if not values:
@@ -219,13 +222,15 @@ def table(part: str, found: dict[str, Any]) -> str:
 
 
 def sentences(rates: dict[str, Any]) -> str:
-    """Which factors that were aimed at are reached."""
+    """Which targets are reached."""
     said = []
-    for part, ours, other, aim in AIMS:
+    for part, ours, other, target in TARGETS:
         if part in rates and (ratios := factors(rates[part], ours, other)):
             factor = statistics.median(ratios)
-            verdict = "reached" if factor >= aim else "not reached"
-            said.append(f"- {_work(part)}: {ours} is {_digits(factor)} times as fast as {other}; aim {aim}, {verdict}.")
+            verdict = "reached" if factor >= target else "not reached"
+            said.append(
+                f"- {_work(part)}: {ours} is {_digits(factor)} times as fast as {other}; target {target}, {verdict}."
+            )
     return "\n".join(said)
 
 
@@ -235,11 +240,9 @@ def page(rates: dict[str, Any]) -> str:
     unmeasured = "; ".join(TITLES[part] for part in PARTS if part not in rates)
     left = f"\n- Not measured here: {unmeasured}." if unmeasured else ""
     loads = ", ".join(f"{found['load']:.1f}" for found in shown.values())
-    repeats = map(str, sorted({found["repeats"] for found in shown.values()}))
     return PAGE.format(
         facts=f"{rates['machine']} Load average at the end of each table: {loads}.",
         tables="\n".join(table(part, found) for part, found in shown.items()), sentences=sentences(rates),
-        repeats=" or ".join(", ".join(repeats).rsplit(", ", 1)),
         versions=", ".join(" ".join(PEERS[name]) for name in PEERS),
         left=left, missing=f" Not installed here: {'; '.join(absent)}." if absent else "",
     )  # fmt: skip
@@ -248,7 +251,7 @@ def page(rates: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=list(PARTS))
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     args = parser.parse_args()
     for name in PEERS:

@@ -67,7 +67,12 @@ def packages() -> str:
         [("transport", "frames, MPI, in process"), ("config", "the job: read, check, describe")],
         [("scheduling", "clocks, delays, schedule of events")],
         [("algorithms", "one file a method"), ("problems", "data, partitions, models, torch")],
-        [("storage, memory, host_memory, heap, prefetch, signals", "run file and checkpoints; where vectors live")],
+        [
+            (
+                "storage, memory, cuda_mpi, host_memory, heap, prefetch, signals",
+                "run file and checkpoints; where vectors live",
+            )
+        ],
         [
             (
                 "objective, rng, errors, version, config.types, untrusted, pickled, hdf5_checks, durations",

@@ -13,8 +13,7 @@ import numpy as np
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.client_job import ClientJob
 from mpifl.errors import ConfigError, RunFailed, format_client_error
-from mpifl.heap import keep_freed_memory, release_free_memory
-from mpifl.memory import rare_full_collections
+from mpifl.heap import keep_freed_memory, rare_full_collections, release_free_memory
 from mpifl.problems.base import ComputeResources, HostedClients, Shard
 from mpifl.problems.hosting import host
 from mpifl.rng import import_generators

@@ -1,4 +1,4 @@
-"""The states of a rank's clients: objects, or of many clients rows of tables, in memory or in a file.
+"""Stores the states of a rank's clients: as objects or, of many clients, as rows of arrays, in memory or in a file.
 
 A client gets a row when its state is stored for the first time: one that has not computed has no vector of its own.
 """
@@ -16,7 +16,7 @@ from mpifl.objective import Vector, from_numpy, to_numpy
 if TYPE_CHECKING:
     from mpifl.client.vector_file import VectorFile
 
-FIRST, ABSENT = 0, -1  # instead of a row's number, which counts from 1: the client has its first state, or none
+FIRST, ABSENT = 0, -1  # instead of a row's number, which counts from 1: the client has its initial state, or none
 BLOCK_BYTES = 1 << 26  # of a table's vectors that are allocated at once
 Layout = tuple[tuple[str, ...], tuple[str, ...]]  # of a state: names of vectors, and of other values
 
@@ -29,11 +29,11 @@ class ClientStates(dict[int, State]):
         return None if (state := self.get(i)) is None else State(**vars(state))
 
     def changed(self) -> Iterator[int]:
-        """The clients whose states a checkpoint needs: the others have their first states."""
+        """The clients whose states a checkpoint needs: the others have their initial states."""
         return iter(self)
 
     def prefetch(self, clients: Sequence[int]) -> None:
-        """Does nothing: objects lie where they lie."""
+        """Does nothing: separate objects cannot be read in one operation."""
 
 
 class StateTable(MutableMapping[int, State]):
@@ -44,11 +44,13 @@ class StateTable(MutableMapping[int, State]):
     """
 
     def __init__(
-        self, clients: Collection[int], first: Callable[[int], State], x0: Vector, limit: float | None = None,
+        self, clients: Collection[int], initial: Callable[[int], State], x0: Vector, limit: float | None = None,
         folder: str | None = None,
     ) -> None:  # fmt: skip
-        """limit: bytes of vectors kept in memory; those beyond are in a file in `folder`. None: all in memory."""
-        self._first, self._like = first, x0
+        """clients: their numbers. initial: the state of a client that has stored none. x0: (d,) the initial model.
+        limit: bytes of vectors kept in memory; those beyond are in a file in `folder`. None: all in memory.
+        """
+        self._initial, self._like = initial, x0
         self._on_host = isinstance(x0, np.ndarray)
         self._index = _index(clients)  # by client: the number of its row, FIRST or ABSENT
         self._used = 0  # rows
@@ -79,17 +81,17 @@ class StateTable(MutableMapping[int, State]):
         return default if state is None else state
 
     def copy_of(self, i: int) -> State | None:
-        """As `ClientStates.copy_of`: a rule may store one of its vectors under another name, or send it."""
+        """A copy of client i's state; None: it has none. Vectors are copied, for a rule may rename or send them."""
         return self._copies.pop(i, None) or self._find(i, copied=True)
 
     def _find(self, i: int, copied: bool = False) -> State | None:
-        """The state of client i, its first one where none is stored; None: it has none."""
+        """The state of client i, its initial one where none is stored; None: it has none."""
         try:
             row = self._index[i]
         except IndexError:
             row = ABSENT
         if row <= 0:
-            return None if row == ABSENT else self._first(i)
+            return None if row == ABSENT else self._initial(i)
         vectors, others = self._layouts.get(row, self._layout) if self._layouts else self._layout
         block, k = divmod(row - 1, self._rows)
         tables = self._blocks[block]
@@ -225,7 +227,7 @@ class StateTable(MutableMapping[int, State]):
         return self._index.items() if isinstance(self._index, dict) else enumerate(self._index)
 
     def changed(self) -> Iterator[int]:
-        """The clients whose states a checkpoint needs: the others have their first states."""
+        """The clients whose states a checkpoint needs: the others have their initial states."""
         return (i for i, row in self._items() if row > 0)
 
 

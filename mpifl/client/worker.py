@@ -16,15 +16,15 @@ from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_sta
 from mpifl.client.states import ClientStates, StateTable
 from mpifl.errors import format_client_error, inside, place_of
 from mpifl.memory import HOST, Memory
-from mpifl.objective import FEW, Objective, check_vectors, from_numpy, to_numpy
+from mpifl.objective import MAX_CLIENTS_AS_OBJECTS, Objective, check_vectors, from_numpy, to_numpy
 from mpifl.problems.on_use import ObjectivesOnUse
 from mpifl.transport.base import ClientError, ClientTransport
 
 if TYPE_CHECKING:
     from mpifl.storage.checkpoint import ClientSnapshot, UpdateSnapshot
 
-# Entries below which `@` keeps Python's lock, and `dot` releases it for a moment: a thread that waits for the lock, as
-# one that evaluates, is then woken up at every update and finds it taken again.
+# Entries below which `@` keeps the GIL, and `dot` releases it for a moment: a thread that waits for it, as one that
+# evaluates, is then woken up at every update and finds it taken again.
 # Of contiguous vectors the bits are the same.
 SHORT = 500
 MAX_BATCH = 64  # clients that compute together
@@ -58,13 +58,13 @@ class Worker:
         self._x0 = x0 = memory.from_host(x0)
         self._short = len(x0) < SHORT
         self.on_wait: Callable[[], None] = lambda: None  # called now and then while a device computes
-        # most messages that are answered together
+        # maximum number of messages that are answered together
         self.batch_size = max(8, min(MAX_BATCH, BATCH_BYTES // x0.nbytes)) if train_batch else 1
         if (optimizer := algorithm.torch_optimizer()) and objectives:
             with inside("algorithm.solver"):  # one of them: those of a rank have one module, on one device
                 next(iter(objectives.values())).check_optimizer(optimizer)  # type: ignore[attr-defined]
         self.states: ClientStates | StateTable
-        if limit is None and (len(objectives) <= FEW or not isinstance(x0, np.ndarray)):
+        if limit is None and (len(objectives) <= MAX_CLIENTS_AS_OBJECTS or not isinstance(x0, np.ndarray)):
             self.states = ClientStates((i, self._first_state(i)) for i in objectives)
         else:
             for i in islice(objectives, 1):

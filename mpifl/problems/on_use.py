@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.objective import FEW, Objective
+from mpifl.objective import MAX_CLIENTS_AS_OBJECTS, Objective
 
 Shard = Sequence[np.ndarray]  # a client's part of the data
 
@@ -64,6 +64,6 @@ def objectives(
     shared: many clients share one objective, which `set_client(shard, i)` switches from one to the next.
     """
     first = {i: build(shards[i], i) for i in list(shards)[:1]}
-    if len(shards) > FEW and not any(hasattr(objective, "save") for objective in first.values()):
+    if len(shards) > MAX_CLIENTS_AS_OBJECTS and not any(hasattr(objective, "save") for objective in first.values()):
         return ObjectivesOnUse(build, shards, next(iter(first.values())) if shared else None)
     return {i: first.get(i) or build(shards[i], i) for i in shards}

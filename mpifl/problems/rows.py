@@ -21,7 +21,7 @@ from mpifl.rng import draw_batches, reused_stream, stream
 
 FEW_CLASSES = 128  # up to which their identity matrix is kept
 CHUNK = 1024  # rows whose losses are added up at once, and that are scaled at once
-# With fewer rows at once, the thread that evaluates and the server loop compete for Python's lock more often.
+# With fewer rows at once, the thread that evaluates and the server loop compete for the GIL more often.
 EVALUATED_AT_ONCE = 16 * CHUNK  # rows evaluated at once, at least
 OUTPUTS_AT_ONCE = 640 * CHUNK  # numbers that the widest part of a model computes from more rows than that
 MULTIPLICATIONS_AT_ONCE = 10**6  # of a product of matrices; OpenBLAS copies both before it computes a larger one

@@ -70,7 +70,7 @@ class Schedule(Protocol):
         """Whether the last update triggers an aggregation, where the algorithm decides: `ready`, or as recorded."""
 
     def on_seconds(self, i: int, seconds: float) -> float:
-        """For how many of the last `seconds` s of wall time client i's silence counts: those in which it was on."""
+        """How many of the last `seconds` s of wall time client i was on; `faults.patience` is compared with that."""
 
     def events(self, source: UpdateSource) -> Iterator[Event]:
         """The run's events in order; ends when the run ends."""

@@ -17,7 +17,7 @@ from mpifl.scheduling.trace_files import LONGEST, read_trace
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
 SplitTimes = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
 ROUNDS_PER_STREAM = 64  # draws of one random stream
-FEW = 16_384  # clients up to which all draws of a stream are kept
+MAX_CLIENTS_ALL_DRAWS = 16_384  # clients up to which all draws of a stream are kept
 FEW_ROUNDS = 8  # draws that are kept of each of more clients; divides ROUNDS_PER_STREAM
 
 
@@ -94,7 +94,7 @@ class DrawnTimes:
     def __init__(self, means: list[float], seed: int) -> None:
         """means: of each client's times (s)."""
         self._means, self._seed = means, seed
-        self._kept = ROUNDS_PER_STREAM if len(means) <= FEW else FEW_ROUNDS
+        self._kept = ROUNDS_PER_STREAM if len(means) <= MAX_CLIENTS_ALL_DRAWS else FEW_ROUNDS
         drawn = np.zeros((len(means), self._kept))  # takes memory where it is written to
         first = np.full(len(means), -1)
         self.tables = drawn, first  # arrays with a row for each client

@@ -67,7 +67,7 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
     def on_seconds(self, i: int, seconds: float) -> float:
-        """For how many of the last `seconds` s of wall time client i's silence counts: those in which it was on."""
+        """How many of the last `seconds` s of wall time client i was on; `faults.patience` is compared with that."""
 
     def register_message(self, i: int, round: int, work: int = 1) -> float:
         """Notes that a message asking for `work` units is sent to client i now; returns the delay (s) it carries."""
@@ -75,8 +75,11 @@ class Clock(Protocol):
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
         """The next update up to the deadline and the stop time, with the times of its computing and exchange, or None.
 
-        Sets `time`: to the update's time, or to one not before the earlier of deadline and stop, or, where it timed
-        out, to one before. It never decreases, and does not change once the stop time is reached.
+        Sets `time`, which never decreases and does not change once the stop time is reached:
+
+        an update           its time
+        deadline or stop    that time, or in real time a later one
+        timed out           a time before both
         """
 
 

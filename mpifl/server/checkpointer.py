@@ -183,7 +183,7 @@ class Checkpointer:
             self.poll(time_, loop)
             if self.busy and not self._committing and time.perf_counter() > end:
                 self._abandon(time_, f"no answer for {patience:g} s", loop)
-            backoff.sleep()
+            backoff.pause()
 
     def close(self) -> None:
         if self._alive:

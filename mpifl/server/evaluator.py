@@ -27,7 +27,7 @@ log = logging.getLogger(__package__)
 
 QUEUE_LIMIT = 4  # models that may wait to be evaluated
 LOOK_INTERVAL = 0.001  # s between two looks at the thread's CPU time; doubled after each rest that did not help
-MOST_LOOK_INTERVAL = 0.064
+MAX_LOOK_INTERVAL = 0.064
 REST = 0.0001  # s for which the loop sleeps
 
 
@@ -131,10 +131,10 @@ class Evaluator:
         while self._pending and self._pending[0][0].done():
             self._best = self._pending.popleft()[0].result()
 
-    def share_lock(self) -> None:
+    def share_gil(self) -> None:
         """Sleeps for a moment if the evaluating thread had less than half of the time since the last look at it.
 
-        It then waits for Python's lock, most likely. A loop that releases the lock only briefly, as NumPy does, takes
+        It then waits for the GIL, most likely. A loop that releases the GIL only briefly, as NumPy does, takes
         it back before the thread has woken up: that could wait for seconds, and each wake-up costs the loop time.
         A thread that waits for something else, as a metric that reads files does, is looked at less and less often.
         """
@@ -148,7 +148,7 @@ class Evaluator:
                 sleep(REST)
                 now, after = perf_counter(), clock_gettime(clock)
             helped = after > self._used
-            self._look_interval = LOOK_INTERVAL if helped else min(2 * self._look_interval, MOST_LOOK_INTERVAL)
+            self._look_interval = LOOK_INTERVAL if helped else min(2 * self._look_interval, MAX_LOOK_INTERVAL)
             self._looked, self._used = now, after
 
     def _run(self, request: EvaluationRequest) -> float:

@@ -72,7 +72,12 @@ class ServerLoop:
         recorder: Recorder, evaluate: Evaluate, seed: int, faults: Faults = Faults(),  # noqa: B008 - frozen
         checkpointer: Checkpointer | None = None, observers: Sequence[Observer] = (), among_available: bool = False,
     ) -> None:  # fmt: skip
-        """among_available: the members of a round are drawn among the clients that are on when it begins."""
+        """server: the state that `Algorithm.init_server` returned; the loop changes it. recorder: takes the run's rows.
+
+        seed: of the draw of each round's members. faults: what becomes of clients that fail. checkpointer: takes the
+        snapshots that the schedule asks for. observers: receive the row of every update.
+        among_available: the members of a round are drawn among the clients that are on when it begins.
+        """
         self.algorithm, self.server, self.schedule, self.transport = algorithm, server, schedule, transport
         self.recorder, self.checkpointer, self._evaluate = recorder, checkpointer, evaluate
         self._observers = tuple(observers)
@@ -98,9 +103,11 @@ class ServerLoop:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
     def save(self) -> LoopState:
+        """The state between two events, that `load` restores."""
         return LoopState(self.version, self.updates, self.clients.save(time.perf_counter()))
 
     def load(self, saved: LoopState) -> None:
+        """Restores a state; `run` then continues from there."""
         self.version, self.updates = saved.version, saved.updates
         self.clients.load(saved.clients, time.perf_counter())
         self._resumed = True
@@ -171,8 +178,8 @@ class ServerLoop:
     def run(self, ending: Callable[[], Ending] = lambda: "") -> bool:
         """Processes events until the run ends; returns False if it was interrupted.
 
-        `ending` is called after every event, and once more after a snapshot; what it says must last. An interrupted
-        run takes a checkpoint if it has a checkpointer.
+        `ending` is called after every event, and once more after a snapshot; once it has returned a value other than ""
+        it is to return that again. An interrupted run takes a checkpoint if it has a checkpointer.
         Raises RunFailed where no client is left, or the transport fails.
         """
         if not (self._resumed or self._polls):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mpifl.errors import ConfigError, describe_unexpected
-from mpifl.host_memory import resident_bytes
 from mpifl.problems.base import ProblemSize
 from mpifl.server.evaluator import QUEUE_LIMIT
 from mpifl.server.method_memory import MethodVectors, SlowRules, array_bytes, count_vectors
@@ -33,7 +32,7 @@ RECORD_BYTES = 24 << 20  # of the rows that are not written yet, the libraries t
 TORCH_BYTES = 200 << 20  # of torch, once it is imported
 OBJECT_BYTES = 128  # of a vector besides its entries
 MANY_RATES = 10_000_000  # clients beyond which the delay model is not asked for their rates
-RECEIVE_BYTES = 256 << 20  # most memory of a server's receive buffers under MPI
+RECEIVE_BYTES = 256 << 20  # maximum of a server's receive buffers under MPI
 
 
 class MemoryEstimate(NamedTuple):
@@ -47,9 +46,8 @@ class MemoryEstimate(NamedTuple):
         """(ranks,) bytes of each rank, without what the process has already."""
         return [_sum(self.server), *[_sum(self.clients)] * (self.ranks - 1)]
 
-    def describe(self) -> str:
-        """The estimate in one line."""
-        process = resident_bytes()
+    def describe(self, process: int = 0) -> str:
+        """The estimate in one line; process: bytes that each process has already, to be included."""
         if self.ranks == 1:
             return f"{gigabytes(process + _sum(self.server))} in one process ({_parts(self.server, process)})"
         return (
@@ -64,7 +62,7 @@ def _sum(parts: Mapping[str, int]) -> int:
 
 def _parts(parts: Mapping[str, int], process: int) -> str:
     """The parts, the largest first; those below a hundredth of all are left out."""
-    every = {**parts, "Python and libraries": process}
+    every = {**parts, "Python and libraries": process} if process else parts
     largest = sorted(every.items(), key=lambda part: -part[1])
     return ", ".join(f"{name} {gigabytes(size)}" for name, size in largest if size >= 0.01 * sum(every.values()))
 
@@ -75,7 +73,7 @@ def gigabytes(size: float) -> str:
 
 
 def problem_size(job: Job, problem: Problem | None = None) -> ProblemSize | None:
-    """What the job's problem takes; None where only its data tell, and these are not loaded.
+    """The dimension, the clients and the memory (bytes) of the job's problem; None if they depend on data not loaded.
 
     problem: the loaded problem.
     """
@@ -94,20 +92,21 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1) -> MemoryEstimate:
     n, d = size.clients, size.d
     vector = d * np.dtype(job.problem.dtype).itemsize
     method = count_vectors(job.algorithm)
-    touched, flying = _touched(job, n), _in_flight(job, n)
+    computing, in_flight = _computing(job, n), _in_flight(job, n)
     virtual = job.clock.mode == "virtual"
     evaluation = size.evaluating + (QUEUE_LIMIT + 2) * vector
     saved = job.checkpoint.every is not None or job.checkpoint.updates is not None
     server = {
         "data": size.data,
-        "server's state": int(_server_bytes(method, touched, vector) * (2 if saved else 1)),
+        "server's state": int(_server_bytes(method, computing, vector) * (2 if saved else 1)),
         "clients' table": n * TABLE_BYTES + RECORD_BYTES,
         "loading and evaluation": max(size.loading, evaluation),
     }
     if ranks > 1:
         hosted = -(-n // (ranks - 1))
-        share = touched / n * hosted
-        server["messages"] = int(min(RECEIVE_BYTES, n * vector) + min(flying, ranks) * vector + flying * FLIGHT_BYTES)
+        share = computing / n * hosted
+        sending = min(in_flight, ranks) * vector + in_flight * FLIGHT_BYTES
+        server["messages"] = int(min(RECEIVE_BYTES, n * vector) + sending)
         clients = {
             "data": int(size.data / max(1, n) * hosted),
             **_client_bytes(job, method, share, vector),
@@ -116,29 +115,29 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1) -> MemoryEstimate:
         }
         return MemoryEstimate(server, {**clients, **_torch(job)}, ranks)
     waiting = method.message if virtual else job.algorithm.vectors_up
-    server |= _client_bytes(job, method, touched, vector)
+    server |= _client_bytes(job, method, computing, vector)
     sent = job.algorithm.vectors_down * vector
     if uses_table(virtual, n, sent) and job.problem.torch is None:
-        server["messages in flight"] = int(flying * (ROW_FLIGHT_BYTES + row_bytes(sent)))
+        server["messages in flight"] = int(in_flight * (ROW_FLIGHT_BYTES + row_bytes(sent)))
     else:
-        own = min(waiting * min(touched, flying), _updates(job, n))  # the first messages share x_0
-        server["messages in flight"] = int(own * (vector + OBJECT_BYTES) + flying * FLIGHT_BYTES)
+        own = min(waiting * min(computing, in_flight), _updates(job, n))  # the first messages share x_0
+        server["messages in flight"] = int(own * (vector + OBJECT_BYTES) + in_flight * FLIGHT_BYTES)
     server["vectors of local steps"] = 6 * vector
     return MemoryEstimate({**server, **_torch(job)}, {}, 1)
 
 
-def _server_bytes(method: MethodVectors, touched: float, vector: int) -> float:
-    return method.server * vector + method.server_client * touched * (vector + OBJECT_BYTES)
+def _server_bytes(method: MethodVectors, computing: float, vector: int) -> float:
+    return method.server * vector + method.server_client * computing * (vector + OBJECT_BYTES)
 
 
-def _client_bytes(job: Job, method: MethodVectors, touched: float, vector: int) -> dict[str, int]:
+def _client_bytes(job: Job, method: MethodVectors, computing: float, vector: int) -> dict[str, int]:
     """The states of clients on a rank; on a GPU they are not in the host's memory."""
-    states = touched * method.client * vector
+    states = computing * method.client * vector
     if job.problem.torch is not None and job.problem.torch.device != "cpu":
         states = 0.0
     if job.memory.client_states is not None:
         states = min(states, job.memory.client_states)
-    return {"clients' states": int(states + touched * CLIENT_BYTES)}
+    return {"clients' states": int(states + computing * CLIENT_BYTES)}
 
 
 def _torch(job: Job) -> dict[str, int]:
@@ -155,7 +154,7 @@ def _updates(job: Job, n: int) -> float:
     return updates
 
 
-def _touched(job: Job, n: int) -> float:
+def _computing(job: Job, n: int) -> float:
     """How many clients compute at least once, in expectation."""
     updates = _updates(job, n)
     if getattr(job.algorithm, "cohort", None) is None and job.algorithm.pace == "synchronous":
@@ -169,7 +168,7 @@ def _in_flight(job: Job, n: int) -> float:
 
 
 # -- before a run ------------------------------------------------------------------------------------------------------
-EASILY = 0.1  # share of the free memory up to which a rough estimate is enough
+ROUGH_CHECK_SHARE = 0.1  # share of the free memory up to which a rough estimate is enough
 ROUGH_VECTORS = 24  # of a client, with all that a method may keep for it
 
 
@@ -184,7 +183,7 @@ def check_memory(job: Job, size: ProblemSize | None, hellos: Sequence[Hello]) ->
     rough += size.clients * (8 * ROUGH_VECTORS * size.d + TABLE_BYTES + FLIGHT_BYTES + CLIENT_BYTES)
     least = min(free for hello in hellos for _, _, free in hello.limits)
     rough += RECORD_BYTES + sum(_torch(job).values()) + (RECEIVE_BYTES if len(hellos) > 1 else 0)
-    if len(hellos) * rough < EASILY * least:
+    if len(hellos) * rough < ROUGH_CHECK_SHARE * least:
         return
     try:
         found = estimate(job, size, len(hellos))
@@ -205,10 +204,10 @@ def check_memory(job: Job, size: ProblemSize | None, hellos: Sequence[Hello]) ->
     for (host, name), members in ranks.items():
         need, (free, total) = sum(needs[rank] for rank in members), left[host, name]
         if need > free:
-            where = host if name == "this host" else f"the {name} of {host}"
-            who = "" if len(hellos) == 1 else f" for {len(members)} of its ranks" if len(members) > 1 else " for a rank"
+            where = f"on {host}" if name == "this host" else f"in {name} on {host}"
+            who = "" if len(hellos) == 1 else f" for {len(members)} ranks" if len(members) > 1 else " for a rank"
             text = (
-                f"at most {gigabytes(free)}, what {where} has free of {gigabytes(total)}{who}: the run is estimated to "
-                f"need {found.describe()}; memory.check=false runs it all the same"
+                f"at most {gigabytes(free)}{who} (free {where}, of {gigabytes(total)}): the run is estimated to need "
+                f"{found.describe()}; memory.check=false runs it all the same"
             )
             raise ConfigError("memory", gigabytes(need), text)

@@ -19,7 +19,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, State
 from mpifl.errors import RunFailed, describe_unexpected
-from mpifl.memory import rare_full_collections
+from mpifl.heap import rare_full_collections
 from mpifl.prefetch import Prefetch
 from mpifl.scheduling.live import LiveSchedule, VirtualClock
 from mpifl.scheduling.overload import describe_overload
@@ -315,7 +315,7 @@ class Session:
             return "interrupted"
         self.writer.check()
         if self.evaluator.thread_clock is not None:
-            self.evaluator.share_lock()
+            self.evaluator.share_gil()
         if self._reports.waiting:
             self._reports.flush()
         return "stopped" if self.evaluator.reached else ""

@@ -71,7 +71,7 @@ class Rules:
     split: bool = True  # the delay model may have separate times of computing and exchanging
     rates: np.ndarray | None = None  # (n,) of the clients, 1/s
     header: int = 0  # bytes of a frame's header; 0: sizes are not known
-    vectors: tuple[int, int] = (0, 0)  # most vectors in an update and in a message
+    vectors: tuple[int, int] = (0, 0)  # maximum number of vectors in an update and in a message
     refusals: int | None = None  # in a row, after which a client is set aside
     norm: float = inf  # of an update, at most
     stop_time: float | None = None

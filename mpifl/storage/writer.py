@@ -193,8 +193,8 @@ class RunWriter:
     def _wait_while_thread_computes(self) -> None:
         """Waits until the thread has written, or waits for the file system itself, or has computed for `TURNS`.
 
-        A loop that releases Python's lock for moments only, again and again, wakes the thread up each time and has the
-        lock again before it: both then wait more than they work.
+        A loop that releases the GIL for moments only, again and again, wakes the thread up each time and has the GIL
+        again before it: both then wait more than they work.
         """
         with contextlib.suppress(OSError):  # the thread has ended
             used = time.clock_gettime(self._clock)

@@ -23,7 +23,7 @@ set_timer_slack()  # a sleep of 1 us would take 60
 
 
 class Backoff:
-    """Waits between two polls: yields the core ten times, then sleeps for 1 us, and for longer and longer.
+    """Waits between two polls: yields the core ten times, then sleeps with exponential backoff, first for 1 us.
 
     While no other process takes the core it yields up to 50 times: it then runs again at once, after a sleep some tens
     of microseconds later.
@@ -64,7 +64,8 @@ class Backoff:
                 self._yields = 0
         return True
 
-    def sleep(self, limit: float = 1.0) -> None:
+    def pause(self, limit: float = 1.0) -> None:
+        """Yields the core or, after that, sleeps; for `limit` s at most."""
         if self.yielded():
             return
         time.sleep(max(0.0, min(self._pause, limit)))

@@ -15,8 +15,9 @@ NO_RANDOMIZE, QUERY = 0x0040000, 0xFFFFFFFF  # of Linux's <sys/personality.h>: A
 def ranks_per_core() -> float:
     """How many ranks of this host there are for each core that they may use together; an estimate.
 
-    A rank that its launcher has bound to one core has an affinity mask of one; that of the launcher, its parent, has
-    the cores of all ranks. Where a wrapper binds the ranks, inside of the launcher, there are fewer.
+    A rank that its launcher has bound to one core has an affinity mask of one core; the mask of the launcher, its
+    parent, has the cores of all ranks. If a wrapper between them binds the rank, the parent's mask has fewer cores, and
+    the estimate is too high.
     """
     count = next((os.environ[name] for name in LOCAL_SIZE if name in os.environ), "")
     cores = os.sched_getaffinity(0)

@@ -25,7 +25,7 @@ _group: MPI.Intracomm | None = None  # of this rank, while it runs tasks of `wor
 def worker_groups(
     comm: MPI.Intracomm, ranks: int, serve: Callable[[MPI.Intracomm], None], end: Callable[[MPI.Intracomm], None]
 ) -> Iterator[Executor | None]:
-    """On rank 0 an executor whose tasks run on groups of `ranks` other ranks; None on these, which have then run them.
+    """Context manager that runs tasks on groups of `ranks` ranks: an executor on rank 0; None on others, at the end.
 
     A task runs on its group's first rank, where `task_communicator` is the group's. Ranks left over have nothing to
     do. Signals that no run handles are ignored on all ranks but 0, since rank 0 decides what follows.

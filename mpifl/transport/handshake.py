@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 RANKS_BEFORE = "MPIFL_RANKS_BEFORE"  # set by a sweep: ranks with clients of other runs that share this host's GPUs
-REPLY_BYTES = 4096  # most of a hello or a report
+REPLY_BYTES = 4096  # maximum of a hello or a report
 MAX_LIMITS = 8  # of memory that a hello reports: the machine's, and those of the nearest control groups
 
 
@@ -321,7 +321,7 @@ class Handshake:
                         del self._receives[rank]
                 except MPI.Exception as error:
                     self._note_death(rank, error)
-            backoff.sleep()
+            backoff.pause()
         replies, self._replies = self._replies, {}
         if self._dead:
             ranks = ", ".join(map(str, sorted(self._dead)))

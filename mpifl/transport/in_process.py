@@ -28,7 +28,7 @@ class Trainer(Protocol):
     """Computes the clients' updates (`client.worker.Worker`)."""
 
     memory: Memory  # where vectors live that clients compute with
-    batch_size: int  # most messages that `train_all` takes
+    batch_size: int  # maximum number of messages that `train_all` takes
 
     def train(self, i: int, message: Message) -> Update | ClientError: ...
 

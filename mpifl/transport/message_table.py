@@ -13,14 +13,14 @@ from typing import Any, cast
 import numpy as np
 
 from mpifl.algorithms.base import Message, new_tuple
-from mpifl.objective import FEW
+from mpifl.objective import MAX_CLIENTS_AS_OBJECTS
 from mpifl.transport.frames import MAX_NUMBERS
 
 # Count of vectors plus 1 (0: no message), count of numbers; round, work, version; the numbers
 _FIELDS = [Struct(f"=BBxxIqq{count}d") for count in range(MAX_NUMBERS + 1)]
 HEADER_BYTES = _FIELDS[-1].size
 _to_bytes = np.ndarray.tobytes
-MOST_BYTES = 512  # of the vectors of a message: with larger ones it may take more in a row than as an object
+MAX_BYTES = 512  # of the vectors of a message: with larger ones it may take more in a row than as an object
 
 
 def row_bytes(vectors: int) -> int:
@@ -33,7 +33,7 @@ def uses_table(virtual: bool, n: int, vectors: int) -> bool:
 
     Only under the virtual clock: it asks for updates by client, and needs no order of the messages.
     """
-    return virtual and n > FEW and vectors <= MOST_BYTES
+    return virtual and n > MAX_CLIENTS_AS_OBJECTS and vectors <= MAX_BYTES
 
 
 class Messages(dict[int, Message]):

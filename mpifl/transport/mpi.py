@@ -38,7 +38,7 @@ def wait(*requests: MPI.Request, longest: float = Backoff.longest) -> None:
     pending, backoff = list(requests), None
     while not MPI.Request.Testall(pending):
         backoff = backoff or Backoff(longest)
-        backoff.sleep()
+        backoff.pause()
 
 
 def eager_limit() -> int:

@@ -15,13 +15,13 @@ import numpy as np
 from mpifl.algorithms.base import Message, Update, new_tuple
 from mpifl.errors import format_client_error
 from mpifl.heap import use_huge_pages
-from mpifl.memory import HOST, Arrival, Departure, Memory
+from mpifl.memory import HOST, IncomingVectors, Memory, OutgoingVectors
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.frames import FrameFormat, Header, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
 from mpifl.transport.queues import COPIED_BYTES, Outbox
 
-MOST_END_TESTS = 1000  # tests for the end of the run in a row, at most: these take about half a millisecond
+MAX_END_TESTS = 1000  # tests for the end of the run in a row, at most: these take about half a millisecond
 POLL_INTERVAL = 0.01  # s between two polls for the end of the run, and two reports, while messages wait
 MESSAGE = int(Kind.MESSAGE)
 HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are held back
@@ -34,7 +34,7 @@ class Received(NamedTuple):
     subject: int = 0
     message: Message | None = None  # without those vectors
     delay: float = 0.0  # s
-    arrival: Arrival | None = None  # the vectors in flight
+    incoming: IncomingVectors | None = None  # the vectors in flight
     requests: Sequence[MPI.Request] = ()  # that fill their buffers
 
 
@@ -46,7 +46,7 @@ class Outgoing(NamedTuple):
 
     client: int
     update: Update
-    vectors: Departure
+    vectors: OutgoingVectors
     text: bytes = b""  # why the update was refused
 
 
@@ -56,7 +56,7 @@ class MPIClientTransport:
     def __init__(
         self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int, memory: Memory = HOST
     ) -> None:
-        """vectors: most in a message."""
+        """vectors: maximum in a message."""
         self._comm, self._memory, self._on_host = comm, memory, memory.on_host
         self._format = FrameFormat(d, dtype, vectors)
         if self._format.vector_bytes > COPIED_BYTES:
@@ -88,16 +88,16 @@ class MPIClientTransport:
     def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
         batch: list[tuple[int, Message, float]] = []
         while True:
-            kind, subject, message, delay, arrival, requests = self._next(wait=not batch)
+            kind, subject, message, delay, incoming, requests = self._next(wait=not batch)
             if message:
-                if arrival:
+                if incoming:
                     wait(*requests)
-                    arrival.load()
+                    incoming.load()
                 if self._ending:
                     self._dropped += 1
                     continue
-                if arrival:
-                    message = message.with_vectors(arrival.get())
+                if incoming:
+                    message = message.with_vectors(incoming.get())
                 batch.append((subject, message, delay))
                 if len(batch) < most:
                     continue
@@ -128,7 +128,7 @@ class MPIClientTransport:
         Each test of MPICH takes in one of the messages that have arrived, and those of all clients may come first.
         """
         before = self._hosted * (1 + self._format.vectors)
-        return any(self._end_receive.Test() for _ in range(min(before + 1, MOST_END_TESTS)))
+        return any(self._end_receive.Test() for _ in range(min(before + 1, MAX_END_TESTS)))
 
     def _next(self, wait: bool) -> Received:
         """The next frame. With `wait`, waits for one and sends held updates as they fall due.
@@ -156,9 +156,9 @@ class MPIClientTransport:
             self._arrival_time[i] = time.perf_counter()
         if format.inline:
             return new_tuple(Received, (MESSAGE, i, message, delay, None, ()))
-        arrival = self._memory.arrival(count, format.d, format.dtype)
-        requests = [self._comm.Irecv(b, 0, DATA + i) for b in arrival.buffers]
-        return Received(MESSAGE, i, message, delay, arrival, requests)
+        incoming = self._memory.incoming(count, format.d, format.dtype)
+        requests = [self._comm.Irecv(b, 0, DATA + i) for b in incoming.buffers]
+        return Received(MESSAGE, i, message, delay, incoming, requests)
 
     def _await_frame(self) -> None:
         """Waits until the next frame is received. Sends held updates as they fall due.
@@ -174,11 +174,11 @@ class MPIClientTransport:
             self._test_sends()
             self._report()
             if not self._held:
-                backoff.sleep()
+                backoff.pause()
             elif len(self._held) == self._hosted:
                 time.sleep(max(0.0, min(self._held[0][0] - time.perf_counter(), HELD_INTERVAL)))
             else:
-                backoff.sleep(self._held[0][0] - time.perf_counter())
+                backoff.pause(self._held[0][0] - time.perf_counter())
 
     def poll(self) -> None:
         """Sends what is due and ready, and receives one frame, which then waits; called while clients compute."""
@@ -188,22 +188,22 @@ class MPIClientTransport:
         if self._stopped:  # a receive that is started now would never complete
             return
         self._early = self._next(wait=False)
-        if self._early.arrival and MPI.Request.Testall(self._early.requests):
-            self._early.arrival.load()
+        if self._early.incoming and MPI.Request.Testall(self._early.requests):
+            self._early.incoming.load()
 
     # -- updates -------------------------------------------------------------------------------------------------------
     def send_update(self, i: int, update: Update, delay: float) -> None:
         format, text = self._format, b""
         if update.refused:
-            vectors, text = Departure(()), update.refused.encode()
+            vectors, text = OutgoingVectors(()), update.refused.encode()
         elif format.inline:
             inside = update.vectors if self._on_host else tuple(map(self._memory.to_host, update.vectors))
             if delay <= 0 and not self._due:
                 self._send_in_frame(i, update, inside)
                 return
-            vectors = Departure(inside)
+            vectors = OutgoingVectors(inside)
         else:
-            vectors = self._memory.departure(update.vectors, format.d, format.dtype)
+            vectors = self._memory.outgoing(update.vectors, format.d, format.dtype)
         outgoing = Outgoing(i, update, vectors, text)
         if delay > 0:
             heappush(self._held, (self._arrival_time[i] + delay, i, outgoing))
@@ -261,7 +261,7 @@ class MPIClientTransport:
         backoff = Backoff()
         while self._held or self._due:
             self._flush(inf)
-            backoff.sleep()
+            backoff.pause()
         self._frame_receive.Free()
         wait(self._end_receive)
         self._send_frame(Header(Kind.GOODBYE, self._dropped))

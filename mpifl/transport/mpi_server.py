@@ -1,4 +1,4 @@
-"""The server's end of the MPI transport, on rank 0; the memory for updates is bounded.
+"""The server's end of the MPI transport, on rank 0; large vectors are received into a bounded pool of buffers.
 
 Client i of n lives on rank 1 + i mod (R-1), until it is moved. An update comes as a frame (`frames`), for which one
 persistent receive a rank is posted, and is consumed from the frame's buffer. Vectors too large for a frame wait at the
@@ -32,10 +32,10 @@ from mpifl.transport.queues import COPIED_BYTES, Inbox, LargeReceive, Outbox, Re
 
 log = logging.getLogger(__package__)
 
-POOL_BYTES = 256 << 20  # most memory in the buffers that receive large vectors
+POOL_BYTES = 256 << 20  # maximum of the buffers that receive large vectors
 POOL_BUFFERS = 32
 SLOW = 0.02  # s that the link takes for a large update; from this on updates are received one after the other
-STALLED = 3.0  # multiple of the mean of that time, after which the next update is received as well
+STALL_FACTOR = 3.0  # multiple of the mean of that time, after which the next update is received as well
 UPDATE = int(Kind.UPDATE)
 
 
@@ -46,7 +46,7 @@ class MPIServerTransport:
         self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int,
         shard: Callable[[int], Sequence[np.ndarray]] = lambda i: [],
     ) -> None:  # fmt: skip
-        """vectors: most in a message; shard: the data of a client that moves to another rank."""
+        """vectors: maximum in a message; shard: the data of a client that moves to another rank."""
         self._comm, self._workers, self._shard = comm, comm.size - 1, shard
         self._format = FrameFormat(d, dtype, vectors)
         self._inline = self._format.inline
@@ -317,7 +317,7 @@ class MPIServerTransport:
         """Pauses between two polls, for `limit` s at most."""
         if time.perf_counter() >= self._vector_sends.next_release:
             self._release_sent()
-        backoff.sleep(limit)
+        backoff.pause(limit)
 
     def keep_update(self, i: int, update: Update) -> Update:
         kept = update.with_vectors(tuple(v.copy() for v in update.vectors))
@@ -407,7 +407,7 @@ class MPIServerTransport:
                     backoff.reset()
                     end = time.perf_counter() + timeout
                 else:
-                    backoff.sleep()
+                    backoff.pause()
             except RunFailed as error:
                 log.error("%s", error)
             for i in list(self._ready):
@@ -434,7 +434,7 @@ class MPIServerTransport:
         backoff = Backoff()
         while self._vector_sends:
             self._release_sent()
-            backoff.sleep()
+            backoff.pause()
 
 
 class ReceivePool:
@@ -468,7 +468,7 @@ class ReceivePool:
             return False
         if not self.active or self._link_time < SLOW:
             return True
-        return time.perf_counter() - max(self._last_turn, self._last_start) > STALLED * self._link_time
+        return time.perf_counter() - max(self._last_turn, self._last_start) > STALL_FACTOR * self._link_time
 
     def start(self, i: int, rank: int, update: Update, count: int) -> tuple[Update, int] | None:
         """Receives the vectors of client i's announced update into a free slot.

@@ -18,7 +18,7 @@ from mpifl.transport.mpi import FRAME, MPI, eager_limit, wait
 KEPT_FRAMES = 8  # of one rank: buffers that are kept for its next frames
 COPIED_BYTES = eager_limit() - 96  # up to which MPI copies a frame that is sent on one host; 96: MPI's header
 RING_BYTES = 2 << 20  # of frames that are used in turn, over all ranks
-MOST_IN_RING = 64
+MAX_IN_RING = 64
 RELEASE_INTERVAL = 0.01  # s between two tests of all sends of vectors
 
 
@@ -30,7 +30,7 @@ def ring_length(size: int, ranks: int, copied: int = COPIED_BYTES) -> int:
     On one host the receiver reads long frames from the memory of the sender. Writing to one again while it is in the
     caches of the receiver's core is several times slower, because each line has to be invalidated there.
     """
-    return 1 if size <= copied else min(MOST_IN_RING, -(-RING_BYTES // (size * ranks)))
+    return 1 if size <= copied else min(MAX_IN_RING, -(-RING_BYTES // (size * ranks)))
 
 
 class Outbox:

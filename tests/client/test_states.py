@@ -197,8 +197,8 @@ def test_runs_have_the_same_bits(
 ) -> None:  # fmt: skip
     """Of every kind of run: all states in a file, objectives built when they are used, and resumed from checkpoints."""
     whole = run(tmp_path, "whole", {**ALL[name], "checkpoint": {}})
-    monkeypatch.setattr(on_use, "FEW", 0)
-    monkeypatch.setattr(worker, "FEW", 0)
+    monkeypatch.setattr(on_use, "MAX_CLIENTS_AS_OBJECTS", 0)
+    monkeypatch.setattr(worker, "MAX_CLIENTS_AS_OBJECTS", 0)
     if not ALL[name]["problem"].get("torch"):
         in_memory = run(tmp_path, "in-memory", {**ALL[name], "checkpoint": {}})
         assert not differing(whole, in_memory, but=("events",))

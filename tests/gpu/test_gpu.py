@@ -167,30 +167,30 @@ def test_vectors_stay_whole_while_others_compute(kind: str) -> None:
     busy, draw, dtype = torch.randn(2048, 2048, device=device), random.Random(0), np.dtype(np.float32)
     sending: list[tuple[Any, float]] = []
     for k in range(1, 300):
-        arrival = memory.arrival(1, d, dtype)
-        (buffer,) = arrival.buffers
+        incoming = memory.incoming(1, d, dtype)
+        (buffer,) = incoming.buffers
         if kind == "pinned":
             buffer[:] = k
         else:  # as MPI does it, on a stream that torch knows nothing of
             with torch.cuda.stream(torch.cuda.Stream(device)):
                 buffer.fill_(k)
                 torch.cuda.current_stream(device).synchronize()
-        arrival.load()
+        incoming.load()
         for _ in range(draw.randrange(4)):
             busy = (busy @ busy).clamp(-1, 1)
-        (x,) = arrival.get()
+        (x,) = incoming.get()
         y = x.clone()
         for _ in range(5):
             y = y + 1
-        del arrival, buffer, x
-        sending.append((memory.departure([y], d, dtype), k + 5.0))
+        del incoming, buffer, x
+        sending.append((memory.outgoing([y], d, dtype), k + 5.0))
         del y
         while len(sending) > draw.randrange(8):
-            departure, value = sending.pop(0)
-            while not departure.ready():
+            outgoing, value = sending.pop(0)
+            while not outgoing.ready():
                 pass
-            (out,) = departure.buffers
+            (out,) = outgoing.buffers
             assert bool((out == value).all()), k
-            departure.release()
+            outgoing.release()
     if kind == "pinned":
         assert memory.device.seconds > 0

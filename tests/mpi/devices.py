@@ -22,7 +22,7 @@ import torch
 
 from mpifl import memory
 from mpifl.cli import main
-from mpifl.memory import Arrival, Departure, Memory, Staged
+from mpifl.memory import IncomingVectors, Memory, OutgoingVectors, Staged
 from mpifl.problems.torch import batched, device
 
 copies = {"load": 0, "store": 0}
@@ -44,11 +44,11 @@ class Tensors(Memory):
 
 
 class Direct(Tensors):
-    def arrival(self, count: int, d: int, dtype: np.dtype) -> Arrival:
-        return Arrival([torch.full((d,), torch.nan, dtype=getattr(torch, dtype.name)) for _ in range(count)])
+    def incoming(self, count: int, d: int, dtype: np.dtype) -> IncomingVectors:
+        return IncomingVectors([torch.full((d,), torch.nan, dtype=getattr(torch, dtype.name)) for _ in range(count)])
 
-    def departure(self, vectors: Sequence[torch.Tensor], d: int, dtype: np.dtype) -> Departure:
-        return Departure(vectors)
+    def outgoing(self, vectors: Sequence[torch.Tensor], d: int, dtype: np.dtype) -> OutgoingVectors:
+        return OutgoingVectors(vectors)
 
 
 class Later(Tensors):

@@ -5,9 +5,9 @@
 share: by which share of the server's count the server's rule is slowed down on purpose (a test of the test).
 
 Clients are AREA's on quadratics, in real time, with an aggregation every 4 updates. Each rank looks for a frame only
-once it has come, so a rank never waits, however fast the other one is. What is left to chance is whether MPI has
-completed a send when it is tested: at most 6 % more on the server. Counted are 4 updates in a row; the smallest such
-count has nothing in it that is done at intervals.
+once it has come, so the code that is counted never waits, however fast the other rank is. What is left to chance is
+whether MPI has completed a send when it is tested: at most 6 % more on the server. Counted are 4 updates in a row; the
+smallest such count has nothing in it that is done at intervals.
 """
 
 from __future__ import annotations

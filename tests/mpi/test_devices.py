@@ -50,7 +50,7 @@ def test_a_gpu_where_there_is_none(run: Start, tmp_path: Path, device: str, rank
 ASK = """
 import os, sys
 from mpifl.transport.launcher import communicator
-from mpifl.memory import cuda_aware, _loaded
+from mpifl.cuda_mpi import cuda_aware, _loaded
 communicator()
 os.write(1, f"{len(_loaded('libmpi')) > 0} {cuda_aware()} {'torch' in sys.modules}\\n".encode())
 """

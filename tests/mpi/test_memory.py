@@ -29,7 +29,7 @@ def test_a_run_without_room_is_refused_on_all_ranks(tmp_path: Path) -> None:
     (reply,) = in_one_job(tmp_path, 3, [["run", str(file), "output=huge.h5"]])
     assert reply.codes == [2] * 3 and not reply.out and not reply.changed
     (line,) = reply.err.splitlines()
-    assert line.startswith("mpifl: memory=") and "for 3 of its ranks" in line and "memory.check=false" in line
+    assert line.startswith("mpifl: memory=") and "for 3 ranks (free on " in line and "memory.check=false" in line
 
 
 @pytest.mark.long

@@ -163,19 +163,19 @@ def test_a_message_through_pinned_memory(cuda: list[tuple[torch.Tensor, Stream]]
     staged = memory(CPU, "pinned")
     assert isinstance(staged, Staged) and isinstance(staged.device, Gpu) and staged.transfers == "pinned"
     gpu = staged.device
-    arrival = staged.arrival(1, 3, FLOAT)
-    (buffer,) = arrival.buffers
+    incoming = staged.incoming(1, 3, FLOAT)
+    (buffer,) = incoming.buffers
     buffer[:] = X
-    arrival.load()
+    incoming.load()
     assert kinds(gpu.stream) == ["record", "copy", "record"] and not Cuda.computing.log
-    (v,) = arrival.get()
+    (v,) = incoming.get()
     end = gpu.stream.log[2][1]
     assert Cuda.computing.log == [("wait", end)] and cuda == [(v, Cuda.computing)]
     assert v.tolist() == X.tolist() and v.dtype == torch.float32
-    (other,) = staged.arrival(1, 3, FLOAT).buffers
+    (other,) = staged.incoming(1, 3, FLOAT).buffers
     assert other is not buffer and gpu.seconds == 0
     end.over = True
-    assert staged.arrival(1, 3, FLOAT).buffers[0] is buffer and gpu.seconds == 3e-3
+    assert staged.incoming(1, 3, FLOAT).buffers[0] is buffer and gpu.seconds == 3e-3
 
 
 def test_an_update_through_pinned_memory(cuda: list[tuple[torch.Tensor, Stream]]) -> None:
@@ -183,31 +183,32 @@ def test_an_update_through_pinned_memory(cuda: list[tuple[torch.Tensor, Stream]]
     staged = memory(CPU, "pinned")
     assert isinstance(staged, Staged) and isinstance(staged.device, Gpu)
     gpu = staged.device
-    departure = staged.departure([torch.from_numpy(X)], 3, FLOAT)
+    outgoing = staged.outgoing([torch.from_numpy(X)], 3, FLOAT)
     ((_, computed),) = Cuda.computing.log
     assert gpu.stream.log[0] == ("wait", computed) and kinds(gpu.stream) == ["wait", "record", "copy", "record"]
-    assert not departure.ready() and not departure.ready()
+    assert not outgoing.ready() and not outgoing.ready()
     gpu.stream.log[3][1].over = True
-    assert departure.ready() and departure.ready() and gpu.seconds == 3e-3
-    assert departure.buffers[0].tolist() == X.tolist()
-    departure.release()
-    assert staged.arrival(1, 3, FLOAT).buffers[0] is departure.buffers[0]
+    assert outgoing.ready() and outgoing.ready() and gpu.seconds == 3e-3
+    assert outgoing.buffers[0].tolist() == X.tolist()
+    outgoing.release()
+    assert staged.incoming(1, 3, FLOAT).buffers[0] is outgoing.buffers[0]
 
 
 def test_direct_transfers(cuda: list[tuple[torch.Tensor, Stream]]) -> None:
     """MPI gets the tensors themselves: those to fill belong to the other stream, those to send are computed."""
     direct = memory(CPU, "direct")
     assert isinstance(direct, Direct) and direct.transfers == "direct"
-    arrival = direct.arrival(2, 3, FLOAT)
-    assert all(b.shape == (3,) and b.dtype == torch.float32 for b in arrival.buffers) and not cuda
-    arrival.load()
-    assert all(a is b for a, b in zip(arrival.get(), arrival.buffers)) and [s for _, s in cuda] == 2 * [Cuda.computing]
+    incoming = direct.incoming(2, 3, FLOAT)
+    assert all(b.shape == (3,) and b.dtype == torch.float32 for b in incoming.buffers) and not cuda
+    incoming.load()
+    assert all(a is b for a, b in zip(incoming.get(), incoming.buffers))
+    assert [s for _, s in cuda] == 2 * [Cuda.computing]
     v = torch.from_numpy(X)
-    departure = direct.departure([v], 3, FLOAT)
+    outgoing = direct.outgoing([v], 3, FLOAT)
     ((kind, computed),) = Cuda.computing.log
-    assert kind == "record" and departure.buffers[0] is v and not departure.ready()
+    assert kind == "record" and outgoing.buffers[0] is v and not outgoing.ready()
     computed.over = True
-    assert departure.ready()
+    assert outgoing.ready()
 
 
 @pytest.mark.parametrize("kind", ["copied", "direct", "pinned"])

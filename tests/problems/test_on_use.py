@@ -30,7 +30,7 @@ def test_one_objective_for_many_clients_equals_those_that_are_built(
     shards = {i: problem.shard(i) for i in range(4)}
     settings, meta = job.problem.settings, problem.meta
     built = {i: rules.objective(settings, meta, shards[i], i, 7) for i in range(4)}
-    monkeypatch.setattr(on_use, "FEW", 0)
+    monkeypatch.setattr(on_use, "MAX_CLIENTS_AS_OBJECTS", 0)
     hosted = rules.host(settings, meta, shards, 7, ComputeResources()).objectives
     x = problem.initial(0) + np.linspace(-1, 1, problem.d).astype(problem.dtype)
     used = set()
@@ -60,7 +60,7 @@ class Flipped(Quadratic):
 
 @pytest.mark.parametrize("model", [Quadratic(), Flipped()])
 def test_a_model_that_builds_others_is_asked_for_each(model: Quadratic) -> None:
-    shards = {i: [np.ones(1), np.full(1, float(i))] for i in range(on_use.FEW + 1)}
+    shards = {i: [np.ones(1), np.full(1, float(i))] for i in range(on_use.MAX_CLIENTS_AS_OBJECTS + 1)}
     settings = ProblemSettings(clients=len(shards))
     hosted = model.host(settings, {"clients": len(shards)}, shards, 0, ComputeResources())
     assert isinstance(hosted.objectives, on_use.ObjectivesOnUse)

@@ -14,7 +14,7 @@ from mpifl.cli import main
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.rng import stream
 from mpifl.scheduling.delays import (
-    FEW,
+    MAX_CLIENTS_ALL_DRAWS,
     ContactTimes,
     Exponential,
     Fixed,
@@ -70,7 +70,7 @@ def test_exponential_times() -> None:
     assert np.abs(off_diagonal).max() < 5 / sqrt(4000)
 
 
-@pytest.mark.parametrize("clients", [4, FEW + 1], ids=["few", "many"])
+@pytest.mark.parametrize("clients", [4, MAX_CLIENTS_ALL_DRAWS + 1], ids=["few", "many"])
 def test_a_time_is_a_function_of_seed_client_and_round(clients: int) -> None:
     """Whatever the order of the calls, and whoever makes them; many clients keep fewer draws."""
     law = Exponential(rate=10.0)

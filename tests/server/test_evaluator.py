@@ -294,7 +294,7 @@ def test_the_loop_lets_go_of_the_lock_while_an_evaluation_waits(monkeypatch: pyt
     monkeypatch.setattr("mpifl.server.evaluator.perf_counter", lambda: times["wall"])
     monkeypatch.setattr("mpifl.server.evaluator.clock_gettime", used)
     monkeypatch.setattr("mpifl.server.evaluator.sleep", rests.append)
-    evaluator.share_lock()
+    evaluator.share_gil()
     assert not rests and evaluator.thread_clock is None
     evaluator(0.0, 0, 0, np.ones(2))
     assert begun.wait(60) and evaluator.thread_clock is not None
@@ -312,10 +312,10 @@ def test_the_loop_lets_go_of_the_lock_while_an_evaluation_waits(monkeypatch: pyt
     ):
         expected += [REST] * rest
         times |= {"wall": wall, "cpu": cpu}
-        evaluator.share_lock()
+        evaluator.share_gil()
         assert rests == expected, wall
     end.set()
     evaluator.close()
     times["wall"] = 7.0
-    evaluator.share_lock()
+    evaluator.share_gil()
     assert rests == expected and evaluator.thread_clock is None and len(fake.rows) == 1

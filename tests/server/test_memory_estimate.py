@@ -82,9 +82,9 @@ def test_a_host_is_asked_for_the_sum_of_its_ranks(tmp_path: Path) -> None:
     size = problem_size(each)
     one, two = ("this host", 64 * GB, 11 * GB), ("this host", 64 * GB, 30 * GB)
     check_memory(each, size, [hello("a", two), hello("b", two)])
-    with pytest.raises(ConfigError, match=r"what a has free of 64 GB for 2 of its ranks"):
+    with pytest.raises(ConfigError, match=r"at most 11 GB for 2 ranks \(free on a, of 64 GB\)"):
         check_memory(each, size, [hello("a", one), hello("a", one)])
-    with pytest.raises(ConfigError, match=r"what the control group /job of b has free of 12 GB for a rank"):
+    with pytest.raises(ConfigError, match=r"at most 3 GB for a rank \(free in control group /job on b, of 12 GB\)"):
         check_memory(each, size, [hello("a", two), hello("b", two, ("control group /job", 12 * GB, 3 * GB))])
 
 

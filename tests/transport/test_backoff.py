@@ -27,7 +27,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def yields_before_sleep(pauses: list[float]) -> int:
     waiting = Backoff(1e-3)
     for count in itertools.count():
-        waiting.sleep()
+        waiting.pause()
         if pauses:
             return count
 
@@ -49,7 +49,7 @@ def test_pauses_grow_up_to_the_longest(pauses: list[float], monkeypatch: pytest.
     monkeypatch.setattr(Backoff, "growth", growth)
     waiting = Backoff(1e-3)
     for _ in range(120):
-        waiting.sleep()
+        waiting.pause()
     growing = [pause for pause in pauses if pause < 1e-3]
     assert growing == pytest.approx([1e-6 * growth**k for k in range(len(growing))])
     assert len(growing) == math.ceil(math.log(1000) / math.log(growth))
@@ -77,19 +77,19 @@ def test_a_patient_rank_polls_less_and_less_often(pauses: list[float], monkeypat
     monkeypatch.setattr(Backoff, "idle", 0.05)
     waiting = Backoff(4e-3, patient=True)
     for _ in range(400):
-        waiting.sleep()
+        waiting.pause()
     assert pauses[-1] == 0.05
     for before, pause in zip(itertools.accumulate(pauses), pauses[1:]):
         assert pause <= 4e-3 + before / 16 * (1 + 1e-9)  # it finds a message late by a sixteenth of its wait
     count = len(pauses)
     waiting.reset()
     for _ in range(60):
-        waiting.sleep()
+        waiting.pause()
     assert pauses[count] == 1e-6
 
 
 def test_a_limit_shortens_a_pause(pauses: list[float]) -> None:
     waiting = Backoff(1e-3)
     for _ in range(70):
-        waiting.sleep(5e-5)
+        waiting.pause(5e-5)
     assert max(pauses) == 5e-5

@@ -97,7 +97,7 @@ def test_runs_have_the_same_bits(name: str, model: str, tmp_path: Path, monkeypa
         model_of_few, updates = few.model.copy(), few.updates.copy()
     used = []
     for module in (on_use, worker, message_table):
-        monkeypatch.setattr(module, "FEW", 0)
+        monkeypatch.setattr(module, "MAX_CLIENTS_AS_OBJECTS", 0)
     monkeypatch.setattr(MessageTable, "clear", lambda self: used.append(self))  # called at the end
     with mpifl.run({**job, "output": str(tmp_path / "many.h5")}) as many:
         np.testing.assert_array_equal(many.model, model_of_few, strict=True)

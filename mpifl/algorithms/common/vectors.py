@@ -1,9 +1,10 @@
 """Sums and steps of the server's vectors, in one pass over memory.
 
-Each function has the plain NumPy meaning that its first line states, and gives the same bits. In that form NumPy makes
-a temporary of each operation, which for a vector beyond the cache is a pass of its own over memory. Here a vector is
-processed in blocks that stay in the cache, and a large one by several threads (`use_threads`): elements are computed
-independently of each other, so the bits do not depend on blocks or threads.
+Vectors are (d,) arrays of one floating-point dtype. Each function has the plain NumPy meaning that its first line
+states, and gives the same bits; it changes no argument unless it says so. In plain form NumPy makes a temporary of
+each operation, which for a vector beyond the cache is a pass of its own over memory. Here a vector is processed in
+blocks that stay in the cache, and a large one by several threads (`use_threads`): elements are computed independently
+of each other, so the bits do not depend on blocks or threads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-BLOCK = 1 << 17  # entries: a block of each operand fits into a core's second-level cache
+BLOCK = 1 << 17  # entries: 512 KiB of an operand in float32, so that a block stays in the L2 or L3 cache
 SMALL = 1 << 14  # entries up to which memory is not kept for the next vector
 LARGE = 1 << 18  # entries from which threads pay
 MAX_THREADS = 8  # fewer saturate the memory of most machines

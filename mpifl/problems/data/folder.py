@@ -19,7 +19,7 @@ HEADERS = {(1, 0): np.lib.format.read_array_header_1_0}  # by version of the .np
 ARRAYS = ("x", "y", "x_test", "y_test")
 Part = tuple[np.ndarray, np.ndarray]
 CLASSES = 1_000_000  # the largest number
-FEW = 1000  # classes that are plausible in any number of rows
+PLAUSIBLE_CLASSES = 1000  # classes that are plausible in any number of rows
 
 
 @dataclass(frozen=True)
@@ -158,10 +158,9 @@ def gather(train: Sequence[Part], test: Mapping[int, Part], source: Any) -> Rows
     if min(y.min(), y_test.min(initial=0)) < 0:
         raise ConfigError("data file", source, "labels of 0 and above, or -1 and 1")
     classes = max(int(y.max()), int(y_test.max(initial=0)), 1) + 1
-    if classes > max(FEW, len(y) + len(y_test)):  # a model has weights for each class
-        text = (
-            f"labels below {FEW}, or below the number of rows: there are {classes - 1} in {len(y) + len(y_test)} rows"
-        )
+    if classes > max(PLAUSIBLE_CLASSES, len(y) + len(y_test)):  # a model has weights for each class
+        found = f"there are {classes - 1} in {len(y) + len(y_test)} rows"
+        text = f"labels below {PLAUSIBLE_CLASSES}, or below the number of rows: {found}"
         raise ConfigError("data file", source, text)
     owner = np.repeat(np.arange(len(train)), [len(part) for _, part in train])
     clients = np.maximum(np.array(list(test), np.int64), -1)

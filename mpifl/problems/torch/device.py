@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifl.cuda_mpi import cuda_aware
 from mpifl.errors import ConfigError, host_name
-from mpifl.memory import HOST, Arrival, Departure, Memory, Staged, cuda_aware
+from mpifl.memory import HOST, IncomingVectors, Memory, OutgoingVectors, Staged
 from mpifl.problems.base import ComputeResources
 from mpifl.problems.settings import Torch
 
@@ -166,7 +167,7 @@ class Gpu(Memory):
         return Copy(self, torch.from_numpy(buffer), v)
 
 
-class DirectArrival(Arrival):
+class DirectIncoming(IncomingVectors):
     def __init__(self, gpu: Gpu, buffers: Sequence[Tensor]) -> None:
         super().__init__(buffers)
         self._gpu = gpu
@@ -182,9 +183,9 @@ class Direct(Gpu):
 
     transfers = "direct"
 
-    def arrival(self, count: int, d: int, dtype: np.dtype) -> Arrival:
-        return DirectArrival(self, [self.allocate(d, dtype) for _ in range(count)])
+    def incoming(self, count: int, d: int, dtype: np.dtype) -> IncomingVectors:
+        return DirectIncoming(self, [self.allocate(d, dtype) for _ in range(count)])
 
-    def departure(self, vectors: Sequence[Tensor], d: int, dtype: np.dtype) -> Departure:
+    def outgoing(self, vectors: Sequence[Tensor], d: int, dtype: np.dtype) -> OutgoingVectors:
         buffers = [v.contiguous() for v in vectors]
-        return Departure(buffers, self._mark().query)
+        return OutgoingVectors(buffers, self._mark().query)
