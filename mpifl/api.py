@@ -219,7 +219,10 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
             check_optimizer(job.problem, optimizer)
     if problem:
         check_evaluation(job, problem)
-    return annotated_yaml(job, problem, [_memory_note(job, problem)])
+    notes = [_memory_note(job, problem)]
+    if (folder := job.memory.folder) is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+        notes.append(f"memory.folder: on this host {folder} is no folder in which a file can be made")
+    return annotated_yaml(job, problem, notes)
 
 
 def _memory_note(job: Job, problem: Problem | None) -> str:
@@ -234,7 +237,7 @@ def _memory_note(job: Job, problem: Problem | None) -> str:
         text = estimate(job, size).describe(resident_bytes())
     except SlowRules as slow:
         return f"memory: it cannot be estimated ({slow})"
-    except Exception as error:  # of the rules of the user's own method
+    except (Exception, SystemExit) as error:  # of the rules of the user's own method
         return f"memory: it cannot be estimated ({describe_unexpected(error)})"
     free = min((limit.free for limit in memory_limits()), default=None)
     return f"memory: {text}" + ("" if free is None else f"; free here: {gigabytes(free)}")

@@ -41,7 +41,7 @@ def _read(path: str) -> str:
     """The text of a file of the kernel; in fewer system calls than `open` makes, since every rank reads them."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return b"".join(iter(lambda: os.read(file, 1 << 16), b"")).decode()
+        return os.fsdecode(b"".join(iter(lambda: os.read(file, 1 << 16), b"")))
     finally:
         os.close(file)
 

@@ -64,6 +64,16 @@ def test_a_system_that_says_nothing_has_no_limits(tmp_path: Path, content: str) 
     assert memory_limits(str(tmp_path)) == []
 
 
+def test_a_mount_point_may_have_any_name(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8, as on a disk with an old label."""
+    groups = tmp_path / "cgroup"
+    proc = system(tmp_path, "0::/job", f"31 24 0:27 / {groups} rw - cgroup2 cgroup2 rw")
+    mounts = tmp_path / "proc/self/mountinfo"
+    mounts.write_bytes(b"30 24 0:26 / /media/K\xf6ln rw - ext4 /dev/sdb1 rw\n" + mounts.read_bytes())
+    write(groups / "job", memory__max=4_000_000, memory__current=1_000_000)
+    assert memory_limits(proc)[1:] == [MemoryLimit("control group /job", 4_000_000, 3_000_000)]
+
+
 def test_this_machine() -> None:
     limits = memory_limits()
     assert limits[0].name == "this host" and all(0 <= limit.free <= limit.total for limit in limits)

@@ -7,8 +7,8 @@ A *contact* of a client is one message from the server and the update that answe
 contact of every member of a cohort; an asynchronous algorithm has no rounds.
 
 Vectors are shared, not copied, so two rules hold. A vector that was returned in a `Message` or an `Update` is never
-changed in place afterwards: it may still be in flight. `train` and `on_rollback` never change a vector of the client's
-state in place, they bind a new one to the name: `State(**vars(state))` is then a snapshot of the state.
+changed in place afterwards: it may still be in flight. `train` and `on_rollback` change no array and no dict of the
+client's state in place, they bind a new one to the name: `State(**vars(state))` is then a snapshot of the state.
 
 What a vector is, and which operations work on NumPy arrays and torch tensors alike: `mpifl.objective`.
 """

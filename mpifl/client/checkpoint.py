@@ -9,6 +9,7 @@ from typing import Any
 
 from mpifl.algorithms.base import Update
 from mpifl.client.worker import Worker
+from mpifl.errors import ConfigError
 from mpifl.storage.checkpoint_part import PartWriter, Written
 from mpifl.storage.checkpoint_set import open_set
 from mpifl.transport.base import ResumableTransport
@@ -76,12 +77,18 @@ def restore(
 
 def resume(worker: Worker, transport: ResumableTransport, payload: ResumePayload) -> None:
     """Restores a worker's clients and resends the updates that were in flight. Raises ConfigError."""
-    in_flight, known = set(payload.in_flight), dict(payload.client_rank)
-    for i, (update, delay) in restore(worker, payload, [i for i in worker.states if i in known]).items():
-        if i in in_flight and i in worker.errors:
+    known = dict(payload.client_rank)
+    hosted = [i for i in worker.states if i in known]
+    restored = restore(worker, payload, hosted)
+    for i in sorted(set(payload.in_flight).intersection(hosted)):
+        update, delay = restored.get(i, (None, 0.0))
+        if i in worker.errors:
             transport.send_client_error(i, worker.errors[i])
-        elif i in in_flight and update:
+        elif update:
             transport.resend_update(i, update, delay)
+        else:  # the server would wait for it without end
+            expected = f"one with the update of client {i}, which was in flight"
+            raise ConfigError("checkpoint", Path(payload.folder, str(payload.number)), expected)
 
 
 def attach_checkpoints(

@@ -8,19 +8,20 @@ import tempfile
 
 import numpy as np
 
-from mpifl.errors import RunFailed
+from mpifl.errors import ConfigError, RunFailed
 
 
 class VectorFile:
     """Blocks of vectors in a file. It has no name: nothing is left of it, however a run ends."""
 
     def __init__(self, folder: str) -> None:
-        """Raises RunFailed where no file can be made in the folder."""
+        """Raises ConfigError where no file can be made in the folder."""
         self._folder = folder
         try:
             self._file = tempfile.TemporaryFile(dir=folder, prefix=".client-states-")  # noqa: SIM115 - until the run ends
         except OSError as error:
-            raise self._failed(error) from error
+            expected = f"a folder in which a file can be made ({error.strerror}), for the clients' states"
+            raise ConfigError("memory.folder", folder, expected) from error
         self._end = 0
 
     def block(self, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
@@ -30,9 +31,7 @@ class VectorFile:
             os.posix_fallocate(self._file.fileno(), self._end, size)
             memory = mmap.mmap(self._file.fileno(), size, offset=self._end)
         except OSError as error:
-            raise self._failed(error) from error
+            text = f"no room for the states of clients in {self._folder}: {error.strerror}"
+            raise RunFailed(f"memory.client_states: {text}") from error
         self._end += -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         return np.frombuffer(memory, dtype).reshape(shape)
-
-    def _failed(self, error: OSError) -> RunFailed:
-        return RunFailed(f"memory.client_states: no room for the states of clients in {self._folder}: {error.strerror}")

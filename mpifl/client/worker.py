@@ -19,6 +19,7 @@ from mpifl.memory import HOST, Memory
 from mpifl.objective import MAX_CLIENTS_AS_OBJECTS, Objective, check_vectors, from_numpy, to_numpy
 from mpifl.problems.on_use import ObjectivesOnUse
 from mpifl.transport.base import ClientError, ClientTransport
+from mpifl.transport.frames import MAX_NUMBERS
 
 if TYPE_CHECKING:
     from mpifl.storage.checkpoint import ClientSnapshot, UpdateSnapshot
@@ -69,8 +70,7 @@ class Worker:
         else:
             for i in islice(objectives, 1):
                 self._first_state(i)  # raises ConfigError where the algorithm's `init_client` is wrong
-            first = partial(algorithm.init_client, x0)
-            self.states = StateTable(objectives, first, x0, limit, None if limit is None else folder)
+            self.states = StateTable(objectives, self._first_state, x0, limit, None if limit is None else folder)
         self.last_updates: dict[int, Update] = {}  # of clients that have had no message since, unless forgotten
         self.errors: dict[int, str] = {}  # what clients raised
 
@@ -83,11 +83,12 @@ class Worker:
         """Trains several clients, at most `batch_size`, on a message each; returns their updates or errors."""
         if self._train_batch is None or len(messages) == 1 or not self._batchable.issuperset(i for i, _ in messages):
             return [self.train(i, message) for i, message in messages]
-        before = [(self.states[i], _saved(self._objectives[i])) for i, _ in messages]  # all of them have a state
+        before = []
         try:
+            before = [(self.states[i], _saved(self._objectives[i])) for i, _ in messages]  # all of them have a state
             updates = self._train_batch([partial(self.train, i, message) for i, message in messages])
         except (Exception, SystemExit):  # of one of them: training one by one finds which
-            for (i, _), (state, saved) in zip(messages, before, strict=True):
+            for (i, _), (state, saved) in zip(messages, before):
                 self.states[i] = state
                 _load(self._objectives[i], saved)
             return [self.train(i, message) for i, message in messages]
@@ -100,15 +101,18 @@ class Worker:
         An invalid update is refused: it is sent empty with the reason, and the client keeps the state that it had.
         Rules never change a state's vectors in place, so that costs nothing.
         """
-        if (state := self.states.copy_of(i)) is None:
-            return ClientError(self.errors[i])
-        if self.errors:
-            self.errors.pop(i, None)
-        self.last_updates.pop(i, None)
-        objective = self._objectives[i]
-        saved = _saved(objective)
+        if self.last_updates:
+            self.last_updates.pop(i, None)
+        objective: Any = None
+        saved: Mapping[str, Any] = {}
         begin = time.perf_counter()
         try:
+            if (state := self.states.copy_of(i)) is None:
+                return ClientError(self.errors[i])
+            if self.errors:
+                self.errors.pop(i, None)
+            objective = self._objectives[i]
+            saved = _saved(objective)
             if hasattr(objective, "begin_round"):
                 objective.begin_round(message.round)
             update = self._algorithm.train(state, message, objective)
@@ -135,6 +139,8 @@ class Worker:
         if not refused:
             self.states[i] = state
         vectors, _, numbers, _, _, _, _, exchange, _, _, refusal, _ = update
+        if numbers:
+            numbers = tuple(map(float, numbers))  # as they are sent
         _, _, _, version, round = message
         fields = vectors, steps, numbers, version, round, norm, compute, exchange, busy, accuracy, refusal, nan
         self.last_updates[i] = update = new_tuple(Update, fields)
@@ -164,7 +170,12 @@ class Worker:
         for v in vectors:
             square += float(v @ v if short else v.dot(v))
         norm = sqrt(square)
-        if not isfinite(norm) or (update.numbers and not all(map(isfinite, update.numbers))):
+        if numbers := update.numbers:
+            if len(numbers) > MAX_NUMBERS:
+                return f"client {i} sends {len(numbers)} numbers, more than {MAX_NUMBERS}", norm
+            if not all(map(isfinite, numbers)):
+                return "the update is not finite", norm
+        if not isfinite(norm):
             return "the update is not finite", norm
         return (f"the update's norm {norm:.6g} is above faults.norm" if norm > self._norm else ""), norm
 
@@ -178,7 +189,8 @@ class Worker:
         from mpifl.storage.checkpoint import ClientSnapshot
 
         saved = {}
-        for i in {**dict.fromkeys(self.states.changed()), **self.errors}:
+        # A client whose first update was refused has its initial state still, and that update may be in flight.
+        for i in {**dict.fromkeys(self.states.changed()), **self.last_updates, **self.errors}:
             state = self.states[i].save() if i in self.states else None
             own = _saved(self._objectives[i]) if i in self.states else {}
             update = self.last_updates.get(i) if i in self.states else None

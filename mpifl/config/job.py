@@ -130,6 +130,8 @@ class MemoryUse(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.folder == "":
+            raise ConfigError("folder", self.folder, "the name of a folder, or null")
         if self.folder is not None and self.client_states is None:
             raise ConfigError("folder", self.folder, "null, or memory.client_states too: the folder is for its file")
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from math import nan
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, new_tuple
 from mpifl.algorithms.participation import CohortSampler
 from mpifl.config.job import Faults
-from mpifl.errors import RunFailed
+from mpifl.config.types import INT64_MAX
+from mpifl.errors import RunFailed, place_of
 from mpifl.objective import Vector, check_vectors
 from mpifl.scheduling.base import Event, Schedule
 from mpifl.server.clients import ASIDE, LOST, ClientTable
 from mpifl.server.failures import Action, ClientFailures, Decision
 from mpifl.storage.checkpoint import LoopState
 from mpifl.storage.tables import AggregationRow, EventRow, Row, UpdateRow
-from mpifl.transport.frames import HEADER_BYTES
+from mpifl.transport.frames import HEADER_BYTES, MAX_NUMBERS
 from mpifl.transport.server_base import ServerTransport
 
 
@@ -123,6 +124,8 @@ class ServerLoop:
                 vectors = self._vectors  # many messages wait for their clients: one tuple for all
             else:
                 self._check(i, vectors)
+            if (numbers and (len(numbers) > 1 or type(numbers[0]) is not float)) or type(work) is not int or work >> 63:
+                numbers, work = self._as_sent(i, numbers, work)
             message = new_tuple(Message, (vectors, numbers, work, version, round))
             delay = self.schedule.register_message(i, round, work)
             self.transport.send(i, message, delay)
@@ -134,10 +137,30 @@ class ServerLoop:
         """Raises ValueError where client i cannot be sent these vectors."""
         try:
             check_vectors("is sent", vectors, self._x0)
+            if len(vectors) > (most := self.algorithm.vectors_down):
+                raise ValueError(f"is sent {len(vectors)} vectors, more than vectors_down ({most})")
         except ValueError as error:
-            raise ValueError(f"client {i} {error}") from None
+            raise ValueError(f"client {i} {error}; {place_of(type(self.algorithm), 'message')}") from None
         if len(vectors) == 1:
             self._valid, self._vectors = vectors[0], tuple(vectors)
+
+    def _as_sent(self, i: int, numbers: Sequence[Any], work: Any) -> tuple[tuple[float, ...], int]:
+        """The numbers and the work of a message as MPI sends them, in one process as well.
+
+        Raises ValueError where client i cannot be sent these.
+        """
+        wrong = ""
+        try:
+            sent = tuple([float(number) for number in numbers])
+        except (TypeError, ValueError, OverflowError):
+            wrong = f"numbers={numbers!r}, not numbers of float64"
+        if len(numbers) > MAX_NUMBERS:
+            wrong = f"{len(numbers)} numbers, more than {MAX_NUMBERS}"
+        if not isinstance(work, int | np.integer) or not 0 <= work <= INT64_MAX:
+            wrong = f"work={work!r}, not an integer from 0 to 2^63 - 1"
+        if wrong:
+            raise ValueError(f"client {i} is sent {wrong}; {place_of(type(self.algorithm), 'message')}")
+        return sent, int(work)
 
     def evaluate(self, time: float, age: float = 0.0) -> bool:
         """Evaluates the present model, `age` seconds after that was due; returns whether the run is to end."""

@@ -190,7 +190,7 @@ def check_memory(job: Job, size: ProblemSize | None, hellos: Sequence[Hello]) ->
     except SlowRules as slow:
         log.info("the memory of the run is not checked: %s", slow)
         return
-    except Exception as error:  # of the user's own rules: the run reports it with the place in its own words
+    except (Exception, SystemExit) as error:  # of the user's own rules: the run reports it, with the place
         log.warning("the memory of the run is not checked: %s", describe_unexpected(error))
         return
     ranks: dict[tuple[str, str], list[int]] = {}

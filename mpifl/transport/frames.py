@@ -82,9 +82,7 @@ class Frame:
         """Writes a message to client i: the header, and these vectors."""
         own, numbers, work, version, round = m
         count = len(numbers)
-        _MESSAGES[count].pack_into(
-            self.header, 0, _MESSAGE, count, i, len(own), round, int(work), version, delay, *numbers
-        )
+        _MESSAGES[count].pack_into(self.header, 0, _MESSAGE, count, i, len(own), round, work, version, delay, *numbers)
         if vectors:  # else the frame has them already, or they follow
             for inside, v in zip(self.vectors, vectors):
                 inside[...] = v

@@ -52,8 +52,7 @@ class Messages(dict[int, Message]):
 class MessageTable(MutableMapping[int, Message]):
     """At most one message to each of n clients, with at most `vectors` vectors (d,). Iterates by client.
 
-    As on the wire numbers become float64, and vectors are copied; they are (d,) of the table's dtype, as the server
-    loop has checked.
+    Vectors are copied, as on the wire; they are (d,) of the table's dtype, as the server loop has checked.
     """
 
     def __init__(self, n: int, d: int, dtype: np.dtype, vectors: int) -> None:
@@ -82,17 +81,12 @@ class MessageTable(MutableMapping[int, Message]):
     def __setitem__(self, i: int, message: Message) -> None:
         vectors, numbers, work, version, round = message
         length, count = len(vectors), len(numbers)
-        try:
-            pack = self._packs[length][count]
-        except IndexError:
-            limits = f"at most {len(self._vectors)} (vectors_down) and {MAX_NUMBERS}"
-            text = f"client {i} is sent {length} vectors and {count} numbers, {limits} are possible"
-            raise ValueError(text) from None
+        pack = self._packs[length][count]
         rows, begin = self._bytes, i * self._size
         if length == 1:  # the usual case
-            pack(rows, begin, 2, count, round, int(work), version, *numbers, vectors[0].tobytes())
+            pack(rows, begin, 2, count, round, work, version, *numbers, vectors[0].tobytes())
         else:
-            pack(rows, begin, length + 1, count, round, int(work), version, *numbers, *map(_to_bytes, vectors))
+            pack(rows, begin, length + 1, count, round, work, version, *numbers, *map(_to_bytes, vectors))
 
     def pop(self, i: int, default: Any = None) -> Any:
         """Removes the message to client i and returns it; `default` if there is none."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update, new_tuple
-from mpifl.errors import format_client_error
+from mpifl.errors import ConfigError, RunFailed, format_client_error, host_name
 from mpifl.heap import use_huge_pages
 from mpifl.memory import HOST, IncomingVectors, Memory, OutgoingVectors
 from mpifl.transport.backoff import Backoff
@@ -301,6 +301,9 @@ class MPIClientTransport:
 
     def fail(self, error: BaseException) -> None:
         """Reports that this rank cannot continue, and waits for the end of the run."""
-        self.send_client_error(-1, format_client_error(self._comm.rank, error))
+        rank = self._comm.rank
+        known = isinstance(error, ConfigError | RunFailed)  # else a traceback tells where it was raised
+        text = f"rank {rank} on {host_name()}: {error}" if known else format_client_error(rank, error)
+        self.send_client_error(-1, text)
         for _ in self.messages(1):  # received and dropped
             pass

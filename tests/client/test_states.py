@@ -9,20 +9,23 @@ import subprocess
 import sys
 import tracemalloc
 from array import array
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from mpifl import RunFailed
+from mpifl import ConfigError, RunFailed
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Message, State, Update
+from mpifl.algorithms.base import Message, Objective, State, Update
 from mpifl.client import states, worker
 from mpifl.client.states import ClientStates, StateTable
 from mpifl.client.worker import Worker
 from mpifl.host_memory import resident_bytes
 from mpifl.problems import on_use
+from mpifl.transport.base import ClientError
+from tests.mpi.cases import SMALL, job
 from tests.mpi.files import differing
 from tests.quadratic_runs import Quadratic
 from tests.server.test_resume import ALL, kept, mpifl, run
@@ -182,8 +185,57 @@ def test_a_full_disk_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(RunFailed, match=r"memory\.client_states: .* No space left on device"):
         table[1] = State(y=X0)
-    with pytest.raises(RunFailed, match="missing"):
+    with pytest.raises(ConfigError, match=r"memory\.folder=.*/missing: a folder in which a file can be made \(No such"):
         StateTable(range(3), first, X0, 0.0, str(tmp_path / "missing"))
+
+
+class SometimesNone(Area):
+    def init_client(self, x0: np.ndarray, i: int) -> State:
+        return State(y=x0) if i < 2 else cast(State, None)
+
+
+def test_an_initial_state_that_is_none_fails_its_client(tmp_path: Path) -> None:
+    """Where states are made when clients compute first; others are made, and refused, before the run."""
+    objectives = {i: Quadratic(np.ones(3), np.zeros(3)) for i in range(3)}
+    host = Worker(SometimesNone(), np.ones(3), objectives, limit=0.0, folder=str(tmp_path))
+    assert isinstance(host.train(1, Message((np.zeros(3),), (0.5,))), Update)
+    error = host.train(2, Message((np.zeros(3),), (0.5,)))
+    assert isinstance(error, ClientError)
+    assert error.text.endswith("SometimesNone.init_client: returned a NoneType")
+
+
+@dataclass(frozen=True)
+class RefusedFirst(Area):
+    """The first update of each client is not finite; its state is then the initial one."""
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        update = super().train(client, message, objective)
+        return update if message.round else Update((np.nan * update.vectors[0],), 1)
+
+
+@pytest.mark.parametrize("few", [0, 100], ids=["tables", "objects"])
+def test_refused_first_updates_in_flight_are_saved(
+    few: int, tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From each checkpoint a run goes on, also where clients are in flight that have stored no state yet."""
+    monkeypatch.setattr(on_use, "MAX_CLIENTS_AS_OBJECTS", few)
+    monkeypatch.setattr(worker, "MAX_CLIENTS_AS_OBJECTS", few)
+    case = job({"name": f"{__name__}:RefusedFirst"}, {**SMALL, "clients": 12}, faults={"refusals": 9})
+    whole = run(tmp_path, "whole", {**case, "checkpoint": {}})
+    run(tmp_path, "made", {**case, "checkpoint": {"updates": 3}})
+    for saved in kept[:4]:
+        assert mpifl("resume", saved, "--trust") == 0
+        assert not differing(whole, saved, but=("events",))
+
+
+def test_a_checkpoint_without_an_update_that_was_in_flight_is_refused(
+    tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    snapshots = Worker.snapshots
+    monkeypatch.setattr(Worker, "snapshots", lambda *args: {i: s for i, s in snapshots(*args).items() if i != 3})
+    run(tmp_path, "made", job({"name": "area"}, SMALL, checkpoint={"updates": 13}))
+    assert mpifl("resume", kept[0]) == 2
+    assert "one with the update of client 3, which was in flight" in capsys.readouterr().err
 
 
 SHORT = ["apfl"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Message, Update
+from mpifl.algorithms.base import Message, Objective, State, Update
 from mpifl.client.worker import Worker
+from mpifl.problems.on_use import ObjectivesOnUse
 from mpifl.transport.base import ClientError
 from tests.quadratic_runs import Quadratic
 
@@ -69,6 +71,49 @@ def test_a_restored_client_continues_as_the_one_that_was_saved() -> None:
 
 def replace_vectors(update: Update) -> Update:
     return update._replace(vectors=())
+
+
+@dataclass(frozen=True)
+class Numbered(Area):
+    """An update with these numbers."""
+
+    numbers: tuple[Any, ...] = ()
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        return Update((message.vectors[0],), 1, self.numbers)
+
+
+def test_the_numbers_of_an_update_are_what_mpi_sends() -> None:
+    host = Worker(Numbered(numbers=(np.float64(0.5), 3, True)), X0, {0: Counting(np.ones(3), np.zeros(3))})
+    numbers = trained(host, 0, 0).numbers
+    assert numbers == (0.5, 3.0, 1.0) and {*map(type, numbers)} == {float}
+    host = Worker(Numbered(numbers=(0.5,) * 7), X0, {0: Counting(np.ones(3), np.zeros(3))})
+    assert trained(host, 0, 0).refused == "client 0 sends 7 numbers, more than 6"
+
+
+def test_a_client_whose_objective_cannot_be_made_fails_alone() -> None:
+    """Of many clients objectives are made when they are used."""
+
+    class Made(ObjectivesOnUse):
+        def __init__(self) -> None:
+            self.clients = range(3)
+
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(self.clients)
+
+        def __getitem__(self, i: int) -> Objective:
+            if i == 1:
+                raise OSError("no rows")
+            return Counting(np.ones(3), np.zeros(3))
+
+    host = Worker(Area(), X0, Made())
+    assert isinstance(host.train(0, message(0)), Update)
+    error = host.train(1, message(0))
+    assert isinstance(error, ClientError) and error.text.endswith("OSError: no rows")
+    assert isinstance(host.train(2, message(0)), Update)
 
 
 def test_a_client_without_an_update_is_restored_without_one() -> None:

@@ -32,6 +32,30 @@ def test_a_run_without_room_is_refused_on_all_ranks(tmp_path: Path) -> None:
     assert line.startswith("mpifl: memory=") and "for 3 ranks (free on " in line and "memory.check=false" in line
 
 
+@pytest.mark.smoke
+def test_a_missing_folder_of_states_is_one_line(tmp_path: Path) -> None:
+    file = write(tmp_path, "a", job(AREA))
+    (reply,) = in_one_job(tmp_path, 3, [["run", str(file), "memory.client_states=0", "memory.folder=missing"]])
+    assert reply.codes == [2] * 3 and not reply.out and not reply.changed
+    assert reply.err.startswith("mpifl: memory.folder=missing: a folder in which a file can be made (No such file")
+    assert reply.err.count("\n") == 1
+
+
+def test_a_full_disk_is_one_line(run: Start, tmp_path: Path) -> None:
+    code = (
+        "import errno, os, sys\n"
+        "def full(*args): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "os.posix_fallocate = full\n"
+        "from mpifl.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    file = write(tmp_path, "a", job(AREA))
+    done = run(2, "-c", code, "run", file, "memory.client_states=0", f"memory.folder={tmp_path}")
+    (line,) = [line for line in done.err.splitlines() if line.startswith("mpifl: ")]
+    assert done.code == 3 and "Traceback" not in done.err, str(done)
+    assert "rank 1 on " in line and "no room for the states of clients" in line and "No space left" in line
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_states_on_disk_give_the_same_bits(tmp_path: Path, ranks: int) -> None:

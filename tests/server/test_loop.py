@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,8 +101,51 @@ class Misshapen(Area):
 
 
 def test_a_message_with_a_vector_of_another_shape_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"^client 2 is sent float64 of shape \(1,\), not float64 of shape \(3,\)$"):
+    expected = r"^client 2 is sent float64 of shape \(1,\), not float64 of shape \(3,\); test_loop\.py:\d+, Misshapen"
+    with pytest.raises(ValueError, match=expected):
         run(Misshapen(reply="after"), random_quadratics(0, 3), clock=Picked([0, 2, 1]))
+
+
+@dataclass(frozen=True)
+class Sends(FedAvg):
+    """A message with these numbers and this work."""
+
+    numbers: tuple[Any, ...] = ()
+    work: Any = 1
+    twice: bool = False
+
+    def message(self, server: State, i: int) -> Message:
+        return Message((server.x,) * (1 + self.twice), self.numbers, self.work)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"numbers": ("a",)}, "numbers=('a',), not numbers of float64"),
+        ({"numbers": (1.0, None)}, "numbers=(1.0, None), not numbers of float64"),
+        ({"numbers": (10**400,)}, "not numbers of float64"),
+        ({"numbers": (0.5,) * 7}, "7 numbers, more than 6"),
+        ({"work": 1.5}, "work=1.5, not an integer from 0 to 2^63 - 1"),
+        ({"work": "a"}, "work='a', not an integer"),
+        ({"work": -1}, "work=-1, not an integer"),
+        ({"work": 2**63}, "work=9223372036854775808, not an integer"),
+        ({"twice": True}, "2 vectors, more than vectors_down (1)"),
+    ],
+)
+def test_what_a_message_cannot_hold_is_an_error(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^client 0 is sent .*{re.escape(text)}.*; test_loop\.py:\d+, Sends\.message"
+    ):
+        run(Sends(**wrong), random_quadratics(0, 3), clock=Picked([0]))
+
+
+@pytest.mark.parametrize("numbers", [(np.float64(0.5),), (np.float32(0.5), 3), (0.5,), (True, 0.25), ()])
+def test_numbers_and_work_are_what_mpi_sends(numbers: tuple[Any, ...]) -> None:
+    """float64 and an integer of Python's, whatever the rule gave."""
+    log = run(Sends(numbers=numbers, work=np.int64(2)), random_quadratics(0, 3), clock=Picked([0]), stop_updates=1)
+    for _, message in log.sent:
+        assert message.numbers == tuple(map(float, numbers)) and {*map(type, message.numbers)} <= {float}
+        assert message.work == 2 and type(message.work) is int
 
 
 @settings(max_examples=examples(150), deadline=None, derandomize=True)

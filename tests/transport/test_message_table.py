@@ -65,17 +65,6 @@ def test_messages_of_several_clients_are_read_together() -> None:
         del table[1]
 
 
-def test_what_a_row_cannot_hold_is_refused() -> None:
-    table = MessageTable(3, 2, np.dtype(np.float32), 1)
-    v = np.zeros(2, np.float32)
-    for message in (Message((v, v)), Message((v,), (0.0,) * (MAX_NUMBERS + 1))):
-        with pytest.raises(ValueError, match=r"client 1 is sent . vectors and . numbers, at most 1"):
-            table[1] = message
-    assert not table and 1 not in table
-    table[1] = Message((v,), work=2.0)  # type: ignore[arg-type]
-    assert table[1].work == 2
-
-
 JOBS = {
     "area": {"algorithm": {"name": "area", "step_size": 0.1, "trigger": {"every": 3}}},
     "fedpd": {"algorithm": {"name": "fedpd", "eta": 1.0}},
