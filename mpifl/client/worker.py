@@ -103,6 +103,7 @@ class Worker:
         """
         if self.last_updates:
             self.last_updates.pop(i, None)
+        state: State | None = None
         objective: Any = None
         saved: Mapping[str, Any] = {}
         begin = time.perf_counter()
@@ -134,12 +135,14 @@ class Worker:
                 busy = time.perf_counter() - begin
         except (Exception, SystemExit) as error:  # sys.exit in a user's code: the others must not wait
             _load(objective, saved)
+            if state is None:  # its initial state cannot be made
+                del self.states[i]
             self.errors[i] = format_client_error(self._rank, error)
             return ClientError(self.errors[i])
         if not refused:
             self.states[i] = state
         vectors, _, numbers, _, _, _, _, exchange, _, _, refusal, _ = update
-        if numbers:
+        if len(numbers):
             numbers = tuple(map(float, numbers))  # as they are sent
         _, _, _, version, round = message
         fields = vectors, steps, numbers, version, round, norm, compute, exchange, busy, accuracy, refusal, nan
@@ -170,12 +173,9 @@ class Worker:
         for v in vectors:
             square += float(v @ v if short else v.dot(v))
         norm = sqrt(square)
-        if numbers := update.numbers:
-            if len(numbers) > MAX_NUMBERS:
-                return f"client {i} sends {len(numbers)} numbers, more than {MAX_NUMBERS}", norm
-            if not all(map(isfinite, numbers)):
-                return "the update is not finite", norm
-        if not isfinite(norm):
+        if (count := len(update.numbers)) > MAX_NUMBERS:
+            return f"client {i} sends {count} numbers, more than {MAX_NUMBERS}", norm
+        if not isfinite(norm) or (count and not all(map(isfinite, update.numbers))):
             return "the update is not finite", norm
         return (f"the update's norm {norm:.6g} is above faults.norm" if norm > self._norm else ""), norm
 

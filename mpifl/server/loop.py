@@ -124,7 +124,8 @@ class ServerLoop:
                 vectors = self._vectors  # many messages wait for their clients: one tuple for all
             else:
                 self._check(i, vectors)
-            if (numbers and (len(numbers) > 1 or type(numbers[0]) is not float)) or type(work) is not int or work >> 63:
+            count = len(numbers)
+            if (count and (count > 1 or type(numbers[0]) is not float)) or type(work) is not int or work >> 63:
                 numbers, work = self._as_sent(i, numbers, work)
             message = new_tuple(Message, (vectors, numbers, work, version, round))
             delay = self.schedule.register_message(i, round, work)

@@ -202,6 +202,9 @@ def test_an_initial_state_that_is_none_fails_its_client(tmp_path: Path) -> None:
     error = host.train(2, Message((np.zeros(3),), (0.5,)))
     assert isinstance(error, ClientError)
     assert error.text.endswith("SometimesNone.init_client: returned a NoneType")
+    assert host.train(2, Message((np.zeros(3),), (0.5,))) == error
+    saved = host.snapshots({})
+    assert saved[2].state is None and saved[2].error == error.text and saved[1].state is not None
 
 
 @dataclass(frozen=True)
