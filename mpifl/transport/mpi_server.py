@@ -165,7 +165,7 @@ class MPIServerTransport:
 
     def _progress(self, receive_vectors: bool) -> bool:
         """Handles what has arrived, without waiting; returns whether anything arrived. Raises RunFailed."""
-        requests = self._requests
+        requests = self._requests.all
         arrived = receive_vectors and bool(self._announced) and self._receive_announced()
         try:
             # Open MPI tests before it receives: what arrives during the first call is returned by the second one.
@@ -181,7 +181,7 @@ class MPIServerTransport:
         for k in done:
             if k <= self._workers:
                 self._handle_frame(k, receive_vectors)
-            elif self._pool.received(receive := requests.drop(k)):
+            elif self._pool.received(receive := self._requests.drop(k)):
                 self._handle_vectors(receive.client, receive.rank, receive.update, receive.slot)
         if receive_vectors and self._announced:
             self._receive_announced()
@@ -195,7 +195,7 @@ class MPIServerTransport:
         if rank not in self.live_ranks:
             return
         try:
-            self._requests[rank] = inbox.start()
+            self._requests.all[rank] = inbox.start()
         except MPI.Exception as error:
             self._handle_death(error)
 
@@ -342,7 +342,7 @@ class MPIServerTransport:
             raise error
         self.live_ranks -= died
         for rank in died:
-            self._requests[rank] = MPI.REQUEST_NULL
+            self._requests.all[rank] = MPI.REQUEST_NULL
             self._quarantined += self._vector_sends.abandon(rank)  # MPI may still read them
         for key in [key for key in self._announced if key[1] in died]:
             del self._announced[key]
@@ -355,9 +355,9 @@ class MPIServerTransport:
     def _test_each(self) -> list[int]:
         """Which requests are complete, tested one by one: a failed test of all of them does not show that."""
         found = []
-        for k in [*(self.live_ranks - self._closed), *range(self._comm.size, len(self._requests))]:
+        for k in [*(self.live_ranks - self._closed), *range(self._comm.size, len(self._requests.all))]:
             try:
-                if self._requests[k].Test():
+                if self._requests.all[k].Test():
                     found.append(k)
             except MPI.Exception:  # of a rank that has just died: the next test of all finds it
                 continue

@@ -49,14 +49,18 @@ class Outbox:
     def send_message(self, i: int, message: Message, delay: float) -> None:
         """Starts to send a message to client i, with the vectors that travel in the frame.
 
-        A rank is often sent the same model twice in a row: if the send of the last frame is complete, only its header
-        is written.
+        If the send of the last frame is complete, that is written again where frames are not used in turn. A rank is
+        often sent the same model twice in a row: then only the header is written, also where they are.
         """
-        vectors = message.vectors if self._format.inline else ()
-        if vectors is self._vectors and (outgoing := self._sending[-1]).send.Test():
-            outgoing.frame.write_message(i, message, delay, ())
-            outgoing.send.Start()
-            return
+        vectors, last = message.vectors if self._format.inline else (), self._vectors
+        again = vectors is last
+        if again or (last and self._ring == 1 and len(vectors) == len(last)):
+            sent = self._sending[-1]
+            if sent.send.Test():
+                sent.frame.write_message(i, message, delay, () if again else vectors)
+                sent.send.Start()
+                self._vectors = vectors
+                return
         outgoing = self.take()
         outgoing.frame.write_message(i, message, delay, vectors)
         self.start(outgoing, len(vectors))
@@ -210,26 +214,27 @@ class LargeReceive:
     missing: int  # vectors that are still to come
 
 
-class Requests(list[MPI.Request]):
+class Requests:
     """The server's receives, tested in one call: one of each rank, for frames, then those of large vectors."""
 
     def __init__(self, ranks: int) -> None:
-        super().__init__([MPI.REQUEST_NULL] * ranks)
+        # A list and no class derived from it, whose items mpi4py would read in twice the time.
+        self.all: list[MPI.Request] = [MPI.REQUEST_NULL] * ranks
         self._ranks = ranks
         self.receives: list[LargeReceive] = []  # of the requests from position `ranks` on
 
     def add(self, request: MPI.Request, receive: LargeReceive) -> None:
         """Adds a request that was started."""
-        self.append(request)
+        self.all.append(request)
         self.receives.append(receive)
 
     def drop(self, k: int) -> LargeReceive:
         """Removes the request at position k, at least `ranks`; the last one takes its place. Returns its receive."""
-        request, receive = self.pop(), self.receives.pop()
-        if k == len(self):
+        request, receive = self.all.pop(), self.receives.pop()
+        if k == len(self.all):
             return receive
         dropped, self.receives[k - self._ranks] = self.receives[k - self._ranks], receive
-        self[k] = request
+        self.all[k] = request
         return dropped
 
     def drop_where(self, which: Callable[[LargeReceive], bool]) -> None:

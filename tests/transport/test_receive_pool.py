@@ -92,7 +92,7 @@ def test_a_link_that_has_become_fast(link: Link) -> None:
 def test_vectors_that_are_there_need_no_second_look(link: Link) -> None:
     link.at_once = True
     complete = link.pool.start(0, 1, Update((), 1), 2)
-    assert complete and not link.pool.active and len(link.requests) == 2
+    assert complete and not link.pool.active and len(link.requests.all) == 2
     update, slot = complete
     assert [v.shape for v in update.vectors] == [(100_000,), (100_000,)] and slot not in link.pool.free
 
@@ -106,15 +106,15 @@ def test_an_update_whose_first_vector_is_there_waits_for_the_second(link: Link) 
     complete = iter([True, False])
     link.test = lambda: next(complete)
     receive = link.start(0, 2)
-    assert receive.missing == 1 and link.pool.active == {receive} and len(link.requests) == 3
+    assert receive.missing == 1 and link.pool.active == {receive} and len(link.requests.all) == 3
     assert link.pool.received(link.requests.drop(2)) and not link.pool.active
 
 
 def test_an_update_is_complete_with_its_last_vector(link: Link) -> None:
     receive = link.start(0, 2)
-    assert receive.missing == 2 and link.pool.active == {receive} and len(link.requests) == 4
+    assert receive.missing == 2 and link.pool.active == {receive} and len(link.requests.all) == 4
     first, second = link.requests.drop(2), link.requests.drop(2)
-    assert first is second is receive and len(link.requests) == 2
+    assert first is second is receive and len(link.requests.all) == 2
     assert not link.pool.received(receive) and link.pool.received(receive) and not link.pool.active
 
 
@@ -123,7 +123,7 @@ def test_an_abandoned_update_takes_its_buffer_with_it(link: Link) -> None:
     kept, abandoned = link.start(0), link.start(1, 2)
     before = abandoned.update.vectors[0]
     link.pool.abandon(lambda i, rank: i == 1)
-    assert link.pool.active == {kept} and link.requests.receives == [kept] and len(link.requests) == 3
+    assert link.pool.active == {kept} and link.requests.receives == [kept] and len(link.requests.all) == 3
     again = link.start(2)
     assert again.slot == abandoned.slot and not np.shares_memory(again.update.vectors[0], before)
 
@@ -135,7 +135,7 @@ def test_a_rank_that_dies_while_a_receive_is_started(link: Link, at_once: bool) 
     with pytest.raises(ConnectionError):
         link.start(0, 2)
     link.pool.abandon(lambda i, rank: rank == 1)
-    assert not link.pool.active and len(link.requests) == 2 and sorted(link.pool.free) == [0, 1, 2, 3]
+    assert not link.pool.active and len(link.requests.all) == 2 and sorted(link.pool.free) == [0, 1, 2, 3]
 
 
 def test_removed_requests_leave_no_gap() -> None:
@@ -144,7 +144,7 @@ def test_removed_requests_leave_no_gap() -> None:
     for k, request in enumerate(started):
         requests.add(request, LargeReceive(k, k % 2, 0, Update((), 1), 1))  # type: ignore[arg-type]
     assert [requests.drop(k).client for k in (6, 3)] == [3, 0]
-    assert requests[3:] == [started[4], started[1], started[2]]
+    assert requests.all[3:] == [started[4], started[1], started[2]]
     assert [receive.client for receive in requests.receives] == [4, 1, 2]
     requests.drop_where(lambda receive: receive.rank == 0)
-    assert requests[3:] == [started[1]] and [receive.client for receive in requests.receives] == [1]
+    assert requests.all[3:] == [started[1]] and [receive.client for receive in requests.receives] == [1]
