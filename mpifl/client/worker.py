@@ -68,9 +68,10 @@ class Worker:
         if limit is None and (len(objectives) <= MAX_CLIENTS_AS_OBJECTS or not isinstance(x0, np.ndarray)):
             self.states = ClientStates((i, self._first_state(i)) for i in objectives)
         else:
-            for i in islice(objectives, 1):
-                self._first_state(i)  # raises ConfigError where the algorithm's `init_client` is wrong
-            self.states = StateTable(objectives, self._first_state, x0, limit, None if limit is None else folder)
+            self._types: list[type] = []  # of the values of an initial state
+            for i in islice(objectives, 1):  # raises ConfigError where the algorithm's `init_client` is wrong
+                self._types = [*map(type, vars(self._first_state(i)).values())]
+            self.states = StateTable(objectives, self._initial_state, x0, limit, None if limit is None else folder)
         self.last_updates: dict[int, Update] = {}  # of clients that have had no message since, unless forgotten
         self.errors: dict[int, str] = {}  # what clients raised
 
@@ -78,6 +79,13 @@ class Worker:
         """Client i's state before its first message. Raises ConfigError."""
         with inside("algorithm"):
             return checked_state(self._algorithm, "init_client", self._algorithm.init_client(self._x0, i))
+
+    def _initial_state(self, i: int) -> State:
+        """Likewise, checked only where its values are of other types than those of the first client."""
+        state = self._algorithm.init_client(self._x0, i)
+        if type(state) is State and [*map(type, vars(state).values())] == self._types:
+            return state
+        return self._first_state(i)
 
     def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | ClientError]:
         """Trains several clients, at most `batch_size`, on a message each; returns their updates or errors."""
