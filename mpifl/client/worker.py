@@ -66,26 +66,19 @@ class Worker:
                 next(iter(objectives.values())).check_optimizer(optimizer)  # type: ignore[attr-defined]
         self.states: ClientStates | StateTable
         if limit is None and (len(objectives) <= MAX_CLIENTS_AS_OBJECTS or not isinstance(x0, np.ndarray)):
-            self.states = ClientStates((i, self._first_state(i)) for i in objectives)
+            self.states = ClientStates((i, self._initial_state(i)) for i in objectives)
         else:
-            self._types: list[type] = []  # of the values of an initial state
-            for i in islice(objectives, 1):  # raises ConfigError where the algorithm's `init_client` is wrong
-                self._types = [*map(type, vars(self._first_state(i)).values())]
-            self.states = StateTable(objectives, self._initial_state, x0, limit, None if limit is None else folder)
+            for i in islice(objectives, 1):
+                self._initial_state(i)  # raises ConfigError where the algorithm's `init_client` is wrong
+            initial = partial(algorithm.init_client, x0)
+            self.states = StateTable(objectives, initial, x0, limit, None if limit is None else folder)
         self.last_updates: dict[int, Update] = {}  # of clients that have had no message since, unless forgotten
         self.errors: dict[int, str] = {}  # what clients raised
 
-    def _first_state(self, i: int) -> State:
+    def _initial_state(self, i: int) -> State:
         """Client i's state before its first message. Raises ConfigError."""
         with inside("algorithm"):
             return checked_state(self._algorithm, "init_client", self._algorithm.init_client(self._x0, i))
-
-    def _initial_state(self, i: int) -> State:
-        """Likewise, checked only where its values are of other types than those of the first client."""
-        state = self._algorithm.init_client(self._x0, i)
-        if type(state) is State and [*map(type, vars(state).values())] == self._types:
-            return state
-        return self._first_state(i)
 
     def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | ClientError]:
         """Trains several clients, at most `batch_size`, on a message each; returns their updates or errors."""
@@ -109,14 +102,15 @@ class Worker:
         An invalid update is refused: it is sent empty with the reason, and the client keeps the state that it had.
         Rules never change a state's vectors in place, so that costs nothing.
         """
-        if self.last_updates:
-            self.last_updates.pop(i, None)
+        self.last_updates.pop(i, None)
         state: State | None = None
         objective: Any = None
         saved: Mapping[str, Any] = {}
         begin = time.perf_counter()
         try:
             if (state := self.states.copy_of(i)) is None:
+                if i not in self.errors:
+                    self._initial_state(i)  # raises ConfigError, since `init_client` returned None
                 return ClientError(self.errors[i])
             if self.errors:
                 self.errors.pop(i, None)
@@ -235,7 +229,7 @@ class Worker:
         for i in objectives:
             self.errors.pop(i, None)
         for i in objectives:
-            self.states[i] = self._first_state(i)
+            self.states[i] = self._initial_state(i)
 
     def add_failed_client(self, i: int, text: str) -> None:
         """Notes that client i could not be hosted: it answers its messages with this error."""

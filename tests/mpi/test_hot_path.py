@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 # An update in real time, on Python 3.11. Lower them with the code; whoever raises one says why in the commit.
-SERVER, CLIENT = 1153, 1044
+SERVER, CLIENT = 1153, 1041
 SLACK = 1.1
 
 
