@@ -78,8 +78,6 @@ ratio mpifl / by hand. Launches are in the order of that time. The ranks themsel
 
 {distances}
 
-{distance_sentence}
-
 ## Clients
 
 {clients}
@@ -176,7 +174,7 @@ def turns(rows: list[dict[str, Any]]) -> str:
 
 
 def distances(rows: list[dict[str, Any]]) -> str:
-    """The ratio of each launch, by the round trip between two cores."""
+    """The ratio of each launch, by the round trip between two cores, and how it changes with that."""
     if any(row["round_trip_ns"] is None for row in rows):
         return "Not measured: there is one core."
     most = max(len(row["launches"]) for row in rows)
@@ -184,19 +182,13 @@ def distances(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         cells = [f"{ns} ns: {ratio:.2f}" for ns, ratio in row["launches"]]
         lines.append(f"| {' | '.join([str(row['clients']), format(row['d'], ','), *cells])} |")
-    return "\n".join(lines)
-
-
-def distance_sentence(rows: list[dict[str, Any]]) -> str:
-    """How the ratios of the launches at the longest round trip compare with those at the shortest."""
-    if any(row["round_trip_ns"] is None for row in rows):
-        return ""
     changes = [row["launches"][-1][1] / row["launches"][0][1] for row in rows]
     higher = sum(change > 1 for change in changes)
-    return (
-        f"With the longest round trip the ratio is higher than with the shortest in {higher} of {len(rows)} rows, by "
-        f"factors of {min(changes):.2f} to {max(changes):.2f} over all rows."
+    sentence = (
+        f"With the longest round trip the ratio is higher than with the shortest in {higher} of {len(rows)} rows; over "
+        f"all rows it is {min(changes):.2f} to {max(changes):.2f} times that with the shortest."
     )
+    return "\n".join([*lines, "", sentence])
 
 
 def sentence(rows: list[dict[str, Any]]) -> str:
@@ -297,7 +289,6 @@ def main() -> int:
     )
     page = PAGE.format(
         machine=facts, table=table(rows), turns=turns(rows), sentence=sentence(rows), distances=distances(rows),
-        distance_sentence=distance_sentence(rows),
         launches=args.launches, repeats=args.repeats, client_repeats=3 * args.repeats,
         clients=client_table(clients), client_sentence=client_sentence(clients),
     )  # fmt: skip

@@ -8,8 +8,8 @@ run:
 ours     the server loop and both ends of the MPI transport, with AREA (an aggregation every 4 updates)
 by_hand  what one would write for this one rule: nonblocking requests, messages answered in any order, waits that sleep
          as ours do, a new array for each model, which is sent without a copy, and the rule's arithmetic in the fewest
-         passes over memory. It has no rows, no checks and no checkpoints. Its messages are in the pages that a program
-         gets which uses NumPy: of 4 KiB for messages below 4 MiB, huge ones above
+         passes over memory. It has no rows, no checks and no checkpoints. Its messages below 4 MiB are in pages of
+         4 KiB, as arrays of NumPy are where Linux gives huge pages to programs that ask; larger ones in huge pages
 huge     the same with all messages in huge pages, as in mpifl
 echo     every message is answered at once with a fixed one, on both sides: what MPI and the waiting cost
 

@@ -75,8 +75,8 @@ def packages() -> str:
         ],
         [
             (
-                "objective, rng, errors, version, config.types, untrusted, pickled, hdf5_checks, durations",
-                "plain types, helpers, checks of files",
+                "objective, rng, errors, config.types, untrusted",
+                "plain types, checks of files; version, pickled, hdf5_checks, durations",
             )
         ],
     ]
