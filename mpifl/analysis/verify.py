@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from mpifl import execution
 from mpifl.algorithms.base import Algorithm, Clients
 from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader
@@ -19,11 +22,38 @@ from mpifl.errors import ConfigError, Contradiction, RunFailed
 from mpifl.scheduling.availability import Always, Availability, TraceAvailability
 from mpifl.scheduling.delays import Delay, NoDelay, Trace
 from mpifl.scheduling.timeline import Timeline
+from mpifl.server.start import run_server
 from mpifl.storage import Run, open_run
 from mpifl.storage.reader import DamagedRun
 from mpifl.storage.tables import CLIENTS, TABLES
 from mpifl.storage.verify import History, Rules, verify
 from mpifl.transport.frames import HEADER_BYTES
+
+
+def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
+    """Checks a run file, and with `replay` repeats the run in this process; what was checked, in one line.
+
+    Raises Contradiction with the first thing that is wrong, ConfigError for what is no run file or cannot be replayed.
+    """
+    line = check_file(path)
+    if not replay:
+        return line
+    with TemporaryDirectory(prefix="mpifl-verify-") as folder:
+        output = Path(folder, "replay.h5")
+        task = execution.replay_task(path, keys={"output": output}, trust=trust)
+        facts = json.loads(task.replay.attrs.get("compute", "[]")) if task.replay else []
+        if any(fact.get("batched") is True for fact in facts):
+            text = "a run whose clients were computed one by one, for --replay: problem.torch.batched: false"
+            raise ConfigError("verify", path, text)
+        try:
+            with execution.restored_torch(task.job):
+                outcome = run_server(task.job, replay=task.replay, load=execution.load_problem)
+        except RunFailed as error:
+            raise Contradiction(f"{path}: the replay failed: {error}") from error
+        if outcome.status != "completed":
+            raise Contradiction(f"{path}: the replay failed: {outcome.error}")
+        compare(path, output)
+    return f"{line}; the replay computed the same"
 
 
 def check_file(path: str | Path) -> str:

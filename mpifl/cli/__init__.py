@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpifl import api
 from mpifl.cli import information, results, runs, studies
 from mpifl.cli.command import LOGGING, Parser, is_override
 from mpifl.cli.output import (
@@ -24,6 +23,7 @@ from mpifl.cli.output import (
     second_interrupt_kills,
 )
 from mpifl.errors import ConfigError, host_name
+from mpifl.execution import Task, execute
 from mpifl.transport.detection import LaunchError
 from mpifl.untrusted import printable
 
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> i
     runs_a_job = command is not None and LOGGING.keys() <= command.options.keys()
     with log_to_stderr(arguments, runs_a_job), second_interrupt_kills():
         try:
-            code = api.execute(lambda: _command(arguments, default_job), _print_end, process_ends=True).code
+            code = execute(lambda: _command(arguments, default_job), _print_end, process_ends=True).code
             if code or not command or not command.on_all_ranks or not {"--help", "-h"}.isdisjoint(arguments):
                 return code
             return command.on_all_ranks(Parser(f"mpifl {arguments[0]}", command).parse_intermixed_args(arguments[1:]))
@@ -97,14 +97,14 @@ def _print_end(end: Outcome | ConfigError) -> None:
             print_result(end.summary)
 
 
-def _command(arguments: list[str], default_job: str | None) -> api.Task | None:
+def _command(arguments: list[str], default_job: str | None) -> Task | None:
     """Rank 0's part of a command: does what it can do alone, or returns the run for all ranks. Raises ConfigError."""
     with closed_pipe_is_no_error():
         return _dispatch(arguments, default_job)
     return None
 
 
-def _dispatch(arguments: list[str], default_job: str | None) -> api.Task | None:
+def _dispatch(arguments: list[str], default_job: str | None) -> Task | None:
     if (level := (os.environ.get(LOG_LEVEL) or "info").lower()) not in LEVELS:
         raise ConfigError(LOG_LEVEL, level, f"one of {', '.join(LEVELS)}")
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])

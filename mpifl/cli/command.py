@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from mpifl import api
 from mpifl.errors import ConfigError
+from mpifl.execution import Task
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
 
 
 class Command(NamedTuple):
-    action: Callable[[argparse.Namespace], api.Task | None]
+    action: Callable[[argparse.Namespace], Task | None]
     usage: str
     help: str
     options: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - never changed

@@ -26,7 +26,9 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _verify(args: argparse.Namespace) -> None:
-    print_result(api.verify_file(one_path("verify", args.arguments, "one RUN.h5"), args.replay, args.trust))
+    from mpifl.analysis.verify import verify_file
+
+    print_result(verify_file(one_path("verify", args.arguments, "one RUN.h5"), args.replay, args.trust))
 
 
 REPORT_OPTIONS = ("spread", "columns", "reach", "reach_in", "formats", "figures", "x", "panels", "width", "all")

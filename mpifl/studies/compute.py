@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from mpifl import api
+from mpifl import execution
 from mpifl.config.job import Job
 from mpifl.config.read import job_to_dict, to_yaml
 from mpifl.config.trust import outside_code
@@ -59,9 +59,9 @@ def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
     try:
         if resume:
             with suppress(ConfigError):  # without a checkpoint that can be used it begins anew
-                return _finished(api.execute(lambda: _resume_task(job), comm=comm))
+                return _finished(execution.execute(lambda: _resume_task(job), comm=comm))
         keep_damaged(job, ranks)
-        return _finished(api.execute(lambda: api.Task(replace(job, overwrite=True)), comm=comm))
+        return _finished(execution.execute(lambda: execution.Task(replace(job, overwrite=True)), comm=comm))
     except (ConfigError, OSError) as error:
         return Finished("failed", " ".join(str(error).split()))
     except KeyboardInterrupt:
@@ -80,16 +80,16 @@ def _keep_problem() -> None:
     """Keeps the data that were loaded last, for the life of the process."""
     global _problem
     if _problem is None:
-        _problem = api.keep_problem()
+        _problem = execution.keep_problem()
         _problem.__enter__()
 
 
-def _resume_task(job: Job) -> api.Task:
+def _resume_task(job: Job) -> execution.Task:
     """The task that resumes the run of a job. Raises ConfigError for a checkpoint of another job.
 
     What that job's code would be is never imported: only the code that the study names is trusted.
     """
-    task = api.resume_task(Path(job.output), trust=outside_code(job_to_dict(job)))
+    task = execution.resume_task(Path(job.output), trust=outside_code(job_to_dict(job)))
     if identify(task.job) != identify(job):
         raise ConfigError("resume", job.output, "a checkpoint of the study's job; this one is of another job")
     return task
@@ -100,7 +100,7 @@ def serve_group(group: MPI.Intracomm) -> None:
     """Hosts clients of the runs of this rank's group, one run after the other, until `end_group`."""
     while True:
         with suppress(ConfigError):  # the group's rank 0 reports it
-            if api.execute(lambda: None, comm=group).code == NO_MORE_RUNS:
+            if execution.execute(lambda: None, comm=group).code == NO_MORE_RUNS:
                 return
 
 
