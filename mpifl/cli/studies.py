@@ -21,15 +21,10 @@ if TYPE_CHECKING:
 
 def _sweep(args: argparse.Namespace) -> None:
     """Under MPI it checks the study alone: `_sweep_on_ranks` runs it."""
-    from mpifl.transport.launcher import communicator
-
-    if not args.dry_run and communicator() is None:
-        from mpifl.studies.processes import start_fork_server
-
-        start_fork_server()
     from mpifl.studies.parts import Part
     from mpifl.studies.study import load_study
     from mpifl.studies.sweep import count_groups, dry_run, print_progress, sweep
+    from mpifl.transport.launcher import communicator
 
     path, overrides = file_and_overrides("sweep", "STUDY.yaml", args.arguments)
     part = Part.parse(args.part) if args.part else None

@@ -12,35 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from types import ModuleType
 from typing import Any
 
 from mpifl.signals import exit_code
 from mpifl.transport.handshake import RANKS_BEFORE
-
-PRELOAD = [  # what every run imports
-    "mpifl.client.checkpoint",
-    "mpifl.server.session",
-    "mpifl.server.start",
-    "mpifl.storage.writer",
-    "mpifl.studies.compute",
-    "threadpoolctl",
-]
-
-
-def _context() -> multiprocessing.context.ForkServerContext:
-    """New processes are forked from a server that has imported what a run needs: they start in milliseconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    return context
-
-
-def start_fork_server() -> None:
-    """Starts the server from which processes are forked: it imports while the caller loads the study."""
-    _context()
-    with _no_main_module():
-        forkserver.ensure_running()
 
 
 @contextmanager
@@ -81,7 +58,7 @@ class _Processes(Executor):
         else:
             number = min(set(range(self._count)) - set(self._numbers.values()))
             environment = {**os.environ, RANKS_BEFORE: str(number)}  # GPUs are taken in turn by the processes
-            pool = ProcessPoolExecutor(1, _context(), _start, (environment,))
+            pool = ProcessPoolExecutor(1, multiprocessing.get_context("forkserver"), _start, (environment,))
             self._numbers[pool] = number
         with _no_main_module():
             future = self._last[pool] = pool.submit(_task, fn, *args, **kwargs)
