@@ -9,7 +9,7 @@ import numpy as np
 
 from mpifl.analysis import style
 from mpifl.analysis.options import is_percentage, scale_of
-from mpifl.analysis.trials import PROGRESS, Group
+from mpifl.analysis.trials import PROGRESS, SCALES, Group
 from mpifl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ DIVERGED = 100.0  # times the largest first value: what is above is outside of t
 LABELS = {"updates": "updates consumed",
           "version": "global steps", "bytes": "traffic (MB)", "local_steps": "local steps",
           "train_loss": "training loss", "client_accuracy_variance": "variance of client accuracy (%²)"}  # fmt: skip
-SCALES = {"bytes": 1e-6}
 
 
 def plot_columns(

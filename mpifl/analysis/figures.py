@@ -15,7 +15,7 @@ from mpifl.analysis import style
 from mpifl.analysis.curves import metric_label, plot_group, progress_label, scale_axis
 from mpifl.analysis.options import CURVES, FIGURES, PICTURES, Options, scale_of
 from mpifl.analysis.spread import mean_and_spread
-from mpifl.analysis.trials import Group, format_value
+from mpifl.analysis.trials import Group, format_value, label_of
 from mpifl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -87,11 +87,9 @@ def _wanted(
 def find_label(key: str, groups: Sequence[Group], option: str) -> str:
     """The label of the groups that an axis of the study, or a key of the job, has. Raises ConfigError."""
     labels = [label for group in groups[:1] for label in group.labels]
-    plain = key.removesuffix(".name")
-    known = [label for label in labels if label == key or f".{plain}".endswith(f".{label}")]
-    if not known:
+    if (label := label_of(key, labels)) is None:
         raise ConfigError(option, key, f"one of {', '.join(labels) or 'the axes; the runs do not differ'}")
-    return max(known, key=len)
+    return label
 
 
 def _without(group: Group, *labels: str | None) -> Group:

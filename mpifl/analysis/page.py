@@ -21,7 +21,7 @@ from mpifl.analysis import style
 from mpifl.analysis.curves import metric_label, progress_label
 from mpifl.analysis.options import METRICS, NOT_METRICS, Options, scale_of
 from mpifl.analysis.tables import Table
-from mpifl.analysis.trials import PROGRESS, SUMS, Group, differing_keys, flatten, format_value
+from mpifl.analysis.trials import PROGRESS, SCALES, SUMS, Group, differing_keys, flatten, format_value
 from mpifl.config import yaml_io
 from mpifl.errors import ConfigError
 from mpifl.storage import open_run
@@ -34,7 +34,6 @@ MAX_POINTS, MIN_POINTS = 1000, 40  # of a curve
 MAX_INCOMPLETE = 1000  # runs that are listed
 MAX_CONFIG = 20_000  # characters of a configuration
 DASH_PIXELS = 2.2  # of one unit of a dash
-SCALES = {"bytes": 1e-6}
 BANDS = {"range": "the range from the smallest value to the largest", "sd": "the standard deviation",
          "ci95": "the 95 % interval of the mean"}  # fmt: skip
 DIGITS = 6  # of a curve's values

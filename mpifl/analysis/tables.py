@@ -16,7 +16,7 @@ from tabulate import tabulate
 from mpifl.analysis import latex
 from mpifl.analysis.options import CLIENTS, COMPUTED, METRICS, Options, is_percentage, scale_of
 from mpifl.analysis.spread import SPREADS, half_width, mean_and_spread
-from mpifl.analysis.trials import PROGRESS, SUMS, Group, format_value, unlike_conventions
+from mpifl.analysis.trials import PROGRESS, SCALES, SUMS, Group, format_value, unlike_conventions
 from mpifl.untrusted import printable
 
 TITLES = {
@@ -33,7 +33,6 @@ TITLES = {
 }
 UNITS = {"time": "time to {} (s)", "updates": "updates to {}", "rounds": "rounds to {}", "bytes": "MB to {}",
          "local-steps": "local steps to {}"}  # fmt: skip
-SCALES = {"bytes": 1e-6}
 RHO_NOTE = (
     "rho = t_80 / t_h: t_80 is the first evaluation at which the mean accuracy over the trials is 80 % or more, t_h "
     "the horizon stop.time (else the last evaluation); >1: 80 % is not reached."

@@ -30,6 +30,7 @@ TARGET_ACCURACY = 0.80  # test accuracy that t_80 is the time of
 BLOCK = 1 << 20  # values of a curve that are computed at once
 # What a curve is drawn against, and an accuracy is reached in: the column of `Trial.evaluations`.
 PROGRESS = {"time": "time", "updates": "updates", "rounds": "version", "bytes": "bytes", "local-steps": "local_steps"}
+SCALES = {"bytes": 1e-6}  # the factor from a value of PROGRESS to what is shown: bytes are shown in MB
 # Columns of `Trial.evaluations` that are sums over the updates consumed by then: the columns of /updates in the sum.
 SUMS = {"bytes": ("bytes", "bytes_down"), "local_steps": ("local_steps",)}
 
@@ -243,6 +244,21 @@ def group_trials(trials: Iterable[Trial]) -> list[Group]:
     else:
         names = short_names(list(dict.fromkeys(key for keys, _ in found.values() for key in keys)))
     return [Group({name: keys.get(key) for key, name in names.items()}, members) for keys, members in found.values()]
+
+
+def by_other_labels(groups: Sequence[Group], labels: Collection[str | None]) -> list[list[Group]]:
+    """The groups in lists, in each of which they differ in these labels alone."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        rest = {label: value for label, value in group.labels.items() if label not in labels}
+        found.setdefault(json.dumps(rest, default=str), []).append(group)
+    return list(found.values())
+
+
+def label_of(key: str, labels: Iterable[str]) -> str | None:
+    """The label of an axis or a key of the job among those of groups, which are the endings of such keys."""
+    plain = key.removesuffix(".name")
+    return max((label for label in labels if label == key or f".{plain}".endswith(f".{label}")), key=len, default=None)
 
 
 def unlike_conventions(groups: Sequence[Group]) -> dict[str, dict[str, list[str]]]:

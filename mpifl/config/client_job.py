@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from importlib import import_module
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from mpifl.config.own_classes import import_object
 from mpifl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,12 +73,7 @@ def _from_values(value: Any, key: str) -> Any:
             return items
         found = [_from_values(each, f"{key}[{k}]") for k, each in enumerate(items)]
         return tuple(found) if kind == "tuple" else found
-    module, _, name = value["class"].partition(":")
-    try:
-        cls = attrgetter(name)(import_module(module))
-    except Exception as error:  # whatever a user's module raises when it is imported
-        reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{key}.name", value["class"], f"an importable package.module:Class ({reason})") from error
+    cls = import_object(f"{key}.name", value["class"], "Class")
     given = {name: _from_values(each, f"{key}.{name}") for name, each in value["fields"].items()}
     try:
         return cls(**given)

@@ -20,7 +20,7 @@ from mpifl.config.job import Checkpoint, Clock, Evaluate, Faults, Job, MemoryUse
 from mpifl.config.packaged import find_jobs
 from mpifl.config.read import job_to_dict
 from mpifl.config.registry import FAMILIES, import_class
-from mpifl.config.schema import fields_of, meanings, variants
+from mpifl.config.schema import default_of, fields_of, meanings, variants
 from mpifl.config.types import describe, has_bounds, hints, members
 from mpifl.errors import ConfigError
 from mpifl.problems import Problem, ProblemConfig
@@ -159,7 +159,7 @@ def _rows(cls: type, default: Any = None, path: str = "") -> Iterator[Row]:
     for name, field in fields_of(cls).items():
         if name == "name":
             continue
-        value = getattr(default, name) if default is not None else _default(field)
+        value = getattr(default, name) if default is not None else default_of(field)
         text = meanings(cls).get(name, "")
         kinds = members(hints(cls)[name])
         choices = variants(kinds)
@@ -174,12 +174,6 @@ def _rows(cls: type, default: Any = None, path: str = "") -> Iterator[Row]:
             for section in filter(dataclasses.is_dataclass, kinds):
                 own = value if isinstance(value, section) else None  # type: ignore[arg-type]
                 yield from _rows(section, own, f"{path}{name}.")  # type: ignore[arg-type]
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
 
 
 def _text(value: Any) -> str:

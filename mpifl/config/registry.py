@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 from mpifl import algorithms, problems
 from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.participation import Trigger
-from mpifl.config.own_classes import check_class
+from mpifl.config.own_classes import check_class, import_object
 from mpifl.errors import ConfigError
 from mpifl.problems import data, models
 from mpifl.scheduling.availability import AVAILABILITIES, Availability
@@ -73,16 +71,6 @@ def _merge(given: Mapping[str, Any], fixed: Mapping[str, Any], why: str, path: s
         else:
             merged[key] = value
     return merged
-
-
-def import_object(key: str, name: str, kind: str) -> Any:
-    """What "package.module:name" names. Raises ConfigError(key, ...); kind: Class or function."""
-    module, _, attribute = name.partition(":")
-    try:
-        return attrgetter(attribute)(importlib.import_module(module))
-    except Exception as error:  # whatever a user's module raises when it is imported
-        reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
-        raise ConfigError(key, name, f"an importable package.module:{kind} ({reason})") from error
 
 
 def import_class(name: str, base: type) -> type:

@@ -167,7 +167,7 @@ def dump(value: Any, families: Mapping[str, Family], field: str = "", defaults: 
         inside = {
             name: dump(getattr(value, name), families, name, defaults)
             for name in fields
-            if defaults or name == "name" or getattr(value, name) != _default(fields[name])
+            if defaults or name == "name" or getattr(value, name) != default_of(fields[name])
         }
         name = families[field].name_of(type(value)) if field in families else inside.get("name")
         inside.pop("name", None)
@@ -177,7 +177,7 @@ def dump(value: Any, families: Mapping[str, Family], field: str = "", defaults: 
     return value
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
+def default_of(field: dataclasses.Field[Any]) -> Any:
     """A field's default value; MISSING where it has none."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()

@@ -13,10 +13,10 @@ import numpy as np
 from pandas import DataFrame
 from tabulate import tabulate
 
-from mpifl.analysis.curves import SCALES, axis_label
+from mpifl.analysis.curves import axis_label
 from mpifl.analysis.panels import Panel, draw_panels
 from mpifl.analysis.tables import escape_markdown
-from mpifl.analysis.trials import Group
+from mpifl.analysis.trials import SCALES, Group
 from mpifl.reproduce.claims import claim_section
 from mpifl.reproduce.items import Item, PaperOptions, load_block, missing_data
 from mpifl.reproduce.published import Cell, Value, judge

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from mpifl.analysis.spread import half_width
-from mpifl.analysis.trials import Group, Trial, format_value
+from mpifl.analysis.trials import Group, Trial, by_other_labels, format_value
 from mpifl.errors import ConfigError
 from mpifl.reproduce.spec import Measure
 from mpifl.storage import open_run
@@ -54,12 +53,7 @@ class Difference:
 
 def units(measure: Measure, groups: Sequence[Group]) -> list[list[Group]]:
     """The groups that have a value of the measure together: each alone; with `over` those that differ in it alone."""
-    found: dict[str, list[Group]] = {}
-    for group in groups:
-        axis = axis_of(group.labels, measure.over) if measure.over else None
-        rest = {name: label for name, label in group.labels.items() if name != axis}
-        found.setdefault(json.dumps(rest, default=str), []).append(group)
-    return list(found.values())
+    return by_other_labels(groups, [axis_of(groups[0].labels, measure.over)] if groups and measure.over else [])
 
 
 def seed_values(measure: Measure, unit: Sequence[Group]) -> dict[int, float]:
