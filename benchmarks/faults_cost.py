@@ -39,7 +39,7 @@ from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models import MODELS
 
 BOUNDS = {"checkpoint": 1.05, "ulfm": 1.03, "validation": 1.05}
-NUMBERS = 300_000_000  # that one measurement of local training goes through
+NUMBERS = 300_000_000  # numbers that one measurement of local training reads
 
 
 def updates(ranks: int, tolerant: bool, arguments: list[str]) -> int:

@@ -60,7 +60,7 @@ def replay_task(
 
     recorded = open_run(path)
     check_sizes(recorded.config, path, len(recorded.clients), recorded.rows("model", "x", 0, None).size)
-    facts = json.loads(recorded.attrs.get("compute", "[{}]"))  # of each rank; the last one has clients
+    facts = json.loads(recorded.attrs.get("compute", "[{}]"))  # a dict for each rank; the last rank has clients
     output = path.with_name(f"{path.stem}-replay.h5")
     threads = facts[-1].get("threads") if facts else None
     return Task(read.replayed(recorded.config, output, overrides, keys, threads, path, trust), recorded)
@@ -99,7 +99,10 @@ def _lead(
     prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None], handshake: Handshake,
     process_ends: bool, contained: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Rank 0's part: however it ends, the other ranks are released. contained: also by an unexpected error."""
+    """Rank 0's part; releases the other ranks however it ends.
+
+    contained: an unexpected error fails the run alone.
+    """
     from mpifl.server.start import run_server
     from mpifl.transport.launcher import is_mpi_error
 
@@ -108,7 +111,7 @@ def _lead(
     with SignalRecorder(process_ends) as signals, _one_thread(), ExitStack() as stack:
         try:
             if task := prepare():
-                if task.job.output_tensorboard:  # before data are loaded
+                if task.job.output_tensorboard:  # checked before the data are loaded
                     from mpifl.export.live import check_output
 
                     check_output(task.job.output, replaced=task.job.overwrite or task.resumed is not None)
@@ -149,7 +152,7 @@ def _lead(
 
 
 def _serve(comm: MPI.Comm, process_ends: bool) -> Outcome:
-    """The part of every rank but 0: hosts clients."""
+    """The part of every other rank: hosts clients."""
     from mpifl.client.rank import run_client_rank
 
     with _one_thread():
@@ -197,7 +200,7 @@ def keep_problem() -> Iterator[None]:
         _kept = before
 
 
-_kept: dict[str, Problem] | None = None  # the problem loaded last, by its section; None: not to be kept
+_kept: dict[str, Problem] | None = None  # the problem loaded last, by its section; None: problems are not kept
 
 
 def load_problem(job: Job) -> Problem:
@@ -208,6 +211,6 @@ def load_problem(job: Job) -> Problem:
         return load(job.problem)
     key = repr(job.problem)
     if key not in _kept:
-        _kept.clear()  # before the next is loaded: both may not fit into memory
+        _kept.clear()  # the memory may not hold both
         _kept[key] = load(job.problem)
     return _kept[key]

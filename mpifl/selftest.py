@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 OK, ABSENT, FAILED = "ok", "absent", "FAILED"
 SIZES = (7_850, 1_000_000)  # float32 numbers of a message: logistic regression on MNIST, a small network
-SECONDS = 1.0  # that each size is sent back and forth
-TIMEOUT = 60.0  # s that a child process may take
+SECONDS = 1.0  # duration of the exchange of each size
+TIMEOUT = 60.0  # s in which a child process must end
 JOB: dict[str, Any] = {
     "name": "selftest",
     "seed": 0,
@@ -54,7 +54,7 @@ JOB: dict[str, Any] = {
     "stop": {"updates": 400},
     "evaluate": {"updates": 100},
 }
-# Of the model and the updates of JOB: sums and products of single numbers, which IEEE 754 rounds alike everywhere.
+# Digest of the model and the updates of JOB, which is the same everywhere: IEEE 754 fixes the bits of its operations.
 DIGEST = "fc6ba3f4c37a1240"
 
 
@@ -77,7 +77,7 @@ def selftest(comm: MPI.Intracomm | None, folder: Path) -> list[Check]:
     if comm and comm.rank:
         for size in SIZES:
             _exchange(comm, size)
-        for _ in range(2):  # runs over all ranks
+        for _ in range(2):  # rank 0 starts two runs over all ranks
             with suppress(RunFailed, ConfigError):  # rank 0 reports it
                 execute(lambda: None)
         return []
@@ -214,7 +214,7 @@ def _live_file(folder: Path) -> tuple[str, str]:
     changes = {"clock": {"mode": "real"}, "stop": {"time": TIMEOUT}, "evaluate": {"every": 0.5}, "output": str(path)}
     (folder / "live.yaml").write_text(to_yaml(load(JOB | changes)), encoding="utf-8")
     words, end = [sys.executable, "-m", "mpifl", "run", str(folder / "live.yaml")], time.monotonic() + TIMEOUT
-    seen: set[int] = set()  # numbers of rows
+    seen: set[int] = set()  # row counts that were read
     with subprocess.Popen(words, env=_alone(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
         while run.poll() is None and len(seen - {0}) < 3 and time.monotonic() < end:
             time.sleep(0.1)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PERCENT = np.linspace(0, 100, 101)  # of the clients
-MAX_TIMELINES = 4  # panels
-LONG_TAIL = 10.0  # times the staleness of 90 % of the updates: larger ones are drawn on a logarithmic axis
+PERCENT = np.linspace(0, 100, 101)  # percentages of the clients
+MAX_TIMELINES = 4  # panels in a figure of timelines
+LONG_TAIL = 10.0  # a staleness above this many times the 90 % quantile makes the axis logarithmic
 
 
 class _Nothing(Exception):
-    """There is nothing to draw; the reason, if it is worth a note."""
+    """There is nothing to draw. The message is the reason, if it is worth a note."""
 
 
 def draw_report(
@@ -161,7 +161,7 @@ def staleness_figure(groups: Sequence[Group], options: Options) -> Figure:
     """
 
     most = max((trial.staleness_counts[0].max(initial=0) for group in groups for trial in group.trials), default=0) + 1
-    usual: list[float] = []  # staleness of 90 % of each group's updates
+    usual: list[float] = []  # the 90 % quantile of each group's staleness
 
     def draw(ax: Axes, group: Group, line: dict[str, Any]) -> bool:
         pairs = [trial.staleness_counts for trial in group.trials if len(trial.staleness_counts[0])]

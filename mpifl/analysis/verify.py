@@ -68,7 +68,7 @@ def check_file(path: str | Path) -> str:
                 try:
                     return _check(run)
                 except Contradiction:
-                    run.refresh()  # a live run may have changed what was read last
+                    run.refresh()  # a live run may have written between two reads
                     if (run.count("checksums"), run.status) == before:
                         raise
     except DamagedRun as error:
@@ -85,7 +85,7 @@ def _check(run: Run) -> str:
     rules, why = read_rules(run.config, history)
     try:
         verify(history, rules)
-    except RunFailed as error:  # a model of delays or availability that no run can have followed
+    except RunFailed as error:  # no run can have followed this model of delays or availability
         raise Contradiction(str(error)) from error
     counts = [
         f"{run.count(name):,} {name[: -1 if run.count(name) == 1 else None]}".replace("_", " ")
@@ -110,7 +110,7 @@ def read_history(run: Run, blocks: Mapping[str, Any]) -> History:
     tables = {table: _columns(run, table, list(TABLES[table].columns), run.count(table)) for table in TABLES}
     clients = _columns(run, "clients", list(CLIENTS.columns), None)
     closed = not run.open_ended and run.status != "running"
-    # An event may be written after updates that follow it, never after those of the next block of updates.
+    # An event may be written after updates that follow it, but it is written before the next block of updates.
     firm = blocks["updates"][-1].first if blocks["updates"] else 0
     x = run.rows("model", "x", 0, None)
     return History(
@@ -175,7 +175,7 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
             known |= {"split": job.delay.has_split_times, "rates": job.delay.rates(clients.n, known["seed"])}
         known |= {"vectors": (method.vectors_up, method.vectors_down), "contact_times": times}
         known["among_available"] = job.availability.cohort_from == "available"
-        if not isinstance(job.availability, TraceAvailability):  # another file
+        if not isinstance(job.availability, TraceAvailability):  # its periods are in another file
             next_on = job.availability.on_periods(clients.n, known["seed"])
             restart = job.availability.interrupted == "restart"
             known["timeline"] = Timeline(next_on, clients.n, restart) if next_on else None

@@ -60,9 +60,9 @@ def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> i
     arguments = list(sys.argv[1:] if argv is None else argv)
     if default_job and arguments[:1] != ["--version"]:
         arguments = ["run", *arguments]
-    if os.getcwd() not in sys.path:  # on every rank: a job may name a user's own "module:Class"
+    if os.getcwd() not in sys.path:  # a job may name a user's own "module:Class", on every rank
         sys.path.append(os.getcwd())
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names may have letters that its encoding does not
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may have letters that the encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     command = COMMANDS.get(arguments[0]) if arguments else None
     runs_a_job = command is not None and LOGGING.keys() <= command.options.keys()
@@ -75,14 +75,14 @@ def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> i
         except LaunchError as error:
             if error.is_first:
                 _print_end(error)
-            else:  # mpirun ends all processes when one exits with an error: first the line above must be out
+            else:  # mpirun ends all processes when one exits with an error, so the first must have printed its line
                 time.sleep(REPORT_TIME)
                 if error.key == "MPI" and error.is_first_of_host:  # MPI may be missing on this host alone
                     print(f"mpifl: {error} (on {host_name()})", file=sys.stderr)
             return 2
         except ConfigError:  # `_print_end` has printed it
             return 2
-        except (Exception, SystemExit, GeneratorExit):  # in one process: under MPI all ranks have been ended
+        except (Exception, SystemExit, GeneratorExit):  # only in one process: under MPI the error has ended all ranks
             text = printable(f"rank 0 on {host_name()}:\n{traceback.format_exc()}", lines=True)
             print(text, end="", file=sys.stderr, flush=True)
             return 3

@@ -84,5 +84,5 @@ def second_interrupt_kills() -> Iterator[None]:
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # else a second one may still follow the first
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # a run that was interrupted leaves another handler
             signal.signal(signal.SIGINT, before)

@@ -28,15 +28,15 @@ class ClientJob:
     settings: ProblemSettings
     seed: int
     output: str
-    norm: float | None  # of `faults`, as the next two
-    patience: float | None
-    grace: float
+    norm: float | None  # `faults.norm`
+    patience: float | None  # `faults.patience`
+    grace: float  # `faults.grace`
     states_limit: float | None  # `memory.client_states`
-    states_folder: str  # where the file of those beyond is
+    states_folder: str  # folder of the file with the states beyond that limit
 
     @classmethod
     def of(cls, job: Job) -> ClientJob:
-        """The part of this job."""
+        """The part of a job that a client rank needs."""
         faults = job.faults
         return cls(
             job.algorithm, job.problem.model, job.problem.settings, job.seed, job.output,

@@ -19,7 +19,7 @@ def import_object(key: str, name: str, kind: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return attrgetter(attribute)(importlib.import_module(module))
-    except Exception as error:  # whatever a user's module raises when it is imported
+    except Exception as error:  # a user's module may raise anything when it is imported
         reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
         raise ConfigError(key, name, f"an importable package.module:{kind} ({reason})") from error
 

@@ -22,10 +22,10 @@ class Family:
     """The classes that one kind of section may name: subclasses of `base`; where that is None, built-in ones alone."""
 
     base: type | None
-    names: Callable[[], list[str]]  # of the built-in classes
-    load: Callable[[str], type]  # the built-in class of a name
-    builtin_name: Callable[[type], str | None]  # its inverse; None for a user's own class
-    default: type | None = None  # where a section has no name
+    names: Callable[[], list[str]]  # returns the names of the built-in classes
+    load: Callable[[str], type]  # returns the built-in class of a name
+    builtin_name: Callable[[type], str | None]  # the inverse of `load`; None for a user's own class
+    default: type | None = None  # the class of a section without a name
     aliases: Mapping[str, algorithms.Alias] = field(default_factory=dict)
 
     def find(self, name: str) -> type:
@@ -88,7 +88,7 @@ def table(base: type | None, classes: Mapping[str, type], default: type | None =
     return Family(base, lambda: list(classes), classes.__getitem__, names.get, default)
 
 
-FAMILIES: dict[str, Family] = {  # by the key of the section
+FAMILIES: dict[str, Family] = {  # families by the key of the section
     "algorithm": Family(Algorithm, algorithms.names, algorithms.find, algorithms.name_of, aliases=algorithms.ALIASES),
     "trigger": table(Trigger, {}, default=Trigger),
     "data": Family(problems.Data, data.names, data.find, data.name_of),

@@ -39,7 +39,7 @@ from mpifl.studies.select import is_deciding, reported_groups, selected_labels, 
 from mpifl.studies.study import Study, StudyRun
 from mpifl.studies.sweep import format_duration
 
-MAX_BANDS = 4  # curves in a panel with bands
+MAX_BANDS = 4  # a panel with more curves has no bands
 NOTATION = (
     "A bound such as >1 is not judged. z is the difference of the means in standard errors, the published standard "
     "deviation being estimated as the range of ten trials divided by 3.08."

@@ -23,9 +23,9 @@ class Summary:
     """A measure over the trials of a group."""
 
     values: np.ndarray
-    """(trials,) of those that have it; inf: not reached"""
+    """(trials,) values of the trials that have one; inf: not reached"""
     mean: float
-    """the trials' mean; of a measure with `reaches` its value for the trials' mean curve; NaN: none"""
+    """mean over the trials; a measure with `reaches` has its value for the mean curve; NaN: there is none"""
 
     @property
     def deviation(self) -> float:
@@ -63,7 +63,7 @@ def seed_values(measure: Measure, unit: Sequence[Group]) -> dict[int, float]:
     metric = replace(measure, over="", at_most=None, log=False)
     trials = {axis_number(group, measure.over): {trial.seed: trial for trial in group.trials} for group in unit}
     values = {}
-    for seed in sorted({seed for by_seed in trials.values() for seed in by_seed}):  # a run that failed does not pass
+    for seed in sorted({seed for by_seed in trials.values() for seed in by_seed}):  # a failed run does not pass
         passed = [
             (value, seed in by_seed and trial_value(metric, by_seed[seed]) <= (measure.at_most or 0.0))
             for value, by_seed in trials.items()
@@ -206,5 +206,5 @@ def find(groups: Sequence[Group], wanted: Mapping[str, Any] | None) -> list[Grou
 
 
 def find_labels(labels: Sequence[dict[str, Any]], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Those of several labels that are wanted."""
+    """The labels that match the wanted ones."""
     return [each for each in labels if matches(each, wanted)]

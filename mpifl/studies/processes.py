@@ -22,7 +22,7 @@ from mpifl.transport.handshake import RANKS_BEFORE
 
 @contextmanager
 def processes(count: int) -> Iterator[Executor]:
-    """At most `count` new processes; when an error leaves the block, such as a signal, their runs save checkpoints."""
+    """An executor with at most `count` new processes, whose runs save checkpoints where the block raises an error."""
     executor = _Processes(count)
     try:
         yield executor
@@ -43,8 +43,8 @@ class _Processes(Executor):
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._last: dict[ProcessPoolExecutor, Future[Any]] = {}  # pool -> its last task
-        self._numbers: dict[ProcessPoolExecutor, int] = {}  # pool -> its number, below count
+        self._last: dict[ProcessPoolExecutor, Future[Any]] = {}  # the last task of each pool
+        self._numbers: dict[ProcessPoolExecutor, int] = {}  # a number below `count` for each pool
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         for pool, last in list(self._last.items()):
@@ -57,7 +57,7 @@ class _Processes(Executor):
             pool = idle[0]
         else:
             number = min(set(range(self._count)) - set(self._numbers.values()))
-            environment = {**os.environ, RANKS_BEFORE: str(number)}  # GPUs are taken in turn by the processes
+            environment = {**os.environ, RANKS_BEFORE: str(number)}  # the processes take the GPUs in turn
             pool = ProcessPoolExecutor(1, multiprocessing.get_context("forkserver"), _start, (environment,))
             self._numbers[pool] = number
         with _no_main_module():
@@ -76,7 +76,7 @@ _main_lock = threading.Lock()  # sweeps may run in several threads
 
 @contextmanager
 def _no_main_module() -> Iterator[None]:
-    """Within the block new processes do not import the program's main module, which they have no use for.
+    """Keeps processes that start in the block from importing the program's main module.
 
     A script without `if __name__ == "__main__"` would begin anew in each of them.
     """
@@ -104,14 +104,14 @@ def _start(environment: Mapping[str, str]) -> None:
 
     def end_with_parent() -> None:
         connection.wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)  # ends the process, or lets its run save a checkpoint
+        os.kill(os.getpid(), signal.SIGTERM)  # the run saves a checkpoint; without a run the process ends
         _idle.wait()
         os._exit(exit_code(signal.SIGTERM))
 
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-_idle = threading.Event()  # this process runs no task
+_idle = threading.Event()  # set while this process runs no task
 
 
 def _task(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -88,7 +88,7 @@ def selected_indices(groups: Sequence[Group], select: Select, unreported: bool =
         able = [group for group in candidates if unreported or reported_trials(group, select).trials]
         scores = {id(group): _score(group, select) for group in able}
         finite = [group for group in candidates if np.isfinite(scores.get(id(group), np.nan))]
-        if select.rule == "largest-finite":  # a method without the key is alone: it has no value
+        if select.rule == "largest-finite":  # a method without the key has one candidate, without a value
             finite.sort(key=lambda group: -max(float(group.labels.get(label) or 0) for label in over))
         else:
             finite.sort(key=lambda group: scores[id(group)] * (1 if select.rule == "min" else -1))
@@ -124,7 +124,7 @@ def without_rejected(study: Study, index: Index) -> Study:
 
 def _score(group: Group, select: Select) -> float:
     """The mean of the metric over the trials that decide; NaN where one of them has none."""
-    best = np.fmax.reduce if select.by in HIGHER_IS_BETTER else np.fmin.reduce  # of those that are not NaN
+    best = np.fmax.reduce if select.by in HIGHER_IS_BETTER else np.fmin.reduce  # both ignore NaN
     values = []
     for trial in group.trials:
         if select.seeds is None or trial.seed in select.seeds:
@@ -210,13 +210,13 @@ class Reported(NamedTuple):
     """What a report of a study shows."""
 
     groups: list[Group]
-    """the completed trials after the selection"""
+    """the completed trials that the selection keeps"""
     notes: list[str]
-    """on what was selected, left out or is missing"""
+    """lines on what was selected, was left out or is missing"""
     marked: list[int]
     """indices of the best groups, or of the selected ones where all are shown"""
     mark: str
-    """what the mark means"""
+    """meaning of the mark, in a sentence"""
     candidates: list[Group]
     """all groups, before the selection"""
 
