@@ -5,7 +5,7 @@
 
     checkpoint  a job in real time without delays, d = 1e6, with `checkpoint.every=10` and without: the updates that the
                 server consumed in the same time (31 s: three checkpoints)
-    ulfm        `mpirun --with-ft ulfm` and `mpirun`: likewise, in 10 s, for d = 1e6 and for small updates (d = 100),
+    ulfm        `mpirun --with-ft ulfm` and `mpirun`: the updates in 10 s, for d = 1e6 and for small updates (d = 100),
                 with which the server is at its limit
     validation  local training with the checks and without, on one client: one gradient, the least amount of work, of
                 d = 1e6 and d = 1e5

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from mpifl.analysis.spread import SPREADS
@@ -87,11 +87,14 @@ class Options:
         return frozenset(used & {"bytes", "local_steps"})
 
 
-def parse_options(values: dict[str, Any]) -> Options:
-    """The options of a command line: lists are text with commas. Raises ConfigError."""
+def parse_options(values: Mapping[str, Any]) -> Options:
+    """The options of a command line, where lists are text with commas; other `values` are left out.
+
+    Raises ConfigError.
+    """
     found: dict[str, Any] = {}
-    for key, value in values.items():
-        if value is None:
+    for key in (field.name for field in fields(Options)):
+        if (value := values.get(key)) is None:
             continue
         name = key.replace("_", "-")
         if key in ("columns", "reach_in", "formats", "figures", "x"):

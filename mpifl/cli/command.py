@@ -25,11 +25,21 @@ class Command(NamedTuple):
     """called on every rank once `action` has passed on rank 0; the exit code, the same on all of them"""
 
 
-LOGGING: dict[str, dict[str, Any]] = {
-    "-v, --verbose": {"action": "store_true", "help": "log evaluations and checkpoints too"},
-    "-q, --quiet": {"action": "store_true", "help": "log warnings and errors only"},
+def flag(meaning: str) -> dict[str, Any]:
+    """An option that is given or not."""
+    return {"action": "store_true", "help": meaning}
+
+
+def value(name: str, meaning: str, kind: Callable[[str], Any] = str, default: Any = None) -> dict[str, Any]:
+    """An option with a value; kind: what is made of its text."""
+    return {"metavar": name, "help": meaning, "type": kind, "default": default}
+
+
+LOGGING = {
+    "-v, --verbose": flag("log evaluations and checkpoints too"),
+    "-q, --quiet": flag("log warnings and errors only"),
 }
-TRUST = {"--trust": {"action": "store_true", "help": "import and run the code outside mpifl that the file names"}}
+TRUST = {"--trust": flag("import and run the code outside mpifl that the file names")}
 
 
 class Parser(argparse.ArgumentParser):

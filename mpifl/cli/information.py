@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mpifl.cli.command import Command, at_least_one, one_path
+from mpifl.cli.command import Command, at_least_one, one_path, value
 from mpifl.cli.output import print_result
 from mpifl.errors import ConfigError
 
@@ -69,14 +69,7 @@ SELFTEST = Command(
     _selftest,
     "",
     "check that MPI, HDF5, file locks and torch work on this machine, in one process or under mpirun",
-    {
-        "--folder": {
-            "metavar": "DIR",
-            "type": Path,
-            "default": Path(),
-            "help": "folder whose file system is tested; default: .",
-        }
-    },
+    {"--folder": value("DIR", "folder whose file system is tested; default: .", Path, Path())},
     _run_selftest,
 )
 
@@ -85,21 +78,11 @@ CONVERT_TRACE = Command(
     "DEVICES --clients N",
     "make a trace file from a public trace of devices in FedScale's layout",
     {
-        "--clients": {
-            "metavar": "N",
-            "type": at_least_one,
-            "help": "number of clients: the first devices of the file",
-        },
-        "--rows": {
-            "metavar": "N",
-            "type": at_least_one,
-            "help": "for a file of capacities: rows that a client computes with in a contact",
-        },
-        "--kilobits": {
-            "metavar": "N",
-            "type": at_least_one,
-            "help": "for a file of capacities: size of the messages of a contact, both ways together (kbit)",
-        },
-        "--out": {"metavar": "FILE", "type": Path, "help": "the trace file; default: DEVICES.csv"},
+        "--clients": value("N", "number of clients: the first devices of the file", at_least_one),
+        "--rows": value("N", "for a file of capacities: rows that a client computes with in a contact", at_least_one),
+        "--kilobits": value(
+            "N", "for a file of capacities: size of the messages of a contact, both ways together (kbit)", at_least_one
+        ),
+        "--out": value("FILE", "the trace file; default: DEVICES.csv", Path),
     },
 )

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from mpifl import api
-from mpifl.cli.command import TRUST, Command, file_and_overrides, one_path
+from mpifl.cli.command import TRUST, Command, file_and_overrides, flag, one_path, value
 from mpifl.cli.output import print_result
 from mpifl.errors import ConfigError
 
@@ -31,20 +31,17 @@ def _verify(args: argparse.Namespace) -> None:
     print_result(verify_file(one_path("verify", args.arguments, "one RUN.h5"), args.replay, args.trust))
 
 
-REPORT_OPTIONS = ("spread", "columns", "reach", "reach_in", "formats", "figures", "x", "panels", "width", "all")
-
-
 def _report(args: argparse.Namespace) -> None:
     from mpifl.analysis.options import parse_options
 
     if not args.arguments:
         raise ConfigError("report", "''", "at least one RUN.h5, a folder of run files, or one STUDY.yaml")
-    options = parse_options({name: getattr(args, name) for name in REPORT_OPTIONS})
+    options = parse_options(vars(args))
     if args.reach_in is not None and args.reach is None:
         raise ConfigError("reach-in", args.reach_in, "--reach ACCURACIES as well, whose columns have these units")
     for name in ("formats", "figures", "x", "width"):
-        if args.out is None and (value := getattr(args, name)):
-            raise ConfigError(name, value, "--out DIR as well: without it no files are written")
+        if args.out is None and (given := getattr(args, name)):
+            raise ConfigError(name, given, "--out DIR as well: without it no files are written")
     if Path(args.arguments[0]).suffix in (".yaml", ".yml"):
         from mpifl.studies.select import report_study
         from mpifl.studies.study import load_study
@@ -64,10 +61,10 @@ def _export(args: argparse.Namespace) -> None:
     if args.to is None:
         raise ConfigError("--to", "''", "one of csv, parquet, tensorboard, safetensors, torch")
     overwrite = False
-    for key, value in map(read.parse_override, overrides):
-        if key != "overwrite" or not isinstance(value, bool):
-            raise ConfigError(key, value, "only overwrite=true can be given to mpifl export")
-        overwrite = value
+    for key, given in map(read.parse_override, overrides):
+        if key != "overwrite" or not isinstance(given, bool):
+            raise ConfigError(key, given, "only overwrite=true can be given to mpifl export")
+        overwrite = given
     print_result("\n".join(f"wrote {file}" for file in api.export_run(path, args.to, args.out, overwrite)))
 
 
@@ -75,7 +72,7 @@ SHOW = Command(
     _show,
     "RUN.h5|FOLDER",
     "print a summary of a run file, or the status of each run in a folder",
-    {"--follow": {"action": "store_true", "help": "keep printing new evaluations while the run is live"}},
+    {"--follow": flag("keep printing new evaluations while the run is live")},
 )
 
 VERIFY = Command(
@@ -83,7 +80,7 @@ VERIFY = Command(
     "RUN.h5",
     "check that a run file is undamaged, and that its rows are consistent with its job",
     {
-        "--replay": {"action": "store_true", "help": "replay the run too, and compare every row and the model"},
+        "--replay": flag("replay the run too, and compare every row and the model"),
         **TRUST,
     },
 )
@@ -93,51 +90,34 @@ REPORT = Command(
     "RUN.h5|FOLDER ...|STUDY.yaml [key=value ...]",
     "make tables and figures from run files, from folders of them or from a study",
     {
-        "--out": {
-            "metavar": "DIR",
-            "type": Path,
-            "help": "write the table and the figures into this folder; default: print the table",
-        },
-        "--spread": {
-            "metavar": "KIND",
-            "help": "spread over the trials: range (min to max, the default), sd (standard deviation) or ci95 "
+        "--out": value("DIR", "write the table and the figures into this folder; default: print the table", Path),
+        "--spread": value(
+            "KIND",
+            "spread over the trials: range (min to max, the default), sd (standard deviation) or ci95 "
             "(95 %% interval of the mean)",
-        },
-        "--columns": {
-            "metavar": "NAMES",
-            "help": "columns of the table, separated by commas: columns of /evaluations such as test_accuracy, and "
-            "rho, global_steps, updates_per_second, staleness",
-        },
-        "--reach": {
-            "metavar": "ACCURACIES",
-            "help": "add columns with the time at which the test accuracy first reaches these values, such as 0.8,0.9",
-        },
-        "--reach-in": {
-            "metavar": "UNITS",
-            "help": "units of the columns of --reach: time (the default), updates, rounds, bytes, local-steps",
-        },
-        "--all": {
-            "action": "store_true",
-            "help": "of a study: show all values, and mark those that its rule selects",
-        },
-        "--formats": {"metavar": "NAMES", "help": "files to write: md,csv,tex,png,pdf (the default), svg, html"},
-        "--figures": {
-            "metavar": "NAMES",
-            "help": "figures to draw: accuracy, loss, gradient, staleness, client-updates, step-size-accuracy, "
-            "step-size-loss, timeline, and columns of /evaluations; default: those that the runs have values for",
-        },
-        "--x": {
-            "metavar": "UNITS",
-            "help": "draw curves against time (the default), updates, rounds, bytes, local-steps",
-        },
-        "--panels": {
-            "metavar": "AXIS",
-            "help": "draw a panel for each value of this axis of the study, or key of the job",
-        },
-        "--width": {
-            "metavar": "INCHES",
-            "help": "width of the figures: 3.3 for a column, 7 (the default) for a page",
-        },
+        ),
+        "--columns": value(
+            "NAMES",
+            "columns of the table, separated by commas: columns of /evaluations such as test_accuracy, and rho, "
+            "global_steps, updates_per_second, staleness",
+        ),
+        "--reach": value(
+            "ACCURACIES",
+            "add columns with the time at which the test accuracy first reaches these values, such as 0.8,0.9",
+        ),
+        "--reach-in": value(
+            "UNITS", "units of the columns of --reach: time (the default), updates, rounds, bytes, local-steps"
+        ),
+        "--all": flag("of a study: show all values, and mark those that its rule selects"),
+        "--formats": value("NAMES", "files to write: md,csv,tex,png,pdf (the default), svg, html"),
+        "--figures": value(
+            "NAMES",
+            "figures to draw: accuracy, loss, gradient, staleness, client-updates, step-size-accuracy, step-size-loss, "
+            "timeline, and columns of /evaluations; default: those that the runs have values for",
+        ),
+        "--x": value("UNITS", "draw curves against time (the default), updates, rounds, bytes, local-steps"),
+        "--panels": value("AXIS", "draw a panel for each value of this axis of the study, or key of the job"),
+        "--width": value("INCHES", "width of the figures: 3.3 for a column, 7 (the default) for a page"),
     },
 )
 
@@ -146,7 +126,7 @@ EXPORT = Command(
     "RUN.h5 --to FORMAT [overwrite=true]",
     "write a run file as CSV, Parquet, TensorBoard events, safetensors or a state_dict of PyTorch",
     {
-        "--to": {"metavar": "FORMAT", "help": "csv, parquet, tensorboard, safetensors or torch"},
-        "--out": {"metavar": "PATH", "type": Path, "help": "the file or folder; default: beside the run file"},
+        "--to": value("FORMAT", "csv, parquet, tensorboard, safetensors or torch"),
+        "--out": value("PATH", "the file or folder; default: beside the run file", Path),
     },
 )

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from mpifl import api, execution
-from mpifl.cli.command import LOGGING, TRUST, Command, file_and_overrides, is_override, load_job
+from mpifl.cli.command import LOGGING, TRUST, Command, file_and_overrides, flag, is_override, load_job
 from mpifl.cli.output import print_result
 from mpifl.errors import ConfigError
 
@@ -37,12 +37,7 @@ CHECK = Command(
     _check,
     "JOB.yaml [key=value ...]",
     "check a job; print it with all defaults filled in, the effective step of a client, and the memory of a run",
-    {
-        "--data": {
-            "action": "store_true",
-            "help": "load the data too; print the numbers of rows, clients and parameters",
-        }
-    },
+    {"--data": flag("load the data too; print the numbers of rows, clients and parameters")},
 )
 
 RESUME = Command(

@@ -6,10 +6,10 @@ import argparse
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpifl import api
-from mpifl.cli.command import Command, at_least_one, file_and_overrides, is_override
+from mpifl.cli.command import Command, at_least_one, file_and_overrides, flag, is_override, value
 from mpifl.cli.output import print_result
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.signals import Interrupted
@@ -94,7 +94,7 @@ def _submit(args: argparse.Namespace) -> None:
     given = {"time": args.time, "partition": args.partition, "account": args.account}
     site_keys = dict(read.parse_override(word.removeprefix("site.")) for word in overrides if word.startswith("site."))
     overrides = [word for word in overrides if not word.startswith("site.")]
-    site, _ = load_site(args.site, site_keys | {key: value for key, value in given.items() if value is not None})
+    site, _ = load_site(args.site, site_keys | {key: text for key, text in given.items() if text is not None})
     if "axes" in read.read_yaml(path, "submit"):
         if args.seeds:
             raise ConfigError("--seeds", args.seeds, f"a job; {path} is a study, which has its seeds in the key trials")
@@ -102,9 +102,9 @@ def _submit(args: argparse.Namespace) -> None:
             raise ConfigError("--runs", args.runs, "--tasks or --runs, not both")
         script = study_script(site, load_study(path, overrides), path, overrides, args.tasks, args.runs)
     else:
-        for option, value in (("--tasks", args.tasks), ("--runs", args.runs)):
-            if value:
-                raise ConfigError(option, value, f"a study; {path} is a job")
+        for option, count in (("--tasks", args.tasks), ("--runs", args.runs)):
+            if count:
+                raise ConfigError(option, count, f"a study; {path} is a job")
         seeds = parse_seeds(args.seeds) if args.seeds is not None else None
         script = job_script(site, api.load_job(path, *overrides), path, overrides, seeds)
     if args.dry_run:
@@ -141,14 +141,12 @@ def _reproduce(args: argparse.Namespace) -> None:
     )
 
 
-PROCESSES: dict[str, dict[str, Any]] = {
-    "--processes": {
-        "metavar": "N",
-        "type": at_least_one,
-        "help": "runs computed at a time; default: the number of cores over the ranks of a run",
-    }
+PROCESSES = {
+    "--processes": value(
+        "N", "runs computed at a time; default: the number of cores over the ranks of a run", at_least_one
+    )
 }
-DRY_RUN = {"--dry-run": {"action": "store_true", "help": "list the runs and estimate their time, without running them"}}
+DRY_RUN = {"--dry-run": flag("list the runs and estimate their time, without running them")}
 
 SWEEP = Command(
     _sweep,
@@ -157,10 +155,7 @@ SWEEP = Command(
     {
         **PROCESSES,
         **DRY_RUN,
-        "--part": {
-            "metavar": "K/N",
-            "help": "compute only every N-th run, from run K (0 to N - 1) on, as one of N batch tasks",
-        },
+        "--part": value("K/N", "compute only every N-th run, from run K (0 to N - 1) on, as one of N batch tasks"),
     },
     _sweep_on_ranks,
 )
@@ -170,14 +165,14 @@ SUBMIT = Command(
     "STUDY.yaml|JOB.yaml [key=value ...] [site.key=value ...]",
     "submit a study or a job to the batch system",
     {
-        "--dry-run": {"action": "store_true", "help": "print the batch script, and submit nothing"},
-        "--site": {"metavar": "FILE", "type": Path, "help": "settings of the computing centre"},
-        "--tasks": {"metavar": "N", "type": at_least_one, "help": "number of tasks that share a study's runs"},
-        "--runs": {"metavar": "N", "type": at_least_one, "help": "runs of a study that each task computes"},
-        "--seeds": {"metavar": "LIST", "help": "run a job once for each of these seeds, such as 0-19 or 0,3,5-7"},
-        "--time": {"metavar": "H:MM:SS", "help": "time limit of a task"},
-        "--partition": {"metavar": "NAME", "help": "partition of the batch system"},
-        "--account": {"metavar": "NAME", "help": "account that is charged"},
+        "--dry-run": flag("print the batch script, and submit nothing"),
+        "--site": value("FILE", "settings of the computing centre", Path),
+        "--tasks": value("N", "number of tasks that share a study's runs", at_least_one),
+        "--runs": value("N", "runs of a study that each task computes", at_least_one),
+        "--seeds": value("LIST", "run a job once for each of these seeds, such as 0-19 or 0,3,5-7"),
+        "--time": value("H:MM:SS", "time limit of a task"),
+        "--partition": value("NAME", "partition of the batch system"),
+        "--account": value("NAME", "account that is charged"),
     },
 )
 
@@ -187,15 +182,11 @@ REPRODUCE = Command(
     "run the study of a paper's table or figure, and write a page with its results beside the published ones; "
     "without an argument, list the tables and figures",
     {
-        "--trials": {
-            "metavar": "N",
-            "type": at_least_one,
-            "help": "number of trials of each combination; default: as in the study",
-        },
+        "--trials": value("N", "number of trials of each combination; default: as in the study", at_least_one),
         **PROCESSES,
-        "--out": {"metavar": "DIR", "type": Path, "help": "write the page here; default: results/reproduce"},
-        "--download": {"action": "store_true", "help": "download data that are missing"},
-        "--no-runs": {"action": "store_true", "help": "run nothing: write the page from the completed runs"},
+        "--out": value("DIR", "write the page here; default: results/reproduce", Path),
+        "--download": flag("download data that are missing"),
+        "--no-runs": flag("run nothing: write the page from the completed runs"),
         **DRY_RUN,
     },
 )
