@@ -22,61 +22,68 @@ TITLES = {
     "network": "A network that delays, reorders, loses, and is cut",
     "history": "Real time under stress",
     "slurm": "A two-node SLURM",
-    "soak": "Soak",
-    "cost": "Cost",
+    "soak": """\
+Soak""",
+    "cost": """\
+Cost""",
 }
-INTRO = (
-    "The counts of `make faults`. Each section says what its runs must do; a run that does not is counted as `failed`."
-)
+INTRO = """\
+This page has the counts of `make faults`. Each section says what its runs must do; a run that does not do it counts
+as `failed`."""
 WORDS = {
     "kills": """\
-9 ranks (`mpirun --with-ft ulfm`), real clock, runs of 2 s; 1 to 7 of the 8 client ranks get SIGKILL before the first
-message, together, or one after the other until shortly before the end. Each run must end with exit code 0, status
-`completed`, the clients of dead ranks `lost` with their events, and no process left; a replay of it must give all
-tables and the model, bit for bit.""",
+Runs of 2 s on 9 ranks under the real clock (`mpirun --with-ft ulfm`). 1 to 7 of the 8 client ranks get SIGKILL:
+before the first message, together, or one after the other until shortly before the end. Each run must end with exit
+code 0 and the status `completed`, have the clients of dead ranks as `lost` with their events, and leave no process. A
+replay of it must give all tables and the model, bit for bit.""",
     "resume": """\
 Every process of a job, its launcher included, gets SIGKILL; then `mpifl resume` continues the run on another number
-of ranks (1, 2, 3, 5 or 9). Half of the runs are killed and resumed again. Virtual clock: the file must equal that of
-an uninterrupted run, bit for bit, except for events. Real clock: a replay must give all tables and the model bit for
-bit, and AREA's x_s + u/n must be the mean of the y_i to 1e-12, in float64.""",
+of ranks (1, 2, 3, 5 or 9). Half of the runs are killed and resumed again. Under the virtual clock the file must equal
+that of an uninterrupted run, bit for bit, except for events. Under the real clock a replay must give all tables and
+the model bit for bit, and AREA's x_s + u/n must be the mean of the y_i to 1e-12, in float64.""",
     "rehost": """\
-AREA on quadratics with known optima, float64, constant step; 1 to 7 of 8 client ranks die. `rehost`: the model must
-be within 1e-9 of the optimum of all clients' objective; in the last checkpoint the sums must agree to 1e-13.
-`freeze`: it must be within 1e-9 of the point to which the frozen y_i lead, which is not the optimum:
-(alpha sum A_i c_i over the live clients + sum y_i over the lost ones) / (alpha sum A_i over the live clients + the
-number of lost ones).""",
+AREA runs on quadratics with known optima, in float64 and with a constant step, and 1 to 7 of 8 client ranks die. With
+`rehost` the model must be within 1e-9 of the optimum of all clients' objective, and in the last checkpoint the sums
+must agree to 1e-13. With `freeze` it must be within 1e-9 of the point to which the frozen y_i lead, which is not the
+optimum: (alpha sum A_i c_i over the live clients + sum y_i over the lost ones) / (alpha sum A_i over the live clients
++ the number of lost ones).""",
     "availability": """\
-Real clock, 14 methods on quadratics with known optima, float64; each client is on for 0.25 s and off for 0.25 s in
-turn. One or two of 4 client ranks get SIGKILL, with `rehost` or `freeze`, or every process of the job does, and it
-is resumed under another number of ranks. Each run must complete; its updates must be consumed while their clients
-are on; every live client must continue; methods that correct for unequal rates must end at the optimum of all
-clients, where none is lost; a replay must give all tables and the model, bit for bit.""",
+14 methods run under the real clock on quadratics with known optima, in float64; each client is on for 0.25 s and off
+for 0.25 s in turn. One or two of 4 client ranks get SIGKILL, with `rehost` or `freeze`; or every process of the job
+gets it, and the job is resumed on another number of ranks. Each run must complete. Its updates must be consumed while
+their clients are on, and every live client must continue. If no client is lost, methods that correct for unequal
+rates must end at the optimum of all clients. A replay must give all tables and the model, bit for bit.""",
     "reader": """\
-Another process opens a run file again and again while it is written, and after its run was ended by a signal or a
-kill. It reads all tables every time: there must be no error, no incomplete row, no row that refers to one that is
-missing, and no change of rows that were there before.""",
+Another process opens a run file again and again while it is written, and after a signal or a kill has ended its run.
+It reads all tables every time. There must be no error, no incomplete row, no row that refers to one that is missing,
+and no change of rows that were there before.""",
     "inputs": """\
-Commands read files with damaged bytes, structure or values. Exit code 0: the damage does not matter, or the file is
-still valid; 2: one line says what is wrong; 3: the run that the file describes began, and failed. There must be no
-traceback, no hang, and no change of any file that the command does not have to write.""",
+Commands read files with damaged bytes, structure or values. Exit code 0 means that the damage does not matter or that
+the file is still valid; 2 that one line says what is wrong; 3 that the run which the file describes began and failed.
+There must be no traceback, no hang, and no change of any file that the command does not have to write.""",
     "network": """\
-Two network namespaces with host names of their own, 3 ranks each, MPI over TCP, joined by a link that delays and
-drops frames. Runs of 12 s: frames 10 to 40 ms late, out of order, 2 % lost; or all frames dropped for 0.5 to 3 s,
-after which TCP may take as long again to recover. Runs of 5 s, with `faults.patience: 1` or with checkpoints: all
-frames dropped from some instant on.""",
+Two network namespaces with host names of their own have 3 ranks each and use MPI over TCP, over a link that delays
+and drops frames. In runs of 12 s frames are 10 to 40 ms late, out of order, and 2 % are lost; or all frames are
+dropped for 0.5 to 3 s, after which TCP may take as long again to recover. In runs of 5 s, with `faults.patience: 1`
+or with checkpoints, all frames are dropped from some instant on.""",
     "slurm": """\
-A real slurmctld and two slurmd on one host (`tests/slurm/cluster.sh`), a job of `mpifl submit` over two nodes, 8
-ranks, virtual clock. The file at the end must equal that of an undisturbed run, bit for bit, except for events.""",
+A real slurmctld and two slurmd on one host (`tests/slurm/cluster.sh`) run a job of `mpifl submit` on two nodes and 8
+ranks, under the virtual clock. The file at the end must equal that of an undisturbed run, bit for bit, except for
+events.""",
     "history": """\
-Real clock, runs of 0.7 to 1.5 s, each drawn by a seed: contacts and evaluations that are slow, an evaluation every
-millisecond or less, aggregations by period and at random, up to every third update refused, client ranks killed,
-rank 0 stopped by SIGSTOP for up to 1.2 s. Clients write down each contact before they send its update. Each run must
-end with exit code 0, at most a contact and the pause after its `stop.time`; at most one update may be consumed
-later; what each client has sent must be consumed in order, refused with an event, or be in flight at the end and
-counted as dropped; no row may be earlier than one that it reflects; `mpifl verify` must find no contradiction; a
-replay must give all tables and the model, bit for bit.""",
-    "soak": "Real clock, `lost: rehost`; client ranks are killed at a steady rate. Rank 0 is watched from outside.",
-    "cost": "Runs with and without each feature, in turn; ratios of their wall times (`benchmarks/faults_cost.py`).",
+Runs of 0.7 to 1.5 s under the real clock, each drawn by a seed: slow contacts and evaluations, an evaluation every
+millisecond or less, aggregations by period and at random, up to every third update refused, client ranks killed, rank
+0 stopped by SIGSTOP for up to 1.2 s. Clients write down each contact before they send its update. Each run must end
+with exit code 0, at most a contact and the pause after its `stop.time`, and at most one update may be consumed later.
+What each client has sent must be consumed in order, refused with an event, or be in flight at the end and counted as
+dropped. No row may be earlier than one that it reflects. `mpifl verify` must find no contradiction, and a replay must
+give all tables and the model, bit for bit.""",
+    "soak": """\
+A run under the real clock with `lost: rehost`, whose client ranks are killed at a steady rate. Rank 0 is watched from
+outside.""",
+    "cost": """\
+Runs with and without each feature take turns. The table has the ratios of their wall times
+(`benchmarks/faults_cost.py`).""",
 }
 
 
