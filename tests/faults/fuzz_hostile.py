@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,6 +23,7 @@ import yaml
 from tests.config.test_limits import BOMBS as JOB_BOMBS
 from tests.faults import fuzz_files as files
 from tests.faults import fuzz_runs as runs
+from tests.faults.fuzz import Kind
 from tests.faults.fuzz_worker import SECRET
 from tests.problems.test_untrusted_data import PICKLES
 from tests.storage.test_untrusted import BOMBS
@@ -55,22 +56,33 @@ def surroundings(folder: Path) -> None:
         file["text"] = np.array([SECRET] * 50, "S512")
 
 
-def prepared(prepare: Callable[[Path], None]) -> Callable[[Path], None]:
-    def both(folder: Path) -> None:
+def kind(
+    prepare: Callable[[Path], None], damage: Damage, commands: Sequence[list[str]], share: int, may: tuple[str, ...]
+) -> Kind:
+    """A kind of file in these surroundings, and beside a pipe that blocks a process which opens it."""
+
+    def prepared(folder: Path) -> None:
         prepare(folder)
         surroundings(folder)
 
-    return both
-
-
-def damaged(damage: Damage) -> Damage:
-    """A damaged file, beside a pipe that blocks a process which opens it."""
-
-    def both(folder: Path, random: Random) -> list[str]:
+    def damaged(folder: Path, random: Random) -> list[str]:
         os.mkfifo(folder / "pipe")
         return damage(folder, random)
 
-    return both
+    return Kind(prepared, damaged, commands, share, may)
+
+
+def elsewhere(group: h5py.Group, name: str, old: h5py.Dataset, how: int, source: str, text: str) -> None:
+    """Replaces a dataset by a link to another file, by bytes of a file, or by a virtual dataset over another file."""
+    if how == 0:
+        group[name] = h5py.ExternalLink(source, "/text" if old.dtype.kind == "S" else "/x")
+    elif how == 1:
+        size = max(1, old.size) * old.dtype.itemsize
+        group.create_dataset(name, old.shape, old.dtype, external=[(text, 0, size)])
+    else:
+        layout = h5py.VirtualLayout(old.shape, old.dtype)
+        layout[...] = h5py.VirtualSource(source, "text" if old.dtype.kind == "S" else "x", old.shape)
+        group.create_virtual_dataset(name, layout)
 
 
 # -- run files ---------------------------------------------------------------------------------------------------------
@@ -100,16 +112,11 @@ def other_file(file: h5py.File, random: Random) -> None:
     scratch = Path(file.filename).parent / "scratch"
     source = random.choice(("secret.h5", str(scratch.parent / "secret.h5"), "pipe", "/dev/zero", "../secret.h5"))
     text = random.choice((str(scratch / "secret.txt"), str(scratch / "pipe"), "/dev/zero", "/dev/null"))
-    size = max(1, old.size) * old.dtype.itemsize
-    kind = random.randrange(4)
-    if kind == 0:
-        group[name] = h5py.ExternalLink(source, random.choice(("/x", "/text", "/")))
-    elif kind == 1:
-        group.create_dataset(name, old.shape, old.dtype, external=[(text, 0, size)])
-    elif kind == 2:
-        layout = h5py.VirtualLayout(old.shape, old.dtype)
-        layout[...] = h5py.VirtualSource(source, "text" if old.dtype.kind == "S" else "x", old.shape)
-        group.create_virtual_dataset(name, layout)
+    how = random.randrange(5)
+    if how < 3:
+        elsewhere(group, name, old, how, source, text)
+    elif how == 3:
+        group[name] = h5py.ExternalLink(source, "/")
     else:
         file[f"more{random.random()}"] = h5py.ExternalLink(source, "/")
         group[name] = old
@@ -292,15 +299,8 @@ def hdf5(folder: Path, random: Random) -> list[str]:
         del file[name]
         choice = random.randrange(6)
         other = random.choice((str(folder / "secret.h5"), "../../secret.h5", str(folder / "pipe"), "/dev/zero"))
-        if choice == 0:
-            file[name] = h5py.ExternalLink(other, "/x")
-        elif choice == 1:
-            size = old.size * old.dtype.itemsize
-            file.create_dataset(name, old.shape, old.dtype, external=[(str(folder / "secret.txt"), 0, size)])
-        elif choice == 2:
-            layout = h5py.VirtualLayout(old.shape, old.dtype)
-            layout[...] = h5py.VirtualSource(other, "x", old.shape)
-            file.create_virtual_dataset(name, layout)
+        if choice < 3:
+            elsewhere(file, name, old, choice, other, str(folder / "secret.txt"))
         elif choice == 3:
             rows = random.choice((2**20, 2**30, 2**60))
             file.create_dataset(name, (rows, *old.shape[1:]), old.dtype, chunks=True, compression="gzip")

@@ -87,6 +87,12 @@ class Command:
         assert not left, f"processes left behind: {left}\n{self}"
         return self
 
+    def ends_well(self, deadline: float = DEADLINE, code: int = 0) -> Command:
+        """Likewise; fails unless this is the exit code, and where a traceback was printed."""
+        self.end(deadline)
+        assert self.code == code and "Traceback" not in self.err, str(self)
+        return self
+
     def over(self) -> bool:
         """Whether the command has ended."""
         if self.process.poll() is None:

@@ -154,7 +154,7 @@ def test_nobody_is_left(run: Start, tmp_path: Path) -> None:
         assert file.status == "failed" and set(file.clients.state) == {"aside"}
 
 
-def test_D_every_rank_that_dies_is_named(tmp_path: Path) -> None:
+def test_every_rank_that_dies_is_named(tmp_path: Path) -> None:
     """Three of six: at once or one by one, in at most a line a second; the final line counts their clients."""
     needs_tolerance()
     file = write(tmp_path, "dying", job({"name": "area", "trigger": {"every": 3}}, clock=REAL, stop={"time": 4.0}))

@@ -97,7 +97,7 @@ TWO = [(signal.SIGTERM, signal.SIGUSR1), (signal.SIGTERM, signal.SIGTERM), (sign
     ("ranks", "numbers", "between"),
     [(0, TWO[0], 0.0), long(0, TWO[1], 0.0), long(0, TWO[2], 0.3), long(3, TWO[0], 0.0), long(3, TWO[1], 0.05)],
 )
-def test_F_a_second_signal_within_a_second_is_the_first(
+def test_a_second_signal_within_a_second_is_the_first(
     start: Start, tmp_path: Path, ranks: int, numbers: tuple[signal.Signals, signal.Signals], between: float
 ) -> None:
     """Every rank gets both, as from a launcher that passes on what the ranks were sent as well."""
@@ -161,7 +161,7 @@ def hanging(tmp_path: Path, start: Start) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize("native", [False, True], ids=["Python", "native"])
-def test_F_a_second_signal_later_ends_at_once(hanging: Any, tmp_path: Path, native: bool) -> None:
+def test_a_second_signal_later_ends_at_once(hanging: Any, tmp_path: Path, native: bool) -> None:
     command = hanging(0, 50.0, native)
     os.kill(command.process.pid, signal.SIGINT)
     time.sleep(SAME + 0.2)
@@ -172,7 +172,7 @@ def test_F_a_second_signal_later_ends_at_once(hanging: Any, tmp_path: Path, nati
 
 
 @pytest.mark.parametrize(("ranks", "native"), [long(0, False), (0, True), long(3, False), long(3, True)])
-def test_G_a_run_ends_within_grace_of_a_signal(hanging: Any, tmp_path: Path, ranks: int, native: bool) -> None:
+def test_a_run_ends_within_grace_of_a_signal(hanging: Any, tmp_path: Path, ranks: int, native: bool) -> None:
     """Although clients compute for ever: with all rows, and the model that belongs to them."""
     command = hanging(ranks, grace := 2.0 if ranks else 0.5, native)
     begin = time.monotonic()
@@ -194,7 +194,7 @@ def test_G_a_run_ends_within_grace_of_a_signal(hanging: Any, tmp_path: Path, ran
 
 
 @pytest.mark.long
-def test_G_a_program_gets_its_interrupt_back(hanging: Any, start: Start, tmp_path: Path) -> None:
+def test_a_program_gets_its_interrupt_back(hanging: Any, start: Start, tmp_path: Path) -> None:
     """In Python, where Ctrl-C is a KeyboardInterrupt, the process goes on."""
     hanging(0, 1.0).kill()
     (tmp_path / "hangs").unlink()
