@@ -38,11 +38,8 @@ def test_a_run_of_a_dict(capfd: pytest.CaptureFixture[str]) -> None:
     assert isinstance(run, mpifl.Run) and run.path == Path("results/small.h5")
     assert run.status == "completed" and run.config["seed"] == 7 and run.attrs["clients"] == 6
     assert len(run.updates) == 30 and len(run.aggregations) == 10 and run.model.shape == (20,)
-    assert (
-        run.evaluations.updates.tolist() == [0, 20, 30]
-        and len(run.clients) == 6
-        and run.events.kind.tolist() == ["dropped"]
-    )
+    assert run.evaluations.updates.tolist() == [0, 20, 30] and len(run.clients) == 6
+    assert run.events.kind.tolist() == ["dropped"]
     assert capfd.readouterr() == ("", "")
 
 
@@ -236,15 +233,6 @@ def test_public_names() -> None:
         assert name == "__version__" or getattr(mpifl, name).__doc__
     with pytest.raises(AttributeError, match="no attribute 'runn'"):
         _ = mpifl.runn
-
-
-def test_a_script_gets_by_with_the_api() -> None:
-    """The scripts under jobs and examples import nothing below it but what authors of algorithms and of pages use."""
-    allowed = ("from mpifl.algorithms", "from mpifl.reproduce.items import Item")
-    for path in [*(ROOT / "jobs").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line.startswith(("import mpifl", "from mpifl")):
-                assert line == "import mpifl" or line.startswith(allowed), (path, line)
 
 
 def test_torch_is_left_as_it_was(folder: Path) -> None:

@@ -20,7 +20,7 @@ from mpifl import ConfigError, RunFailed
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, Objective, State, Update
 from mpifl.client import states, worker
-from mpifl.client.states import ClientStates, StateTable
+from mpifl.client.states import StateTable
 from mpifl.client.worker import Worker
 from mpifl.host_memory import resident_bytes
 from mpifl.problems import on_use
@@ -29,6 +29,7 @@ from tests.mpi.cases import SMALL, job
 from tests.mpi.files import differing
 from tests.quadratic_runs import Quadratic
 from tests.server.test_resume import ALL, kept, mpifl, run
+from tests.tiers import parameters
 
 __all__ = ["kept"]
 X0 = np.array([1.0, -2.0, 0.5], np.float32)
@@ -75,8 +76,6 @@ def test_states_of_any_layout_replace_each_other(table: StateTable) -> None:
         i = int(draw.integers(9)) if k % 4 == 2 else i
         value = {"y": y[:3]} if k % 4 else others[k // 4 % len(others)]  # which finds all others in the usual layout
         table[i], stored[i] = State(**value), {name: copy.copy(v) for name, v in value.items()}
-        if k % 3 == 0:
-            table.prefetch(range(9))
         for j, expected in stored.items():
             state = table[j] if k % 2 else table.copy_of(j)
             assert state is not None and vars(state).keys() == expected.keys()
@@ -84,33 +83,6 @@ def test_states_of_any_layout_replace_each_other(table: StateTable) -> None:
                 found = vars(state)[name]
                 assert type(found) is type(v) and getattr(found, "dtype", 0) == getattr(v, "dtype", 0)
                 np.testing.assert_array_equal(found, v, strict=True)
-
-
-def test_states_that_are_prefetched(table: StateTable) -> None:
-    """They are copies of what the table has by then: of clients in two blocks, stored again, removed, without a row."""
-    for i in (7, 2, 5):  # the first two are in one block
-        table[i] = State(y=X0 * i, count=10 * i)
-    table.prefetch([5, 0, 2, 7, 2])
-    table[7] = State(y=X0 * 70, count=700)
-    del table[2]
-    for i, y, count in ((5, X0 * 5, 50), (7, X0 * 70, 700), (0, X0, 0)):
-        for _ in range(2):  # the second one is read from the table
-            state = table.copy_of(i)
-            assert state is not None and list(vars(state)) == ["y", "count"] and state.count == count
-            np.testing.assert_array_equal(state.y, y)
-            state.y *= -1
-    assert table.copy_of(2) is None
-
-
-def test_one_state_differs_from_the_others_when_they_are_prefetched(table: StateTable) -> None:
-    for i in range(4):
-        table[i] = State(y=X0 * i) if i == 2 else State(y=X0 * i, z=X0 + i)
-    table.prefetch([3, 2, 1])
-    for i in (1, 2, 3):
-        state = table.copy_of(i)
-        assert state is not None and list(vars(state)) == (["y"] if i == 2 else ["y", "z"])
-        for name, vector in vars(state).items():
-            np.testing.assert_array_equal(vector, X0 * i if name == "y" else X0 + i)
 
 
 def test_clients_that_leave_and_come(table: StateTable) -> None:
@@ -241,12 +213,7 @@ def test_a_checkpoint_without_an_update_that_was_in_flight_is_refused(
     assert "one with the update of client 3, which was in flight" in capsys.readouterr().err
 
 
-SHORT = ["apfl"]
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in ALL]
-)
+@pytest.mark.parametrize("name", parameters(ALL, ["apfl"]))
 def test_runs_have_the_same_bits(
     name: str, tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
@@ -263,11 +230,6 @@ def test_runs_have_the_same_bits(
     assert mpifl("resume", resumed) == 0
     assert not differing(whole, resumed, but=("events",))
     assert not [path for path in tmp_path.rglob("*") if "client-states" in path.name]
-
-
-def test_few_clients_have_objects() -> None:
-    few = Worker(Area(), X0, {i: Quadratic(np.ones(3), np.zeros(3)) for i in range(3)})
-    assert type(few.states) is ClientStates
 
 
 def test_a_killed_run_leaves_no_file(tmp_path: Path) -> None:

@@ -90,16 +90,10 @@ def test_links_and_resources_are_in_the_site(site: Path, pages: dict[Path, Page]
     assert not wrong, "\n".join(wrong[:20])
 
 
-def test_no_formula_is_taken_for_a_tag(pages: dict[Path, Page]) -> None:
-    """An inner product <u, v> outside backticks would vanish from the page."""
+def test_no_formula_is_taken_for_a_tag_and_images_have_a_text(site: Path, pages: dict[Path, Page]) -> None:
+    """An inner product <u, v> outside backticks would vanish from the page. Style sheets load nothing from outside."""
     assert not [(path.name, tag) for path, page in pages.items() for tag in page.tags if not re.fullmatch(TAGS, tag)]
-
-
-def test_images_have_a_text(pages: dict[Path, Page]) -> None:
     assert not [path.name for path, page in pages.items() if page.unnamed]
-
-
-def test_style_sheets_load_nothing_from_elsewhere(site: Path) -> None:
     for sheet in site.rglob("*.css"):
         assert not re.findall(r"url\(['\"]?https?:|@import", sheet.read_text(encoding="utf-8")), sheet
 

@@ -75,9 +75,7 @@ def test_folders_with_any_name(
         assert parse_override(override) == ("output", str(output))
 
 
-def test_the_ranks_of_a_job_are_started_by_srun_or_in_a_container(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_ranks_are_started_by_srun_or_in_a_container(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(BASE)
     (tmp_path / "site.yaml").write_text("{launcher: srun, mpi: pmix}")
     lines = dry(capsys, "job.yaml", "seed=3", "--site", "site.yaml", "--time", "0:10:00")
