@@ -72,17 +72,12 @@ def test_overrides_come_before_keys_and_both_replace_what_stood_there() -> None:
     job = mpifl.load_job(JOB, stop={"time": 2})
     assert (job.stop.updates, job.stop.time) == (None, 2)
     assert JOB["seed"] == 3 and JOB["stop"] == {"updates": 60}
-
-
-def test_plain_values_of_numpy_and_pathlib() -> None:
-    job = mpifl.load_job(
-        JOB, output=Path("there") / "x.h5", seed=np.int64(9),
-        clock={"mode": "virtual", "delay": {"name": "fixed", "seconds": np.ones(6)}},
-    )  # fmt: skip
+    fixed = {"mode": "virtual", "delay": {"name": "fixed", "seconds": np.ones(6)}}
+    job = mpifl.load_job(JOB, output=Path("there") / "x.h5", seed=np.int64(9), clock=fixed)
     assert (job.output, job.seed) == ("there/x.h5", 9)
 
 
-def test_replay_and_resume() -> None:
+def test_replay_and_what_cannot_be_resumed() -> None:
     run = mpifl.run(JOB, clock=REAL)
     again = mpifl.replay(run.path)
     assert again.path == Path("results/small-replay.h5") and again.attrs["clock"] == "replay"
@@ -216,9 +211,8 @@ def test_the_curve_of_a_job(folder: Path) -> None:
     script, job = ROOT / "jobs" / "curve.py", ROOT / "jobs" / "quickstart.yaml"
     mpifl.run(job, "stop={updates: 20}", clock={"mode": "virtual", "delay": "exponential"}).close()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, script, job, "stop.time=3"], env=environment, capture_output=True, text=True, timeout=60
-    )
+    words = [sys.executable, script, job, "stop.time=3"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and (folder / "results" / "quickstart.png").stat().st_size > 5000, done
     first, *commands = done.stdout.splitlines()
     assert first == "results/quickstart.png: the curve. Next:"

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.participation import Trigger
-from mpifl.config import read
 from tests.docs.pages import ROOT, Block, blocks
 from tests.quadratic_runs import quadratics, run
 
@@ -34,12 +33,6 @@ def test_the_algorithm_in_one_file_finds_the_optimum_of_equal_clients(monkeypatc
     algorithm = module.Mean(step_size=0.5, trigger=Trigger(every=2))
     log = run(algorithm, quadratics((1, 1), (3, 3)), [0, 1] * 200)
     np.testing.assert_allclose(log.server.x, 3, atol=1e-12)
-
-
-def test_the_job_is_valid(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(only(DOCS / "reference" / "job-file.md", "name: area-mnist").text)
-    job = read.load(tmp_path / "job.yaml")
-    assert (job.name, job.output, job.problem.clients) == ("area-mnist", "results/area-mnist.h5", 128)
 
 
 def test_the_tutorial_on_data_ends_as_it_says(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ RESULT, READ_MAY = ("results/*.h5",), ("out/*", "run-replay.h5")
 RESUME_MAY = ("run.h5", "run.h5.damaged*", "run.ckpt/*")
 JOB = ("job0.yaml",)
 LSTM = {"model": {"name": "char-lstm", "hidden": 4, "embedding": 2}}
-LEAF = files.leaf("leaf", files.vectors, [0, 1, 2, 0])
 SENT140 = files.leaf("sent140", files.tweets, [0, 4, 4, 0], model={"name": "lstm", "hidden": 4, "embedding": 2})
 SHAKESPEARE = files.leaf("leaf-shakespeare", files.speech, list("abcd"), **LSTM)
 
@@ -38,7 +37,7 @@ MALFORMED = {
     "CIFAR, pickled": Kind(files.cifar("py"), files.any_bytes("*"), RUN, 80, RESULT),
     "own data: npz": Kind(files.arrays(".npz"), files.any_arrays, RUN, 100, RESULT),
     "own data: HDF5": Kind(files.arrays(".h5"), files.any_arrays, RUN, 100, RESULT),
-    "LEAF JSON: vectors": Kind(LEAF, files.any_json, RUN, 100, RESULT),
+    "LEAF JSON: vectors": Kind(files.leaf("leaf", files.vectors, [0, 1, 2, 0]), files.any_json, RUN, 100, RESULT),
     "LEAF JSON: FEMNIST": Kind(files.leaf("femnist", files.images, [0, 1, 61, 3]), files.any_json, RUN, 60, RESULT),
     "LEAF JSON: Sent140": Kind(SENT140, files.any_json, RUN, 40, RESULT, torch=True),
     "LEAF JSON: Shakespeare": Kind(SHAKESPEARE, files.any_json, RUN, 40, RESULT, torch=True),
@@ -50,11 +49,5 @@ HOSTILE = {
     "hostile run file": hostile.kind(runs.completed, hostile.run_file, READ_ALL, 250, READ_MAY),
     "resume of a run that names code": Kind(hostile.killed_naming_code, lambda folder, random: [], RESUME, 5),
     "hostile checkpoints": hostile.kind(runs.killed, hostile.links_to_parts, RESUME, 60, RESUME_MAY),
-    "hostile job file": hostile.kind(files.idx(False), hostile.job_file, [["check", "job.yaml"], *RUN], 60, RESULT),
-    "hostile npz": hostile.kind(files.arrays(".npz"), hostile.npz, RUN, 60, RESULT),
-    "hostile HDF5 data": hostile.kind(files.arrays(".h5"), hostile.hdf5, RUN, 60, RESULT),
-    "hostile gzipped idx": hostile.kind(files.idx(True), hostile.gzipped, RUN, 40, RESULT),
-    "hostile pickles": hostile.kind(files.cifar("py"), hostile.pickled, RUN, 40, RESULT),
-    "hostile JSON": hostile.kind(LEAF, hostile.nested, RUN, 25, RESULT),
 }
 KINDS = MALFORMED | HOSTILE

@@ -27,11 +27,10 @@ from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.storage.checkpoint_set import folder_of, sets
-from tests.mpi.conftest import RANKS, Command, launched, mpiexec, until
+from tests.mpi.conftest import RANKS, TOLERANT, Command, launched, mpiexec, until
 from tests.mpi.files import differing
 
 FULL = os.environ.get("MPIFL_FAULTS") == "full"
-TOLERANT = ["--with-ft", "ulfm"]
 PROBE = "from mpi4py import MPI; MPI.COMM_WORLD.Get_failed()"
 
 
@@ -59,10 +58,7 @@ def needs_tolerance() -> None:
 @contextlib.contextmanager
 def job(folder: Path, ranks: int, *words: str | Path, tolerant: bool = True) -> Iterator[Command]:
     """Runs `mpifl *words` on this number of ranks (0: without a launcher); kills what outlives the block."""
-    launcher = launched(ranks)
-    if launcher and tolerant:
-        launcher[1:1] = TOLERANT
-    command = Command([*launcher, sys.executable, "-m", "mpifl", *map(str, words)], folder).start()
+    command = Command([*launched(ranks, tolerant), sys.executable, "-m", "mpifl", *map(str, words)], folder).start()
     try:
         yield command
     finally:

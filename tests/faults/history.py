@@ -103,26 +103,6 @@ class Case:
         acts = [name for name, done in (("ranks killed", self.kills), ("server stopped", self.stalls)) if done]
         return ", ".join([f"{self.ranks} ranks" if self.ranks else "one process", *acts])
 
-    @property
-    def kinds(self) -> list[str]:
-        """The faults of a run, in words."""
-        algorithm, every = self.job["algorithm"], self.job["evaluate"].get("every", 1.0)
-        trigger = algorithm.get("trigger", {})
-        return [
-            name
-            for name, holds in {
-                "evaluations every millisecond or less": every <= 1e-3,
-                "slow evaluations": algorithm["heavy"] > 0,
-                "slow contacts": algorithm["slow"] > 0,
-                "timed trigger": "period" in trigger or "poisson" in trigger,
-                "refusals": algorithm["wrong"] > 0,
-                "ranks killed": bool(self.kills),
-                "server stopped": bool(self.stalls),
-                "one process": self.ranks == 0,
-            }.items()
-            if holds
-        ]
-
 
 def draw_case(seed: int, tolerant: bool = True) -> Case:
     """tolerant: whether this MPI survives ranks that die."""

@@ -23,23 +23,12 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import (
-    FULL,
-    TOLERANT,
-    Tally,
-    amount,
-    began,
-    counting,
-    mpifl,
-    needs_tolerance,
-    replays,
-    saved,
-)  # fmt: skip
+from tests.faults.harness import FULL, Tally, amount, began, counting, mpifl, needs_tolerance, replays, saved
 from tests.faults.network import HOSTS, Wire, missing, wire
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, DIGITS
 from tests.mpi.cases import job as of
-from tests.mpi.conftest import Command, mpiexec, until, write
+from tests.mpi.conftest import TOLERANT, Command, mpiexec, until, write
 
 pytestmark = [
     pytest.mark.mpi,

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import Tally, amount, counting, mpifl, needs_tolerance, run_and_kill, saved
+from tests.faults.harness import Tally, amount, counting, needs_tolerance, run_and_kill, saved
 from tests.faults.spy import gap_at_checkpoint, quadratics, replayed
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
@@ -91,18 +91,3 @@ def test_freeze(seed: int, tmp_path: Path, counted: Tally) -> None:
             assert np.abs(run.model - limit).max() < CLOSE
             assert np.abs(limit - OPTIMUM).max() > 1000 * CLOSE, "no bias to be told from the optimum"
         told[0] = "at the stated biased point"
-
-
-def test_frozen_after_convergence_biases_nothing() -> None:
-    """Where all y_i are those of the optimum, y_i = x* - alpha A_i (x* - c_i), the biased point is the optimum."""
-    y = OPTIMUM - STEP * CURVATURES * (OPTIMUM - OPTIMA)
-    for lost in ([0], [3, 4, 5], list(range(11))):
-        assert np.allclose(biased(y[lost], lost), OPTIMUM, atol=1e-14)
-
-
-def test_nobody_dies(tmp_path: Path, counted: Tally) -> None:
-    """The same run without a death: what the tests above compare with."""
-    file = write(tmp_path, "q", quadratic("rehost", clock={"mode": "virtual", "delay": {"name": "exponential"}}))
-    assert mpifl("run", file, f"output={tmp_path / 'q.h5'}") == 0
-    with open_run(tmp_path / "q.h5") as run:
-        assert np.abs(run.model - OPTIMUM).max() < CLOSE
