@@ -32,7 +32,6 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Clients, Message, Objective, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
-from mpifl.heap import keep_freed_memory
 from mpifl.problems.models.logistic import Logistic
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
@@ -226,7 +225,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="for how long ranks wait")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=[*PARTS, "waiting"])
     args = parser.parse_args()
-    keep_freed_memory()  # as on every rank
     for name in args.parts:
         measured = [waiting(args.seconds)] if name == "waiting" else [part(args.repeats) for part in PARTS[name]]
         for row in filter(None, measured):

@@ -46,8 +46,8 @@ message to it and its update) costs. `make bench` measures and writes this page.
 ![Rates by dimension and by number of clients](performance.png)
 
 Clients do no work: they answer every message at once with a vector that they keep. All ranks share the machine's cores.
-Where there are more ranks than cores they have identical address space layouts (`setarch -R`), as under `mpifl run`
-([why](../explanation/transport.md#ranks-that-share-cores)).
+Where there are more ranks than cores they have identical address space layouts
+([`setarch -R`](../guides/file-systems.md#settings-of-the-process)).
 
 {table}
 
@@ -64,8 +64,8 @@ versions, staleness, a row for the run file (kept in memory) for each update. *B
 rule alone: nonblocking requests, answers in any order, the same waits with two tests before each pause, a new array for
 each model, which is sent without a copy, and the arithmetic in the fewest passes over memory, without rows, checks or
 checkpoints. Its messages below 4 MiB are in pages of 4 KiB, as arrays of NumPy are by default where Linux gives huge
-pages to programs that ask; larger ones are in huge pages, for which NumPy asks. mpifl has vectors from 33 KiB on in
-[huge pages](../explanation/transport.md#huge-pages), and *by hand, huge pages* is the same loop with all messages in
+pages to programs that ask; larger ones are in huge pages, for which NumPy asks. *By hand, huge
+pages* is the same loop with all messages in
 huge pages. *Echo* answers every message at once with a fixed one, on both sides, in huge pages.
 [server_rate.py](../../benchmarks/server_rate.py) has all of these.
 

@@ -42,7 +42,6 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import serve_clients
-from mpifl.heap import keep_freed_memory, rare_full_collections
 from mpifl.scheduling.live import LiveSchedule, RealClock
 from mpifl.server.loop import ServerLoop
 from mpifl.storage.tables import Row
@@ -275,7 +274,6 @@ PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Taken]] = {
 }  # fmt: skip
 
 
-@rare_full_collections()  # as in a run
 def measure(comm: MPI.Comm, d: int, repeats: int, turns: int, updates: int) -> dict[str, float]:
     """Rates and ratios at one dimension; in a repeat each program has `turns` turns of `updates` updates each."""
     x0 = np.ones(d, np.float32)
@@ -313,7 +311,6 @@ def main() -> int:
     if comm.size < 2:
         print("server_rate: run it under mpirun with at least 2 ranks", file=sys.stderr)
         return 2
-    keep_freed_memory()  # likewise
     for d in args.sizes:
         rate = min(20_000, 4e8 / d)  # updates/s, about
         whole = args.updates or max(40, int(args.seconds * rate))  # of a repeat

@@ -14,12 +14,11 @@ import numpy as np
 
 from mpifl.algorithms.base import Message, Update, new_tuple
 from mpifl.errors import ConfigError, RunFailed, format_client_error, host_name
-from mpifl.heap import use_huge_pages
 from mpifl.memory import HOST, IncomingVectors, Memory, OutgoingVectors
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.frames import FrameFormat, Header, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
-from mpifl.transport.queues import COPIED_BYTES, Outbox
+from mpifl.transport.queues import Outbox
 
 MAX_END_TESTS = 1000  # tests for the end of the run in a row, at most: these take about half a millisecond
 POLL_INTERVAL = 0.01  # s between two polls for the end of the run, and two reports, while messages wait
@@ -59,8 +58,6 @@ class MPIClientTransport:
         """vectors: maximum in a message."""
         self._comm, self._memory, self._on_host = comm, memory, memory.on_host
         self._format = FrameFormat(d, dtype, vectors)
-        if self._format.vector_bytes > COPIED_BYTES:
-            use_huge_pages()
         self._hosted = len(range(comm.rank - 1, clients, comm.size - 1))  # clients on this rank
         self._frame = self._format.frame()
         self._frame_receive = comm.Recv_init((self._frame.buffer, MPI.BYTE), 0, FRAME)

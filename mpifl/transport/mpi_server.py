@@ -22,13 +22,12 @@ import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
-from mpifl.heap import use_huge_pages
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.base import PartStatus
 from mpifl.transport.frames import WITH_TEXT, Frame, FrameFormat, Header, Kind
 from mpifl.transport.handshake import array_specs, setup_buffers
 from mpifl.transport.mpi import DATA, END, MPI, SETUP, STUCK_TIMEOUT, TEXT, dead_ranks, wait
-from mpifl.transport.queues import COPIED_BYTES, Inbox, LargeReceive, Outbox, Requests, VectorSends
+from mpifl.transport.queues import Inbox, LargeReceive, Outbox, Requests, VectorSends
 
 log = logging.getLogger(__package__)
 
@@ -50,8 +49,6 @@ class MPIServerTransport:
         self._comm, self._workers, self._shard = comm, comm.size - 1, shard
         self._format = FrameFormat(d, dtype, vectors)
         self._inline = self._format.inline
-        if self._format.vector_bytes > COPIED_BYTES:
-            use_huge_pages()
         self._inboxes = [Inbox(comm, rank, self._format) for rank in range(comm.size)]  # by rank; 0's is not used
         self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]
         self.rank_of = [1 + i % self._workers for i in range(clients)]
