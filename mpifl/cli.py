@@ -20,14 +20,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from mpifl import api
-from mpifl.errors import ConfigError, RunFailed, host_name
+from mpifl.errors import ConfigError, RunFailed, RunResult, host_name
 from mpifl.signals import Interrupted
 from mpifl.transport.detection import LaunchError
 from mpifl.untrusted import printable
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
-    from mpifl.server.outcome import Outcome
     from mpifl.studies.index import Index
 
 VERBOSE, QUIET = frozenset({"-v", "--verbose"}), frozenset({"-q", "--quiet"})
@@ -52,20 +51,20 @@ def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> i
         sys.stdout.reconfigure(errors="backslashreplace")
     with _log_to_stderr(arguments), _second_interrupt_kills():
         try:
-            code = api.execute(lambda: _command(arguments, default_job), _print_end, process_ends=True).code
+            code = api.execute(lambda: _command(arguments, default_job), _print_result, process_ends=True).code
             command = COMMANDS.get(arguments[0]) if arguments else None
             if code or not command or not command.on_all_ranks or not {"--help", "-h"}.isdisjoint(arguments):
                 return code
             return command.on_all_ranks(_Parser(f"mpifl {arguments[0]}", command).parse_intermixed_args(arguments[1:]))
         except LaunchError as error:
             if error.is_first:
-                _print_end(error)
+                _print_result(RunResult(2, error))
             else:  # mpirun ends all processes when one exits with an error: first the line above must be out
                 time.sleep(REPORT_TIME)
                 if error.key == "MPI" and error.is_first_of_host:  # MPI may be missing on this host alone
                     print(f"mpifl: {error} (on {host_name()})", file=sys.stderr)
             return 2
-        except ConfigError:  # `_print_end` has printed it
+        except ConfigError:  # `_print_result` has printed it
             return 2
         except (Exception, SystemExit, GeneratorExit):  # in one process: under MPI all ranks have been ended
             text = printable(f"rank 0 on {host_name()}:\n{traceback.format_exc()}", lines=True)
@@ -135,13 +134,13 @@ def _second_interrupt_kills() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _print_end(end: Outcome | ConfigError) -> None:
+def _print_result(result: RunResult) -> None:
     """Prints how a command ended, on rank 0."""
-    if isinstance(end, ConfigError):
-        print(f"mpifl: {end}", file=sys.stderr)
-    elif end.summary:
+    if isinstance(result.error, ConfigError):
+        print(f"mpifl: {result.error}", file=sys.stderr)
+    elif result.summary:
         with _closed_pipe_is_no_error():
-            _print(end.summary)
+            _print(result.summary)
 
 
 @contextmanager

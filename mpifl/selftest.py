@@ -240,9 +240,9 @@ def _virtual_clock(folder: Path) -> tuple[str, str]:
     from mpifl.server.start import run_server
 
     path = folder / "process.h5"
-    outcome = run_server(load_job(JOB, output=str(path)))
-    if outcome.status != "completed":
-        return FAILED, outcome.error or outcome.status
+    result = run_server(load_job(JOB, output=str(path)))
+    if result.status != "completed":
+        return FAILED, str(result.error or result.status)
     found = digest(path)
     if found != DIGEST:
         return FAILED, f"a run of 400 updates has the digest {found}; {DIGEST} is right"
@@ -251,9 +251,9 @@ def _virtual_clock(folder: Path) -> tuple[str, str]:
 
 def _on_ranks(folder: Path) -> tuple[str, str]:
     path = folder / "ranks.h5"
-    outcome = api.execute(lambda: api.Task(load_job(JOB, output=str(path))))
-    if outcome.status != "completed":
-        return FAILED, outcome.error or outcome.status
+    result = api.execute(lambda: api.Task(load_job(JOB, output=str(path))))
+    if result.status != "completed":
+        return FAILED, str(result.error or result.status)
     same = digest(path) == DIGEST
     return (OK if same else FAILED), f"a run over all ranks has {'the same' if same else 'other'} bits"
 
@@ -268,9 +268,9 @@ def _update_rate(folder: Path, ranks: int) -> tuple[str, str]:
         "evaluate": {"every": 2 * SECONDS},
     }
     path = folder / "rate.h5"
-    outcome = api.execute(lambda: api.Task(load_job(values, output=str(path))))
-    if outcome.status != "completed":
-        return FAILED, outcome.error or outcome.status
+    result = api.execute(lambda: api.Task(load_job(values, output=str(path))))
+    if result.status != "completed":
+        return FAILED, str(result.error or result.status)
     with open_run(path) as file:
         rate = file.count("updates") / (2 * SECONDS)
     return OK, f"the server consumes {rate:,.0f} updates a second of {SIZES[0]:,} numbers, from {ranks - 1} ranks"

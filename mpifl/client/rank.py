@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.client_job import ClientJob
-from mpifl.errors import ConfigError, RunFailed, format_client_error
+from mpifl.errors import ConfigError, RunFailed, RunResult, format_client_error
 from mpifl.problems.base import ComputeResources, HostedClients, Shard
 from mpifl.problems.hosting import host
 from mpifl.signals import SignalRecorder, exit_code
@@ -27,16 +28,10 @@ if TYPE_CHECKING:
     from mpifl.client.checkpoint import ClientCheckpointer
 
 
-class RankEnd(NamedTuple):
-    """How a client rank's command ended."""
-
-    code: int
-    error: ConfigError | RunFailed | None = None  # that rank 0 ended the command with
-    output: str = ""  # the run file, where a job was run
-    dead: str = ""  # why this rank ended by itself
+log = logging.getLogger(__package__)
 
 
-def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RankEnd:
+def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RunResult:
     """Hosts this rank's clients for one command of rank 0, from the handshake to the end of the run.
 
     process_ends: whether this process ends with the command (`SignalRecorder`).
@@ -44,16 +39,18 @@ def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RankEnd:
     try:
         with SignalRecorder(process_ends) as signals:
             signals.record()  # each is reported to the server
-            return _host_clients(comm, signals)
+            _host_clients(comm, signals)
     except handshake.Released as released:
-        return RankEnd(released.code, released.error)
+        return released.result
     except MPI.Exception:
         if 0 not in dead_ranks(comm):
             raise
-        return RankEnd(3, RunFailed("rank 0 died"), dead=f"rank {comm.rank} ends: rank 0 died")
+        log.error("rank %d ends: rank 0 died", comm.rank)
+        return RunResult(3, RunFailed("rank 0 died"))
 
 
-def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
+def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
+    """Raises Released at the end of the command."""
     handshake.send_hello(comm)
     values = handshake.receive_job(comm)
     try:
@@ -61,7 +58,6 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     except ConfigError as error:
         handshake.receive_setup(comm)
         handshake.report_error(comm, error)
-        handshake.await_start(comm)
     setup = handshake.receive_setup(comm)
     try:
         hosted = _host(job, setup, setup.shards)
@@ -86,7 +82,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
         raise
     except Exception as error:
         transport.fail(error)
-    return RankEnd(*handshake.await_release(comm), job.output)
+    handshake.await_release(comm)
 
 
 def _host(job: ClientJob, setup: ClientSetup, shards: Mapping[int, Shard]) -> HostedClients:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.algorithms.common.vectors import use_threads
-from mpifl.errors import inside
+from mpifl.errors import RunResult, inside
 from mpifl.scheduling.availability import checked_periods
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
 from mpifl.scheduling.intermittent import IntermittentRealClock
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from mpifl.client.checkpoint import ResumePayload
     from mpifl.config.job import Job
     from mpifl.problems import ComputeResources, Problem, Shard
-    from mpifl.server.outcome import Outcome
     from mpifl.server.resume import ResumePoint
     from mpifl.storage import Run, RunWriter
     from mpifl.transport.mpi import MPI
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 def run_server(
     job: Job, handshake: Handshake | None = None, *, replay: Run | None = None, resumed: ResumePoint | None = None,
     load: Callable[[Job], Problem] | None = None, signals: SignalRecorder | None = None, contained: bool = False,
-) -> Outcome:  # fmt: skip
+) -> RunResult:  # fmt: skip
     """Runs a job, repeats a recorded run, or resumes an interrupted one.
 
     Raises ConfigError before the run starts. In any case the caller releases the other ranks, and ends those that are

@@ -22,11 +22,11 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
-from mpifl.errors import ConfigError, RunFailed, host_name
+from mpifl.errors import ConfigError, RunFailed, RunResult, host_name
 from mpifl.host_memory import memory_limits
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.launcher import abort_all_ranks, is_fault_tolerant
@@ -70,11 +70,11 @@ class ClientSetup(NamedTuple):
 
 
 class Released(Exception):
-    """Rank 0 has released this rank; with the exit code and the error that all ranks end with."""
+    """Rank 0 has released this rank: the command ends with `result` on all ranks."""
 
-    def __init__(self, code: int, error: ConfigError | RunFailed | None = None) -> None:
-        super().__init__(code, error)
-        self.code, self.error = code, error
+    def __init__(self, result: RunResult) -> None:
+        super().__init__(result)
+        self.result = result
 
 
 def own_hello() -> Hello:
@@ -123,10 +123,11 @@ def report_ready(comm: MPI.Comm, facts: Mapping[str, Any]) -> None:
     _reply(comm, {"facts": dict(facts)})
 
 
-def report_error(comm: MPI.Comm, error: ConfigError) -> None:
-    """Reports why this rank's clients cannot be built."""
+def report_error(comm: MPI.Comm, error: ConfigError) -> NoReturn:
+    """Reports why this rank's clients cannot be built; raises Released once rank 0 has ended the command."""
     expected = f"{shorten(error.expected, 2000)} (rank {comm.rank})"
     _reply(comm, {"error": [error.key, shorten(str(error.value), 500), expected]})
+    await_release(comm)
 
 
 def await_start(comm: MPI.Comm) -> None:
@@ -134,13 +135,10 @@ def await_start(comm: MPI.Comm) -> None:
     _check_released(receive_json(comm))
 
 
-def await_release(comm: MPI.Comm) -> tuple[int, ConfigError | RunFailed | None]:
-    """Waits for the end of the command, after this rank's part of the run; its exit code and error."""
-    try:
+def await_release(comm: MPI.Comm) -> NoReturn:
+    """Waits for the end of the command, after this rank's part of it; raises Released."""
+    while True:
         _check_released(receive_json(comm))
-    except Released as released:
-        return released.code, released.error
-    raise AssertionError("rank 0 releases ranks after a run")
 
 
 def receive_json(comm: MPI.Comm) -> dict[str, Any]:
@@ -175,7 +173,7 @@ def _reply(comm: MPI.Comm, reply: dict[str, Any]) -> None:
 def _check_released(text: dict[str, Any]) -> None:
     if "code" in text:
         error = text["error"] and (ConfigError(*text["error"]) if len(text["error"]) > 1 else RunFailed(*text["error"]))
-        raise Released(text["code"], error)
+        raise Released(RunResult(text["code"], error or None, text["output"]))
 
 
 # -- rank 0 ------------------------------------------------------------------------------------------------------------
@@ -251,16 +249,19 @@ class Handshake:
         if self.comm:
             self._send_to_each_alive({})
 
-    def release_ranks(
-        self, code: int, error: ConfigError | RunFailed | None = None, stuck: Collection[int] = ()
-    ) -> None:
+    def release_ranks(self, result: RunResult) -> None:
         """Ends the command on the other ranks: they wait for their setup, for the start, or have ended their run."""
         if not self.comm:
             return
         with contextlib.suppress(RunFailed, ConfigError):  # some have died, or have another installation
             self.gather_hellos()
-        config = [error.key, str(error.value), error.expected] if isinstance(error, ConfigError) else None
-        self._send_to_each_alive({"code": code, "error": config or (error and [str(error)])}, stuck)
+        error: list[str] = []
+        if isinstance(result.error, ConfigError):
+            error = [result.error.key, str(result.error.value), result.error.expected]
+        elif result.error:
+            error = [str(result.error)]
+        text = {"code": result.code, "error": error, "output": result.output}
+        self._send_to_each_alive(text, result.stuck_ranks)
         if self._receives or self._replies:  # discarded, so that another command may follow
             with contextlib.suppress(RunFailed):
                 self._gather()
