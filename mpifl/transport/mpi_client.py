@@ -14,7 +14,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import ConfigError, RunFailed, format_client_error, host_name
-from mpifl.memory import HOST, IncomingVectors, Memory, OutgoingVectors
+from mpifl.memory import HOST, IncomingVectors, OutgoingVectors, VectorMemory
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.frames import FrameFormat, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
@@ -52,7 +52,7 @@ class MPIClientTransport:
     """The clients' end (`base.ClientTransport`) of n clients on R-1 ranks; vectors (d,) live in `memory`."""
 
     def __init__(
-        self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int, memory: Memory = HOST
+        self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int, memory: VectorMemory = HOST
     ) -> None:
         """vectors: maximum in a message."""
         self._comm, self._memory, self._on_host = comm, memory, memory.on_host
