@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mpifl")
 log.addHandler(logging.NullHandler())
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # NumPy reads them at its import
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
@@ -405,7 +405,7 @@ def _serve(comm: MPI.Comm, process_ends: bool) -> Outcome:
 
 def _one_thread() -> AbstractContextManager[object]:
     """Limits NumPy to one thread unless the environment sets the number: the last bits of a sum depend on it."""
-    if any(name in os.environ for name in THREADS):
+    if any(name in os.environ for name in THREAD_VARIABLES):
         return nullcontext()
     from threadpoolctl import threadpool_limits
 
@@ -429,43 +429,4 @@ def finished_run(outcome: Outcome) -> Run:
         raise RunFailed(outcome.error)
     if outcome.status == "interrupted":
         raise Interrupted(outcome.code, outcome.summary or outcome.error)
-    if outcome.summary:
-        return open_run(outcome.output)
-    return cast("Run", _UnopenedRun(outcome.output))
-
-
-class _UnopenedRun:
-    """The run on a rank that hosts clients: a `Run` for isinstance, and in every respect once it is used.
-
-    Until then the rank needs neither h5py nor pandas.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = Path(path)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        from mpifl.analysis.run import Run
-
-        return Run
-
-    def _open(self) -> Run:
-        run = open_run(self.path)
-        object.__dict__["__class__"].__set__(self, type(run))
-        vars(self).update(vars(run))
-        return cast("Run", self)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._open(), name)
-
-    def __enter__(self) -> Run:
-        return self._open()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Nothing is open yet."""
-
-    def __repr__(self) -> str:
-        return repr(self._open())
+    return open_run(outcome.output)

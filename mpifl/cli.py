@@ -35,15 +35,14 @@ LOG_LEVEL = "MPIFL_LOG_LEVEL"  # environment variable: what -v and -q do not say
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 REPORT_TIME = 10.0  # s that the other processes of a launch leave the first one to report its error
 
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")  # a rank is one core; NumPy reads this when functions below import it
-
 
 def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> int:
     """Runs one command on rank 0, whose clients the other ranks host; returns the exit code, the same on all ranks.
 
     With a `default_job` the command is `run`.
     """
+    for name in api.THREAD_VARIABLES:  # a rank is one core; NumPy reads this when it is imported
+        os.environ.setdefault(name, "1")
     arguments = list(sys.argv[1:] if argv is None else argv)
     if default_job and arguments[:1] != ["--version"]:
         arguments = ["run", *arguments]

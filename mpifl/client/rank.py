@@ -13,16 +13,13 @@ import numpy as np
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.client_job import ClientJob
 from mpifl.errors import ConfigError, RunFailed, format_client_error
-from mpifl.heap import keep_freed_memory, rare_full_collections, release_free_memory
 from mpifl.problems.base import ComputeResources, HostedClients, Shard
 from mpifl.problems.hosting import host
-from mpifl.rng import import_generators
 from mpifl.signals import SignalRecorder, exit_code
 from mpifl.transport import handshake
 from mpifl.transport.base import max_vectors
 from mpifl.transport.handshake import ClientSetup
 from mpifl.transport.launcher import is_fault_tolerant
-from mpifl.transport.module_broadcast import clear_modules
 from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
 from mpifl.transport.mpi_client import MPIClientTransport
 
@@ -39,16 +36,14 @@ class RankEnd(NamedTuple):
     dead: str = ""  # why this rank ended by itself
 
 
-def run_client_rank(comm: MPI.Comm, process_ends: bool = False, error: ConfigError | None = None) -> RankEnd:
+def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RankEnd:
     """Hosts this rank's clients for one command of rank 0, from the handshake to the end of the run.
 
-    process_ends: whether this process ends with the command (`SignalRecorder`). error: why this rank cannot host any.
+    process_ends: whether this process ends with the command (`SignalRecorder`).
     """
     try:
         with SignalRecorder(process_ends) as signals:
             signals.record()  # each is reported to the server
-            if error:
-                handshake.refuse(comm, error)
             return _host_clients(comm, signals)
     except handshake.Released as released:
         return RankEnd(released.code, released.error)
@@ -63,8 +58,6 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     values = handshake.receive_job(comm)
     try:
         job = ClientJob.from_values(values)
-        if job.settings.batch_size is not None:
-            import_generators()  # of batches, while rank 0 loads the data
     except ConfigError as error:
         handshake.receive_setup(comm)
         handshake.report_error(comm, error)
@@ -78,9 +71,6 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
             job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.norm, comm.rank,
             job.states_limit, job.states_folder,
         )  # fmt: skip
-        clear_modules()
-        release_free_memory()  # there may be many ranks on a host
-        keep_freed_memory()
         handshake.report_ready(comm, hosted.facts)
     except ConfigError as error:
         handshake.report_error(comm, error)
@@ -90,7 +80,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     signals.watch(job.grace + STUCK_TIMEOUT, lambda number: os._exit(exit_code(number)))
     try:
         # a run may diverge; its losses show it
-        with np.errstate(over="ignore", invalid="ignore"), rare_full_collections():
+        with np.errstate(over="ignore", invalid="ignore"):
             ClientRank(comm, job, setup, worker, transport).run()
     except MPI.Exception:
         raise

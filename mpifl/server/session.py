@@ -19,7 +19,6 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, State
 from mpifl.errors import RunFailed, describe_unexpected
-from mpifl.heap import rare_full_collections
 from mpifl.prefetch import Prefetch
 from mpifl.scheduling.live import LiveSchedule, VirtualClock
 from mpifl.scheduling.overload import describe_overload
@@ -154,7 +153,7 @@ class Session:
                 each.start(self.loop)
             if isinstance(self.schedule, LiveSchedule):
                 self.schedule.clock.start()
-            with np.errstate(over="ignore", invalid="ignore"), rare_full_collections():
+            with np.errstate(over="ignore", invalid="ignore"):
                 ended = self.loop.run(self._ending)
             if ended and not self.loop.updates and (count := self.loop.failures.refusals):
                 raise RunFailed(f"no update was consumed and {count:,} refused; {self._first_refusal()}")

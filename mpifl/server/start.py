@@ -11,7 +11,6 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.algorithms.common.vectors import use_threads
 from mpifl.errors import inside
-from mpifl.heap import keep_freed_memory, release_free_memory
 from mpifl.scheduling.availability import checked_periods
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
 from mpifl.scheduling.intermittent import IntermittentRealClock
@@ -58,15 +57,13 @@ def run_server(
 
     handshake = handshake or Handshake()
     comm = handshake.comm
-    handshake.send_job(ClientJob.of(job).to_values())
     hellos = handshake.gather_hellos()
+    handshake.send_job(ClientJob.of(job).to_values())
     if known := problem_size(job):  # refused before the data are loaded
         check_memory(job, known, hellos)
     problem = load(job) if load else problems.load(job.problem)
     if not known:
         check_memory(job, problem_size(job, problem), hellos)
-    release_free_memory()  # what reading the data took
-    keep_freed_memory()
     x0 = problem.initial(job.seed)
     n = problem.clients
     with inside("clock.delay"):
@@ -117,7 +114,6 @@ def run_server(
     else:
         resume = payload.to_dict() if payload else None
         facts += handshake.scatter_clients(problem.meta, x0, n, problem.packed_shard, resume)
-        release_free_memory()  # what was sent
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     signals = signals or SignalRecorder()

@@ -2,7 +2,7 @@
 
     rank 0                                   every other rank
     ------                                   ----------------
-                              <- hello       host, process, cores; or why it cannot take part
+                              <- hello       installation, host, process, cores, memory
     job                       ->             imports its classes      or release: exit code, error
     setup: clients, x_0       ->                                      or release: exit code, error
                               <- report      ready, or what is wrong
@@ -22,7 +22,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.host_memory import memory_limits
 from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff
 from mpifl.transport.launcher import abort_all_ranks, is_fault_tolerant
+from mpifl.version import installation
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -97,14 +98,7 @@ def _container_quota() -> float | None:
 # -- ranks 1 .. R-1 ----------------------------------------------------------------------------------------------------
 def send_hello(comm: MPI.Comm) -> None:
     """Reports this rank to rank 0."""
-    _reply(comm, {"hello": own_hello()})
-
-
-def refuse(comm: MPI.Comm, error: ConfigError) -> NoReturn:
-    """Reports in place of the hello why this rank cannot take part; raises Released once rank 0 has released it."""
-    report_error(comm, error)
-    while True:
-        _check_released(receive_json(comm))
+    _reply(comm, {"installation": installation(), "hello": own_hello()._asdict()})
 
 
 def receive_job(comm: MPI.Comm) -> dict[str, Any]:
@@ -191,7 +185,7 @@ class Handshake:
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         self.comm = comm
         self._hellos: list[Hello] = []
-        self._refusal: ConfigError | None = None  # of the first rank that cannot take part
+        self._refusal: ConfigError | None = None  # of the first rank with another installation
         # Rank -> receive of its reply in progress, which outlives an interrupt, and the buffer.
         self._receives: dict[int, tuple[MPI.Request, bytearray]] = {}
         self._replies: dict[int, dict[str, Any]] = {}  # rank -> reply that was received
@@ -202,14 +196,18 @@ class Handshake:
     def gather_hellos(self) -> list[Hello]:
         """Every rank's hello, in order of rank; the other ranks send theirs once, as soon as they are up.
 
-        Raises ConfigError for the first rank that cannot take part.
+        Raises ConfigError for the first rank that has another installation than rank 0.
         """
         if not self._hellos and not self._dead and not self._refusal:
             replies = self._gather()
-            if errors := [reply["error"] for reply in replies if "error" in reply]:
-                self._refusal = ConfigError(*errors[0])
+            own = installation()
+            for rank, reply in enumerate(replies, 1):
+                if (other := reply["installation"]) != own:
+                    where = f"on {reply['hello']['host']} too (rank {rank})"
+                    self._refusal = ConfigError("installation", other, f"{own}, as on rank 0, {where}")
+                    break
             else:
-                self._hellos = [own_hello(), *(Hello(*reply["hello"]) for reply in replies)]
+                self._hellos = [own_hello(), *(Hello(**reply["hello"]) for reply in replies)]
         if self._refusal:
             raise self._refusal
         return self._hellos
@@ -259,7 +257,7 @@ class Handshake:
         """Ends the command on the other ranks: they wait for their setup, for the start, or have ended their run."""
         if not self.comm:
             return
-        with contextlib.suppress(RunFailed, ConfigError):  # of ranks that have died or cannot take part
+        with contextlib.suppress(RunFailed, ConfigError):  # some have died, or have another installation
             self.gather_hellos()
         config = [error.key, str(error.value), error.expected] if isinstance(error, ConfigError) else None
         self._send_to_each_alive({"code": code, "error": config or (error and [str(error)])}, stuck)
