@@ -15,7 +15,7 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state, new_tuple
 from mpifl.client.states import ClientStates, StateTable
 from mpifl.errors import format_client_error, inside, place_of
-from mpifl.memory import HOST, Memory
+from mpifl.memory import HOST, VectorMemory
 from mpifl.objective import MAX_CLIENTS_AS_OBJECTS, Objective, check_vectors, from_numpy, to_numpy
 from mpifl.problems.on_use import ObjectivesOnUse
 from mpifl.transport.base import ClientError, ClientTransport
@@ -41,7 +41,7 @@ class Worker:
         x0: np.ndarray,
         objectives: Mapping[int, Objective],
         train_batch: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None,
-        memory: Memory = HOST,
+        memory: VectorMemory = HOST,
         norm: float | None = None,
         rank: int = 0,
         limit: float | None = None,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update
-from mpifl.memory import Memory
+from mpifl.memory import VectorMemory
 from mpifl.transport.base import ClientError, PartStatus
 from mpifl.transport.message_table import Messages, MessageTable
 
@@ -27,7 +27,7 @@ WORTHWHILE = 4  # clients; where fewer compute ahead, it is tried less and less 
 class Trainer(Protocol):
     """Computes the clients' updates (`client.worker.Worker`)."""
 
-    memory: Memory  # where vectors live that clients compute with
+    memory: VectorMemory  # where vectors live that clients compute with
     batch_size: int  # maximum number of messages that `train_all` takes
 
     def train(self, i: int, message: Message) -> Update | ClientError: ...

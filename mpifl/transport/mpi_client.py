@@ -12,17 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifl.algorithms.base import Message, Update, new_tuple
+from mpifl.algorithms.base import Message, Update
 from mpifl.errors import ConfigError, RunFailed, format_client_error, host_name
-from mpifl.memory import HOST, IncomingVectors, Memory, OutgoingVectors
+from mpifl.memory import HOST, IncomingVectors, OutgoingVectors, VectorMemory
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.frames import FrameFormat, Header, Kind
+from mpifl.transport.frames import FrameFormat, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
 from mpifl.transport.queues import Outbox
 
 MAX_END_TESTS = 1000  # tests for the end of the run in a row, at most: these take about half a millisecond
 POLL_INTERVAL = 0.01  # s between two polls for the end of the run, and two reports, while messages wait
-MESSAGE = int(Kind.MESSAGE)
 HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are held back
 
 
@@ -53,7 +52,7 @@ class MPIClientTransport:
     """The clients' end (`base.ClientTransport`) of n clients on R-1 ranks; vectors (d,) live in `memory`."""
 
     def __init__(
-        self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int, memory: Memory = HOST
+        self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int, memory: VectorMemory = HOST
     ) -> None:
         """vectors: maximum in a message."""
         self._comm, self._memory, self._on_host = comm, memory, memory.on_host
@@ -146,28 +145,27 @@ class MPIClientTransport:
             self._await_frame()
         self._receiving = False
         frame, format = self._frame, self._format
-        if frame.header[0] != MESSAGE:
-            return Received(*frame.read()[:2])
-        i, message, delay, count = frame.read_message(self._memory.from_host)
+        kind, i, count, delay = frame.header.kind, frame.header.subject, frame.header.length, frame.header.delay
+        if kind != Kind.MESSAGE:
+            return Received(kind, i)
+        message = frame.read_message(self._memory.from_host)
         if delay > 0:
             self._arrival_time[i] = time.perf_counter()
         if format.inline:
-            return new_tuple(Received, (MESSAGE, i, message, delay, None, ()))
+            return Received(kind, i, message, delay)
         incoming = self._memory.incoming(count, format.d, format.dtype)
         requests = [self._comm.Irecv(b, 0, DATA + i) for b in incoming.buffers]
-        return Received(MESSAGE, i, message, delay, incoming, requests)
+        return Received(kind, i, message, delay, incoming, requests)
 
     def _await_frame(self) -> None:
         """Waits until the next frame is received. Sends held updates as they fall due.
 
         While the updates of all its clients are held back, no message to them can arrive: it polls less often.
         """
-        backoff = Backoff(patient=True)
+        backoff = Backoff()
         while not self._frame_receive.Test():
             if self._held or self._due:
                 self._flush(time.perf_counter())
-            elif backoff.yielded():
-                continue
             self._test_sends()
             self._report()
             if not self._held:
@@ -231,15 +229,15 @@ class MPIClientTransport:
 
     def _send_in_frame(self, i: int, update: Update, vectors: Sequence[np.ndarray], text: int = 0) -> None:
         """Starts to send an update's frame, with the vectors that travel in it; text: bytes of what follows."""
-        outgoing = self._outbox.take()
-        outgoing.frame.write_update(i, update, vectors, text)
-        self._outbox.start(outgoing, len(vectors))
+        frame = self._outbox.take()
+        frame.write_update(i, update, vectors, text)
+        self._outbox.send(frame, len(vectors))
 
-    def _send_frame(self, header: Header) -> None:
-        """Starts to send a frame that is no update."""
-        outgoing = self._outbox.take()
-        outgoing.frame.write(header)
-        self._outbox.start(outgoing, 0)
+    def _send_control(self, kind: Kind, subject: int, length: int = 0) -> None:
+        """Starts to send a frame that is no update; length: bytes of the text that follows."""
+        frame = self._outbox.take()
+        frame.write(kind, subject, length)
+        self._outbox.send(frame)
 
     def _test_sends(self) -> None:
         """Tests up to two sends, in turn, since the server receives them in any order.
@@ -261,7 +259,7 @@ class MPIClientTransport:
             backoff.pause()
         self._frame_receive.Free()
         wait(self._end_receive)
-        self._send_frame(Header(Kind.GOODBYE, self._dropped))
+        self._send_control(Kind.GOODBYE, self._dropped)
         wait(*(r for requests, _ in self._sending for r in requests))
         self._outbox.drain()
 
@@ -279,7 +277,7 @@ class MPIClientTransport:
     def _send_report(self, kind: Kind, subject: int, text: str = "") -> None:
         """Sends the server a frame and the text that follows it."""
         raw = text.encode()
-        self._send_frame(Header(kind, subject, len(raw)))
+        self._send_control(kind, subject, len(raw))
         if raw:
             wait(self._comm.Isend(raw, 0, TEXT))
 
