@@ -28,7 +28,7 @@ import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.host_memory import memory_limits
-from mpifl.transport.backoff import Backoff
+from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff
 from mpifl.transport.launcher import abort_all_ranks, is_fault_tolerant
 
 if TYPE_CHECKING:
@@ -151,13 +151,13 @@ def await_release(comm: MPI.Comm) -> tuple[int, ConfigError | RunFailed | None]:
 
 def receive_json(comm: MPI.Comm) -> dict[str, Any]:
     """Receives the next JSON text from rank 0."""
-    length = int(receive_array(comm, 1, np.int64, Backoff.idle)[0])
+    length = int(receive_array(comm, 1, np.int64, LONGEST_IDLE)[0])
     found: dict[str, Any] = json.loads(receive_array(comm, length, np.uint8).tobytes())
     return found
 
 
-def receive_array(comm: MPI.Comm, shape: Any, dtype: Any, longest: float = Backoff.longest) -> np.ndarray:
-    """Receives the next array from rank 0; longest: pause between two polls (s)."""
+def receive_array(comm: MPI.Comm, shape: Any, dtype: Any, longest: float = LONGEST) -> np.ndarray:
+    """Receives the next array from rank 0; longest: the longest sleep (s)."""
     from mpifl.transport.mpi import SETUP, wait
 
     wait(comm.Irecv(result := np.empty(shape, dtype), 0, SETUP), longest=longest)
@@ -175,7 +175,7 @@ def _reply(comm: MPI.Comm, reply: dict[str, Any]) -> None:
     text = json.dumps(reply).encode()
     if len(text) > REPLY_BYTES:
         text = json.dumps({"error": ["rank", comm.rank, "an error message that is short enough to send"]}).encode()
-    wait(comm.Isend(text, 0, SETUP), longest=Backoff.idle)
+    wait(comm.Isend(text, 0, SETUP), longest=LONGEST_IDLE)
 
 
 def _check_released(text: dict[str, Any]) -> None:
