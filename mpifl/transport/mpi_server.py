@@ -145,7 +145,8 @@ class MPIServerTransport:
         receive_vectors: Start to receive the vectors of announced updates, while there are buffers.
         """
         try:
-            done = MPI.Request.Testsome(self._receives)
+            # Open MPI tests before it makes progress: the second call returns what has arrived during the first.
+            done = MPI.Request.Testsome(self._receives) or MPI.Request.Testsome(self._receives)
         except MPI.Exception as error:
             self._handle_death(error)
             done = self._test_each()
