@@ -17,7 +17,7 @@ from mpifl.objective import Objective
 from mpifl.problems.base import Data, Init, Layout, Model, Partition, Problem, ProblemSize, Rows, Shard
 from mpifl.problems.inits import Uniform
 from mpifl.problems.settings import ProblemSettings
-from mpifl.rng import draw_batches, reused_stream, stream
+from mpifl.rng import stream
 
 FEW_CLASSES = 128  # up to which their identity matrix is kept
 CHUNK = 1024  # rows whose losses are added up at once, and that are scaled at once
@@ -462,9 +462,9 @@ class Batches:
         s, b = self.samples, self.batch
         if b == s:
             return [slice(None)] * (steps if epochs is None else epochs)
+        generator = stream(self.seed, "batch", self.i, round)
         if epochs is None:
-            return draw_batches(s, b, steps, self.seed, "batch", self.i, round)
-        generator = reused_stream(self.seed, "batch", self.i, round)
+            return [generator.choice(s, b, replace=False, shuffle=False) for _ in range(steps)]
         passes = (generator.permutation(s) for _ in range(epochs))
         return [rows[k : k + b] for rows in passes for k in range(0, s, b)]
 

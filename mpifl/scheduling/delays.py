@@ -11,7 +11,7 @@ import numpy as np
 
 from mpifl.config.types import Bounds, Config, PositiveSeconds, Seconds
 from mpifl.errors import ConfigError, RunFailed, place_of
-from mpifl.rng import reused_stream, stream
+from mpifl.rng import stream
 from mpifl.scheduling.trace_files import LONGEST, read_trace
 
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
@@ -106,7 +106,7 @@ class DrawnTimes:
         place, begin = round % kept, client * kept
         if self._first[client] != round - place:
             number, count = divmod(round - place, ROUNDS_PER_STREAM)
-            times = reused_stream(self._seed, "delay", client, number).exponential(self._means[client], count + kept)
+            times = stream(self._seed, "delay", client, number).exponential(self._means[client], count + kept)
             self._drawn[begin : begin + kept] = times[count:].data
             self._first[client] = round - place
         return self._drawn[begin + place]
@@ -180,7 +180,7 @@ class Speed(Delay):
         compute, exchange = (means.tolist() for means in self._means(clients))
 
         def drawn(client: int, round: int, work: int) -> tuple[float, float]:
-            rng = reused_stream(seed, "delay", client, round)
+            rng = stream(seed, "delay", client, round)
             return work * float(rng.exponential(compute[client])), float(rng.exponential(exchange[client]))
 
         def given(client: int, round: int, work: int) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from mpifl.errors import ConfigError
 from mpifl.problems.base import Data, Init, Model, Partition, Problem, ProblemSize
 from mpifl.problems.inits import Zero
 from mpifl.problems.settings import ProblemSettings
-from mpifl.rng import reused_stream, stream
+from mpifl.rng import stream
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class QuadraticObjective:
         count = steps if epochs is None else epochs
         if not self.sigma:
             return [slice(None)] * count
-        noise = reused_stream(self.seed, "batch", self.i, round).standard_normal((count, len(self.c)))
+        noise = stream(self.seed, "batch", self.i, round).standard_normal((count, len(self.c)))
         return list((self.sigma * noise).astype(self.c.dtype))
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:
