@@ -14,11 +14,6 @@ from mpifl import open_run, prefetch
 from mpifl.algorithms.base import Update
 from mpifl.client import worker
 from mpifl.prefetch import Prefetch
-from mpifl.problems.data.no_data import NoData
-from mpifl.problems.models.quadratic import Quadratic, QuadraticProblem
-from mpifl.problems.partitions import Iid
-from mpifl.problems.rows import RowProblem
-from mpifl.problems.settings import ProblemSettings
 from mpifl.scheduling import delays, due_times
 from mpifl.scheduling.delays import Exponential
 from mpifl.scheduling.live import VirtualClock
@@ -131,42 +126,3 @@ class Source:
 
     def receive_any(self, timeout: float) -> None:
         return None
-
-
-class Negated(Quadratic):
-    """A user's model, whose problem gives clients other data than its arrays."""
-
-    def problem(self, *args: Any) -> QuadraticProblem:
-        class Own(QuadraticProblem):
-            def shard(self, i: int) -> list[np.ndarray]:
-                a, c = super().shard(i)
-                return [a, -c]
-
-        return Own(args[-1], self)
-
-
-class OwnRows(RowProblem):
-    """Likewise with rows."""
-
-    def shard(self, i: int) -> list[np.ndarray]:
-        return [np.ones((1, 4)), np.ones(1, int)]
-
-
-def test_data_that_clients_do_not_compute_with_are_no_tables() -> None:
-    """Those of a problem with its own `shard`, and rows of which clients have different numbers."""
-    settings = ProblemSettings(clients=6)
-    assert [len(table) for table in Quadratic().problem(NoData(), Iid(), settings).client_tables()] == [6, 6]
-    assert not Negated().problem(NoData(), Iid(), settings).client_tables()
-    for name, shapes in (("equal", [(40, 3, 4), (40, 3)]), ("unequal", [])):
-        job = mpifl.load_job(
-            {
-                "name": "x",
-                "seed": 0,
-                "problem": {**PROBLEMS[name], "clients": 40},
-                "algorithm": {"name": "area"},
-                **STOP,
-            }
-        )
-        assert [table.shape for table in mpifl.load_problem(job).client_tables()] == shapes
-        own = OwnRows(job.problem.data, job.problem.partition, job.problem.settings, job.problem.model)  # type: ignore[arg-type]
-        assert not own.client_tables()

@@ -151,8 +151,8 @@ class Problem:
         """Client i's C-contiguous arrays, views where there is one big array."""
         raise NotImplementedError
 
-    def packed_shard(self, i: int) -> list[np.ndarray]:
-        """Client i's arrays as they are sent to its rank, where `Model.unpack_shard` makes `shard(i)` of them."""
+    def raw_shard(self, i: int) -> list[np.ndarray]:
+        """Client i's arrays as they are sent to its rank, where `Model.scale_shard` makes `shard(i)` of them."""
         return self.shard(i)
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
@@ -178,13 +178,6 @@ class Problem:
         """(n,) accuracy of the model x (d,) on each client's own test rows; nan where a client has none."""
         return np.full(self.clients, np.nan)
 
-    def client_tables(self) -> list[np.ndarray]:
-        """Arrays (n, ...) whose row i is what client i computes with; empty if its data are not such rows.
-
-        A process with many clients prefetches these rows.
-        """
-        return []
-
     def gradient_norm(self, x: np.ndarray) -> float:
         """Euclidean norm of the gradient at x (d,) of what `evaluate` calls train_loss."""
         raise NotImplementedError
@@ -192,15 +185,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Model(Config):
-    """The base of every model: what a client's loss is.
-
-    Attributes:
-        shared_objective: Whether objectives differ by the clients' data alone, and have `set_client(shard, i)`, which
-            switches one to client i, so that many clients can share it. A subclass does not inherit it, because its
-            objectives may differ in other ways.
-    """
-
-    shared_objective: ClassVar[bool] = False
+    """The base of every model: what a client's loss is."""
 
     def data(self) -> Data:
         """The data set where the job names none."""
@@ -222,8 +207,8 @@ class Model(Config):
         """Reads the data and partitions it; on rank 0 or in one process."""
         raise NotImplementedError
 
-    def unpack_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
-        """`Problem.shard` of a client, from its `Problem.packed_shard`."""
+    def scale_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
+        """`Problem.shard` of a client, from its `Problem.raw_shard`."""
         return shard
 
     @abstractmethod
@@ -240,9 +225,4 @@ class Model(Config):
         resources: ComputeResources,
     ) -> HostedClients:
         """A rank's clients, from client -> shard. Raises ConfigError where this rank cannot compute them."""
-        return HostedClients(
-            objectives(
-                lambda shard, i: self.objective(settings, meta, shard, i, seed), shards,
-                vars(type(self)).get("shared_objective", False),
-            )
-        )  # fmt: skip
+        return HostedClients(objectives(lambda shard, i: self.objective(settings, meta, shard, i, seed), shards))

@@ -107,7 +107,7 @@ class Session:
         self._reports = self.loop.failures.reports
         if live and isinstance(live.clock, VirtualClock) and isinstance(self.transport, InProcessTransport):
             self.transport.next_clients = live.clock.next_clients
-            self.transport.prefetch = Prefetch([self.loop.clients.rows, *self.problem.client_tables()])
+            self.transport.prefetch = Prefetch([self.loop.clients.rows])
         if self.resumed:
             self._resume(self.resumed.snapshot, self.resumed.passed)
 

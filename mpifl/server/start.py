@@ -116,7 +116,7 @@ def run_server(
         facts = [compute]
     else:
         resume = payload.to_dict() if payload else None
-        facts += handshake.scatter_clients(problem.meta, x0, n, problem.packed_shard, resume)
+        facts += handshake.scatter_clients(problem.meta, x0, n, problem.raw_shard, resume)
         release_free_memory()  # what was sent
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
@@ -194,9 +194,7 @@ def _connect_ranks(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -
     """A transport to the clients on the other ranks."""
     from mpifl.transport.mpi_server import MPIServerTransport
 
-    return MPIServerTransport(
-        comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.packed_shard
-    )
+    return MPIServerTransport(comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.raw_shard)
 
 
 def _open_run_file(
