@@ -110,7 +110,7 @@ def test_contact_times_of_the_clients_that_are_due(monkeypatch: pytest.MonkeyPat
         read.clear()
         clock = VirtualClock(times)
         for i in range(5):
-            clock.register_message(i, 0)
+            clock.contact_time(i, 0)
         clock.next_update(Source(), 1e9)  # sorts the due times
         assert read == []
         clients = clock.next_clients(3)

@@ -20,7 +20,6 @@ import numpy as np
 from mpifl.algorithms.base import Clients, State
 from mpifl.errors import RunFailed, describe_unexpected
 from mpifl.heap import rare_full_collections
-from mpifl.prefetch import Prefetch
 from mpifl.scheduling.live import LiveSchedule, VirtualClock
 from mpifl.scheduling.overload import describe_overload
 from mpifl.scheduling.replay import ReplaySchedule
@@ -107,7 +106,6 @@ class Session:
         self._reports = self.loop.failures.reports
         if live and isinstance(live.clock, VirtualClock) and isinstance(self.transport, InProcessTransport):
             self.transport.next_clients = live.clock.next_clients
-            self.transport.prefetch = Prefetch([self.loop.clients.rows])
         if self.resumed:
             self._resume(self.resumed.snapshot, self.resumed.passed)
 
@@ -314,8 +312,7 @@ class Session:
         if self.signals.numbers:
             return "interrupted"
         self.writer.check()
-        if self.evaluator.thread_clock is not None:
-            self.evaluator.share_gil()
+        self.evaluator.turns.give()
         if self._reports.waiting:
             self._reports.flush()
         return "stopped" if self.evaluator.reached else ""

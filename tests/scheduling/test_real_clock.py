@@ -51,12 +51,12 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Wall]:
 def drive(plan: LiveSchedule, source: object, limit: int = 100_000) -> Iterator[Event]:
     """The events of a plan with one client, which is sent a new message after each update."""
     plan.clock.start()
-    plan.register_message(0, 0)
+    plan.contact_time(0, 0)
     for count, event in enumerate(plan.events(source)):  # type: ignore[arg-type]
         assert count < limit, "the run does not end"
         yield event
         if event.kind in ("update", "refused"):
-            plan.register_message(0, 1)
+            plan.contact_time(0, 1)
 
 
 def real() -> RealClock:
@@ -128,7 +128,7 @@ def test_B_a_stalled_server_evaluates_once_and_keeps_the_grid(wall: Callable[...
     plan = LiveSchedule(real(), Trigger(every=1), 0, stop_time=60.0, stop_updates=3, evaluate_every=0.25)
     found = []
     for event in drive(plan, source):
-        found.append((event.kind, round(event.time, 9), round(event.age, 9)))
+        found.append((event.kind, round(event.time, 9), round(event.late_by, 9)))
         if len(found) == 2:
             source.time += 36.0
     assert found == [
