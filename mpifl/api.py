@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
     from mpifl.server.resume import ResumePoint
+    from mpifl.server.session import RowsObserver
     from mpifl.storage import Run as RunFile
     from mpifl.transport.handshake import Handshake
     from mpifl.transport.mpi import MPI
@@ -349,14 +350,11 @@ def _lead(
     with SignalRecorder(process_ends) as signals, _one_thread(), ExitStack() as stack:
         try:
             if task := prepare():
-                if task.job.output_tensorboard:  # before data are loaded
-                    from mpifl.export.live import check_output
-
-                    check_output(task.job.output, replaced=task.job.overwrite or task.resumed is not None)
+                observers = _observers(task)
                 stack.enter_context(_restored_torch(task.job))
                 outcome = run_server(
                     task.job, handshake, replay=task.replay, resumed=task.resumed, load=_load_problem,
-                    signals=signals, contained=contained,
+                    signals=signals, contained=contained, observers=observers,
                 )  # fmt: skip
         except ConfigError as wrong:
             error = wrong
@@ -387,6 +385,16 @@ def _lead(
     if isinstance(error, ConfigError):
         raise error
     return outcome
+
+
+def _observers(task: Task) -> Sequence[RowsObserver]:
+    """What watches the run from outside the core. Raises ConfigError before data are loaded."""
+    if not task.job.output_tensorboard:
+        return ()
+    from mpifl.export.live import LiveScalars, check_output
+
+    check_output(task.job.output, replaced=task.job.overwrite or task.resumed is not None)
+    return [LiveScalars(task.job.output)]
 
 
 def _serve(comm: MPI.Comm, process_ends: bool) -> Outcome:

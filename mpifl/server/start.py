@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mpifl.problems import ComputeResources, Problem, Shard
     from mpifl.server.outcome import Outcome
     from mpifl.server.resume import ResumePoint
+    from mpifl.server.session import RowsObserver
     from mpifl.storage import Run, RunWriter
     from mpifl.transport.mpi import MPI
 
@@ -39,12 +40,14 @@ if TYPE_CHECKING:
 def run_server(
     job: Job, handshake: Handshake | None = None, *, replay: Run | None = None, resumed: ResumePoint | None = None,
     load: Callable[[Job], Problem] | None = None, signals: SignalRecorder | None = None, contained: bool = False,
+    observers: Sequence[RowsObserver] = (),
 ) -> Outcome:  # fmt: skip
     """Runs a job, repeats a recorded run, or resumes an interrupted one.
 
     Raises ConfigError before the run starts. In any case the caller releases the other ranks, and ends those that are
     stuck. `load`: loads the job's problem, or has it already. `signals`: end the run.
     `contained`: an unexpected error of the server is a failure of the run, after which all ranks go on.
+    `observers`: get the rows that the run file gets.
     """
     from mpifl import problems
     from mpifl.config.client_job import ClientJob
@@ -129,7 +132,7 @@ def run_server(
     transport: ServerTransport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
     session = Session(
         job, problem, clients, server, schedule, transport, writer, signals, resumed, handshake.end_process,
-        contained,
+        contained, observers,
     )  # fmt: skip
     return session.run()
 

@@ -62,7 +62,7 @@ class RunWriter:
     config: str
     client_on: Sequence[float] | None = None
     """(n,) fraction of the run that each client was on, set at the end"""
-    on_rows: Callable[[dict[str, dict[str, np.ndarray]]], None] | None = None
+    on_rows: Sequence[Callable[[dict[str, dict[str, np.ndarray]]], None]] = ()
     """called by the thread, twice a second and at the end, with the new rows by table and column"""
 
     def __init__(
@@ -266,8 +266,8 @@ class RunWriter:
         self._file.flush()
         with contextlib.suppress(OSError):
             os.utime(self._descriptor)
-        if self.on_rows:
-            self.on_rows(new)
+        for call in self.on_rows:
+            call(new)
 
     def _read(self, table: str, start: int, stop: int) -> dict[str, np.ndarray]:
         self._check_not_replaced()
