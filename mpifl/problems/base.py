@@ -16,7 +16,6 @@ import numpy as np
 from mpifl.config.types import Config
 from mpifl.memory import HOST, Memory
 from mpifl.objective import Objective
-from mpifl.problems.on_use import objectives
 from mpifl.problems.settings import ProblemSettings
 
 if TYPE_CHECKING:
@@ -225,4 +224,4 @@ class Model(Config):
         resources: ComputeResources,
     ) -> HostedClients:
         """A rank's clients, from client -> shard. Raises ConfigError where this rank cannot compute them."""
-        return HostedClients(objectives(lambda shard, i: self.objective(settings, meta, shard, i, seed), shards))
+        return HostedClients({i: self.objective(settings, meta, shard, i, seed) for i, shard in shards.items()})
