@@ -131,7 +131,7 @@ class ReplaySchedule:
             self._aggregates = due
             if self.polls and self.alarm < inf:
                 yield Event("poll", self.alarm)
-            update = self._receive(source, client).timed(compute, exchange, time)
+            update = self._receive(source, client)._replace(compute=compute, exchange=exchange, time=time)
             yield Event("update", time, client, update, aggregates=due, waited_for_client=waited)
             yield from between(count)
         for what, done, rows in (
