@@ -17,7 +17,7 @@ from mpifl.scheduling.trace_files import LONGEST, read_trace
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
 SplitTimes = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
 ROUNDS_PER_STREAM = 64  # draws of one random stream
-ROUNDS_KEPT = 8  # draws of each client that are kept; divides ROUNDS_PER_STREAM
+ROUNDS_KEPT = 16  # draws of each client that are kept; divides ROUNDS_PER_STREAM
 
 
 @dataclass(frozen=True)
