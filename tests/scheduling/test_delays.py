@@ -18,7 +18,6 @@ from mpifl.scheduling.delays import (
     Exponential,
     Fixed,
     NoDelay,
-    Speed,
     SplitTimes,
     Trace,
     checked_times,
@@ -95,15 +94,6 @@ def test_fixed() -> None:
         Fixed(seconds=[1.0, -1.0])
 
 
-def test_speed() -> None:
-    """A contact takes work * compute + exchange; by default 1 s a unit of work and 0.1 s of exchange."""
-    assert Speed().split_times(2, 0)(1, 3, 1) == (1.0, 0.1)
-    law = Speed(compute=[2.0, 3.0], exchange=0.5, spread=4.0)
-    assert [law.split_times(2, 0)(i, 0, 5) for i in range(2)] == [(10.0, 0.5), (60.0, 2.0)]
-    np.testing.assert_allclose(law.rates(2, 0), [1 / 2.5, 1 / 14])
-    assert law.contact_times(2, 0)(1, 9) == 14.0
-
-
 def test_none() -> None:
     assert NoDelay().rates(3, 0) is None
     assert NoDelay().contact_times(3, 0)(2, 5) == 0.0
@@ -133,7 +123,7 @@ def test_bad_traces(tmp_path: Path, text: str) -> None:
         Trace(path=str(tmp_path / "absent.csv")).contact_times(2, 0)
 
 
-def test_G_a_trace_that_is_used_up_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_that_is_used_up_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Client i takes i + 1 s. After its third update client 0 has no time left; by then client 1 has sent one."""
     (tmp_path / "trace.csv").write_text("client,seconds\n" + "".join(f"{i},{i + 1}\n" * 3 for i in range(7)))
     delay = {"name": "trace", "path": str(tmp_path / "trace.csv")}
@@ -162,7 +152,7 @@ def test_G_a_trace_that_is_used_up_is_said(tmp_path: Path, capsys: pytest.Captur
         ("{name: speed, spread: 1e300}", "clock.delay.spread=1e+300: a number above 0 and up to 1000000000"),
     ],
 )
-def test_G_times_that_add_up_to_infinity_are_refused(
+def test_times_that_add_up_to_infinity_are_refused(
     tmp_path: Path, delay: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path, "long", job(AREA, SMALL))
@@ -171,7 +161,7 @@ def test_G_times_that_add_up_to_infinity_are_refused(
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])
-def test_G_times_of_a_model_of_ones_own_are_checked(value: float) -> None:
+def test_times_of_a_model_of_ones_own_are_checked(value: float) -> None:
     class Own(Fixed):
         def contact_times(self, clients: int, seed: int) -> ContactTimes:
             return lambda client, round: value if round == 2 else 1.0

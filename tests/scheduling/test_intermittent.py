@@ -28,7 +28,7 @@ from mpifl.scheduling.timeline import Timeline
 from mpifl.server.clients import ClientTable
 from mpifl.server.failures import Action, ClientFailures
 from mpifl.storage.checkpoint import ClockState
-from tests.mpi.cases import AREA, CASES, SMALL, intermittent, job
+from tests.mpi.cases import CASES, SMALL, intermittent, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
 from tests.mpi.test_virtual import METHODS
@@ -283,21 +283,6 @@ def test_every_method(name: str, interrupted: str, tmp_path: Path) -> None:
         assert (rows.waited > 0).any() and (rows.waited == 0).any() and on.min() < 1
     assert main(["replay", "-q", str(path), f"output={tmp_path / 'again.h5'}"]) == 0
     assert not differing(path, tmp_path / "again.h5", but=("events",))
-
-
-def test_AV_rate(tmp_path: Path) -> None:
-    """Asynchronous clients with contacts of mean m answer pi/m times a second: 12 clients, 200 s, 0.75 * 2 = 1.5 a
-    second each, within about five standard errors."""
-    clock = {"mode": "virtual", "delay": {"name": "exponential", "rate": 2},
-             "availability": {"name": "renewal", "on": 3, "off": 1}}  # fmt: skip
-    case = job(AREA, {**SMALL, "clients": 12}, clock=clock, stop={"time": 200.0}, evaluate={"every": 200.0})
-    path = tmp_path / "rate.h5"
-    assert main(["run", "-q", str(write(tmp_path, "rate", case)), f"output={path}"]) == 0
-    with open_run(path) as file:
-        assert len(file.updates) / (12 * 200) == pytest.approx(1.5, rel=0.08)
-        assert file.clients.on.mean() == pytest.approx(0.75, abs=0.05)
-        later = file.updates[file.updates.duplicated("client")]
-        assert (later.waited == 0).all(), "a client that is answered at once is on"
 
 
 def test_methods_are_given_rates_while_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
