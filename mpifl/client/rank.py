@@ -87,8 +87,8 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
 
 def _host(job: ClientJob, setup: ClientSetup, shards: Mapping[int, Shard]) -> HostedClients:
     resources = ComputeResources(*setup.resources)
-    unpacked = {i: job.model.unpack_shard(setup.meta, shard) for i, shard in shards.items()}
-    return host(job.model, job.settings, setup.meta, unpacked, job.seed, resources)
+    scaled = {i: job.model.scale_shard(setup.meta, shard) for i, shard in shards.items()}
+    return host(job.model, job.settings, setup.meta, scaled, job.seed, resources)
 
 
 class ClientRank:

@@ -12,10 +12,8 @@ import os
 import secrets
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import h5py
 import numpy as np
 
 from mpifl.errors import RunFailed
+from mpifl.interpreter_turns import InterpreterTurns
 from mpifl.storage import checksums
 from mpifl.storage.checkpoint_rows import Rows
 from mpifl.storage.checkpoint_set import folder_of, remove
@@ -34,9 +33,6 @@ from mpifl.storage.live import Lock, with_locks_if_any
 from mpifl.storage.row_buffer import RowBuffer
 from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, encode
 
-PATIENCE = 0.005  # s for which the thread writes before the loop waits for it
-TURN = 0.01  # s for which the loop waits at a time, again as long as the thread computes for more than half of them
-TURNS = 5  # at most, each time the thread writes
 WRITE_INTERVAL = 0.5  # s of wall time; also the heartbeat (the file's mtime) of a run that has no rows to write
 ROWS_READ = 1 << 14  # rows read while the file is locked
 
@@ -66,7 +62,7 @@ class RunWriter:
     config: str
     client_on: Sequence[float] | None = None
     """(n,) fraction of the run that each client was on, set at the end"""
-    on_rows: Callable[[dict[str, dict[str, np.ndarray]]], None] | None = None
+    on_rows: Sequence[Callable[[dict[str, dict[str, np.ndarray]]], None]] = ()
     """called by the thread, twice a second and at the end, with the new rows by table and column"""
 
     def __init__(
@@ -145,9 +141,7 @@ class RunWriter:
         self._states: list[tuple[int, str]] = []
         self._attrs: dict[str, float] = {}
         self._error: Exception | None = None
-        self._writing_since = inf  # perf_counter; infinity: there is nothing that the loop should wait for
-        self._idle = threading.Event()  # set while the thread is not writing
-        self._idle.set()
+        self._turns = InterpreterTurns()
         self._closed = False
         self._lock = threading.Lock()  # the file's: the loop never waits for it
         self._stop = threading.Event()
@@ -186,22 +180,7 @@ class RunWriter:
         """Raises RunFailed if rows could not be written (disk full, file system gone). Called after every event."""
         if self._error is not None:
             raise RunFailed(f"writing {self.path} failed: {error_reason(self._error)}") from self._error
-        if self._writing_since < inf and time.perf_counter() - self._writing_since > PATIENCE:
-            self._writing_since = inf
-            self._wait_while_thread_computes()
-
-    def _wait_while_thread_computes(self) -> None:
-        """Waits until the thread has written, or waits for the file system itself, or has computed for `TURNS`.
-
-        A loop that releases the GIL for moments only, again and again, wakes the thread up each time and has the GIL
-        again before it: both then wait more than they work.
-        """
-        with contextlib.suppress(OSError):  # the thread has ended
-            used = time.clock_gettime(self._clock)
-            for _ in range(TURNS):
-                if self._idle.wait(TURN) or (now := time.clock_gettime(self._clock)) - used <= TURN / 2:
-                    return
-                used = now
+        self._turns.give()
 
     # -- the file ------------------------------------------------------------------------------------------------------
     def flush(self) -> None:
@@ -253,13 +232,9 @@ class RunWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        self._clock = time.pthread_getcpuclockid(threading.get_ident())
         while self._error is None and not self._stop.wait(WRITE_INTERVAL):
-            self._idle.clear()
-            self._writing_since = time.perf_counter()
-            self._try(self._write)
-            self._writing_since = inf
-            self._idle.set()
+            with self._turns.working():
+                self._try(self._write)
 
     def _try(self, what: Callable[[], Any]) -> Any:
         """Calls `what` with the file locked, unless an earlier call failed; keeps its error for `check`."""
@@ -291,10 +266,8 @@ class RunWriter:
         self._file.flush()
         with contextlib.suppress(OSError):
             os.utime(self._descriptor)
-        if self.on_rows:
-            self._writing_since = inf
-            self._idle.set()  # the rows are written
-            self.on_rows(new)
+        for call in self.on_rows:
+            call(new)
 
     def _read(self, table: str, start: int, stop: int) -> dict[str, np.ndarray]:
         self._check_not_replaced()
