@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, BinaryIO, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from mpifl.storage.durable import error_text
 # 1: a binary format of the project's own; 2: the rows were in the run file alone; 3, 4: other columns in the tables
 FORMAT = 5
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-SMALL = 1 << 16  # bytes up to which rows are copied together, or read at once
 T = TypeVar("T")
 
 
@@ -237,21 +236,22 @@ class ClientSnapshot:
     """what it raised on its last message"""
 
 
-SCALARS = {"local_steps": "i8", "version": "i8", "round": "i8", "norm": "f8", "compute": "f8", "busy": "f8",
-           "accuracy": "f8", "hold": "f8"}  # fmt: skip
+DTYPES = {int: "i8", float: "f8"}
+# Fields of an update that are single numbers: name -> NumPy's type.
+SCALARS = {name: DTYPES[hint] for name, hint in get_type_hints(UpdateSnapshot).items() if hint in DTYPES}
 PartContent = ServerSnapshot | Mapping[int, ClientSnapshot]
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
-def write_part(file: BinaryIO, number: int, rank: int, content: PartContent) -> None:
-    """Makes `file`, which is empty, the part of rank `rank` in checkpoint `number`. Arrays are written as they are now.
+def write_part(path: Path, number: int, rank: int, content: PartContent) -> None:
+    """Makes the file `path` the part of rank `rank` in checkpoint `number`. Arrays are written as they are now.
 
     Raises OSError; TypeError or ValueError for what cannot be stored.
     """
     from mpifl.storage.checkpoint_hdf5 import write
 
     body = _tree(content) if isinstance(content, ServerSnapshot) else _clients_tree(content)
-    write(file, {"format": FORMAT, "number": number, "rank": rank, **body})
+    write(path, {"format": FORMAT, "number": number, "rank": rank, **body})
 
 
 def read_server(path: Path) -> ServerSnapshot:
@@ -350,7 +350,7 @@ def _node(value: Any, hint: Any) -> Any:
         return {str(k): _tree(each) for k, each in enumerate(value)}
     if item[0] is str:
         return text_array(value)
-    return np.array(value, {int: np.int64, float: np.float64}[item[0]])
+    return np.array(value, DTYPES[item[0]])
 
 
 def text_array(texts: list[str]) -> np.ndarray:
@@ -422,13 +422,15 @@ def _clients_tree(clients: Mapping[int, ClientSnapshot]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(clients: list[int], values: Mapping[str, Any]) -> dict[str, Any]:
+def _table(clients: list[int], values: Any) -> dict[str, Any]:
     return {"client": np.array(clients, np.int64), "values": values}
 
 
 def _by_client(values: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """A dataset (clients, ...) for each name; a group of several, each with its clients, where some lack it or have
     another shape or type."""
+    from mpifl.storage.checkpoint_hdf5 import Stack
+
     kinds: dict[str, dict[tuple[Any, ...], dict[int, np.ndarray]]] = {}
     for i, arrays in values.items():
         for name, array in arrays.items():
@@ -438,18 +440,10 @@ def _by_client(values: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]
     for name, blocks in kinds.items():
         (first, *others) = blocks.values()
         if not others and len(first) == len(values):
-            datasets[name] = _stacked(first)
+            datasets[name] = Stack(first.values())
         else:
-            datasets[name] = {str(k): _table(list(b), _stacked(b)) for k, b in enumerate(blocks.values())}
+            datasets[name] = {str(k): _table(list(b), Stack(b.values())) for k, b in enumerate(blocks.values())}
     return _table(list(values), datasets)
-
-
-def _stacked(block: Mapping[int, np.ndarray]) -> Any:
-    """The arrays as rows: of small ones a copy, of large ones the arrays themselves."""
-    from mpifl.storage.checkpoint_hdf5 import Rows
-
-    rows = list(block.values())
-    return np.stack(rows) if rows[0].nbytes <= SMALL else Rows(rows)
 
 
 def _clients(tree: Mapping[str, Any], wanted: set[int] | None) -> dict[int, ClientSnapshot]:
@@ -491,10 +485,8 @@ def _rows(table: Mapping[str, Any], wanted: set[int] | None) -> dict[int, dict[s
             stored = block["values"]
             if stored.shape[:1] != (len(members),):
                 raise ValueError(f"{name} does not have a row for each client")
-            asked = [(k, i) for k, i in enumerate(members) if i in found]
-            whole = stored.read() if asked and stored.nbytes <= SMALL else None
-            for k, i in asked:
-                found[i][name] = stored.row(k) if whole is None else whole[k, ...].copy()
+            for k, row in stored.rows({k for k, i in enumerate(members) if i in found}):
+                found[members[k]][name] = row
     return found
 
 

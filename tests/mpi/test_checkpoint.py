@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.storage.checkpoint_folder import folder_of, sets
 from tests.mpi.cases import AREA, job
 from tests.mpi.conftest import RUN, Start, write
 

@@ -17,7 +17,8 @@ from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.signals import SAME
-from mpifl.storage.checkpoint_set import folder_of, newest, sets
+from mpifl.storage.checkpoint_folder import folder_of, sets
+from mpifl.storage.checkpoint_set import newest
 from tests.faults.harness import FULL
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, DIGITS, LARGE, intermittent, job

@@ -19,8 +19,8 @@ from mpifl.config.job import Faults
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.clients import ClientTable
 from mpifl.storage.checkpoint import ClientSnapshot, ClockState, LoopState, ScheduleState
+from mpifl.storage.checkpoint_folder import folder_of, sets
 from mpifl.storage.checkpoint_part import PartWriter
-from mpifl.storage.checkpoint_set import folder_of, sets
 from mpifl.transport.base import PartStatus
 from mpifl.transport.mpi_server import MPIServerTransport
 from tests.storage.sets import finished

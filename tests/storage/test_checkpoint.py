@@ -30,8 +30,9 @@ from mpifl.storage.checkpoint import (
     read_server,
     write_part,
 )
+from mpifl.storage.checkpoint_folder import folder_of, remove, sets
 from mpifl.storage.checkpoint_part import PartWriter, Written
-from mpifl.storage.checkpoint_set import folder_of, newest, open_set, remove, sets
+from mpifl.storage.checkpoint_set import newest, open_set
 from tests.storage.sets import check, content, finished, make_valid, same, save, server
 from tests.tiers import examples
 
@@ -109,12 +110,10 @@ def test_bits_come_back(
     assert list(found) == list(arrays)
     for name, array in arrays.items():
         assert found[name].tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
-    with (folder / "a").open("x+b") as file:
-        write_part(file, 3, 0, server(3, run=text, time=float(len(numbers)), wall_seconds=sum(map(float, numbers))))
+    write_part(folder / "a", 3, 0, server(3, run=text, time=float(len(numbers)), wall_seconds=sum(map(float, numbers))))
     assert read_server(folder / "a").run == text
     update = UpdateSnapshot((), tuple(map(float, numbers)), 0, 0, 0, 0.0, 0.0, 0.0, 0.0, text, 0.0)
-    with (folder / "b").open("x+b") as file:
-        write_part(file, 3, 1, {3: ClientSnapshot({}, {}, update, text)})
+    write_part(folder / "b", 3, 1, {3: ClientSnapshot({}, {}, update, text)})
     assert same(read_clients(folder / "b"), {3: ClientSnapshot({}, {}, update, text)})
 
 
@@ -134,8 +133,7 @@ def test_clients_that_differ(tmp_path_factory: pytest.TempPathFactory, data: st.
     client |= st.builds(ClientSnapshot, st.none(), error=st.just("could not be hosted"))
     clients = data.draw(st.dictionaries(st.integers(0, 20), client, max_size=6))
     path = tmp_path_factory.mktemp("clients") / "part"
-    with path.open("x+b") as file:
-        write_part(file, 1, 2, clients)
+    write_part(path, 1, 2, clients)
     check_part(path, 1, 2)
     wanted = data.draw(st.sets(st.integers(0, 20)))
     found = read_clients(path, wanted)

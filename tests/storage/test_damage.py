@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -168,15 +167,13 @@ def forge(folder: Path, part: bytes, rank: int = 0) -> None:
 
 def h5(change: Callable[[h5py.File], Any] = lambda file: None, rank: int = 0, **attrs: Any) -> bytes:
     """A part that was changed by means of HDF5."""
-    raw = io.BytesIO()
-    with tempfile.TemporaryFile() as file:
-        write_part(file, 2, rank, content(2, rank, 3))
-        file.seek(0)
-        raw.write(file.read())
-    with h5py.File(raw, "r+") as opened:
-        opened.attrs.update(attrs)
-        change(opened)
-    return raw.getvalue()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "part")
+        write_part(path, 2, rank, content(2, rank, 3))
+        with h5py.File(path, "r+") as opened:
+            opened.attrs.update(attrs)
+            change(opened)
+        return path.read_bytes()
 
 
 def read(folder: Path, rank: int = 0) -> Any:

@@ -18,9 +18,9 @@ import pytest
 from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.storage import live
-from mpifl.storage.checkpoint_set import folder_of, sets
-from mpifl.storage.live import WATCH_TIME, Lock, check_not_written, is_locked
+from mpifl.storage import run_lock
+from mpifl.storage.checkpoint_folder import folder_of, sets
+from mpifl.storage.run_lock import WATCH_TIME, Lock, check_not_written, is_locked
 from tests.mpi.cases import AREA, SMALL, job
 from tests.mpi.conftest import write
 
@@ -200,11 +200,11 @@ def test_a_file_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_without_locks_only_a_file_that_is_written_is_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.touch()
-    monkeypatch.setattr(live, "is_locked", lambda path: None)
-    monkeypatch.setattr(live, "WATCH_TIME", 0.3)
+    monkeypatch.setattr(run_lock, "is_locked", lambda path: None)
+    monkeypatch.setattr(run_lock, "WATCH_TIME", 0.3)
     check_not_written(path, "output")
     times = iter([5, 5, 7])
-    monkeypatch.setattr(live, "_modified", lambda path: next(times))
+    monkeypatch.setattr(run_lock, "_modified", lambda path: next(times))
     with pytest.raises(ConfigError, match="still being written"):
         check_not_written(path, "output")
     os.utime(path, (1e9, 1e9))

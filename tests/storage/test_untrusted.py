@@ -132,7 +132,7 @@ SIZES: list[Any] = [
     (replace("updates/norm", soft), "/updates/norm is a soft link"),
     (replace("updates/norm", chunk), "/updates/norm has chunks of more than"),
     (replace("events", soft), "/events is a soft link"),
-    (circle, "more than 10000 links"),
+    (circle, "groups nested more than 8 deep"),
     (lambda file, folder: many_ways(file), "more than 10000 links"),
     (shared_chunks, "the tables have .* bytes, and the file has"),
     (many_texts, "attribute notes takes more than"),

@@ -46,9 +46,9 @@ def attribute(name: str, value: Any, owner: str = "/") -> Callable[[h5py.File], 
 
 CHANGES = [
     (replaced("updates", lambda g, n: None), "updates"),
-    (replaced("updates", lambda g, n: g.create_dataset(n, data=1)), "updates is not a group"),
+    (replaced("updates", lambda g, n: g.create_dataset(n, data=1)), "column updates/time is missing"),
     (replaced("updates/time", lambda g, n: None), "column updates/time is missing"),
-    (replaced("updates/time", lambda g, n: g.create_group(n)), "time is not a dataset"),
+    (replaced("updates/time", lambda g, n: g.create_group(n)), "column updates/time is missing"),
     (replaced("updates/time", lambda g, n: g.create_dataset(n, data=np.zeros((10, 1)))), "time is not a column"),
     (
         replaced("updates/time", lambda g, n: g.create_dataset(n, data=["a"] * 10)),
