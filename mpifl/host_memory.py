@@ -31,8 +31,17 @@ def memory_limits(proc: str = "/proc") -> list[MemoryLimit]:
 
 def resident_bytes() -> int:
     """The resident memory (RSS, bytes) of this process; 0 where the system does not say."""
+    return _own_pages(1)
+
+
+def address_space_bytes() -> int:
+    """The virtual memory (bytes) of this process, to which RLIMIT_AS applies; 0 where the system does not say."""
+    return _own_pages(0)
+
+
+def _own_pages(column: int) -> int:
     try:
-        return int(_read("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(_read("/proc/self/statm").split()[column]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 

@@ -14,6 +14,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from mpifl.host_memory import address_space_bytes, memory_limits
+
 MAX_VALUES = 50_000  # values of one configuration, references resolved: seconds of work, some 100 MB
 MAX_TEXT = 1 << 21  # bytes of one configuration
 MAX_RATIO = 100  # bytes that one compressed byte may stand for, in data above SMALL
@@ -46,23 +48,11 @@ def printable(text: object, lines: bool = False, most: int | None = None) -> str
 # -- sizes -------------------------------------------------------------------------------------------------------------
 def available_memory() -> int:
     """Bytes that this process may still allocate, as far as the system tells."""
-    limits = [2**62]
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                limits.append(1024 * int(line.split()[1]))
-        used = os.sysconf("SC_PAGE_SIZE") * int(Path("/proc/self/statm").read_text().split()[0])
-        space = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if space != resource.RLIM_INFINITY:
-            limits.append(max(0, space - used))
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()) - _cgroup_used())
-    except (OSError, ValueError):  # no Linux, or no limit ("max")
-        pass
+    limits = [2**62, *(limit.free for limit in memory_limits())]
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        limits.append(max(0, space - address_space_bytes()))
     return min(limits)
-
-
-def _cgroup_used() -> int:
-    return int(Path("/sys/fs/cgroup/memory.current").read_text())
 
 
 def check_size(size: int, stored: int, what: str) -> None:
@@ -82,9 +72,12 @@ def check_memory(size: int, what: str) -> None:
         raise ValueError(f"{what} of {size} bytes, but only {free} bytes of memory are available")
 
 
-def regular_size(path: Path) -> int:
-    """The size of a regular file. Raises OSError for anything else: a device has no end, a pipe blocks."""
-    found = os.stat(path)
+def regular_size(path: Path, follow_links: bool = True) -> int:
+    """The size of a regular file. Raises OSError for anything else: a device has no end, a pipe blocks.
+
+    follow_links  False: a link is anything else, because it may lead anywhere
+    """
+    found = os.stat(path, follow_symlinks=follow_links)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(None, "it is not a regular file")
     return found.st_size

@@ -86,7 +86,7 @@ class Checkpointer:
         self._began = time.perf_counter()
         self._number += 1
         snapshot = self._server_snapshot(time_, loop)
-        self._part.save_made(self._number, lambda: replace(snapshot, algorithm=loop.server.save()))
+        self._part.save(self._number, lambda: replace(snapshot, algorithm=loop.server.save()))
         self._current = snapshot.without_arrays()
         self._parts, self._awaited = {}, {0, *self._needed(loop)}
         self._ranks.send_marker(self._number)

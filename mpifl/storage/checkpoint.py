@@ -10,8 +10,6 @@ Nothing is pickled: all values are numbers, booleans and texts. h5py is imported
 from __future__ import annotations
 
 import dataclasses
-import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import numpy as np
 
 from mpifl.storage.durable import error_text
+from mpifl.untrusted import regular_size
 
 # 1: a binary format of the project's own; 2: the rows were in the run file alone; 3, 4: other columns in the tables
 FORMAT = 5
@@ -44,7 +43,7 @@ class ClientTableState:
     rounds: list[int]
     """messages that the client has been sent"""
     bytes_down: list[int]
-    """bytes of the last message"""
+    """size of the last message to the client, bytes"""
     refused: list[int]
     """updates refused in a row"""
     moved: list[int]
@@ -52,11 +51,11 @@ class ClientTableState:
     in_flight: list[int]
     """clients whose update the server has not consumed"""
     grace: list[float]
-    """for each client in flight: s until its silence counts"""
+    """for each client in `in_flight`: s until its silence counts as a failure"""
     waiting: list[int]
     """clients that are answered at the next aggregation"""
     accuracies: list[float] | None = None
-    """of the client's personal model, 0 to 1; nan: none reported yet; absent: the method has no personal models"""
+    """accuracy of the client's personal model, 0 to 1; nan: none reported yet; absent: the method has none"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class ClockState:
     time: float
     """s of the run's clock"""
     client: list[int]
-    """clients, in the clock's order"""
+    """clients whose updates are in flight, in the clock's order"""
     due: list[float]
     """s of the run's clock: virtual, when the update is due; real, when the message was sent"""
     compute: list[float]
@@ -104,7 +103,7 @@ class ScheduleState:
     aggregations: int
     """aggregations so far"""
     timed_aggregations: int
-    """of those, the ones due by the clock"""
+    """aggregations so far that were due by the clock"""
     next_aggregation: float
     """s: when the next one is due by the clock; inf: never"""
     evaluations: int
@@ -116,9 +115,9 @@ class ScheduleState:
     evaluated_time: float = nan
     """s: time of the last evaluation; nan: none yet"""
     evaluated_updates: int = -1
-    """updates before it"""
+    """updates before the last evaluation; -1: none yet"""
     evaluated_aggregations: int = -1
-    """aggregations before it"""
+    """aggregations before the last evaluation; -1: none yet"""
 
 
 @dataclass(frozen=True)
@@ -128,13 +127,13 @@ class PendingEvaluation:
     time: float
     """s of the run's clock"""
     updates: int
-    """updates consumed before it"""
+    """updates consumed before the model was taken"""
     version: int
-    """aggregations before it"""
+    """aggregations before the model was taken"""
     model: np.ndarray
-    """(d,)"""
+    """(d,) the model"""
     accuracies: np.ndarray | None = None
-    """(n,) of the clients' personal models at that time; absent: the method has none"""
+    """(n,) accuracies of the clients' personal models at that time; absent: the method has none"""
     age: float | None = None
     """s from when the evaluation was due to `time`; absent: written by an older version"""
 
@@ -156,11 +155,11 @@ class ServerSnapshot:
     """The server between two events, and where each client was then."""
 
     number: int
-    """of the checkpoint"""
+    """number of the checkpoint"""
     run: str
-    """id of the run, as in the run file"""
+    """id of the run, from the run file"""
     session: str
-    """id of the process that wrote it, as in the run file"""
+    """id of the process that wrote the checkpoint, from the run file"""
     resumed_from: int
     """number of the checkpoint that this process resumed from; 0: none"""
     resumes: int
@@ -201,25 +200,25 @@ class UpdateSnapshot:
     vectors: tuple[np.ndarray, ...]
     """(d,) each"""
     numbers: tuple[float, ...]
-    """that the method sends with the vectors"""
+    """numbers that the method sends with the vectors"""
     local_steps: int
     """gradient steps taken"""
     version: int
-    """of the message that it answers: aggregations before that was sent"""
+    """version of the message that it answers: aggregations before that was sent"""
     round: int
-    """of the message that it answers: earlier messages to the client"""
+    """round of the message that it answers: earlier messages to the client"""
     norm: float
-    """Euclidean, over all vectors"""
+    """Euclidean norm of all vectors"""
     compute: float
     """s that the computation took; nan: unknown"""
     busy: float
     """s that the rank spent on it: computing, and evaluating the personal model"""
     accuracy: float
-    """of the client's personal model on its own test rows, 0 to 1; nan: there is none"""
+    """accuracy of the client's personal model on its own test rows, 0 to 1; nan: there is none"""
     refused: str
     """why the update was refused; empty: it was not"""
     hold: float
-    """s that it is still held back"""
+    """s for which the update is still held back"""
 
 
 @dataclass(frozen=True)
@@ -231,9 +230,9 @@ class ClientSnapshot:
     objective: Mapping[str, np.ndarray] = field(default_factory=dict)
     """the state of the client's objective: statistics of batch norm, an optimiser's state"""
     update: UpdateSnapshot | None = None
-    """None: it has sent none since it was started or moved, or it raised"""
+    """the last update; None: the client has sent none since it was started or moved, or it raised an error"""
     error: str = ""
-    """what it raised on its last message"""
+    """error that the client raised on its last message; empty: none"""
 
 
 DTYPES = {int: "i8", float: "f8"}
@@ -293,7 +292,7 @@ def opened_file(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     kind  what the file should be, for the error
     """
     try:
-        regular(path)
+        regular_size(path, follow_links=False)
         with path.open("rb") as file:
             signature = file.read(len(SIGNATURE))
     except OSError as error:
@@ -314,14 +313,6 @@ def opened_file(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     except Exception as error:  # HDF5 may raise anything for a file that is damaged
         reason = " ".join(str(error).split()) or type(error).__name__
         raise Unusable(f"is damaged: {path.name} is not {kind} ({reason[:200]})") from error
-
-
-def regular(path: Path) -> int:
-    """The size of a regular file. Raises OSError for anything else: a pipe blocks, a link may lead anywhere."""
-    found = os.lstat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(None, "not a file")
-    return found.st_size
 
 
 def other_format(name: str, version: int) -> Unusable:

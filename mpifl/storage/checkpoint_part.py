@@ -35,34 +35,26 @@ class PartWriter:
         self._parts: list[Future[Written]] = []  # that `done` has not reported, in the order of `save`
         self._closing = False
 
-    def save(self, number: int, content: PartContent) -> None:
-        """Writes the part of checkpoint `number`; the arrays may change when this returns.
+    def save(self, number: int, make: Callable[[], PartContent]) -> None:
+        """Writes the part of checkpoint `number` that `make` returns; its arrays may change when this returns.
 
-        Raises TypeError or ValueError for what cannot be stored; what the disk refuses is reported by `done`.
+        `done` reports what cannot be made or stored, and what the disk refuses.
         """
         if self._closing:
             raise ValueError("saved after close")
         temporary = self._folder / f".{part_name(number, self._rank)}.{next(self._names)}"
         error = ""
         try:
+            content = make()
             self._folder.mkdir(exist_ok=True)  # not its parent, which is missing if the file system vanished
             write_part(temporary, number, self._rank, content)
-        except OSError as refused:
+        except (OSError, TypeError, ValueError, OverflowError) as failure:
             _discard(temporary)
-            error = error_text(refused)
+            error = error_text(failure)
         except BaseException:
             _discard(temporary)
             raise
         self._parts.append(self._pool.submit(self._finish, number, temporary, error))
-
-    def save_made(self, number: int, make: Callable[[], PartContent]) -> None:
-        """Writes the part that `make` returns; an error in making or storing it is reported by `done` as well."""
-        try:
-            self.save(number, make())
-        except (TypeError, ValueError, OverflowError) as error:
-            if self._closing:
-                raise
-            self._parts.append(self._pool.submit(Written, number, 0, 0, str(error)))
 
     def done(self) -> list[Written]:
         """Parts that became durable, or failed, since the last call, in the order of `save`; never waits."""

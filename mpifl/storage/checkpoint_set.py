@@ -28,12 +28,12 @@ from mpifl.storage.checkpoint import (
     other_format,
     read_clients,
     read_server,
-    regular,
 )
 from mpifl.storage.checkpoint_folder import FILE, SEGMENT, files, manifest_name, part_name, sets
 from mpifl.storage.checkpoint_rows import Segment, opened_segment, read_segment, row_counts
 from mpifl.storage.durable import checksum, error_text, sync_folder, write_durably
 from mpifl.storage.tables import TABLES, RowBlock
+from mpifl.untrusted import regular_size
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Checkpoint:
     def _check_size(self, name: str) -> None:
         size = self._files[name][0]
         try:
-            found = regular(self.folder / name)
+            found = regular_size(self.folder / name, follow_links=False)
         except FileNotFoundError:
             raise Unusable(f"is damaged: {name} is missing") from None
         except OSError as error:
@@ -143,7 +143,7 @@ def commit(folder: Path, manifest: Manifest) -> None:
     Its files must be durable; their names need not be. Raises OSError; the set is then not valid.
     """
     for name, (size, _) in manifest.files().items():
-        if regular(folder / name) != size:
+        if regular_size(folder / name, follow_links=False) != size:
             raise OSError(errno.EIO, f"{name} does not have its {size} bytes", folder / name)
     sync_folder(folder)
     with contextlib.suppress(PermissionError):  # the folder's own name; the parent may not be ours to open
@@ -288,7 +288,7 @@ def _manifest(path: Path, number: int) -> Manifest:
     """Raises Unusable."""
     damaged = Unusable(f"is damaged: {path.name} is not what was written")
     try:
-        regular(path)
+        regular_size(path, follow_links=False)
         data = path.read_bytes()
         content = json.loads(data)
         if type(content["format"]) is int and content["format"] != FORMAT:

@@ -37,7 +37,7 @@ class Ranks:
         self._writers = {rank: PartWriter(folder, rank) for rank in (1, 2)}
 
     def saves(self, rank: int, number: int = 1) -> None:
-        self._writers[rank].save(number, {rank - 1: ClientSnapshot({"x": np.zeros(3)})})
+        self._writers[rank].save(number, lambda: {rank - 1: ClientSnapshot({"x": np.zeros(3)})})
         self.part_statuses += [PartStatus(rank, *written) for written in finished(self._writers[rank])]
 
     def send_marker(self, number: int) -> None: ...

@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -121,15 +120,3 @@ def check(table: h5py.Group) -> None:
             members = [i for block in value.values() for i in block["client"][:].tolist()]
             assert {*members} <= {*clients} and len({*members}) == len(members)
             assert all(len(block["values"]) == len(block["client"]) for block in value.values())
-
-
-def test_all_is_plain(parts: dict[int, h5py.File]) -> None:
-    """Contiguous, without filters or external files, allocated all at once."""
-
-    def visit(_: str, value: Any) -> None:
-        if isinstance(value, h5py.Dataset):
-            assert value.chunks is None and value.compression is None and not value.is_virtual and not value.external
-            assert not value.size or value.id.get_offset()
-
-    for file in parts.values():
-        file.visititems(visit)
