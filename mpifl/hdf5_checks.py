@@ -14,13 +14,13 @@ from typing import Any, BinaryIO
 import h5py
 from h5py import h5d, h5z
 
-MAX_DEPTH = 8  # of groups
-MAX_LINKS = 10_000  # of a file; a group that is linked twice counts twice
+MAX_DEPTH = 8  # nested groups
+MAX_LINKS = 10_000  # links in a file; those of a group that is linked twice count twice
 MAX_CHUNK = 1 << 26  # bytes: a chunk is read into memory as a whole
 MAX_ATTRIBUTE = 1 << 26  # bytes that an attribute may take
 HEAP = b"GCOL\x01\0\0\0"  # how a global heap begins
-HEAPS_WITHIN = 1 << 22  # bytes
-MAX_TEXTS = 100_000  # in the heaps
+HEAP_SEARCH_BYTES = 1 << 22  # searched at each end of the file
+MAX_TEXTS = 100_000  # texts in the heaps
 BUILT_IN = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF)
 
 
@@ -31,12 +31,12 @@ class Refused(ValueError):
 def check_heaps(file: BinaryIO) -> None:
     """Raises Refused if a global heap, which holds strings of attributes, is damaged: HDF5 may read it for ever.
 
-    Searches the first and the last `HEAPS_WITHIN` bytes: mpifl writes heaps before all rows or after them.
+    Searches the first and the last `HEAP_SEARCH_BYTES` bytes: mpifl writes heaps before all rows or after them.
     """
     size, left = file.seek(0, os.SEEK_END), MAX_TEXTS
-    for start in {0, max(0, size - HEAPS_WITHIN) // 8 * 8}:
+    for start in {0, max(0, size - HEAP_SEARCH_BYTES) // 8 * 8}:
         file.seek(start)
-        data = file.read(HEAPS_WITHIN + 8)
+        data = file.read(HEAP_SEARCH_BYTES + 8)
         place = data.find(HEAP)
         while place >= 0:
             if place % 8 == 0:
@@ -93,7 +93,7 @@ def _links(group: h5py.Group, path: str, depth: int, first: Sequence[str] = ()) 
         place = f"{path}/{name}"
         try:
             link = group.get(name, getlink=True)
-        except TypeError:  # of a kind that a program defines
+        except TypeError:  # a kind of link that a program defines
             link = None
         member = group.get(name) if isinstance(link, h5py.HardLink) else None
         yield place, link, member

@@ -6,10 +6,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from math import isnan, nan
-from threading import get_ident
-from time import clock_gettime, perf_counter, pthread_getcpuclockid, sleep
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -26,9 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 QUEUE_LIMIT = 4  # models that may wait to be evaluated
-LOOK_INTERVAL = 0.001  # s between two looks at the thread's CPU time; doubled after each rest that did not help
-MAX_LOOK_INTERVAL = 0.064
-REST = 0.0001  # s for which the loop sleeps
+REST_SECONDS = 0.0001  # for which the loop sleeps while another thread is at work
+REST_INTERVAL = 0.001  # s from one rest to the next
 
 
 class EvaluationRequest(NamedTuple):
@@ -86,9 +83,7 @@ class Evaluator:
         self._skipped: EvaluationRequest | None = None  # the last request, where it was skipped
         self.reached = False  # the target accuracy
         self.latest: dict[str, float] = {}  # metrics
-        self.thread_clock: int | None = None  # of the thread's CPU time, while it evaluates
-        self._looked = self._used = 0.0  # perf_counter and CPU time at the last look
-        self._look_interval = LOOK_INTERVAL
+        self.evaluating = False  # whether the thread is at work
         self.max_age = 0.0  # s by which an evaluation was late
 
     def __call__(
@@ -131,32 +126,12 @@ class Evaluator:
         while self._pending and self._pending[0][0].done():
             self._best = self._pending.popleft()[0].result()
 
-    def share_gil(self) -> None:
-        """Sleeps for a moment if the evaluating thread had less than half of the time since the last look at it.
-
-        It then waits for the GIL, most likely. A loop that releases the GIL only briefly, as NumPy does, takes
-        it back before the thread has woken up: that could wait for seconds, and each wake-up costs the loop time.
-        A thread that waits for something else, as a metric that reads files does, is looked at less and less often.
-        """
-        clock, now = self.thread_clock, perf_counter()
-        if clock is None or now < self._looked + self._look_interval:
-            return
-        with suppress(OSError):  # the thread has ended
-            before = clock_gettime(clock)
-            after = before
-            if before - self._used < (now - self._looked) / 2:
-                sleep(REST)
-                now, after = perf_counter(), clock_gettime(clock)
-            helped = after > self._used
-            self._look_interval = LOOK_INTERVAL if helped else min(2 * self._look_interval, MAX_LOOK_INTERVAL)
-            self._looked, self._used = now, after
-
     def _run(self, request: EvaluationRequest) -> float:
-        self.thread_clock = pthread_getcpuclockid(get_ident())
+        self.evaluating = True
         try:
             return self._evaluate(request)
         finally:
-            self.thread_clock = None
+            self.evaluating = False
 
     def _evaluate(self, request: EvaluationRequest) -> float:
         time, updates, version, x, accuracies, age = request
@@ -227,6 +202,24 @@ class Evaluator:
                 future.result()
         finally:
             self._pool.shutdown()
+
+
+class GilSharing:
+    """Lets the threads that evaluate and that write the run file have the global interpreter lock (GIL).
+
+    A loop that releases the GIL only briefly, as NumPy does, takes it back before a waiting thread has woken up: the
+    thread waits for long, and each wake-up costs the loop time.
+    """
+
+    def __init__(self, evaluator: Evaluator, writer: RunWriter) -> None:
+        self._evaluator, self._writer = evaluator, writer
+        self._next = 0.0  # perf_counter from which the loop may rest again
+
+    def rest(self) -> None:
+        """Sleeps for a moment if a thread is at work; called after every event."""
+        if (self._evaluator.evaluating or self._writer.writing) and perf_counter() >= self._next:
+            sleep(REST_SECONDS)
+            self._next = perf_counter() + REST_INTERVAL
 
 
 class EvaluatedProblem(Protocol):

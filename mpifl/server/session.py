@@ -24,7 +24,7 @@ from mpifl.scheduling.live import LiveSchedule
 from mpifl.scheduling.overload import describe_overload
 from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
-from mpifl.server.evaluator import EvaluationRequest, Evaluator
+from mpifl.server.evaluator import EvaluationRequest, Evaluator, GilSharing
 from mpifl.server.loop import Ending, ServerLoop
 from mpifl.server.metrics import load_metrics
 from mpifl.server.outcome import Outcome
@@ -85,6 +85,7 @@ class Session:
             first=self.problem.client_accuracies(self.problem.initial(job.seed)),
             best=snapshot.evaluator.best if snapshot else np.nan, rows=self.writer.counts()["evaluations"],
         )  # fmt: skip
+        self._gil = GilSharing(self.evaluator, self.writer)
         updates = snapshot.loop.updates if snapshot else 0
         self._progress: list[ProgressBar | RunLog] = []
         if bar := progress_bar(job.stop, self.evaluator, updates):
@@ -310,8 +311,7 @@ class Session:
         if self.signals.numbers:
             return "interrupted"
         self.writer.check()
-        if self.evaluator.thread_clock is not None:
-            self.evaluator.share_gil()
+        self._gil.rest()
         if self._reports.waiting:
             self._reports.flush()
         return "stopped" if self.evaluator.reached else ""

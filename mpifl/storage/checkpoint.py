@@ -26,6 +26,7 @@ from mpifl.untrusted import regular_size
 # 1: a binary format of the project's own; 2: the rows were in the run file alone; 3, 4: other columns in the tables
 FORMAT = 5
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
+PART = "a part of a checkpoint"  # what a file should be, in errors
 T = TypeVar("T")
 
 
@@ -147,7 +148,7 @@ class EvaluatorState:
     reached: bool
     """whether the target accuracy was reached"""
     pending: list[PendingEvaluation]
-    """in the order of submission"""
+    """models that wait to be evaluated, in the order of submission"""
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class ServerSnapshot:
     schedule: ScheduleState
     """the schedule and the clock"""
     evaluator: EvaluatorState
-    """evaluations in progress"""
+    """targets and pending evaluations"""
     algorithm: dict[str, np.ndarray]
     """the algorithm's server state, by the names that the method gives"""
 
@@ -255,34 +256,25 @@ def write_part(path: Path, number: int, rank: int, content: PartContent) -> None
 
 def read_server(path: Path) -> ServerSnapshot:
     """The content of rank 0's part. Raises Unusable."""
-    with _opened_part(path) as tree:
+    with opened_file(path, PART) as tree:
         return _record(ServerSnapshot, tree)
 
 
 def read_clients(path: Path, wanted: Iterable[int] | None = None) -> dict[int, ClientSnapshot]:
     """The snapshots of these clients (None: all), as far as they are in a part; new arrays. Raises Unusable."""
-    with _opened_part(path) as tree:
+    with opened_file(path, PART) as tree:
         return _clients(tree, None if wanted is None else set(wanted))
 
 
 def check_part(path: Path, number: int, rank: int) -> None:
     """Raises Unusable for what is not the part of that rank in checkpoint `number`; reads no large array of clients."""
-    with _opened_part(path) as tree:
-        if (tree["number"], tree["rank"]) != (number, rank):
-            raise ValueError(f"it is that of rank {tree['rank']} in checkpoint {tree['number']}")
+    with opened_file(path, PART) as tree:
+        if (found := tree.get("rank")) != rank or tree["number"] != number:
+            raise ValueError(f"it is that of rank {found} in checkpoint {tree['number']}")
         if rank == 0:
             _record(ServerSnapshot, tree)
         else:
             _clients(tree, set())
-
-
-@contextmanager
-def _opened_part(path: Path) -> Iterator[dict[str, Any]]:
-    """Opens a part as a tree. Raises Unusable for whatever is wrong with it."""
-    with opened_file(path, "a part of a checkpoint") as tree:
-        if type(tree.get("rank")) is not int:
-            raise ValueError("rank is missing")
-        yield tree
 
 
 @contextmanager

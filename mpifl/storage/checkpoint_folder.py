@@ -17,7 +17,7 @@ from mpifl.storage.durable import sync_folder
 
 MANIFEST = re.compile(r"(\d{6,})\.json")
 SEGMENT = re.compile(r"\d{6,}\.rows\d+")
-FILE = re.compile(r"\.?(\d{6,})\.(?:rank\d+|rows\d+|json)(?:\.[0-9a-f]{8}\d*)?")  # of a set, temporary or not
+FILE = re.compile(r"\.?(\d{6,})\.(?:rank\d+|rows\d+|json)(?:\.[0-9a-f]{8}\d*)?")  # a file of a set, temporary or not
 
 
 def folder_of(run_file: Path) -> Path:

@@ -20,8 +20,8 @@ from mpifl.hdf5_checks import Refused, check_sizes, datasets, read_attribute
 from mpifl.storage.create import abandon
 from mpifl.storage.durable import error_text
 
-BLOCK_BYTES = 1 << 20  # of rows that are written or read together
-LINK_BYTES = 8  # that a link takes at least
+BLOCK_BYTES = 1 << 20  # rows are written and read in blocks of at most so many bytes
+LINK_BYTES = 8  # a link takes at least so many bytes
 KINDS = "biufcS"
 
 

@@ -32,7 +32,7 @@ class PartWriter:
         self._folder, self._rank = Path(folder), rank
         self._names = (f"{secrets.token_hex(4)}{k}" for k in count())
         self._pool = ThreadPoolExecutor(1, "checkpoint")  # starts its thread with the first part
-        self._parts: list[Future[Written]] = []  # that `done` has not reported, in the order of `save`
+        self._parts: list[Future[Written]] = []  # parts that `done` has not reported, in the order of `save`
         self._closing = False
 
     def save(self, number: int, make: Callable[[], PartContent]) -> None:

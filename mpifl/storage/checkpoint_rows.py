@@ -22,7 +22,7 @@ from mpifl.storage.checkpoint_folder import segment_name
 from mpifl.storage.durable import checksum, durable_file
 from mpifl.storage.tables import TABLES, RowBlock
 
-SEGMENT_BYTES = 1 << 26  # of the rows of a table, and of segments that are merged
+SEGMENT_BYTES = 1 << 26  # maximum for the rows of a table in a segment, and for segments that are merged
 RATIO = 3  # a segment is merged with those after it once they have so many times its bytes
 
 ReadRows = Callable[[str, int, int], Mapping[str, np.ndarray]]  # table, first row, row after the last one
@@ -35,7 +35,7 @@ class Segment:
     name: str
     bytes: int
     crc: int
-    rows: Mapping[str, int]  # of each table
+    rows: Mapping[str, int]  # number of rows of each table
 
 
 def row_counts(segments: Sequence[Segment]) -> dict[str, int]:

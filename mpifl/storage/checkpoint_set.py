@@ -262,7 +262,8 @@ def _config_error(path: Path) -> Iterator[None]:
 
 
 # -- the manifest ------------------------------------------------------------------------------------------------------
-BROKEN = (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError)  # of JSON of any kind
+# Errors that JSON of any content may lead to.
+BROKEN = (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError)
 
 
 def _encode(manifest: Manifest) -> bytes:

@@ -109,8 +109,8 @@ def _crc_of_value(value: Any) -> int:
 class Coverage(NamedTuple):
     """What the checksums of a file cover, and the first contradiction."""
 
-    rows: dict[str, int]  # of each table that grows, from the first row on
-    blocks: dict[str, list[ChecksumRow]]  # of each table that grows
+    rows: dict[str, int]  # number of rows with a checksum in each table that grows, from the first row on
+    blocks: dict[str, list[ChecksumRow]]  # checksums of each table that grows
     wrong: str = ""  # what disagrees with its checksum; "": nothing
 
 

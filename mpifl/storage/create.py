@@ -25,7 +25,7 @@ from mpifl.storage.reader import open_run
 from mpifl.storage.run_lock import check_not_written, is_locked, with_locks_if_any
 from mpifl.storage.tables import CHANGING, CHECKSUMS, CLIENTS, SCHEMA, TABLES
 
-MAX_ATTRIBUTES = 1024  # in the object header, where an attribute can be changed while others read
+MAX_ATTRIBUTES = 1024  # kept in the object header, where an attribute can be changed while others read
 
 
 def now() -> str:

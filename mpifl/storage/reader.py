@@ -33,7 +33,7 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_ATTEMPTS = 20  # to open a file, which may be between two writes that belong together
 OPEN_INTERVAL = 0.05  # s between two attempts
 HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is taken for dead; a live one writes twice a second
-MIN_ATTEMPTS = 4  # that are made however slow they are
+MIN_ATTEMPTS = 4  # minimum, however slow they are
 MAX_ATTEMPTS_SECONDS = 1.5  # s after which no further attempt is made
 MAX_METRICS = 20  # columns that are added to the evaluations, of a file that may come from anywhere
 METADATA_ATTEMPTS = 25  # 2**25 ns in all
@@ -181,7 +181,7 @@ class Run(RunTables):
 
     def _check_not_truncated(self) -> None:
         """Raises ConfigError where rows lie beyond the end of the file, which HDF5 reads as zeros in an open file."""
-        size = os.fstat(self._open_file.id.get_vfd_handle()).st_size  # of this file: a resumed run replaces it
+        size = os.fstat(self._open_file.id.get_vfd_handle()).st_size  # not of the path: a resumed run replaces the file
         for table in (*TABLES, "checksums"):
             rows = self._rows[table]
             for dataset in self._open_file[table].values() if rows else ():

@@ -16,8 +16,8 @@ from mpifl.storage.tables import ATTRIBUTES, CHECKSUMS, CLIENTS, STATUSES, TABLE
 from mpifl.untrusted import parse_json
 
 KINDS = {"f": "fiu", "i": "iu", "S": "S"}  # column of floats, integers, text -> dtype kinds that are accepted
-VALUES = {"f": "numbers", "i": "integers", "S": "text"}  # of a column, in errors
-SINGULARS = {int: "an integer", float: "a number", str: "text"}  # of attributes, likewise
+VALUES = {"f": "numbers", "i": "integers", "S": "text"}  # words for the values of a column in errors
+SINGULARS = {int: "an integer", float: "a number", str: "text"}  # words for attributes in errors
 PLURALS = {int: "integers", float: "numbers", str: "texts"}
 
 

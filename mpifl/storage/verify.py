@@ -21,7 +21,7 @@ from mpifl.storage.fairness import summarise
 from mpifl.storage.tables import TABLES, EventRow, UpdateRow
 
 Columns = Mapping[str, np.ndarray]
-RUN_EVENTS = (  # of no client
+RUN_EVENTS = (  # events that are about no client
     "checkpoint", "checkpoint-skipped", "checkpoint-failed", "resumed", "interrupted", "failed", "dropped",
     "evaluation-skipped",
 )  # fmt: skip
@@ -73,15 +73,15 @@ class Rules:
     rates: np.ndarray | None = None  # (n,) of the clients, 1/s
     header: int = 0  # bytes of a frame's header; 0: sizes are not known
     vectors: tuple[int, int] = (0, 0)  # maximum number of vectors in an update and in a message
-    refusals: int | None = None  # in a row, after which a client is set aside
-    norm: float = inf  # of an update, at most
+    refusals: int | None = None  # refused updates in a row after which a client is set aside
+    norm: float = inf  # maximum norm of an update
     stop_time: float | None = None
     stop_updates: int | None = None
     stop_accuracy: float | None = None
     evaluate_every: float | None = None
     evaluate_updates: int | None = None
     evaluate_clients: bool = False
-    metrics: Sequence[str] = ()  # of `evaluate.metrics`
+    metrics: Sequence[str] = ()  # names in `evaluate.metrics`
 
 
 @dataclass(frozen=True)
@@ -329,11 +329,11 @@ class ServerModel:
         self._times = h.tables["aggregations"]["time"].tolist()
         events = enumerate(h.records("events"))
         self._failures: list[tuple[int, EventRow]] = [(k, event) for k, event in events if event.kind in FAILURES]
-        self._failed = 0  # of them, those that were applied
+        self._failed = 0  # number of failures that were applied
 
     def run(self) -> None:
         """Goes through the updates in order. Raises Contradiction."""
-        if any(event.updates < 0 for _, event in self._failures):  # of an older version: their place is not known
+        if any(event.updates < 0 for _, event in self._failures):  # an older version: their place is not known
             return
         self._start_round(0.0)
         self._between(0)

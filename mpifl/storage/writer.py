@@ -60,6 +60,8 @@ class RunWriter:
     config: str
     client_on: Sequence[float] | None = None
     """(n,) fraction of the run that each client was on, set at the end"""
+    writing: bool = False
+    """whether the thread is at work"""
     on_rows: Callable[[dict[str, dict[str, np.ndarray]]], None] | None = None
     """called by the thread, twice a second and at the end, with the new rows by table and column"""
 
@@ -142,16 +144,16 @@ class RunWriter:
         self._alive = Lock(self.path)
         self._written = {name: len(file[name][next(iter(table.columns))]) for name, table in TABLES.items()}
         self._crc = checksums.running(file)
-        self._rows: dict[str, list[Row]] = {name: [] for name in TABLES}  # that the thread has not taken
+        self._rows: dict[str, list[Row]] = {name: [] for name in TABLES}  # rows that the thread has not taken
         self._rows_of = {table.row: self._rows[name] for name, table in TABLES.items()}  # the same lists
         self._taken = dict(self._written)  # rows of each table that the thread has taken
-        self._taking = threading.Lock()  # of `_rows` and `_taken`; never held while the file is written
+        self._taking = threading.Lock()  # guards `_rows` and `_taken`; never held while the file is written
         self._counts: np.ndarray = file["clients/updates"][...]
         self._states: list[tuple[int, str]] = []
         self._attrs: dict[str, float] = {}
         self._error: Exception | None = None
         self._closed = False
-        self._lock = threading.Lock()  # of the file: the loop waits for it in `flush` and `close` alone
+        self._lock = threading.Lock()  # guards the file; the loop waits for it in `flush` and `close` alone
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="run file", daemon=True)
         self._thread.start()
@@ -240,7 +242,9 @@ class RunWriter:
 
     def _run(self) -> None:
         while self._error is None and not self._stop.wait(WRITE_INTERVAL):
+            self.writing = True
             self._try(self._write)
+            self.writing = False
 
     def _try(self, what: Callable[[], Any]) -> Any:
         """Calls `what` with the file locked, unless an earlier call failed; keeps its error for `check`."""

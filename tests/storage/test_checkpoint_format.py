@@ -80,7 +80,7 @@ def test_values_are_those_of_the_run(parts: dict[int, h5py.File]) -> None:
     assert server.attrs["time"] == server["schedule/clock"].attrs["time"] > 0
     assert loop["clients/rounds"].shape == (n,) and {*loop["clients/state"].asstr()} <= {"live", "aside"}
     assert server["algorithm/x"].dtype.kind == "f" and np.isfinite(server["algorithm/x"][:]).all()
-    assert clients["state/client"][:].tolist() == list(range(n))
+    assert {*clients["state/client"][:]} <= {*range(n)}, "those that are not in their initial state"
     update, vectors = clients["update"], clients["update_vectors"]
     in_flight = loop["clients/in_flight"][:]
     assert {*in_flight} <= {*update["client"]}
