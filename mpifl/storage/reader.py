@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import h5py
 import numpy as np
 from h5py import h5f, h5p
+from h5py._objects import phil
 
 from mpifl.errors import ConfigError
 from mpifl.hdf5_checks import Refused, check_heaps, check_sizes, datasets, read_attribute
@@ -392,9 +393,10 @@ def _open(path: Path) -> tuple[h5py.File, bool]:
 def _limit_attempts(access: h5p.PropFAID) -> None:
     """Makes HDF5 fail on a damaged file instead of hanging: by default it retries 100 times, doubling its pause.
 
-    h5py does not expose this setting; the HDF5 library that it is linked to does.
+    h5py does not expose this setting; the HDF5 library that it is linked to does. ctypes releases the GIL: the lock of
+    h5py keeps other threads out of HDF5 meanwhile.
     """
-    with contextlib.suppress(OSError, AttributeError):
+    with phil, contextlib.suppress(OSError, AttributeError):
         setting = ctypes.CDLL(h5p.__file__).H5Pset_metadata_read_attempts
         setting.argtypes = [ctypes.c_int64, ctypes.c_uint]
         setting(access.id, METADATA_ATTEMPTS)
