@@ -120,7 +120,7 @@ class ClientRank:
         from pathlib import Path
 
         from mpifl.client.checkpoint import attach_checkpoints
-        from mpifl.storage.checkpoint_set import folder_of
+        from mpifl.storage.checkpoint_folder import folder_of
 
         folder = folder_of(Path(self._job.output))
         self._checkpointer = attach_checkpoints(self._transport, self._worker, folder, self._comm.rank)

@@ -151,7 +151,7 @@ def _host_in_process(
     from mpifl.client import checkpoint
     from mpifl.client.worker import Worker
     from mpifl.problems import host
-    from mpifl.storage.checkpoint_set import folder_of
+    from mpifl.storage.checkpoint_folder import folder_of
 
     hosted = host(job.problem.model, job.problem.settings, problem.meta, Shards(problem), job.seed, resources)
     worker = Worker(
@@ -198,7 +198,7 @@ def _open_run_file(
     """A new run file, or the one of the resumed run with the rows up to its checkpoint. Raises ConfigError."""
     from mpifl.storage import RunWriter
     from mpifl.storage.create import refuse_live
-    from mpifl.storage.live import is_locked
+    from mpifl.storage.run_lock import is_locked
 
     n, ranks = problem.clients, attrs["ranks"]
     columns = {
