@@ -198,7 +198,7 @@ _kept: dict[str, Problem] | None = None  # the problem loaded last, by its secti
 
 
 def load_problem(job: Job) -> Problem:
-    """The data of a job, or those that `keep_problem` has kept. Raises ConfigError where they cannot be read."""
+    """The data of a job, loaded or kept (`keep_problem`). Raises ConfigError where they cannot be read."""
     from mpifl.problems import load
 
     if _kept is None:
