@@ -89,7 +89,7 @@ faults: export MPIFL_FAULTS = full
 faults: export MPIFL_FAULTS_OUT = $(abspath results/faults)
 faults: export MPIFL_MPIEXEC = $(MPIRUN)
 faults: .venv/.dev
-	.venv/bin/pytest -m "" tests/faults tests/mpi/test_lost.py tests/mpi/test_resume.py
+	.venv/bin/pytest -m "" tests/faults tests/mpi/test_lost.py
 	MPIFL_TEST_SLURM=1 .venv/bin/pytest -m "" tests/slurm
 	.venv/bin/python -m tests.faults.soak --minutes $(SOAK)
 	.venv/bin/python benchmarks/faults_cost.py

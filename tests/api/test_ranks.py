@@ -92,16 +92,6 @@ def test_an_interrupt(start: Start, tmp_path: Path) -> None:
     assert mpifl.open_run(path).status == "interrupted"
 
 
-def test_an_error_nobody_expects(run: Start, tmp_path: Path) -> None:
-    """A client's code ends its rank's Python: no other rank waits for it."""
-    (tmp_path / "failing_rules.py").write_text(FAILING)
-    (tmp_path / "job.json").write_text(json.dumps(JOB))
-    algorithm = {"name": "failing_rules:Failing", "leaves": True}
-    code = f"import json, mpifl; mpifl.run(json.load(open('job.json')), algorithm={algorithm})"
-    done = run(3, "-c", code)
-    assert done.code not in (0, 2) and "SystemExit: 7" in done.err, str(done)
-
-
 TWO_RUNS = """
 import json, sys, mpifl
 from mpi4py import MPI

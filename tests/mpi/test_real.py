@@ -11,7 +11,7 @@ import pytest
 from mpifl import open_run
 from mpifl.algorithms import ALIASES, names
 from tests.mpi.cases import AREA, DIGITS, LARGE, intermittent, job
-from tests.mpi.conftest import in_one_job, write
+from tests.mpi.conftest import run_all, succeed, write
 from tests.mpi.files import attribute, differing
 from tests.tiers import parameters, selected
 from tests.verified import verify_files
@@ -83,10 +83,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     commands = [["run", str(write(folder, name, CASES[name]))] for name in wanted]
     four = [["replay", f"results/{name}.h5", f"output={name}-four.h5"] for name in wanted]
     one = [["replay", f"results/{name}.h5", f"output={name}-one.h5"] for name in wanted]
-    for ranks, words in ((4, commands + four), (0, one)):
-        for command, reply in zip(words, in_one_job(folder, ranks, words, 300), strict=True):
-            assert set(reply.codes) == {0} and not reply.err, f"{command}: {reply}"
-            assert len(reply.changed) == 1
+    replies = succeed(folder, 4, commands + four, 300) + succeed(folder, 0, one, 300)
+    assert all(len(reply.changed) == 1 for reply in replies)
     yield folder
     assert verify_files(folder) >= 3 * len(wanted)
 
@@ -154,9 +152,7 @@ def test_rate(folder: Path) -> None:
 def test_one_rank_hosts_hundreds(tmp_path: Path) -> None:
     many = {**NINE, "clients": 300}
     jobs = {"many": job(AREA, many, **{**SECOND, "clock": exponential(2)}), "large": CASES["large"]}
-    commands = [["run", str(write(tmp_path, name, case)), f"output={name}.h5"] for name, case in jobs.items()]
-    for reply in in_one_job(tmp_path, 2, commands):
-        assert reply.codes == [0, 0] and not reply.err, str(reply)
+    run_all(tmp_path, 2, jobs, 60)
     with open_run(tmp_path / "many.h5") as run:
         assert 150 < len(run.updates) < 600 + 6 * 600**0.5
         assert set(run.clients["rank"]) == {1}
