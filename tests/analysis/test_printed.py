@@ -79,7 +79,7 @@ def test_errors_and_log_lines_are_escaped(tmp_path: Path, monkeypatch: pytest.Mo
         logging.getLogger("mpifl").warning("rank 3 said %s", EVIL)
         raise RuntimeError(EVIL)
 
-    monkeypatch.setattr("mpifl.api.replay_task", fail)
+    monkeypatch.setattr("mpifl.execution.replay_task", fail)
     assert main(["replay", "x.h5"]) == 3
     assert "rank 3 said \\x1b[2J" in stream.getvalue() and "RuntimeError: \\x1b[2J" in stream.getvalue()
     check(stream.getvalue())

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import mpifl
-from mpifl import api, cli, problems
+from mpifl import cli, execution, problems
 from mpifl.signals import SIGNALS
 from tests.api.jobs import JOB, REAL
 from tests.mpi.files import differing
@@ -101,13 +101,13 @@ def test_one_problem_for_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[object] = []
     load = problems.load
     monkeypatch.setattr(problems, "load", lambda config: loaded.append(config) or load(config))
-    monkeypatch.setattr(api, "_kept", None)
+    monkeypatch.setattr(execution, "_kept", None)
     with mpifl.keep_problem():
         runs = [mpifl.run(JOB, seed=seed, name=f"r{seed}", output=f"{seed}.h5") for seed in (1, 1, 2)[1:]]
         assert len(loaded) == 1
         mpifl.run(JOB, "problem.clients=7", output="7.h5")
-        assert len(loaded) == 2 and len(api._kept or {}) == 1
-    assert api._kept is None
+        assert len(loaded) == 2 and len(execution._kept or {}) == 1
+    assert execution._kept is None
     assert not differing(runs[1].path, mpifl.run(JOB, seed=2, output="alone.h5").path) and len(loaded) == 3
 
 
