@@ -127,7 +127,7 @@ def test_a_zero_first_contact_comes_one_round_later() -> None:
 @pytest.mark.parametrize("order", ["round robin", "cycle", "random", "bursts"])
 @pytest.mark.parametrize("every", [1, 3])
 def test_several_local_steps_end_at_the_drift_point(order: str, every: int) -> None:
-    """M = 8, alpha = 0.1: the limit solves x = mean G_i^8(x) for every pattern of arrivals."""
+    """AREA.3, AREA.8: M = 8, alpha = 0.1: the limit solves x = mean G_i^8(x) for every pattern of arrivals."""
     clients = random_quadratics(18, 3)
     orders = {
         "round robin": [0, 1, 2] * 150,

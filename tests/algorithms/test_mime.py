@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.mime import Mime
-from tests.algorithms.test_f_svrg import batched, members_of
+from tests.algorithms.test_f_svrg import batched
+from tests.algorithms.world import cohorts, in_rounds
 from tests.quadratic_runs import close, optimum, random_quadratics, run
 
 
@@ -24,8 +25,7 @@ def test_rounds_by_formula(lite: bool, beta: float, kind: str, steps: str) -> No
     options = {"step_size": 0.1, "local_steps": 4, "cohort": 2, "weights": kind, "step_weights": steps}
     algorithm = Mime(momentum=beta, lite=lite, **options)  # type: ignore[arg-type]
     phases = 1 if lite else 2
-    members = members_of(algorithm, clients, 12 * phases)
-    log = run(algorithm, clients, [i for m in members for i in m], x0=np.ones(2))
+    log, members = in_rounds(algorithm, clients, 12 * phases, x0=np.ones(2))
     x, s, contacts = np.ones(2), np.zeros(2), [0] * 5
     for k, cohort in enumerate(members[::phases]):
         p = np.array([clients[i].samples if kind == "samples" else 1 for i in cohort], float)
@@ -50,7 +50,7 @@ def test_cohorts() -> None:
     """Two of six clients: Mime keeps them for its two phases, MimeLite draws anew for each round.
 
     Two draws are equal with probability 1/15: 13 of 200 on average, and hardly ever 40."""
-    mime, lite = (members_of(Mime(cohort=2, lite=lite), batched(5, 6), 401) for lite in (False, True))
+    mime, lite = (cohorts(Mime(cohort=2, lite=lite), batched(5, 6), 401) for lite in (False, True))
     assert all(a == b for a, b in zip(mime[:400:2], mime[1:400:2], strict=True))
     assert sum(a == b for a, b in zip(mime[1::2], mime[2::2], strict=True)) < 40
     for start in (0, 1):

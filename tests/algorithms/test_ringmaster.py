@@ -53,13 +53,6 @@ def test_the_threshold_decides_on_the_slow_client(R: int, mean: float) -> None:
     assert len(log.aggregations) == (2400 if R > 3 else 1800)
 
 
-def test_of_two_in_turn_one_is_discarded() -> None:
-    """RM.3: R = 1, two clients in turn: of 200 gradients the 100 of client 0 are applied, none of client 1."""
-    log = run(ringmaster(1), T3, [0, 1] * 100)
-    assert len(log.aggregations) == 100
-    assert [row[1] for row in log.updates if row[3] < 1] == [0] * 100
-
-
 # -- Rescaled ----------------------------------------------------------------------------------------------------------
 def rescaled(rule: str, clients: list, gamma: float, cycles: int) -> Log:
     """The cycle 0,0,0,1 by a clock in which client 1 takes three times as long."""
@@ -93,20 +86,6 @@ def test_rescaled_steps_remove_the_bias_to_first_order(clients: list, gamma: flo
     a, c, factor = np.array([clients[0].a[0], clients[1].a[0]]), np.array([0.0, 1.0]), np.array([2 / 3, 2])
     cycle, bases = np.array(log.order[-4:]), np.ravel(log.bases[-4:])
     close(np.sum(factor[cycle] * a[cycle] * (bases - c[cycle])), 0.0, 1e-9)
-
-
-@pytest.mark.parametrize("rule", ["rates", "times", "counts"])
-def test_equal_speeds(rule: str) -> None:
-    """Asynchronous SGD: by rates and times at once; by counts in the limit."""
-    clients, fixed = random_quadratics(3, 3), Fixed(seconds=0.5)
-    logs = [
-        run(AsyncSgd(step_size=0.1, rescale=r), clients, clock=VirtualClock(fixed.contact_times(3, 0)), x0=1.0,
-            rates=fixed.rates(3, 0), stop_updates=600)
-        for r in (rule, "none")
-    ]  # fmt: skip
-    if rule != "counts":
-        close(logs[0].models, logs[1].models, 1e-9)
-    close(logs[0].x, logs[1].x, 2e-3)
 
 
 def test_counts_by_hand() -> None:

@@ -14,7 +14,7 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from tests.algorithms.world import World
-from tests.quadratic_runs import Quadratic, close, drift_point, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, quadratics, random_quadratics, run
 
 ROBUST: list[Aggregation] = [Median(), TrimmedMean(trim=0.3), Clip(norm=0.5), Krum(bad=2), Krum(bad=2, keep=3)]
 ids = [f"{rule.name}-{getattr(rule, 'keep', 1)}" for rule in ROBUST]
@@ -145,16 +145,11 @@ def test_bad_clients(name: str, kind: type[Quadratic]) -> None:
 
 
 def test_clipping_bounds_a_round() -> None:
-    """Whatever is sent, a round moves the model by at most C; the mean of honest models within C is the mean."""
+    """Whatever is sent, a round moves the model by at most C."""
     clients = crowd(Huge)
     log = run(FedAvg(step_size=0.2, aggregation=Clip(norm=0.5)), clients, [*range(9)] * 20)
     steps = np.linalg.norm(np.diff([np.zeros(3), *log.models], axis=0), axis=1)
     assert steps.max() <= 0.5 + 1e-12
-    honest = random_quadratics(7, 4)
-    for method in (FedAvg(step_size=0.1, local_steps=8, aggregation=Clip(norm=1e3)),
-                   FedBuff(step_size=0.1, local_steps=8, aggregation=Clip(norm=1e3), trigger=Trigger(every=4),
-                           reply="deferred")):  # fmt: skip
-        close(run(method, honest, [*range(4)] * 150).x, drift_point(honest, 0.1, 8))
 
 
 # -- in the methods ----------------------------------------------------------------------------------------------------
@@ -183,19 +178,6 @@ def test_rounds(rule: Aggregation) -> None:
     before = buffered.server.x
     buffered.aggregate()  # of nothing, by a clock
     assert np.array_equal(buffered.server.x, before)
-
-
-@every_rule
-@pytest.mark.parametrize("after", [0, 2, 5])
-def test_a_lost_member(rule: Aggregation, after: int) -> None:
-    """The round is that of the others, with their weights."""
-    clients = random_quadratics(1, 6)
-    one, other = (
-        World(FedAvg(step_size=0.2, aggregation=rule, weights="samples"), clients, np.ones(3)) for _ in range(2)
-    )
-    one.round(range(6), lost=4, after=after)
-    other.round([0, 1, 2, 3, 5])
-    close(one.server.x, other.server.x, 1e-15)
 
 
 def test_a_lost_member_makes_no_room_for_a_bad_one() -> None:

@@ -11,11 +11,15 @@ from mpifl.config import listing, read
 from mpifl.errors import ConfigError
 
 
-def algorithm_of(**section: Any) -> Any:
+def job_of(**section: Any) -> Any:
     problem = {"clients": 6, "model": {"name": "quadratic", "dim": 2}}
     return read.job_from_dict(
         {"name": "r", "seed": 0, "output": "r.h5", "problem": problem, "algorithm": section, "stop": {"updates": 1}}
-    ).algorithm
+    )
+
+
+def algorithm_of(**section: Any) -> Any:
+    return job_of(**section).algorithm
 
 
 def test_sections() -> None:
@@ -25,22 +29,14 @@ def test_sections() -> None:
     assert algorithm_of(name="fedbuff", aggregation={"name": "clip", "norm": 2}).aggregation == Clip(norm=2.0)
     rule = {"name": "krum", "bad": 2, "keep": 4}
     assert algorithm_of(name="apfl", aggregation=rule).aggregation == Krum(bad=2, keep=4)
-    job = read.job_from_dict({
-        "name": "r", "seed": 0, "output": "r.h5", "problem": {"clients": 6, "model": {"name": "quadratic", "dim": 2}},
-        "algorithm": {"name": "fedavg", "aggregation": rule}, "stop": {"updates": 1},
-    })  # fmt: skip
+    job = job_of(name="fedavg", aggregation=rule)
     assert read.job_from_dict(read.job_to_dict(job)) == job
 
 
 @pytest.mark.parametrize(
     ("section", "key"),
     [
-        ({"aggregation": {"name": "trimmed-mean", "trim": 0.5}}, "algorithm.aggregation.trim"),
-        ({"aggregation": {"name": "trimmed-mean", "trim": -0.1}}, "algorithm.aggregation.trim"),
         ({"aggregation": "clip"}, "algorithm.aggregation.norm"),
-        ({"aggregation": {"name": "clip", "norm": 0}}, "algorithm.aggregation.norm"),
-        ({"aggregation": {"name": "krum", "bad": -1}}, "algorithm.aggregation.bad"),
-        ({"aggregation": {"name": "krum", "keep": 0}}, "algorithm.aggregation.keep"),
         ({"aggregation": {"name": "krum", "bad": 4}}, "algorithm.aggregation.bad"),
         ({"aggregation": {"name": "krum", "bad": 2}, "cohort": 4}, "algorithm.aggregation.bad"),
         ({"aggregation": {"name": "krum", "bad": 3, "keep": 4}}, "algorithm.aggregation.keep"),

@@ -228,7 +228,7 @@ def test_a_users_algorithm_is_found_where_the_command_is_given(tmp_path: Path) -
 @pytest.mark.parametrize(
     "encoding", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}]
 )
-def test_I_a_name_that_stdout_cannot_encode(tmp_path: Path, encoding: dict[str, str]) -> None:
+def test_a_name_that_stdout_cannot_encode(tmp_path: Path, encoding: dict[str, str]) -> None:
     """It is escaped, in every command; a path that the file system cannot encode is refused in one line."""
     job = tmp_path / "job.yaml"
     lines = (

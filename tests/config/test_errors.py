@@ -359,7 +359,7 @@ def test_a_replay_keeps_its_job(job: Path) -> None:
         ),
     ],
 )
-def test_G_virtual_time_that_would_never_pass(job: Path, override: str, line: str) -> None:
+def test_virtual_time_that_would_never_pass(job: Path, override: str, line: str) -> None:
     """More evaluations or aggregations than can be made; the real clock merges those that are overdue."""
     assert refused(job, "stop={time: 60}", override) == f"{line} to the end (60 s of virtual time)"
     read.load(job, ["stop={time: 60}", override, "clock={mode: real, delay: none}"])

@@ -96,39 +96,12 @@ def spied(hosted: HostedClients) -> list[tuple[int, ...]]:
     return calls
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "strided"])
-@pytest.mark.parametrize("full", [False, True])
-def test_batches_of_all_clients_are_read_at_once(full: bool, layout: str) -> None:
-    def rows(i: int, s: int) -> Tensor:
-        table = torch.randn(3 * s, 6, dtype=torch.float64)
-        return table[:s] if layout == "contiguous" else table[i::3]
-
-    hosted, _ = host(mlp(), (20, 20, 20), batch=None if full else 7, rows=rows)
-    requests = [batched.Request(f, None, f.batches(2, 2), None) for f in hosted.objectives.values()]
-    for _ in range(2):
-        found = batched.read_batches(requests)
-        expected = [torch.stack(part) for part in zip(*map(last_batch, requests), strict=True)]
-        assert all(map(torch.equal, found, expected))
-        assert [part.dtype for part in found] == [torch.float64, torch.int64]
-    assert not any(request.pending for request in requests)
-
-
 @pytest.mark.parametrize("rows", [[1, 2, 20], [-1, 0, 3]])
 def test_numbers_of_no_row_are_errors(rows: list[int]) -> None:
     hosted, _ = host(mlp(), (20, 20, 20))
     requests = [batched.Request(f, None, [np.array(rows)], None) for f in hosted.objectives.values()]
     with pytest.raises(IndexError):
         batched.read_batches(requests)
-
-
-def last_batch(request: batched.Request) -> tuple[Tensor, Tensor]:
-    """The batch that was read last, as torch reads it."""
-    rows, examples = request.batches[request.position - 1], request.objective.rows
-    assert isinstance(examples.x, Tensor)
-    if isinstance(rows, slice):
-        return examples.x[rows], examples.y[rows]
-    at = torch.from_numpy(rows)
-    return examples.x.index_select(0, at), examples.y.index_select(0, at)
 
 
 def answers(algorithm: Algorithm, message: Any, hosted: HostedClients, x: np.ndarray, together: bool) -> list[Any]:
@@ -189,14 +162,6 @@ def test_a_step_is_one_call() -> None:
     worker = Worker(FedProx(local_steps=4), x, hosted.objectives, hosted.train_batch)
     worker.train_all([(i, Message((x,))) for i in range(12)])
     assert calls == [(12, 10)] * 4
-
-
-def test_clients_meet_again_after_batches_of_their_own() -> None:
-    """Ends of epochs with 1 to 6 rows."""
-    hosted, x = host(mlp(), (21, 22, 23, 24, 25, 26))
-    calls = spied(hosted)
-    agree(*CASES["fedavg, epochs"], hosted, x, 1e-12)
-    assert calls == [(6, 10)] * 4 * 3
 
 
 def test_steps_and_gradients_at_the_same_time() -> None:
@@ -283,16 +248,6 @@ def test_results_are_in_order_and_each_has_its_own() -> None:
     for g, expected in zip(gradients[1:], alone[1:], strict=True):
         assert g.flags.c_contiguous and g.base.untyped_storage().nbytes() == g.nbytes
         np.testing.assert_allclose(g, expected, rtol=1e-12, atol=1e-15)
-
-
-def test_numpy_keeps_its_error_state() -> None:
-    """A run that diverges prints no warnings."""
-    hosted, _ = host(mlp(), (20,) * 6)
-    assert hosted.train_batch is not None
-    with np.errstate(over="ignore", invalid="raise"):
-        assert (
-            hosted.train_batch([lambda: (np.geterr()["over"], np.geterr()["invalid"])] * 2) == [("ignore", "raise")] * 2
-        )
 
 
 def test_the_clock_decides(tmp_path: Any) -> None:

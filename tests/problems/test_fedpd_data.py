@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from mpifl.errors import ConfigError
 from mpifl.problems.data.fedpd import FedPDSynthetic, released_labels
 from mpifl.rng import stream
 
@@ -52,9 +51,3 @@ def test_strong_code() -> None:
     law = norm.sf(-scores[~positive] / scores.max()).mean()  # P(t > |score|)
     assert y[~positive].mean() == pytest.approx(law, abs=0.02)
     assert (y == positive).mean() < 0.55  # the agents' models hardly show in the labels
-
-
-def test_unknown_kind() -> None:
-    with pytest.raises(ConfigError) as caught:
-        FedPDSynthetic(kind="code")
-    assert caught.value.key == "kind"

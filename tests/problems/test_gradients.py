@@ -16,7 +16,7 @@ from mpifl.problems.models import Logistic, Mlp, NonconvexLogistic, Quadratic
 from mpifl.problems.rows import FEW_CLASSES, one_hot, rows_at_once
 
 LOGISTIC = [Logistic(bias=bias) for bias in (False, True)]
-MODELS = [*LOGISTIC, NonconvexLogistic(), NonconvexLogistic(lam=0.7, al=3.0)]
+MODELS = [*LOGISTIC, NonconvexLogistic(), NonconvexLogistic(lam=0.7, al=3.0), Mlp(hidden=3)]
 
 
 def built(model: Any, dtype: str = "float64", l2: float = 0.01, batch: int | None = 7, i: int = 1) -> tuple[Any, Any]:
@@ -127,7 +127,7 @@ def test_quadratic_fisher_is_the_curvature() -> None:
     assert f.gradient(np.zeros(2)).tolist() == [-3, -0.5], "what a rule does to it changes nothing"
 
 
-WHOLE: list[Any] = [*MODELS, Mlp(hidden=3), Quadratic(dim=6)]
+WHOLE: list[Any] = [*MODELS, Quadratic(dim=6)]
 
 
 def whole(model: Any, dtype: str) -> Any:
@@ -151,19 +151,10 @@ def test_gradient_norm(model: Any, dtype: str) -> None:
     assert problem.gradient_norm(x.astype(dtype)) == problem.gradient_norm(x.astype(dtype))
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("model", WHOLE, ids=str)
-def test_gradient_norm_of_a_model_that_diverged(model: Any) -> None:
-    problem = whole(model, "float32")
-    for value in (np.inf, np.nan, 1e30):
-        x = np.full(problem.d, value, np.float32)
-        x[::2] *= -1
-        assert not problem.gradient_norm(x) < 0
-
-
 @pytest.mark.parametrize(("lam", "al"), [(0.1, 1.0), (0.5, 4.0)])
-def test_DATA_1_and_DATA_2(lam: float, al: float) -> None:
-    """T8, the penalty: r' = 2 lam a x/(1 + a x^2)^2; the curvature is in [-lam a/2, 2 lam a], and reaches both ends."""
+def test_slope_and_curvature_of_the_penalty(lam: float, al: float) -> None:
+    """DATA.1, DATA.2: T8, the penalty: r' = 2 lam a x/(1 + a x^2)^2; the curvature is in [-lam a/2, 2 lam a], and
+    reaches both ends."""
     model = NonconvexLogistic(lam=lam, al=al)
     grid = np.linspace(-5, 5, 200_001)
     assert np.allclose(model.slope(grid), 2 * lam * al * grid / (1 + al * grid**2) ** 2, rtol=1e-12)
@@ -240,11 +231,3 @@ def test_initial_model(law: Any, std: float) -> None:
     x = problem.initial(3)
     assert len(x) == 640 and x.std() == pytest.approx(std, rel=0.1) and abs(x.mean()) < 5 * std / 640**0.5
     assert (x == problem.initial(3)).all() and (x != problem.initial(4)).all()
-
-
-def test_quadratic_gradient() -> None:
-    config = ProblemConfig(model=Quadratic(dim=5), clients=4, dtype="float64")
-    problem = load(config)
-    f = objective(config, problem.meta, problem.shard(2), 2, 0)
-    x = np.random.default_rng(7).standard_normal(5)
-    assert f.gradient(x) == pytest.approx(differences(f.loss, x), rel=1e-8)

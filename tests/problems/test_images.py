@@ -43,15 +43,6 @@ def test_rows(image_root: Write, name: str, zipped: bool) -> None:
     assert rows.x_test.shape == (20, 784) and rows.classes == (26 if letters else 10)
 
 
-def test_features_are_pixels_over_255(image_root: Write) -> None:
-    root = image_root(train=5)
-    problem = load(ProblemConfig(data=Mnist(), root=str(root), clients=1, dtype="float64"))
-    images = np.random.default_rng(1).integers(0, 256, (5, 784))
-    x, y = problem.shard(0)
-    order = np.argsort(y)
-    assert (x[order] == images[np.arange(5)] / 255).all()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("test_split", [None, 0.3])
 def test_rows_travel_as_bytes(image_root: Write, dtype: str, test_split: float | None) -> None:
@@ -231,7 +222,7 @@ def test_download_of_letters(
     assert len(list((tmp_path / "fresh" / "emnist-letters").iterdir())) == 4
 
 
-def test_N_every_download_is_over_https_with_its_sha_256() -> None:
+def test_every_download_is_over_https_with_its_sha_256() -> None:
     addresses = [sources.EMNIST[0], *(address for address, _ in sources.SOURCES.values())]
     assert len(addresses) == 3 and all(address.startswith("https://") for address in addresses)
     checksums = [sources.EMNIST[1], *(each for _, files in sources.SOURCES.values() for each in files.values())]

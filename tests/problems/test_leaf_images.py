@@ -15,16 +15,8 @@ from hypothesis import strategies as st
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA, ProblemConfig, load
 from mpifl.problems.base import Rows
+from tests.problems.conftest import write_leaf
 from tests.tiers import examples
-
-Users = dict[str, dict[str, list[Any]]]
-
-
-def write(folder: Path, users: Users, name: str = "all_data_0.json") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {"users": list(users), "num_samples": [len(u["y"]) for u in users.values()], "user_data": users}
-    (folder / name).write_text(json.dumps(content))
-    return folder / name
 
 
 def writer(k: int, rows: int) -> dict[str, list[Any]]:
@@ -39,9 +31,9 @@ def read(folder: Path, **options: Any) -> Rows:
 
 
 def test_rows(tmp_path: Path) -> None:
-    write(tmp_path / "train", {"f0001_41": writer(1, 3), "f0002_42": writer(2, 1)}, "all_data_0.json")
-    write(tmp_path / "train", {"f0000_14": writer(3, 2)}, "all_data_1.json")
-    write(tmp_path / "test", {"f0002_42": writer(4, 2), "f0003_43": writer(5, 1)})
+    write_leaf(tmp_path / "train", {"f0001_41": writer(1, 3), "f0002_42": writer(2, 1)}, "all_data_0.json")
+    write_leaf(tmp_path / "train", {"f0000_14": writer(3, 2)}, "all_data_1.json")
+    write_leaf(tmp_path / "test", {"f0002_42": writer(4, 2), "f0003_43": writer(5, 1)})
     rows = read(tmp_path)
     pixels = np.concatenate([np.random.default_rng(k).integers(0, 256, (n, 784)) for k, n in ((1, 3), (2, 1), (3, 2))])
     assert rows.x.dtype == np.float32 and (rows.x == (pixels / 255).astype(np.float32)).all() and rows.divisor == 1
@@ -57,8 +49,8 @@ def test_rows(tmp_path: Path) -> None:
 def test_chosen_writers(tmp_path: Path) -> None:
     """Writer k has k training rows and one test row; test rows of a writer without training rows stay."""
     writers = {f"w{k}": writer(k, k) for k in range(1, 9)}
-    write(tmp_path / "train", writers)
-    write(tmp_path / "test", {**{w: writer(100 + int(w[1]), 1) for w in writers}, "other": writer(99, 1)})
+    write_leaf(tmp_path / "train", writers)
+    write_leaf(tmp_path / "test", {**{w: writer(100 + int(w[1]), 1) for w in writers}, "other": writer(99, 1)})
     draws = set()
     for seed in range(4):
         rows = read(tmp_path, users=3, min_samples=3, seed=seed)
@@ -96,7 +88,7 @@ def with_first(change: Callable[[dict[str, list[Any]]], None]) -> dict[str, list
     ],
 )
 def test_bad_writer(tmp_path: Path, change: Callable[[dict[str, list[Any]]], None], text: str) -> None:
-    file = write(tmp_path / "train", {"good": writer(2, 1), "bad": with_first(change)})
+    file = write_leaf(tmp_path / "train", {"good": writer(2, 1), "bad": with_first(change)})
     with pytest.raises(ConfigError, match=rf"^data file={file}: leaf json \(users, user_data\), in user bad: .*{text}"):
         read(tmp_path)
 

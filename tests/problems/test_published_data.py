@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpifl.errors import ConfigError
 from mpifl.problems.data import FedPDSynthetic, Synthetic, SyntheticIid
 from mpifl.problems.data.synthetic import sizes
 from mpifl.rng import stream
@@ -15,7 +14,7 @@ from mpifl.rng import stream
 NOWHERE = Path("nowhere")
 
 
-def test_DATA_3() -> None:
+def test_sizes_of_devices() -> None:
     """DATA.3: floor(LogNormal(4, 2)) + 50 has median floor(e^4) + 50 = 104 and mean about e^6 - 1/2 + 50 = 453."""
     drawn = sizes(stream(0, "test"), 1_000_000)
     assert np.median(drawn) == 104 and drawn.min() == 50
@@ -79,11 +78,3 @@ def test_fedpd(kind: str) -> None:
         assert rows.y.mean() == pytest.approx(0.5, abs=0.01) and np.mean(agreement) < 0.65
     else:  # |a'x_i| is about 26, its noise 1: one label in 80 is wrong
         assert np.mean(agreement) > 0.93
-
-
-@pytest.mark.parametrize(
-    ("make", "key"), [(lambda: FedPDSynthetic(kind="odd"), "kind"), (lambda: Synthetic(alpha=-1), "alpha")]
-)
-def test_bad_options(make: object, key: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{key}="):
-        make()  # type: ignore[operator]
