@@ -33,7 +33,7 @@ ULFM = $(shell $(dir $(MPIRUN))ompi_info 2> /dev/null | grep -q "Fault Tolerance
 PIP = -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PACKAGE = pyproject.toml constraints.txt
 
-.PHONY: run test test-all check test-mpich timings mutation bench peers peers-speed docs faults clean
+.PHONY: run test test-all check test-mpich mutation bench peers peers-speed docs faults clean
 
 run: .venv/.run
 	.venv/bin/python -m compileall -q mpifl  # once, and not by every rank at the same time
@@ -57,9 +57,6 @@ check: .venv/.dev
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-logo
-
-timings: .venv/.dev
-	.venv/bin/python -m tests.timings build/tests.xml
 
 COUNT ?= 60
 SEED ?= 0

@@ -56,7 +56,7 @@ def core_round_trip(rounds: int = 20_000) -> float | None:
 def _round_trip(rounds: int, here: int, there: int) -> float:
     shared = mmap.mmap(-1, mmap.PAGESIZE)
     if not os.fork():
-        signal.alarm(60)  # it does not outlive a parent that is killed
+        signal.alarm(60)  # ends this process where its parent was killed
         os.sched_setaffinity(0, {there})
         for _ in range(rounds):
             while not shared[0]:

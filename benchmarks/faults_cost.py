@@ -5,7 +5,7 @@
 
     checkpoint  a job in real time without delays, d = 1e6, with `checkpoint.every=10` and without: the updates that the
                 server consumed in the same time (31 s: three checkpoints)
-    ulfm        `mpirun --with-ft ulfm` and `mpirun`: likewise, in 10 s, for d = 1e6 and for small updates (d = 100),
+    ulfm        `mpirun --with-ft ulfm` and `mpirun`: the updates in 10 s, for d = 1e6 and for small updates (d = 100),
                 with which the server is at its limit
     validation  local training with the checks and without, on one client: one gradient, the least amount of work, of
                 d = 1e6 and d = 1e5
@@ -39,7 +39,7 @@ from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models import MODELS
 
 BOUNDS = {"checkpoint": 1.05, "ulfm": 1.03, "validation": 1.05}
-NUMBERS = 300_000_000  # that one measurement of local training goes through
+NUMBERS = 300_000_000  # numbers that one measurement of local training reads
 
 
 def updates(ranks: int, tolerant: bool, arguments: list[str]) -> int:

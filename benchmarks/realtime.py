@@ -50,7 +50,7 @@ def job(ranks: int, arguments: list[str]) -> dict[str, float]:
             time.sleep(0.5)
             if not pss and path.exists():
                 began = open_run(path).attrs["began"]
-                if began == began and time.time() > began + 4:  # it is NaN until the clock starts
+                if began == began and time.time() > began + 4:  # `began` is NaN until the clock starts
                     shares = measure(processes := ranks_of(psutil.Process(process.pid)), 5.0)
                     pss = sum(p.memory_full_info().pss for p in processes)
         run = open_run(path)

@@ -74,7 +74,7 @@ def make(folder: Path, trials: int) -> None:
             for column in ("train_loss", "test_accuracy"):
                 values = file["evaluations"][column][()]
                 file["evaluations"][column][...] = values * random.uniform(0.8, 1.0, len(values))
-    Index(study).write()  # as a sweep does
+    Index(study).write()  # a sweep leaves this file
     (folder / "runs" / "damaged.h5").write_bytes(template.read_bytes()[: template.stat().st_size // 2])
     for name in ("newer.h5", "older.h5"):
         shutil.copyfile(template, folder / "runs" / name)
@@ -91,7 +91,7 @@ def measure(name: str, *arguments: str) -> str:
     process = subprocess.Popen([sys.executable, "-m", "mpifl", "report", *arguments], stdout=subprocess.PIPE, text=True)
     text, _ = process.communicate()
     seconds = time.perf_counter() - begin
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6  # of the largest process so far
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6  # the largest process so far
     print(f"{name}: exit code {process.returncode}, {seconds:.1f} s, peak {peak:.2f} GB", flush=True)
     return text
 

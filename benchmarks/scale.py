@@ -265,7 +265,7 @@ def table_3_jobs(folder: str) -> tuple[Any, Any]:
 def evaluate_on_request(times: int) -> float:
     """Evaluates the row's first model so many times for each line of input; a process of its own, until input ends."""
     import mpifl
-    from mpifl.api import _one_thread
+    from mpifl.execution import _one_thread
 
     job = table_3_jobs("unused")[1]
     problem = mpifl.load_problem(job)
@@ -301,7 +301,7 @@ def table_3_row(program: str, _: int) -> dict[str, Any]:
     without them while another process makes as many; or the loop by hand, which ends with the same model.
     """
     import mpifl
-    from mpifl.api import _one_thread
+    from mpifl.execution import _one_thread
     from mpifl.server.loop import ServerLoop
     from mpifl.server.start import run_server
 

@@ -65,7 +65,7 @@ def seconds_of(*commands: list[str]) -> tuple[float, float]:
     if any(codes):
         raise SystemExit(f"failed: {commands}")
     wall = time.perf_counter() - begin
-    with contextlib.suppress(ChildProcessError):  # what the commands have left comes to this process to be waited for
+    with contextlib.suppress(ChildProcessError):  # this process inherits what the commands have left running
         while True:
             os.wait()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

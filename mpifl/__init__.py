@@ -21,10 +21,21 @@ if "mpi4py.MPI" not in sys.modules:
 
 if TYPE_CHECKING:
     from mpifl.analysis.run import Run, Runs
-    from mpifl.api import export_run, keep_problem, load_job, load_problem, open_run, open_runs, replay, resume, run
+    from mpifl.api import (
+        export_run,
+        load_job,
+        load_problem,
+        load_study,
+        open_run,
+        open_runs,
+        replay,
+        resume,
+        run,
+        sweep,
+    )  # fmt: skip
     from mpifl.config.job import Job
     from mpifl.errors import ConfigError, RunFailed
-    from mpifl.studies.api import load_study, sweep
+    from mpifl.execution import keep_problem
     from mpifl.studies.study import Study
     from mpifl.version import __version__
 
@@ -57,8 +68,7 @@ _MODULES = {
     "Runs": "mpifl.analysis.run",
     "Study": "mpifl.studies.study",
     "__version__": "mpifl.version",
-    "load_study": "mpifl.studies.api",
-    "sweep": "mpifl.studies.api",
+    "keep_problem": "mpifl.execution",
 }
 
 

@@ -1,4 +1,4 @@
-"""Runs jobs, in this process or on all ranks of an MPI job, and opens what they wrote.
+"""Runs jobs and studies, in this process or on all ranks of an MPI job, and opens what they wrote.
 
 Under `mpirun` every rank makes the same calls, in the same order: rank 0 is the server, the others host clients, and
 each call returns, or raises the same error, on all of them. Nothing is printed; warnings and errors go to the
@@ -7,17 +7,14 @@ logger "mpifl".
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from mpifl.errors import ConfigError, Contradiction, RunFailed, describe_unexpected, inside
+from mpifl import execution
+from mpifl.errors import ConfigError, RunFailed, describe_unexpected, inside
+from mpifl.execution import Task, execute
 from mpifl.server.outcome import Outcome
 from mpifl.signals import Interrupted, SignalRecorder
 
@@ -25,14 +22,9 @@ if TYPE_CHECKING:
     from mpifl.analysis.run import Run, Runs
     from mpifl.config.job import Job
     from mpifl.problems import Problem
-    from mpifl.server.resume import ResumePoint
-    from mpifl.storage import Run as RunFile
-    from mpifl.transport.handshake import Handshake
+    from mpifl.studies.index import Index
+    from mpifl.studies.study import Study
     from mpifl.transport.mpi import MPI
-
-log = logging.getLogger("mpifl")
-log.addHandler(logging.NullHandler())
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
@@ -70,7 +62,7 @@ def load_problem(job: Job | Mapping[str, Any] | str | Path, *overrides: str, **k
     Raises:
         ConfigError: The job is wrong, or its data cannot be read.
     """
-    return _load_problem(load_job(job, *overrides, **keys))
+    return execution.load_problem(load_job(job, *overrides, **keys))
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -108,7 +100,7 @@ def resume(path: str | Path, trust: bool = False) -> Run:
     Raises:
         ConfigError: The run is completed, still running, or has no checkpoint.
     """
-    return finished_run(execute(lambda: resume_task(Path(path), trust=trust)))
+    return finished_run(execute(lambda: execution.resume_task(Path(path), trust=trust)))
 
 
 def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) -> Run:
@@ -123,7 +115,7 @@ def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) 
         trust: As for `resume`.
         keys: `output`, `overwrite` and `memory` as plain values.
     """
-    return finished_run(execute(lambda: replay_task(Path(path), overrides, keys, trust)))
+    return finished_run(execute(lambda: execution.replay_task(Path(path), overrides, keys, trust)))
 
 
 def open_run(path: str | Path) -> Run:
@@ -172,34 +164,79 @@ def export_run(path: str | Path, to: str, out: str | Path | None = None, overwri
     return files.export_run(path, to, out, overwrite)
 
 
-@contextmanager
-def keep_problem() -> Iterator[None]:
-    """Keeps the loaded data between the runs of a `with` block.
+# -- studies -----------------------------------------------------------------------------------------------------------
+def load_study(path: str | Path, *overrides: str) -> Study:
+    """Reads and checks a study file; returns the study with the jobs of all its runs.
 
-    A run whose `problem` section equals that of the run before it reuses its data. One problem is kept at a time, and
-    none after the block. The data files must not change meanwhile.
+    Args:
+        path: The YAML file.
+        overrides: `key=value` as on the command line: `"trials=3"`, `"set.stop.time=1"`, `"output=elsewhere"`.
+
+    Raises:
+        ConfigError: The study, its base job or one of its runs is wrong: the error has the key, its value and what
+            would be right.
     """
-    global _kept
-    before, _kept = _kept, {}
+    from mpifl.studies import study
+
+    return study.load_study(path, overrides)
+
+
+def sweep(
+    study: Study | str | Path, processes: int | None = None, *, part: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Index:  # fmt: skip
+    """Runs the missing runs of a study, several at a time, as `mpifl sweep` does; returns the study's index.
+
+    Completed runs are kept, interrupted ones continue from their checkpoints where they have any, and failed ones are
+    tried again as often as `retries` says. Under `mpirun` every rank calls it, and the runs are computed by all ranks
+    but 0.
+
+    Args:
+        study: The study, or the path of its file.
+        processes: Runs at a time on this machine; None: as many as there are cores for their ranks. Not under
+            `mpirun`.
+        part: "K/N": only every N-th run from run K (0, 1, ...) on, as one of N batch tasks.
+        progress: Called on rank 0 with a line on the state of the study, whenever a run begins or ends and every few
+            seconds; with an empty line before a message is logged, and at the end.
+
+    Returns:
+        The index: `index.entries` has the runs by identity, each with `file`, `labels`, `seed`, `status`
+            ("completed", "failed", ...), `seconds`, `attempts` and `error`; `index.counts()` counts them by status.
+            Runs that have failed do not raise an error.
+
+    Raises:
+        ConfigError: The study is wrong, or another process is running it.
+        RunFailed: The index could not be written.
+        KeyboardInterrupt: Ctrl-C or another signal ended the sweep, after its runs have saved their checkpoints.
+    """
+    from mpifl.studies import sweep as sweeps
+    from mpifl.studies.index import Index
+    from mpifl.studies.parts import Part
+    from mpifl.studies.study import Study
+    from mpifl.transport.launcher import broadcast_number, communicator, run_or_abort
+
+    loaded = study if isinstance(study, Study) else load_study(study)
+    mine = Part.parse(part) if part else None
+    comm = communicator()
+    if comm is None:
+        with SignalRecorder():
+            return sweeps.sweep(loaded, processes, progress, part=mine)
+    if processes is not None:
+        text = "None under mpirun, where each rank but 0, or group of `ranks`, computes one run at a time"
+        raise ConfigError("processes", processes, text)
+    index: Index | None = None
+    error: ConfigError | RunFailed | Interrupted | None = None
     try:
-        yield
-    finally:
-        _kept = before
-
-
-_kept: dict[str, Problem] | None = None  # the problem loaded last, by its section; None: not to be kept
-
-
-def _load_problem(job: Job) -> Problem:
-    from mpifl.problems import load
-
-    if _kept is None:
-        return load(job.problem)
-    key = repr(job.problem)
-    if key not in _kept:
-        _kept.clear()  # before the next is loaded: both may not fit into memory
-        _kept[key] = load(job.problem)
-    return _kept[key]
+        write = progress or (lambda line: None)
+        index = run_or_abort(comm, lambda: sweeps.sweep_on_ranks(comm, lambda: loaded, write, mine))
+    except (ConfigError, RunFailed, Interrupted) as raised:
+        error = raised
+    code = broadcast_number(comm, error.code if isinstance(error, Interrupted) else 3 if error else 0)
+    if error:
+        raise error
+    if code:
+        raise Interrupted(code) if code >= 128 else RunFailed("rank 0 could not run the study")
+    return index or Index(loaded)
 
 
 # -- what the command line uses as well --------------------------------------------------------------------------------
@@ -212,7 +249,7 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
     from mpifl.problems import check_optimizer
     from mpifl.server.metrics import check_evaluation, load_metrics
 
-    problem = _load_problem(job) if load_data else None
+    problem = execution.load_problem(job) if load_data else None
     load_metrics(job.evaluate.metrics)
     if optimizer := job.algorithm.torch_optimizer():
         with inside("algorithm.solver"):
@@ -241,185 +278,6 @@ def _memory_note(job: Job, problem: Problem | None) -> str:
         return f"memory: it cannot be estimated ({describe_unexpected(error)})"
     free = min((limit.free for limit in memory_limits()), default=None)
     return f"memory: {text}" + ("" if free is None else f"; free here: {gigabytes(free)}")
-
-
-class Task(NamedTuple):
-    """A run that all ranks do together."""
-
-    job: Job
-    replay: RunFile | None = None  # the run whose order of events is repeated
-    resumed: ResumePoint | None = None  # the checkpoint to resume from
-
-
-def resume_task(path: Path, overrides: Sequence[str] = (), trust: bool | Mapping[str, str] = False) -> Task:
-    """The task that resumes a run file. Raises ConfigError for a run that cannot be resumed, or code not trusted.
-
-    trust: Whether all code that the file names is trusted, or the names that are, by key.
-    """
-    from mpifl.server.resume import find_resume_point
-
-    point = find_resume_point(path, overrides, trust)
-    return Task(point.job, resumed=point)
-
-
-def replay_task(
-    path: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None, trust: bool = False
-) -> Task:
-    """The task that replays a run file. Raises ConfigError if that is impossible, or a key changes that may not."""
-    from mpifl.config import read
-    from mpifl.config.trust import check_sizes
-    from mpifl.storage import open_run
-
-    recorded = open_run(path)
-    check_sizes(recorded.config, path, len(recorded.clients), recorded.rows("model", "x", 0, None).size)
-    facts = json.loads(recorded.attrs.get("compute", "[{}]"))  # of each rank; the last one has clients
-    output = path.with_name(f"{path.stem}-replay.h5")
-    threads = facts[-1].get("threads") if facts else None
-    return Task(read.replayed(recorded.config, output, overrides, keys, threads, path, trust), recorded)
-
-
-def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
-    """Checks a run file, and with `replay` repeats the run in this process; what was checked, in one line.
-
-    Raises Contradiction with the first thing that is wrong, ConfigError for what is no run file or cannot be replayed.
-    """
-    from mpifl.analysis.verify import check_file, compare
-    from mpifl.server.start import run_server
-
-    line = check_file(path)
-    if not replay:
-        return line
-    with TemporaryDirectory(prefix="mpifl-verify-") as folder:
-        output = Path(folder, "replay.h5")
-        task = replay_task(path, keys={"output": output}, trust=trust)
-        facts = json.loads(task.replay.attrs.get("compute", "[]")) if task.replay else []
-        if any(fact.get("batched") is True for fact in facts):
-            text = "a run whose clients were computed one by one, for --replay: problem.torch.batched: false"
-            raise ConfigError("verify", path, text)
-        try:
-            with _restored_torch(task.job):
-                outcome = run_server(task.job, replay=task.replay, load=_load_problem)
-        except RunFailed as error:
-            raise Contradiction(f"{path}: the replay failed: {error}") from error
-        if outcome.status != "completed":
-            raise Contradiction(f"{path}: the replay failed: {outcome.error}")
-        compare(path, output)
-    return f"{line}; the replay computed the same"
-
-
-def execute(
-    prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None] = lambda end: None,
-    process_ends: bool = False, comm: MPI.Intracomm | None = None,
-) -> Outcome:  # fmt: skip
-    """Runs on all ranks the task that rank 0 prepares; returns on every rank how it ended.
-
-    Args:
-        prepare: Called on rank 0 alone. None: there is nothing to run.
-        report: Called on rank 0 alone, before the other ranks are released.
-        process_ends: Whether this process ends with the command (`SignalRecorder`).
-        comm: Of these ranks; None: of all ranks of the MPI job.
-
-    Raises:
-        ConfigError: On all ranks. An unexpected error passes in one process, and ends all ranks under MPI; but on a
-            communicator that is given it fails the run alone, where MPI has not failed.
-    """
-    from mpifl.transport.launcher import communicator, run_or_abort
-
-    contained = comm is not None
-    comm = communicator() if comm is None else comm if comm.size > 1 else None
-    if comm is not None and comm.rank > 0:
-        return run_or_abort(comm, lambda: _serve(comm, process_ends))
-    from mpifl.transport.handshake import Handshake
-
-    if comm is None:
-        return _lead(prepare, report, Handshake(), process_ends)
-    return run_or_abort(comm, lambda: _lead(prepare, report, Handshake(comm), process_ends, contained))
-
-
-def _lead(
-    prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None], handshake: Handshake,
-    process_ends: bool, contained: bool = False,
-) -> Outcome:  # fmt: skip
-    """Rank 0's part: however it ends, the other ranks are released. contained: also by an unexpected error."""
-    from mpifl.server.start import run_server
-    from mpifl.transport.launcher import is_mpi_error
-
-    outcome = Outcome("", "completed", 0, "")
-    error: ConfigError | RunFailed | None = None
-    with SignalRecorder(process_ends) as signals, _one_thread(), ExitStack() as stack:
-        try:
-            if task := prepare():
-                if task.job.output_tensorboard:  # before data are loaded
-                    from mpifl.export.live import check_output
-
-                    check_output(task.job.output, replaced=task.job.overwrite or task.resumed is not None)
-                stack.enter_context(_restored_torch(task.job))
-                outcome = run_server(
-                    task.job, handshake, replay=task.replay, resumed=task.resumed, load=_load_problem,
-                    signals=signals, contained=contained,
-                )  # fmt: skip
-        except ConfigError as wrong:
-            error = wrong
-        except Contradiction as contradiction:
-            log.error("%s", contradiction)
-            outcome = Outcome("", "failed", 3, "", str(contradiction))
-        except (RunFailed, MemoryError) as failure:
-            if isinstance(failure, MemoryError):
-                if handshake.comm:  # the state of the other ranks is unknown
-                    raise
-                failure = RunFailed(f"out of memory ({failure})")
-            log.error("the run failed: %s", failure)
-            outcome = Outcome("", "failed", 3, "", str(failure))
-        except Interrupted as interrupted:
-            outcome = Outcome("", "interrupted", interrupted.code, "")
-        except (Exception, SystemExit) as unexpected:
-            if not contained or is_mpi_error(unexpected):
-                raise
-            outcome = Outcome("", "failed", 3, "", describe_unexpected(unexpected))
-            log.error("the run failed: %s", outcome.error)
-        signals.record()  # a signal does not interrupt what follows
-        if outcome.error:
-            error = RunFailed(outcome.error)
-        report(error if isinstance(error, ConfigError) else outcome)
-        if outcome.stuck:
-            handshake.kill_stuck_ranks(outcome.stuck, outcome.code)
-        handshake.release_ranks(2 if isinstance(error, ConfigError) else outcome.code, error, outcome.stuck)
-    if isinstance(error, ConfigError):
-        raise error
-    return outcome
-
-
-def _serve(comm: MPI.Comm, process_ends: bool) -> Outcome:
-    """The part of every rank but 0: hosts clients."""
-    from mpifl.client.rank import run_client_rank
-
-    with _one_thread():
-        end = run_client_rank(comm, process_ends)
-    if isinstance(end.error, ConfigError):
-        raise end.error
-    status = {0: "completed", 3: "failed"}.get(end.code, "interrupted")
-    if end.dead:
-        log.error("%s", end.dead)
-    return Outcome(end.output, status, end.code, "", str(end.error or ""))
-
-
-def _one_thread() -> AbstractContextManager[object]:
-    """Limits NumPy to one thread unless the environment sets the number: the last bits of a sum depend on it."""
-    if any(name in os.environ for name in THREADS):
-        return nullcontext()
-    from threadpoolctl import threadpool_limits
-
-    return cast(AbstractContextManager[object], threadpool_limits(1, user_api="blas"))
-
-
-def _restored_torch(job: Job) -> AbstractContextManager[object]:
-    """Restores torch's settings of this process after a run that changes them."""
-    if job.problem.torch is None or find_spec("torch") is None:
-        return nullcontext()
-    import mpifl.problems.torch  # noqa: F401 - before torch: it sets what torch reads when it starts
-    from mpifl.problems.torch.device import restored_settings
-
-    return restored_settings()
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-MAX_PART, MAX_LINE = 1000, 5000  # characters printed of an error's key and value, and of the rest
+MAX_PART, MAX_LINE = 1000, 5000  # characters printed of an error's key or value, and of the text after them
 
 
 class ConfigError(ValueError):
@@ -29,7 +29,7 @@ class ConfigError(ValueError):
         )
 
     def under(self, section: str) -> ConfigError:
-        """The same error with its key placed inside `section`."""
+        """Returns the same error with its key inside `section`."""
         return ConfigError(f"{section}.{self.key}" if self.key else section, self.value, self.expected)
 
 
@@ -47,7 +47,7 @@ class RunFailed(RuntimeError):
 
 
 class Contradiction(Exception):
-    """What is wrong with a run file, in one line: table, row, what is there and what was expected; exit code 3."""
+    """A run file is wrong. One line names the table, the row, the value and what was expected; the exit code is 3."""
 
 
 def format_client_error(rank: int, error: BaseException) -> str:
@@ -73,7 +73,7 @@ def host_name() -> str:
 
 
 def place_of(cls: type, method: str) -> str:
-    """Where a class's method is, for errors: `mean.py:12, Mean.train`."""
+    """The place of a class's method, for errors: `mean.py:12, Mean.train`."""
     function = getattr(cls, method)
     code = getattr(function, "__code__", None)
     file = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}, " if code else ""

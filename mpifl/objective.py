@@ -14,10 +14,6 @@ import numpy as np
 
 Vector = Any  # np.ndarray | torch.Tensor, (d,)
 
-# Clients of a process up to which each has objects of its own. More share tables and one objective, which take less
-# memory; up to a few thousand clients objects are faster, because they are in the processor's caches.
-MAX_CLIENTS_AS_OBJECTS = 4096
-
 
 def clone(v: Vector) -> Vector:
     """A copy in the same kind of memory."""

@@ -23,9 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl import api, hdf5_checks
-from mpifl.api import load_job
+from mpifl import hdf5_checks
+from mpifl.analysis.run import Run
+from mpifl.analysis.verify import verify_file
+from mpifl.config.read import load, to_yaml
 from mpifl.errors import ConfigError, RunFailed, host_name
+from mpifl.execution import Task, execute
 from mpifl.storage import open_run
 from mpifl.transport import detection
 from mpifl.transport.detection import name_of
@@ -36,8 +39,8 @@ if TYPE_CHECKING:
 
 OK, ABSENT, FAILED = "ok", "absent", "FAILED"
 SIZES = (7_850, 1_000_000)  # float32 numbers of a message: logistic regression on MNIST, a small network
-SECONDS = 1.0  # that each size is sent back and forth
-TIMEOUT = 60.0  # s that a child process may take
+SECONDS = 1.0  # duration of the exchange of each size
+TIMEOUT = 60.0  # s in which a child process must end
 JOB: dict[str, Any] = {
     "name": "selftest",
     "seed": 0,
@@ -51,7 +54,7 @@ JOB: dict[str, Any] = {
     "stop": {"updates": 400},
     "evaluate": {"updates": 100},
 }
-# Of the model and the updates of JOB: sums and products of single numbers, which IEEE 754 rounds alike everywhere.
+# Digest of the model and the updates of JOB, which is the same everywhere: IEEE 754 fixes the bits of its operations.
 DIGEST = "fc6ba3f4c37a1240"
 
 
@@ -74,9 +77,9 @@ def selftest(comm: MPI.Intracomm | None, folder: Path) -> list[Check]:
     if comm and comm.rank:
         for size in SIZES:
             _exchange(comm, size)
-        for _ in range(2):  # runs over all ranks
+        for _ in range(2):  # rank 0 starts two runs over all ranks
             with suppress(RunFailed, ConfigError):  # rank 0 reports it
-                api.execute(lambda: None)
+                execute(lambda: None)
         return []
     checks = [_checked("software", _software), _checked("ranks", lambda: _ranks(comm))]
     if comm:
@@ -208,10 +211,10 @@ def _python(code: str) -> str:
 def _live_file(folder: Path) -> tuple[str, str]:
     """Another process runs a job, whose file is read here while it grows."""
     path = folder / "live.h5"
-    job = load_job(JOB, "clock={mode: real}", f"stop={{time: {TIMEOUT}}}", "evaluate={every: 0.5}", output=str(path))
-    (folder / "live.yaml").write_text(api.job_yaml(job), encoding="utf-8")
+    changes = {"clock": {"mode": "real"}, "stop": {"time": TIMEOUT}, "evaluate": {"every": 0.5}, "output": str(path)}
+    (folder / "live.yaml").write_text(to_yaml(load(JOB | changes)), encoding="utf-8")
     words, end = [sys.executable, "-m", "mpifl", "run", str(folder / "live.yaml")], time.monotonic() + TIMEOUT
-    seen: set[int] = set()  # numbers of rows
+    seen: set[int] = set()  # row counts that were read
     with subprocess.Popen(words, env=_alone(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
         while run.poll() is None and len(seen - {0}) < 3 and time.monotonic() < end:
             time.sleep(0.1)
@@ -222,7 +225,7 @@ def _live_file(folder: Path) -> tuple[str, str]:
         error = run.communicate()[1].strip()
     if len(seen - {0}) < 3:
         return FAILED, error.splitlines()[-1] if error else f"rows could not be read while they were written: {seen}"
-    api.verify_file(path)
+    verify_file(path)
     with open_run(path) as file:
         rate = file.count("updates") / file.attrs["wall_seconds"]
     return OK, f"read while it was written, then verified; {rate:,.0f} updates a second in one process"
@@ -231,7 +234,7 @@ def _live_file(folder: Path) -> tuple[str, str]:
 # -- runs --------------------------------------------------------------------------------------------------------------
 def digest(path: Path) -> str:
     """A digest of a run's final model, and of the order and the times of its updates."""
-    with api.open_run(path) as run:
+    with Run(path) as run:
         updates = run.updates[["time", "client", "version", "staleness"]].to_numpy(np.float64)
         return sha256(np.asarray(run.model, np.float64).tobytes() + updates.tobytes()).hexdigest()[:16]
 
@@ -240,7 +243,7 @@ def _virtual_clock(folder: Path) -> tuple[str, str]:
     from mpifl.server.start import run_server
 
     path = folder / "process.h5"
-    outcome = run_server(load_job(JOB, output=str(path)))
+    outcome = run_server(load(JOB | {"output": str(path)}))
     if outcome.status != "completed":
         return FAILED, outcome.error or outcome.status
     found = digest(path)
@@ -251,7 +254,7 @@ def _virtual_clock(folder: Path) -> tuple[str, str]:
 
 def _on_ranks(folder: Path) -> tuple[str, str]:
     path = folder / "ranks.h5"
-    outcome = api.execute(lambda: api.Task(load_job(JOB, output=str(path))))
+    outcome = execute(lambda: Task(load(JOB | {"output": str(path)})))
     if outcome.status != "completed":
         return FAILED, outcome.error or outcome.status
     same = digest(path) == DIGEST
@@ -266,12 +269,12 @@ def _update_rate(folder: Path, ranks: int) -> tuple[str, str]:
         "clock": {"mode": "real"},
         "stop": {"time": 2 * SECONDS},
         "evaluate": {"every": 2 * SECONDS},
+        "output": str(folder / "rate.h5"),
     }
-    path = folder / "rate.h5"
-    outcome = api.execute(lambda: api.Task(load_job(values, output=str(path))))
+    outcome = execute(lambda: Task(load(values)))
     if outcome.status != "completed":
         return FAILED, outcome.error or outcome.status
-    with open_run(path) as file:
+    with open_run(values["output"]) as file:
         rate = file.count("updates") / (2 * SECONDS)
     return OK, f"the server consumes {rate:,.0f} updates a second of {SIZES[0]:,} numbers, from {ranks - 1} ranks"
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 UNTAGGED = "0.1.0"  # the version where there is no tag
-BUILD = "BUILD"  # file of the package: a line with the version, and one with the commit
-ARCHIVE = "$Format:%(describe:tags=true,abbrev=40,match=v[0-9]*)|%H$"  # filled in by git archive: .gitattributes
+BUILD = "BUILD"  # file of the package with a line for the version and one for the commit
+ARCHIVE = "$Format:%(describe:tags=true,abbrev=40,match=v[0-9]*)|%H$"  # git archive fills this in (.gitattributes)
 
 
 class Source(NamedTuple):
-    """What the running code was made from."""
+    """The version and the commit of the running code."""
 
     version: str
     """as in PEP 440: 0.2.0 at the tag v0.2.0, and 0.2.1.dev3+gCOMMIT three commits later"""
@@ -31,7 +31,7 @@ def source() -> Source:
     package = Path(__file__).parent
     try:
         version, commit = (package / BUILD).read_text(encoding="ascii").split("\n")[:2]
-    except (FileNotFoundError, NotADirectoryError):  # in a zip file
+    except (FileNotFoundError, NotADirectoryError):  # the latter where the package is in a zip file
         return _from_git(package.parent) if (package.parent / ".git").exists() else _from_archive(ARCHIVE)
     return Source(version, commit)
 
@@ -58,7 +58,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def _parse(described: str) -> Source:
-    """Of TAG-COUNT-gCOMMIT[-dirty], the commit in full. A tag that is no version counts as none."""
+    """Reads TAG-COUNT-gCOMMIT[-dirty], with the whole hash. A tag that is not a version is ignored."""
     found = re.fullmatch(r"(.*)-(\d+)-g([0-9a-f]{40})(-dirty)?", described)
     if not found:
         return Source(UNTAGGED, "")
@@ -71,7 +71,7 @@ def _parse(described: str) -> Source:
 
 
 def _from_archive(text: str) -> Source:
-    """Of [TAG[-COUNT-gCOMMIT]]|COMMIT, the commit in full."""
+    """Reads [TAG[-COUNT-gCOMMIT]]|COMMIT, with the whole hash."""
     described, _, commit = text.partition("|")
     return _parse(described if "-g" in described else f"{described}-0-g{commit}")
 

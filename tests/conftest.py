@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
@@ -38,6 +38,22 @@ def verified(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if path:
         verify_files(path)
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """refused(*words): the line with which a command is refused; it ends with exit code 2 and prints nothing else."""
+
+    def refuse(*words: object) -> str:
+        from mpifl.cli import main
+
+        capsys.readouterr()
+        assert main([*map(str, words)]) == 2
+        out, err = capsys.readouterr()
+        assert not out and err.count("\n") == 1 and err.startswith("mpifl: "), err
+        return err
+
+    return refuse
 
 
 @pytest.fixture

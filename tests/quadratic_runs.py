@@ -225,12 +225,12 @@ class Watched(InProcessTransport):
     def __init__(self, worker: Worker, log: Log, tamper: Callable[[int, Update], Update] | None) -> None:
         super().__init__(worker)
         self._log, self._tamper = log, tamper
-        self.in_flight = self._ready
+        self.in_flight = self._arrived
         self._bases: dict[int, np.ndarray] = {}
         log.worker, log.link = worker, self
 
     def send(self, i: int, message: Message, delay: float) -> None:
-        assert i not in self._ready, f"client {i} was sent a message while it was at work"
+        assert i not in self._arrived, f"client {i} was sent a message while it was at work"
         self._log.sent.append((i, message))
         if message.vectors:  # else the client goes on with what it has
             self._bases[i] = message.vectors[0].copy()

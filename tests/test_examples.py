@@ -32,10 +32,6 @@ def learns(path: Path) -> None:
     assert losses[0] == pytest.approx(2.3, abs=0.05) and losses[-1] < 0.2  # log 10
 
 
-def test_the_example_is_short() -> None:
-    assert len((ROOT / "examples" / "own.py").read_text(encoding="utf-8").splitlines()) < 40
-
-
 def test_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)

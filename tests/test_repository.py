@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import statistics
 import subprocess
 import sys
 import tomllib
@@ -21,27 +19,9 @@ SOURCES = sorted((ROOT / "mpifl").rglob("*.py"))
 JOBS = [path for path in sorted((ROOT / "jobs").rglob("*.yaml")) if "\nproblem:" in path.read_text()]
 PAGES = [p for p in sorted(ROOT.rglob("*.md")) if not re.match(r"build/|(.*/)?\.", str(p.relative_to(ROOT)))]
 
-SLOW = {"torch", "greenlet", "sklearn", "pooch", "matplotlib"}  # imported inside the function that needs it
-LAZY = "mpifl/problems/torch/"  # a package that is itself imported inside functions alone
-
 
 def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-def imports(path: Path) -> Iterator[str]:
-    """The modules that importing the file imports: not those that its functions import when they are called."""
-    todo: list[ast.AST] = [ast.parse(path.read_text())]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            todo += ast.iter_child_nodes(node)
 
 
 @pytest.mark.parametrize("path", JOBS, ids=name)
@@ -54,21 +34,6 @@ def test_jobs_are_valid(path: Path) -> None:
 def test_jobs_have_names_of_their_own() -> None:
     names = [read.load(path).name for path in JOBS]
     assert sorted(names) == sorted(set(names))
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_slow_imports_wait_for_their_use(path: Path) -> None:
-    """Who may import what at all is the contract of import-linter in pyproject.toml."""
-    found = set(imports(path))
-    if not name(path).startswith(LAZY):
-        assert not {module.partition(".")[0] for module in found} & SLOW
-        assert not any(module.startswith("mpifl.problems.torch") for module in found)
-
-
-def test_a_method_is_one_short_file() -> None:
-    """The median length of the methods' files is under 100 lines."""
-    lengths = [len(path.read_text().splitlines()) for path in (ROOT / "mpifl" / "algorithms").rglob("*.py")]
-    assert len(lengths) > 20 and statistics.median(lengths) < 100
 
 
 def test_importing_mpifl_is_light() -> None:

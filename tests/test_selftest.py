@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,9 +71,8 @@ def test_a_check_that_raises_has_failed_and_the_exit_code_is_3(
 @pytest.mark.parametrize(
     ("words", "line"), [(["x"], "selftest=x: no argument"), (["--folder", "/none"], "--folder=/none")]
 )
-def test_wrong_command_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["selftest", *words]) == 2
-    assert capsys.readouterr().err.startswith(f"mpifl: {line}")
+def test_wrong_command_line(words: list[str], line: str, refused: Callable[..., str]) -> None:
+    assert refused("selftest", *words).startswith(f"mpifl: {line}")
 
 
 @pytest.mark.long
@@ -90,3 +91,6 @@ def test_everything_works_here_on_ranks(tmp_path: Path) -> None:
     run = subprocess.run(words, env={**os.environ, **environment("x")}, text=True, capture_output=True, timeout=100)
     assert run.returncode == 0, run.stdout + run.stderr
     assert all(name in run.stdout for name in [*NAMES, *ON_RANKS]) and "3 ranks of " in run.stdout
+    script = (Path(__file__).parents[1] / "packaging" / "reframe" / "mpifl_check.py").read_text(encoding="utf-8")
+    patterns = re.findall(r"\Wr\"(\^.*?)\"", script)  # what ReFrame reads in this output
+    assert patterns and all(re.search(pattern, run.stdout, re.M) for pattern in patterns), patterns

@@ -55,14 +55,16 @@ def packages() -> str:
     """Who may import whom: everything below."""
     rows = [
         [("cli", "commands")],
+        [("api", "the Python API")],
         [
             ("reproduce", "pages of papers"),
             ("selftest", "checks an installation"),
             ("submit", "batch scripts; settings of a site"),
         ],
         [("studies", "many runs of one job: axes, sweep, selection")],
-        [("api", "the Python API")],
-        [("server", "loop, clients, failures, checkpointer, session"), ("analysis", "tables, figures")],
+        [("analysis", "tables, figures, verify")],
+        [("execution", "one run on all ranks")],
+        [("server", "loop, clients, failures, checkpointer, session")],
         [("client", "the worker, what a client rank runs"), ("export", "formats of other tools")],
         [("transport", "frames, MPI, in process"), ("config", "the job: read, check, describe")],
         [("scheduling", "clocks, delays, schedule of events")],

@@ -38,14 +38,14 @@ __all__ = [
     "names",
 ]
 
-SHARED = {"base", "participation", "common"}  # modules of this package that are no algorithms
+SHARED = {"base", "participation", "common"}  # modules of this package that define no algorithm
 
 
 class Alias(NamedTuple):
     """A name under which a method is known that is another one with some options set."""
 
-    name: str  # of the algorithm
-    options: Mapping[str, Any]  # as in a job
+    name: str  # name of the algorithm
+    options: Mapping[str, Any]  # its options, as a job has them
     summary: str
 
     def __str__(self) -> str:

@@ -48,7 +48,7 @@ class AsyncFedAvg(LocalTraining):
         (sent,) = update.vectors
         server.sum += sent
         server.count += 1
-        if self.rule == "server-memory":  # the sum of the changes of the clients' last models
+        if self.rule == "server-memory":  # the sum has the changes of the clients' last models
             server.sum -= server.last[i]
             server.last[i] = sent.copy()
 

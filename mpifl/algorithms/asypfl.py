@@ -58,7 +58,7 @@ class AsyPFL(LocalTraining):
 
     def validate(self, clients: int) -> None:
         super().validate(clients)
-        self.indicators.initial(clients)  # raises ConfigError if they do not fit
+        self.indicators.initial(clients)  # raises ConfigError if the indicators do not fit
         if self.mode == "synchronous" and type(self.indicators) is not Equal:
             text = "equal: pi_k balances unequal contact rates, which are equal in synchronous rounds"
             raise ConfigError("indicators", self.indicators.name, text)

@@ -16,7 +16,7 @@ What a vector is, and which operations work on NumPy arrays and torch tensors al
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 from types import SimpleNamespace
@@ -153,9 +153,9 @@ class Message(NamedTuple):
     version: int = 0
     round: int = 0
 
-    def with_vectors(self, vectors: tuple[Vector, ...]) -> Message:
-        """The message with these vectors; faster than `_replace`."""
-        return new_tuple(Message, (vectors, *self[1:]))
+    def with_vectors(self, vectors: Iterable[Vector]) -> Message:
+        """The message with these vectors."""
+        return self._replace(vectors=tuple(vectors))
 
 
 class Update(NamedTuple):
@@ -193,9 +193,9 @@ class Update(NamedTuple):
     refused: str = ""
     time: float = nan
 
-    def with_vectors(self, vectors: tuple[Vector, ...]) -> Update:
-        """The update with these vectors; faster than `_replace`."""
-        return new_tuple(Update, (vectors, *self[1:]))
+    def with_vectors(self, vectors: Iterable[Vector]) -> Update:
+        """The update with these vectors."""
+        return self._replace(vectors=tuple(vectors))
 
     def timed(self, compute: float, exchange: float, time: float) -> Update:
         """The update with these times; faster than `_replace`."""

@@ -24,8 +24,8 @@ class FSVRG(TwoPhaseRounds):
 
     solver: Solver = field(default=Svrg(), init=False)
 
-    vectors_up = 1  # in each phase
-    vectors_down = 2  # one in each phase; two to a client that is new in the second
+    vectors_up = 1  # each phase sends one
+    vectors_down = 2  # each phase sends one; a client that is new in the second phase gets two
 
     # -- server --------------------------------------------------------------------------------------------------------
     def participation(self, clients: Clients, seed: int) -> CohortSampler:

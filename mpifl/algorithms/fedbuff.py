@@ -67,7 +67,7 @@ class FedBuff(LocalTraining):
             return None
         if self.calibrate:
             return None  # an update moves x until the client's next one
-        plain = type(self.optimizer) in (type(None), Plain, Momentum)  # at the first step; momentum adds to later ones
+        plain = type(self.optimizer) in (type(None), Plain, Momentum)  # momentum changes only later steps
         return self.eta_g(0) / self.trigger.every if plain else None
 
     def eta_g(self, tau_max: int) -> float:

@@ -20,7 +20,7 @@ from mpifl.config.types import Bounds, NonNegativeFloat, PositiveFloat, Positive
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, Vector
 
-NONE, LATE = -1, -2  # the group of a client that has none; the key of the late updates, kept for the next group
+NONE, LATE = -1, -2  # NONE: the client has no group; LATE: the key of late updates, which the next group takes
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class FedCompass(LocalTraining):
         server = State(x=x0.copy(), n=n, now=0.0, groups=0, due=NONE, steps_now=False)
         server.q, server.start = dict.fromkeys(range(n), self.max_steps), dict.fromkeys(range(n), 0.0)
         server.group = dict.fromkeys(range(n), NONE)
-        server.seconds, server.T, server.latest = {}, {}, {}  # s a step by client; expected and latest time by group
-        server.arrived, server.sums, server.weights = {}, {}, {}  # clients that wait; by group sum s y_i, and sum s
-        server.answer = {}  # clients to be answered now
+        server.seconds, server.T, server.latest = {}, {}, {}  # seconds a step by client; times by group
+        server.arrived, server.sums, server.weights = {}, {}, {}  # clients that wait; sum s y_i and sum s by group
+        server.answer = {}  # clients that are answered now
         return server
 
     def message(self, server: State, i: int) -> Message:
@@ -111,7 +111,7 @@ class FedCompass(LocalTraining):
     def on_client_lost(self, server: State, i: int) -> None:
         g, server.group[i] = server.group[i], NONE
         server.arrived.pop(i, None)
-        if g in server.sums and not self._waiting(server, g):  # its update stays
+        if g in server.sums and not self._waiting(server, g):  # the lost client's update still counts
             server.sums[LATE] = server.sums.get(LATE, 0) + server.sums.pop(g)
             server.weights[LATE] = server.weights.get(LATE, 0.0) + server.weights.pop(g)
 

@@ -41,7 +41,7 @@ class FedDANE(TwoPhaseRounds):
     variant: Variant = "plain"
     """plain: two phases; pipelined: one, g_t of the previous round; pipelined-memory: also grad F_k as last sent"""
 
-    vectors_up = 2  # plain: one in each phase
+    vectors_up = 2  # `plain` sends one in each phase
     vectors_down = 2
     sums = ("x_sum", "g_sum")
 

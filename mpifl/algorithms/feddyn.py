@@ -31,7 +31,7 @@ class FedDyn(SampledRounds):
     """the model that is evaluated and stored: server x; members, mean_S th_i of the last round; all, the mean of the
     last th_i of all clients (n vectors on the server)"""
 
-    sums = ("dx",)  # dh has fixed weights
+    sums = ("dx",)  # the weights of dh stay when a member is lost
     increment_of = ("q",)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:

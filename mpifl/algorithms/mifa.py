@@ -62,7 +62,7 @@ class Mifa(SampledRounds):
         return AllClientsFirst(**vars(cohort)) if self.fill == "wait" else cohort
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
-        # with a cohort the first round has all clients
+        # Where rounds have cohorts, the first round still has all clients.
         unheard = dict.fromkeys(range(clients.n), True) if self.period and self.fill == "wait" else {}
         server = State(x=x0.copy(), samples=clients.samples, t=0, unheard=unheard)
         update_table.init(server, clients.n)

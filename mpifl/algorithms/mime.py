@@ -32,8 +32,8 @@ class Mime(TwoPhaseRounds):
     lite: bool = False
     """MimeLite: y <- y - eta U(g_k(y; xi), s), one phase"""
 
-    vectors_up = 2  # with lite; else one in each phase
-    vectors_down = 3  # c, s, and x to a client that is new in the second phase
+    vectors_up = 2  # `lite` sends both in one phase, otherwise each phase sends one
+    vectors_down = 3  # c and s; a client that is new in the second phase also gets x
     sums = ("x_sum", "c_sum")
 
     # -- server --------------------------------------------------------------------------------------------------------

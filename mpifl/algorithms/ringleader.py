@@ -33,7 +33,7 @@ class Ringleader(LocalTraining):
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         server = State(x=x0.copy(), u=0 * x0, served={}, keeps={}, steps=False, n=clients.n)
-        server.G, server.b, server.next_G, server.next_b = {}, {}, {}, {}  # of this round and of the next
+        server.G, server.b, server.next_G, server.next_b = {}, {}, {}, {}  # sums and counts of this round and the next
         return server
 
     def message(self, server: State, i: int) -> Message:
@@ -42,7 +42,7 @@ class Ringleader(LocalTraining):
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         (g,) = update.vectors
-        later = i in server.served  # of the next round
+        later = i in server.served  # its gradient belongs to the next round
         G, b = (server.next_G, server.next_b) if later else (server.G, server.b)
         old = G[i] / b[i] if i in G else 0
         G[i] = G[i] + g if i in G else g.copy()

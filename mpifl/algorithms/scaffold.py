@@ -33,7 +33,7 @@ class Scaffold(SampledRounds):
 
     vectors_up = 2
     vectors_down = 2
-    sums = ("dx",)  # dc has fixed weights, which do not change when a member is lost
+    sums = ("dx",)  # the weights of dc stay when a member is lost
     increment_of = ("", "c")
 
     def needs_plain_steps(self) -> str:

@@ -9,19 +9,18 @@ import numpy as np
 
 from mpifl.analysis import style
 from mpifl.analysis.options import is_percentage, scale_of
-from mpifl.analysis.trials import PROGRESS, Group
+from mpifl.analysis.trials import PROGRESS, SCALES, Group
 from mpifl.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
 
-LOG_DECADES = 1.5  # a loss that spans more is drawn on a logarithmic axis
-DIVERGED = 100.0  # times the largest first value: what is above is outside of the axes
+LOG_DECADES = 1.5  # a loss that spans more decades is drawn on a logarithmic axis
+DIVERGED = 100.0  # values above this many times the largest first value are left out of the axes
 LABELS = {"updates": "updates consumed",
           "version": "global steps", "bytes": "traffic (MB)", "local_steps": "local steps",
           "train_loss": "training loss", "client_accuracy_variance": "variance of client accuracy (%²)"}  # fmt: skip
-SCALES = {"bytes": 1e-6}
 
 
 def plot_columns(
@@ -90,19 +89,19 @@ def column_pair(evaluations: DataFrame, x: str, y: str, empty: bool = False) -> 
 
 
 def progress_label(x: str, groups: Sequence[Group]) -> str:
-    """A column of PROGRESS with its unit."""
+    """The label of a quantity of PROGRESS, with its unit."""
     virtual = all(trial.clock.startswith("virtual") for group in groups for trial in group.trials)
     return axis_label(PROGRESS[x], virtual)
 
 
 def metric_label(metric: str) -> str:
-    """A metric with its unit."""
+    """The label of a metric, with its unit."""
     text = metric.replace("_", " ") if ":" not in metric else metric
     return f"{text} (%)" if is_percentage(metric) else LABELS.get(metric, text)
 
 
 def axis_label(name: str, virtual: bool = False) -> str:
-    """A column of the evaluations with its unit."""
+    """The label of a column of the evaluations, with its unit."""
     if name == "time":
         return "virtual time (s)" if virtual else "time (s)"
     text = name.replace("_", " ")
@@ -110,7 +109,7 @@ def axis_label(name: str, virtual: bool = False) -> str:
 
 
 def scale_axis(ax: Axes, metric: str, curves: Sequence[DataFrame]) -> None:
-    """0 to 100 % for a percentage; for a loss a logarithmic axis where it spans decades, up to where runs diverge."""
+    """Scales the axis of a metric: 0 to 100 % for a percentage; for a loss logarithmic, up to where runs diverge."""
     if is_percentage(metric):
         ax.set_ylim(0, 100)
         return
@@ -131,7 +130,7 @@ def _new_axes() -> Axes:
 
 
 def _log_if_wide(ax: Axes, metric: str, values: Sequence[np.ndarray]) -> None:
-    """A logarithmic axis for a loss over several decades."""
+    """Makes the axis logarithmic for a loss that spans several decades."""
     if not any(word in metric for word in ("loss", "gradient")) or not values:
         return
     from matplotlib.ticker import LogFormatterSciNotation

@@ -15,20 +15,20 @@ from mpifl.analysis import style
 from mpifl.analysis.curves import metric_label, plot_group, progress_label, scale_axis
 from mpifl.analysis.options import CURVES, FIGURES, PICTURES, Options, scale_of
 from mpifl.analysis.spread import mean_and_spread
-from mpifl.analysis.trials import Group, format_value
+from mpifl.analysis.trials import Group, format_value, label_of
 from mpifl.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PERCENT = np.linspace(0, 100, 101)  # of the clients
-MAX_TIMELINES = 4  # panels
-LONG_TAIL = 10.0  # times the staleness of 90 % of the updates: larger ones are drawn on a logarithmic axis
+PERCENT = np.linspace(0, 100, 101)  # percentages of the clients
+MAX_TIMELINES = 4  # panels in a figure of timelines
+LONG_TAIL = 10.0  # a staleness above this many times the 90 % quantile makes the axis logarithmic
 
 
 class _Nothing(Exception):
-    """There is nothing to draw; the reason, if it is worth a note."""
+    """There is nothing to draw. The message is the reason, if it is worth a note."""
 
 
 def draw_report(
@@ -87,11 +87,9 @@ def _wanted(
 def find_label(key: str, groups: Sequence[Group], option: str) -> str:
     """The label of the groups that an axis of the study, or a key of the job, has. Raises ConfigError."""
     labels = [label for group in groups[:1] for label in group.labels]
-    plain = key.removesuffix(".name")
-    known = [label for label in labels if label == key or f".{plain}".endswith(f".{label}")]
-    if not known:
+    if (label := label_of(key, labels)) is None:
         raise ConfigError(option, key, f"one of {', '.join(labels) or 'the axes; the runs do not differ'}")
-    return max(known, key=len)
+    return label
 
 
 def _without(group: Group, *labels: str | None) -> Group:
@@ -163,7 +161,7 @@ def staleness_figure(groups: Sequence[Group], options: Options) -> Figure:
     """
 
     most = max((trial.staleness_counts[0].max(initial=0) for group in groups for trial in group.trials), default=0) + 1
-    usual: list[float] = []  # staleness of 90 % of each group's updates
+    usual: list[float] = []  # the 90 % quantile of each group's staleness
 
     def draw(ax: Axes, group: Group, line: dict[str, Any]) -> bool:
         pairs = [trial.staleness_counts for trial in group.trials if len(trial.staleness_counts[0])]

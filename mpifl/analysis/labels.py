@@ -10,12 +10,12 @@ from typing import Any
 
 from mpifl.untrusted import parse_json, printable, read_file
 
-INDEX = "index.json"  # mpifl.studies.index writes it
+INDEX = "index.json"  # the module `studies.index` writes it
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Where a run stands in its study."""
+    """The labels of a run on the axes of its study."""
 
     study: str
     axes: dict[str, Any]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", "[": "{[}", "]": "{]}", "*": "{*}",  # after a line end they would be its arguments
+    "|": r"\textbar{}", "[": "{[}", "]": "{]}", "*": "{*}",  # LaTeX would read these after a line end as its arguments
     "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "∞": r"$\infty$", "°": r"$^\circ$", "–": "--", "—": "---",
     "≤": r"$\leq$", "≥": r"$\geq$", "→": r"$\to$", "µ": r"$\mu$",
 }  # fmt: skip
@@ -18,8 +18,8 @@ GREEK = {
     "φ": "varphi", "χ": "chi", "ψ": "psi", "ω": "omega", "Γ": "Gamma", "Δ": "Delta", "Θ": "Theta", "Λ": "Lambda",
     "Σ": "Sigma", "Φ": "Phi", "Ψ": "Psi", "Ω": "Omega",
 }  # fmt: skip
-ACCENTED = {chr(code) for code in range(0xC0, 0x180)} - set("ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ")  # of pdfLaTeX's default fonts
-LIGATURES = ("--", "``", "''", ",,", "!`", "?`")  # pairs that make one letter
+ACCENTED = {chr(code) for code in range(0xC0, 0x180)} - set("ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ")  # in pdfLaTeX's fonts
+LIGATURES = ("--", "``", "''", ",,", "!`", "?`")  # pairs that LaTeX joins into one letter
 NUMBER = re.compile(r"(?P<minus>(?<![\d.)])-(?=\d))|(?P<mantissa>\d+(?:\.\d+)?)e(?P<exponent>[+-]?\d+)")
 
 

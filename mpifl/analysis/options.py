@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from mpifl.analysis.spread import SPREADS
@@ -18,7 +18,7 @@ PICTURES = ("png", "pdf", "svg")
 PAGE = "html"
 NOT_METRICS = ("time", "updates", "version", "age")  # columns of the evaluations that are no metrics
 METRICS = tuple(name for name in EvaluationRow._fields if name not in NOT_METRICS)
-COMPUTED = ("rho", "global_steps", "updates_per_second", "staleness")  # columns of the table that are no metric
+COMPUTED = ("rho", "global_steps", "updates_per_second", "staleness")  # columns of the table besides metrics
 CLIENTS = tuple(f"client_accuracy_{name}" for name in SUMMARY)  # metrics of `evaluate.clients`
 VARIANCE = "client_accuracy_variance"
 CURVES = {"accuracy": "test_accuracy", "loss": "train_loss", "gradient": "gradient_norm"}  # figures and their metrics
@@ -41,22 +41,22 @@ class Options:
     """The options of a report. Raises ConfigError for a value that it does not take."""
 
     spread: str = "range"
-    """of the trials, in tables and figures: range, sd or ci95"""
+    """spread over the trials in tables and figures: range, sd or ci95"""
     columns: tuple[str, ...] | None = None
-    """of the table: metrics of the evaluations, rho, ...; None: those that all reports have"""
+    """columns of the table: metrics of the evaluations, rho, ...; None: the columns of every report"""
     reach: tuple[float, ...] = ()
-    """test accuracies (0..1); what it takes to reach them is in the table"""
+    """test accuracies (0..1): the table shows what it takes to reach each of them"""
     reach_in: tuple[str, ...] = ("time",)
-    """time, updates, rounds, bytes, local-steps"""
+    """units of `reach`: time, updates, rounds, bytes, local-steps"""
     formats: tuple[str, ...] = ("md", "csv", "tex", "png", "pdf")
     figures: tuple[str, ...] | None = None
     """names of FIGURES, or metrics of the evaluations; None: those that the runs have values for"""
     x: tuple[str, ...] = ("time",)
-    """what curves are drawn against: as `reach_in`"""
+    """quantities that curves are drawn against; the same names as in `reach_in`"""
     panels: str | None = None
-    """an axis whose values get a panel each in the figures of curves"""
+    """an axis: figures of curves have a panel for each of its values"""
     width: float = 7.0
-    """of the figures, inches"""
+    """width of the figures, inches"""
     all: bool = False
     """show all values of a study, and mark those that its rule selects"""
 
@@ -87,11 +87,14 @@ class Options:
         return frozenset(used & {"bytes", "local_steps"})
 
 
-def parse_options(values: dict[str, Any]) -> Options:
-    """The options of a command line: lists are text with commas. Raises ConfigError."""
+def parse_options(values: Mapping[str, Any]) -> Options:
+    """The options of a command line, where lists are text with commas; other `values` are left out.
+
+    Raises ConfigError.
+    """
     found: dict[str, Any] = {}
-    for key, value in values.items():
-        if value is None:
+    for key in (field.name for field in fields(Options)):
+        if (value := values.get(key)) is None:
             continue
         name = key.replace("_", "-")
         if key in ("columns", "reach_in", "formats", "figures", "x"):
@@ -115,7 +118,7 @@ def _number(key: str, text: str) -> float:
 
 
 def _check(key: str, names: Collection[str], known: Collection[str], own: bool = False) -> None:
-    """own: Names of a user's own metrics are known as well."""
+    """Raises ConfigError for an unknown name. own: a user's own metrics, module:function, are known too."""
     for name in names:
         if name not in known and not (own and ":" in name):
             raise ConfigError(key, name or "''", f"one of {', '.join(known)}")

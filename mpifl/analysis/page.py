@@ -21,7 +21,7 @@ from mpifl.analysis import style
 from mpifl.analysis.curves import metric_label, progress_label
 from mpifl.analysis.options import METRICS, NOT_METRICS, Options, scale_of
 from mpifl.analysis.tables import Table
-from mpifl.analysis.trials import PROGRESS, SUMS, Group, differing_keys, flatten, format_value
+from mpifl.analysis.trials import PROGRESS, SCALES, SUMS, Group, differing_keys, flatten, format_value
 from mpifl.config import yaml_io
 from mpifl.errors import ConfigError
 from mpifl.storage import open_run
@@ -29,23 +29,22 @@ from mpifl.untrusted import printable
 from mpifl.version import source
 
 ASSETS = Path(__file__).with_name("assets")
-MAX_NUMBERS = 250_000  # of all curves together: about 2 MB
-MAX_POINTS, MIN_POINTS = 1000, 40  # of a curve
+MAX_NUMBERS = 250_000  # numbers in all curves of a page, about 2 MB
+MAX_POINTS, MIN_POINTS = 1000, 40  # points in a curve
 MAX_INCOMPLETE = 1000  # runs that are listed
 MAX_CONFIG = 20_000  # characters of a configuration
-DASH_PIXELS = 2.2  # of one unit of a dash
-SCALES = {"bytes": 1e-6}
+DASH_PIXELS = 2.2  # pixels in a unit of a dash
 BANDS = {"range": "the range from the smallest value to the largest", "sd": "the standard deviation",
          "ci95": "the 95 % interval of the mean"}  # fmt: skip
-DIGITS = 6  # of a curve's values
-MAX_BANDS = 6  # lines whose bands are shown at first: more hide one another
+DIGITS = 6  # significant digits in the values of a curve
+MAX_BANDS = 6  # bands shown at first: more than this hide one another
 
 
 class Incomplete(NamedTuple):
     """A run that is not in a report, or not to its end."""
 
     run: str
-    """its file, or its labels and its file"""
+    """run file, or labels with the run file"""
     status: str
     reason: str
 
@@ -71,7 +70,7 @@ def write_page(
     allowed = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'; form-action 'none'"
     data = json.dumps(curves, separators=(",", ":"), allow_nan=False)
-    for letter in "<>&":  # no text ends the element
+    for letter in "<>&":  # so that no text can end the script element
         data = data.replace(letter, f"\\u{ord(letter):04x}")
     page = f"""<!DOCTYPE html>
 <html lang="en">
@@ -238,7 +237,7 @@ def _incomplete(runs: Sequence[Incomplete]) -> str:
 
 
 def _configurations(groups: Sequence[Group], configs: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """What differs between the groups, and the whole job of the first trial of each."""
+    """Yields the keys in which the groups differ, and the job of each group's first trial."""
     flat = [flatten(config) for config in configs]
     skipped = ("seed", "name", "output", "overwrite")
     keys = [key for key in differing_keys(flat) if key not in skipped]

@@ -12,16 +12,16 @@ from pandas import DataFrame
 from mpifl.analysis import style
 from mpifl.analysis.curves import LOG_DECADES
 
-WIDTH = 7.0  # inches
+WIDTH = 7.0  # width of a figure, inches
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: curves with the column mean, and low and high for a band, indexed by x."""
+    """One plot. Each curve is indexed by x, with a column `mean`, and columns `low` and `high` for a band."""
 
     title: str
     curves: Mapping[str, DataFrame]
-    """by label"""
+    """curves by label"""
 
 
 def draw_panels(

@@ -14,7 +14,7 @@ from mpifl.analysis.trials import Group, Trial, group_trials, load_trial
 from mpifl.errors import ConfigError
 from mpifl.storage import open_run
 
-MAX_NOTES = 20  # lines about files
+MAX_NOTES = 20  # lines about run files below the table
 
 
 def report(paths: Sequence[str | Path], out: str | Path | None = None, options: Options | None = None) -> str:
@@ -58,10 +58,10 @@ def report_groups(
     title: str = "",
     incomplete: Sequence[Incomplete] = (),
 ) -> str:
-    """The same for trials that are grouped already.
+    """The report of groups: the table, and with `out` the files, as `report` makes them.
 
     notes: further lines below the table. marked: indices of the best groups. candidates: all groups of a study, before
-    its selection. title, incomplete: of the page, the latter the runs that it does not show to their end.
+    its selection. title: heading of the page. incomplete: the runs that the page lists as missing or not completed.
     """
     options = options or Options()
     if options.panels:
@@ -111,7 +111,7 @@ def describe_state(trial: Trial) -> str:
 
 
 def reason_of(path: Path) -> str:
-    """What the last event of a run file that ended it says; "" where there is none."""
+    """The text of the last event that ended the run; "" where there is none."""
     try:
         with open_run(path) as run:
             kinds, texts = (run.rows("events", name, 0, run.count("events")).tolist() for name in ("kind", "text"))

@@ -123,7 +123,7 @@ class Runs(RunTables):
         from mpifl.analysis.curves import plot_groups
         from mpifl.analysis.options import Options
 
-        Options(x=(x,), spread=spread)  # checks them
+        Options(x=(x,), spread=spread)  # raises ConfigError where they are wrong
         return plot_groups(self._groups([PROGRESS[x]] if PROGRESS[x] in SUMS else []), y, x, spread, ax, **style)
 
     def figure(
@@ -153,7 +153,8 @@ class Runs(RunTables):
 
         The columns are those of `report.csv`: of each metric at the last evaluation the number of trials that have it
         (`test_accuracy_trials`), and their `_mean`, `_min`, `_max`, `_sd` (standard deviation) and `_ci95` (half the
-        width of the 95 % interval of the mean); likewise what it takes to reach an accuracy (`time_to_0.9_mean`).
+        width of the 95 % interval of the mean). What it takes to reach an accuracy has the same columns
+        (`time_to_0.9_mean`).
 
         Args:
             reach: Test accuracies (0..1).

@@ -17,18 +17,18 @@ from mpifl.scheduling.overload import describe_overload
 from mpifl.storage import Run, open_run
 from mpifl.untrusted import parse_json, printable
 
-MAX_EVALUATIONS = 12  # evaluations printed at most
-MAX_EVENTS = 8  # events printed at most, the last ones
+MAX_EVALUATIONS = 12  # evaluations that are printed
+MAX_EVENTS = 8  # events that are printed, the last ones
 POLL_INTERVAL = 1.0  # s between two reads of a live run
-QUARTILES = ["accuracy_q25", "accuracy_median", "accuracy_q75"]  # of the clients, and of their personal models
-# Columns of the evaluations that are summarised instead.
+QUARTILES = ["accuracy_q25", "accuracy_median", "accuracy_q75"]  # quartiles over the clients
+# The table leaves these columns out: a line of their own summarises them.
 HIDDEN = [
     *(f"{kind}_{name}" for kind in ("personal", "client") for name in QUARTILES),
     "client_accuracy_variance",
     "age",
 ]
-MAX_VALUE = 1000  # characters printed of one fact
-MAX_TITLE_WIDTH = 15  # letters of a column's title in one line
+MAX_VALUE = 1000  # characters of a fact that are printed
+MAX_TITLE_WIDTH = 15  # a column title of this many letters is broken into lines
 
 
 def show(

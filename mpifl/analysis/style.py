@@ -13,22 +13,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Eight colours that differ in lightness, so in grey, and for every kind of colour blindness; neighbours differ most.
+# Eight colours that differ in lightness, so that they differ in grey and for every colour blindness. Neighbours differ
+# most.
 COLOURS = ("#0A4AA0", "#E39A00", "#101010", "#17916F", "#8FCBF4", "#B93C08", "#45105A", "#CF7AA8")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = "os^DvPX<>"
-MARKER_SPACING = 0.14  # of the diagonal of the axes, between two markers of a line
-MAX_LINES = 16  # in one panel; more cannot be told apart
+MARKER_SPACING = 0.14  # distance of two markers of a line, as a fraction of the diagonal of the axes
+MAX_LINES = 16  # lines in a panel: more cannot be told apart
 SETTINGS: Any = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7.5, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "axes.linewidth": 0.6, "lines.linewidth": 1.3, "lines.markersize": 3.6,
     "xtick.major.width": 0.6, "ytick.major.width": 0.6, "savefig.dpi": 300,
-    "pdf.fonttype": 42, "ps.fonttype": 42,  # TrueType, embedded: what publishers accept
-    "svg.fonttype": "path",  # text as paths: it looks the same without the font
-    "svg.hashsalt": "mpifl",  # the same file from the same runs
+    "pdf.fonttype": 42, "ps.fonttype": 42,  # embedded TrueType fonts, which publishers accept
+    "svg.fonttype": "path",  # text becomes paths, and looks the same where the font is missing
+    "svg.hashsalt": "mpifl",  # the same runs give the same file
     "axes.formatter.useoffset": False,
 }  # fmt: skip
-PANEL_HEIGHT = {1: 2.3, 2: 1.9, 3: 1.7}  # inches, by the number of panels below each other; 1.5 for more
+PANEL_HEIGHT = {1: 2.3, 2: 1.9, 3: 1.7}  # inches, by the number of rows of panels; 1.5 for more rows
 METADATA: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
 
@@ -46,7 +47,7 @@ def line_style(k: int) -> dict[str, Any]:
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """matplotlib's settings of the figures, in a block."""
+    """Sets matplotlib's settings for figures in a block."""
     from matplotlib import rc_context
 
     with rc_context(SETTINGS):
@@ -68,7 +69,7 @@ def panels(
     columns = min(count, max(1, int(width / 2.2)) if count > 2 or width > 4 else 1)
     rows = -(-count // columns)
     size = (width, rows * (height or PANEL_HEIGHT.get(rows, 1.5)))
-    figure = Figure(figsize=size, layout="constrained")  # without pyplot, whose backend is the user's
+    figure = Figure(figsize=size, layout="constrained")  # not pyplot: its backend is the user's choice
     grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
     axes: list[Axes] = list(grid.flat)
     for k, ax in enumerate(axes[count:], count):
@@ -82,10 +83,10 @@ def panels(
 
 def label_axes(axes: Sequence[Axes], x: str, y: str) -> None:
     """Labels the lowest panel of each column, and the left side of the figure."""
-    columns = {_column(ax): ax for ax in axes}  # the lowest panel of each column
+    columns = {_column(ax): ax for ax in axes}  # the last panel of a column is its lowest
     for ax in columns.values():
         ax.set_xlabel(x)
-    if len(axes) > len(columns) and (figure := axes[0].get_figure(root=True)):  # several rows
+    if len(axes) > len(columns) and (figure := axes[0].get_figure(root=True)):  # there are several rows
         figure.supylabel(y, fontsize=SETTINGS["axes.labelsize"])
     else:
         axes[0].set_ylabel(y)
@@ -97,7 +98,7 @@ def _column(ax: Axes) -> int:
 
 
 def format_axes(ax: Axes) -> None:
-    """Grid, margins and spines."""
+    """Sets grid, margins and spines."""
     ax.margins(x=0.01)
     ax.grid(True, which="major", color="#dddddd", linewidth=0.5)
     ax.set_axisbelow(True)

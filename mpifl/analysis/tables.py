@@ -16,7 +16,7 @@ from tabulate import tabulate
 from mpifl.analysis import latex
 from mpifl.analysis.options import CLIENTS, COMPUTED, METRICS, Options, is_percentage, scale_of
 from mpifl.analysis.spread import SPREADS, half_width, mean_and_spread
-from mpifl.analysis.trials import PROGRESS, SUMS, Group, format_value, unlike_conventions
+from mpifl.analysis.trials import PROGRESS, SCALES, SUMS, Group, format_value, unlike_conventions
 from mpifl.untrusted import printable
 
 TITLES = {
@@ -33,7 +33,6 @@ TITLES = {
 }
 UNITS = {"time": "time to {} (s)", "updates": "updates to {}", "rounds": "rounds to {}", "bytes": "MB to {}",
          "local-steps": "local steps to {}"}  # fmt: skip
-SCALES = {"bytes": 1e-6}
 RHO_NOTE = (
     "rho = t_80 / t_h: t_80 is the first evaluation at which the mean accuracy over the trials is 80 % or more, t_h "
     "the horizon stop.time (else the last evaluation); >1: 80 % is not reached."
@@ -47,7 +46,7 @@ FAIRNESS_NOTE = (
     "Client: accuracy on each client's own test rows: mean over the clients, mean over the worst 10 % of them, and "
     "variance (of percentages)."
 )
-DASH = "–"  # between the ends of a range; a hyphen in text
+DASH = "–"  # between the ends of a range; plain text has a hyphen
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Table:
     notes: list[str]
 
     def text(self) -> str:
-        """For the terminal; the best have an asterisk in a column of its own."""
+        """The table for the terminal; the best rows have an asterisk in a further column."""
         rows = [[cell.replace(DASH, "-") for cell in row] for row in self.rows]
         if not any(self.marked):
             return self._tabulate(rows, self.titles, "simple")
@@ -71,14 +70,14 @@ class Table:
         return self._tabulate(rows, [*self.titles, "marked"], "simple")
 
     def markdown(self) -> str:
-        """Markdown; the best in bold."""
+        """The table in Markdown; the best rows are bold."""
         rows = [[escape_markdown(cell.replace(DASH, "-")) for cell in row] for row in self.rows]
         rows = [[f"**{cell}**" for cell in row] if best else row for row, best in zip(rows, self.marked, strict=True)]
         table = self._tabulate(rows, list(map(escape_markdown, self.titles)), "github")
         return "\n".join([table, "", *self.notes, ""])
 
     def latex(self) -> str:
-        """LaTeX; the best in bold, the notes as the caption."""
+        """The table in LaTeX; the best rows are bold, and the notes are the caption."""
         return latex.table(self.titles, self.rows, self.left, " ".join(self.notes), self.marked)
 
     def _tabulate(self, rows: list[list[str]], titles: list[str], style: str) -> str:
@@ -116,14 +115,14 @@ def table_columns(groups: Sequence[Group], options: Options) -> list[str]:
 
 
 def _further(groups: Sequence[Group]) -> list[str]:
-    """The metrics of `evaluate.metrics` that any trial has."""
+    """The metrics of `evaluate.metrics` that at least one trial has."""
     known = {*METRICS, *PROGRESS.values(), *SUMS, "age"}
     names = dict.fromkeys(str(name) for group in groups for trial in group.trials for name in trial.evaluations)
     return [name for name in names if name not in known]
 
 
 def _by_client(groups: Sequence[Group]) -> bool:
-    """Whether any trial has `evaluate.clients`."""
+    """Whether any trial evaluated its clients (`evaluate.clients`)."""
     return any(len(group.last("client_accuracy_worst")) for group in groups)
 
 
@@ -266,9 +265,9 @@ def _format(values: np.ndarray, spread: str, digits: int) -> str:
     if spread == "range":
         return f"{text} ({format_number(low, digits)}{DASH}{format_number(high, digits)})"
     half = float(half_width(values, spread))
-    if np.isnan(half):  # of infinite values
+    if np.isnan(half):  # infinite values have no spread
         return text
-    if 0 < half < 10**-digits:  # a spread that these digits would hide
+    if 0 < half < 10**-digits:  # these digits would hide the spread
         digits = min(6, ceil(-log10(half)))
     return f"{format_number(middle, digits)} ± {format_number(half, digits)}"
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_CLIENTS, MAX_CLIENTS_WIDE = 12, 20  # rows in a figure of a column's width, of a page's
-CONTACTS = 8  # of a client that are shown, on average
+MAX_CLIENTS, MAX_CLIENTS_WIDE = 12, 20  # clients in a figure as wide as a column, as a page
+CONTACTS = 8  # contacts shown for a client, on average
 MAX_STEPS = 60  # global steps that are drawn as lines
 CONTACT, COMPUTING, STEP = "#9DB8D9", "#0A3A80", "#777777"
 
@@ -30,13 +30,13 @@ class Contacts(NamedTuple):
 
     client: np.ndarray
     start: np.ndarray
-    """s: when the message was sent"""
+    """time at which the message was sent, s"""
     end: np.ndarray
-    """s: when the update was consumed"""
+    """time at which the update was consumed, s"""
     computing: np.ndarray
     """(contacts, 2) s, when the client computed; NaN where the run file does not say"""
     steps: np.ndarray
-    """s, of the global steps"""
+    """times of the global steps, s"""
     clients: int
 
 

@@ -25,12 +25,13 @@ NOT_COMPARED = ("seed", *OUTPUT_KEYS, "evaluate.gradient", "evaluate.clients", "
 # Options that change what a step_size does, and whose defaults differ between methods.
 CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.reply")
 MAX_VALUE = 200  # characters of a value in tables and figures
-MAX_KEYS = 2000  # of a configuration; a job has some 100
-TARGET_ACCURACY = 0.80  # test accuracy that t_80 is the time of
-BLOCK = 1 << 20  # values of a curve that are computed at once
-# What a curve is drawn against, and an accuracy is reached in: the column of `Trial.evaluations`.
+MAX_KEYS = 2000  # keys in a configuration; a job has about 100
+TARGET_ACCURACY = 0.80  # t_80 is the time at which the test accuracy reaches this
+BLOCK = 1 << 20  # values of a curve that are computed together
+# The quantities that curves are drawn against and accuracies are reached in, with their columns of `Trial.evaluations`.
 PROGRESS = {"time": "time", "updates": "updates", "rounds": "version", "bytes": "bytes", "local-steps": "local_steps"}
-# Columns of `Trial.evaluations` that are sums over the updates consumed by then: the columns of /updates in the sum.
+SCALES = {"bytes": 1e-6}  # the factor from a value of PROGRESS to what is shown: bytes are shown in MB
+# Columns of `Trial.evaluations` that sum columns of /updates over the updates consumed before an evaluation.
 SUMS = {"bytes": ("bytes", "bytes_down"), "local_steps": ("local_steps",)}
 
 
@@ -41,18 +42,18 @@ class Trial:
     path: Path
     status: str
     clock: str
-    config: dict[str, Any]  # flat, without the irrelevant keys
-    evaluations: pd.DataFrame  # the columns that were asked for, and some of SUMS
+    config: dict[str, Any]  # by dotted key, without the keys of NOT_COMPARED
+    evaluations: pd.DataFrame  # the columns that `load_trial` was asked for
     rate: float  # updates a second of the run's clock
     staleness: float  # mean over the updates
     global_steps: int  # aggregations
     seed: int = 0
-    labels: Labels | None = None  # in its study
+    labels: Labels | None = None  # None: it is no run of a study
     staleness_counts: tuple[np.ndarray, np.ndarray] = field(default_factory=lambda: (np.zeros(0), np.zeros(0)))
-    """values, and the number of updates of each"""
+    """values of the staleness, and the number of updates with each of them"""
     client_updates: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
-    """(clients,) updates of each"""
-    alive: bool = False  # being written when it was read
+    """(clients,) number of updates of each client"""
+    alive: bool = False  # whether it was being written when it was read
 
     @property
     def end(self) -> float:
@@ -192,7 +193,7 @@ def _evaluations(run: Run, metrics: Collection[str] | None, sums: Collection[str
     for name in sums:
         each = sum(run.rows("updates", column, 0, updates).astype(float) for column in SUMS[name])
         total = np.concatenate([[0.0], np.cumsum(each)])
-        total += np.where(np.isnan(total[-1]), np.nan, 0.0)  # a file of an older version has no bytes_down
+        total += np.where(np.isnan(total[-1]), np.nan, 0.0)  # files of older versions have no bytes_down
         data[name] = total[np.clip(data["updates"].astype(int), 0, updates)]
     return pd.DataFrame(data)
 
@@ -243,6 +244,21 @@ def group_trials(trials: Iterable[Trial]) -> list[Group]:
     else:
         names = short_names(list(dict.fromkeys(key for keys, _ in found.values() for key in keys)))
     return [Group({name: keys.get(key) for key, name in names.items()}, members) for keys, members in found.values()]
+
+
+def by_other_labels(groups: Sequence[Group], labels: Collection[str | None]) -> list[list[Group]]:
+    """The groups in lists, in each of which they differ in these labels alone."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        rest = {label: value for label, value in group.labels.items() if label not in labels}
+        found.setdefault(json.dumps(rest, default=str), []).append(group)
+    return list(found.values())
+
+
+def label_of(key: str, labels: Iterable[str]) -> str | None:
+    """The label of an axis or a key of the job among those of groups, which are the endings of such keys."""
+    plain = key.removesuffix(".name")
+    return max((label for label in labels if label == key or f".{plain}".endswith(f".{label}")), key=len, default=None)
 
 
 def unlike_conventions(groups: Sequence[Group]) -> dict[str, dict[str, list[str]]]:

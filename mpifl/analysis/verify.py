@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from mpifl import execution
 from mpifl.algorithms.base import Algorithm, Clients
 from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader
@@ -19,11 +22,38 @@ from mpifl.errors import ConfigError, Contradiction, RunFailed
 from mpifl.scheduling.availability import Always, Availability, TraceAvailability
 from mpifl.scheduling.delays import Delay, NoDelay, Trace
 from mpifl.scheduling.timeline import Timeline
+from mpifl.server.start import run_server
 from mpifl.storage import Run, open_run
 from mpifl.storage.reader import DamagedRun
 from mpifl.storage.tables import CLIENTS, TABLES
 from mpifl.storage.verify import History, Rules, verify
 from mpifl.transport.frames import HEADER_BYTES
+
+
+def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
+    """Checks a run file, and with `replay` repeats the run in this process; what was checked, in one line.
+
+    Raises Contradiction with the first thing that is wrong, ConfigError for what is no run file or cannot be replayed.
+    """
+    line = check_file(path)
+    if not replay:
+        return line
+    with TemporaryDirectory(prefix="mpifl-verify-") as folder:
+        output = Path(folder, "replay.h5")
+        task = execution.replay_task(path, keys={"output": output}, trust=trust)
+        facts = json.loads(task.replay.attrs.get("compute", "[]")) if task.replay else []
+        if any(fact.get("batched") is True for fact in facts):
+            text = "a run whose clients were computed one by one, for --replay: problem.torch.batched: false"
+            raise ConfigError("verify", path, text)
+        try:
+            with execution.restored_torch(task.job):
+                outcome = run_server(task.job, replay=task.replay, load=execution.load_problem)
+        except RunFailed as error:
+            raise Contradiction(f"{path}: the replay failed: {error}") from error
+        if outcome.status != "completed":
+            raise Contradiction(f"{path}: the replay failed: {outcome.error}")
+        compare(path, output)
+    return f"{line}; the replay computed the same"
 
 
 def check_file(path: str | Path) -> str:
@@ -38,7 +68,7 @@ def check_file(path: str | Path) -> str:
                 try:
                     return _check(run)
                 except Contradiction:
-                    run.refresh()  # a live run may have changed what was read last
+                    run.refresh()  # a live run may have written between two reads
                     if (run.count("checksums"), run.status) == before:
                         raise
     except DamagedRun as error:
@@ -55,7 +85,7 @@ def _check(run: Run) -> str:
     rules, why = read_rules(run.config, history)
     try:
         verify(history, rules)
-    except RunFailed as error:  # a model of delays or availability that no run can have followed
+    except RunFailed as error:  # no run can have followed this model of delays or availability
         raise Contradiction(str(error)) from error
     counts = [
         f"{run.count(name):,} {name[: -1 if run.count(name) == 1 else None]}".replace("_", " ")
@@ -80,7 +110,7 @@ def read_history(run: Run, blocks: Mapping[str, Any]) -> History:
     tables = {table: _columns(run, table, list(TABLES[table].columns), run.count(table)) for table in TABLES}
     clients = _columns(run, "clients", list(CLIENTS.columns), None)
     closed = not run.open_ended and run.status != "running"
-    # An event may be written after updates that follow it, never after those of the next block of updates.
+    # An event may be written after updates that follow it, but it is written before the next block of updates.
     firm = blocks["updates"][-1].first if blocks["updates"] else 0
     x = run.rows("model", "x", 0, None)
     return History(
@@ -145,7 +175,7 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
             known |= {"split": job.delay.has_split_times, "rates": job.delay.rates(clients.n, known["seed"])}
         known |= {"vectors": (method.vectors_up, method.vectors_down), "contact_times": times}
         known["among_available"] = job.availability.cohort_from == "available"
-        if not isinstance(job.availability, TraceAvailability):  # another file
+        if not isinstance(job.availability, TraceAvailability):  # its periods are in another file
             next_on = job.availability.on_periods(clients.n, known["seed"])
             restart = job.availability.interrupted == "restart"
             known["timeline"] = Timeline(next_on, clients.n, restart) if next_on else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
 from mpifl.storage.checkpoint_part import PartWriter, Written
 from mpifl.storage.checkpoint_set import open_set
-from mpifl.transport.base import ResumableTransport
+from mpifl.transport.base import CheckpointEvents, ClientError
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,13 @@ class ResumePayload:
 class ClientCheckpointer:
     """Writes the parts of one rank: its clients at a marker between two messages."""
 
-    def __init__(self, folder: Path, rank: int, worker: Worker, holds: Callable[[], Mapping[int, float]]) -> None:
-        """holds: how long updates are still held back (s), by client."""
-        self._part, self._worker, self._holds = PartWriter(folder, rank), worker, holds
+    def __init__(self, folder: Path, rank: int, worker: Worker) -> None:
+        self._part, self._worker = PartWriter(folder, rank), worker
         self._open = 0  # parts that are not durable yet
 
     def save(self, number: int) -> None:
         """Writes the part of checkpoint `number`; `done` reports when it is durable, or why it is not."""
-        self._part.save_made(number, lambda: self._worker.snapshots(self._holds()))
+        self._part.save_made(number, self._worker.snapshots)
         self._open += 1
 
     def done(self) -> list[Written]:
@@ -75,27 +75,28 @@ def restore(
     }
 
 
-def resume(worker: Worker, transport: ResumableTransport, payload: ResumePayload) -> None:
-    """Restores a worker's clients and resends the updates that were in flight. Raises ConfigError."""
+def resume(worker: Worker, payload: ResumePayload) -> None:
+    """Restores a worker's clients, and sends the updates that were in flight again. Raises ConfigError."""
     known = dict(payload.client_rank)
-    hosted = [i for i in worker.states if i in known]
+    hosted = [i for i in worker.objectives if i in known]
     restored = restore(worker, payload, hosted)
+    now = time.perf_counter()
     for i in sorted(set(payload.in_flight).intersection(hosted)):
-        update, delay = restored.get(i, (None, 0.0))
-        if i in worker.errors:
-            transport.send_client_error(i, worker.errors[i])
+        update, hold = restored.get(i, (None, 0.0))
+        if i in worker.failed_clients:
+            worker.answer(i, ClientError(worker.failed_clients[i]), 0.0)
         elif update:
-            transport.resend_update(i, update, delay)
+            worker.answer(i, update, now + hold)
         else:  # the server would wait for it without end
             expected = f"one with the update of client {i}, which was in flight"
             raise ConfigError("checkpoint", Path(payload.folder, str(payload.number)), expected)
 
 
 def attach_checkpoints(
-    transport: ResumableTransport, worker: Worker, folder: Path, rank: int
+    transport: CheckpointEvents, worker: Worker, folder: Path, rank: int
 ) -> ClientCheckpointer:  # fmt: skip
     """Makes a transport save its rank's clients at every marker that it receives."""
-    checkpointer = ClientCheckpointer(folder, rank, worker, transport.remaining_delays)
+    checkpointer = ClientCheckpointer(folder, rank, worker)
 
     def report() -> None:
         for written in checkpointer.done():

@@ -85,7 +85,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     except ConfigError as error:
         handshake.report_error(comm, error)
     handshake.await_start(comm)
-    transport = MPIClientTransport(comm, n, x0.size, x0.dtype, max_vectors(job.algorithm), hosted.memory)
+    transport = MPIClientTransport(comm, worker, n, x0.size, x0.dtype, max_vectors(job.algorithm))
     transport.signals = signals.numbers
     signals.watch(job.grace + STUCK_TIMEOUT, lambda number: os._exit(exit_code(number)))
     try:
@@ -122,7 +122,7 @@ class ClientRank:
             if self._setup.resume:
                 from mpifl.client.checkpoint import ResumePayload, resume
 
-                resume(self._worker, self._transport, ResumePayload.from_dict(self._setup.resume))
+                resume(self._worker, ResumePayload.from_dict(self._setup.resume))
             limited = self._job.patience and is_fault_tolerant()
             serve_clients(self._worker, self._transport, self._time_limit if limited else nullcontext)
         finally:

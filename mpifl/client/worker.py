@@ -1,4 +1,7 @@
-"""Trains the clients of a rank, one or thousands, in the order in which their messages arrive."""
+"""The clients of a rank, one or thousands: trains them on their messages, and holds their updates back.
+
+Both transports deliver messages to `Worker.step`, so this is the one client loop.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,23 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import islice
 from math import inf, isfinite, nan, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state, new_tuple
-from mpifl.client.states import ClientStates, StateTable
+from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state
+from mpifl.client.states import ClientStates
 from mpifl.errors import format_client_error, inside, place_of
 from mpifl.memory import HOST, Memory
-from mpifl.objective import MAX_CLIENTS_AS_OBJECTS, Objective, check_vectors, from_numpy, to_numpy
-from mpifl.problems.on_use import ObjectivesOnUse
-from mpifl.transport.base import ClientError, ClientTransport
+from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
+from mpifl.scheduling.due_queue import DueQueue
+from mpifl.transport.base import ClientError, ClientTransport, Delivery, UpdateSink
 from mpifl.transport.frames import MAX_NUMBERS
 
 if TYPE_CHECKING:
     from mpifl.storage.checkpoint import ClientSnapshot, UpdateSnapshot
 
-# Entries below which `@` keeps the GIL, and `dot` releases it for a moment: a thread that waits for it, as one that
-# evaluates, is then woken up at every update and finds it taken again.
-# Of contiguous vectors the bits are the same.
-SHORT = 500
 MAX_BATCH = 64  # clients that compute together
 BATCH_BYTES = 8 << 20  # of one vector of each of them: they are in memory at once
 
@@ -53,32 +51,55 @@ class Worker:
         """
         self._algorithm, self._train_batch, self.memory, self._rank = algorithm, train_batch, memory, rank
         self._on_host = memory.on_host
-        self._objectives = objectives if isinstance(objectives, ObjectivesOnUse) else dict(objectives)
+        self.objectives = dict(objectives)
         self._norm = inf if norm is None else norm
         self._batchable = frozenset(objectives) if train_batch else frozenset()  # those that `train_batch` takes
         self._x0 = x0 = memory.from_host(x0)
-        self._short = len(x0) < SHORT
         self.on_wait: Callable[[], None] = lambda: None  # called now and then while a device computes
         # maximum number of messages that are answered together
         self.batch_size = max(8, min(MAX_BATCH, BATCH_BYTES // x0.nbytes)) if train_batch else 1
         if (optimizer := algorithm.torch_optimizer()) and objectives:
             with inside("algorithm.solver"):  # one of them: those of a rank have one module, on one device
                 next(iter(objectives.values())).check_optimizer(optimizer)  # type: ignore[attr-defined]
-        self.states: ClientStates | StateTable
-        if limit is None and (len(objectives) <= MAX_CLIENTS_AS_OBJECTS or not isinstance(x0, np.ndarray)):
-            self.states = ClientStates((i, self._initial_state(i)) for i in objectives)
-        else:
-            for i in islice(objectives, 1):
-                self._initial_state(i)  # raises ConfigError where the algorithm's `init_client` is wrong
-            initial = partial(algorithm.init_client, x0)
-            self.states = StateTable(objectives, initial, x0, limit, None if limit is None else folder)
-        self.last_updates: dict[int, Update] = {}  # of clients that have had no message since, unless forgotten
-        self.errors: dict[int, str] = {}  # what clients raised
+        for i in objectives:
+            self._initial_state(i)  # raises ConfigError before the run where `init_client` is wrong
+            break
+        self.states = ClientStates(objectives, self._initial_state, x0, limit, folder)
+        self.link: UpdateSink  # where updates go; set by the transport
+        self.held = DueQueue[Update]()  # updates whose contacts are not over, by perf_counter
+        self.computing: Sequence[int] = ()  # clients that compute at this instant
+        # The last update of each client that has received no message since it was sent; the server may forget it.
+        self.last_updates: dict[int, Update] = {}
+        self.failed_clients: dict[int, str] = {}  # what each client raised at its last message
 
     def _initial_state(self, i: int) -> State:
         """Client i's state before its first message. Raises ConfigError."""
         with inside("algorithm"):
             return checked_state(self._algorithm, "init_client", self._algorithm.init_client(self._x0, i))
+
+    # -- the client loop -----------------------------------------------------------------------------------------------
+    def step(self, deliveries: Sequence[Delivery]) -> None:
+        """Trains clients on their messages, at most `batch_size`; sends each update once its contact is over."""
+        self.computing = [delivery.client for delivery in deliveries]
+        results = self.train_all([(delivery.client, delivery.message) for delivery in deliveries])
+        self.computing = ()
+        for delivery, result in zip(deliveries, results):
+            self.answer(delivery.client, result, delivery.over)
+
+    def answer(self, i: int, result: Update | ClientError, over: float) -> None:
+        """Sends client i's error at once, or its update at `over` (perf_counter)."""
+        if isinstance(result, ClientError):
+            self.link.send_client_error(i, result.text)
+        elif over > time.perf_counter():
+            self.held.add(i, over, result)
+        else:
+            self.link.send_update(i, result)
+
+    def release(self, now: float) -> float:
+        """Sends the updates whose contacts are over at `now`; returns when the next one is (perf_counter)."""
+        while due := self.held.pop_due(now):
+            self.link.send_update(*due)
+        return self.held.first()[0]
 
     def train_all(self, messages: Sequence[tuple[int, Message]]) -> list[Update | ClientError]:
         """Trains several clients, at most `batch_size`, on a message each; returns their updates or errors."""
@@ -86,12 +107,12 @@ class Worker:
             return [self.train(i, message) for i, message in messages]
         before = []
         try:
-            before = [(self.states[i], _saved(self._objectives[i])) for i, _ in messages]  # all of them have a state
+            before = [(self.states.copy_of(i), _saved(self.objectives[i])) for i, _ in messages]
             updates = self._train_batch([partial(self.train, i, message) for i, message in messages])
         except (Exception, SystemExit):  # of one of them: training one by one finds which
             for (i, _), (state, saved) in zip(messages, before):
                 self.states[i] = state
-                _load(self._objectives[i], saved)
+                _load(self.objectives[i], saved)
             return [self.train(i, message) for i, message in messages]
         # the time of each is an equal share
         return [u if isinstance(u, ClientError) else u._replace(compute=u.compute / len(messages)) for u in updates]
@@ -108,13 +129,11 @@ class Worker:
         saved: Mapping[str, Any] = {}
         begin = time.perf_counter()
         try:
-            if (state := self.states.copy_of(i)) is None:
-                if i not in self.errors:
-                    self._initial_state(i)  # raises ConfigError, since `init_client` returned None
-                return ClientError(self.errors[i])
-            if self.errors:
-                self.errors.pop(i, None)
-            objective = self._objectives[i]
+            if i not in self.states:  # the client could not be hosted
+                return ClientError(self.failed_clients[i])
+            self.failed_clients.pop(i, None)
+            state = self.states.copy_of(i)
+            objective = self.objectives[i]
             saved = _saved(objective)
             if hasattr(objective, "begin_round"):
                 objective.begin_round(message.round)
@@ -139,21 +158,16 @@ class Worker:
             _load(objective, saved)
             if state is None:  # its initial state cannot be made
                 del self.states[i]
-            self.errors[i] = format_client_error(self._rank, error)
-            return ClientError(self.errors[i])
+            self.failed_clients[i] = format_client_error(self._rank, error)
+            return ClientError(self.failed_clients[i])
         if not refused:
             self.states[i] = state
-        vectors, _, numbers, _, _, _, _, exchange, _, _, refusal, _ = update
-        if len(numbers):
-            numbers = tuple(map(float, numbers))  # as they are sent
-        _, _, _, version, round = message
-        fields = vectors, steps, numbers, version, round, norm, compute, exchange, busy, accuracy, refusal, nan
-        self.last_updates[i] = update = new_tuple(Update, fields)
+        update = update._replace(
+            local_steps=steps, numbers=tuple(map(float, update.numbers)),  # as they are sent
+            version=message.version, round=message.round, norm=norm, compute=compute, busy=busy, accuracy=accuracy,
+        )  # fmt: skip
+        self.last_updates[i] = update
         return update
-
-    def prefetch(self, clients: Sequence[int]) -> None:
-        """Prepares for training these clients soon."""
-        self.states.prefetch(clients)
 
     def forget_update(self, i: int) -> None:
         """Frees client i's last update, which the server has consumed: no checkpoint needs it any more."""
@@ -161,7 +175,7 @@ class Worker:
 
     def _check_update(self, i: int, update: Update) -> tuple[str, float]:
         """Checks an update; returns why it is invalid, or "", and its norm."""
-        vectors, short = update.vectors, self._short
+        vectors = update.vectors
         if type(vectors) is not tuple and not isinstance(vectors, list):
             found = type(vectors).__name__
             return f"client {i} sends vectors={found}, not a tuple of vectors: Update((y,), steps)", nan
@@ -173,7 +187,7 @@ class Worker:
             return f"client {i} sends {len(vectors)} vectors, more than vectors_up ({most})", nan
         square = 0.0
         for v in vectors:
-            square += float(v @ v if short else v.dot(v))
+            square += float(v @ v)
         norm = sqrt(square)
         if (count := len(update.numbers)) > MAX_NUMBERS:
             return f"client {i} sends {count} numbers, more than {MAX_NUMBERS}", norm
@@ -182,38 +196,36 @@ class Worker:
         return (f"the update's norm {norm:.6g} is above faults.norm" if norm > self._norm else ""), norm
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
-    def snapshots(self, holds: Mapping[int, float]) -> dict[int, ClientSnapshot]:
-        """A snapshot of every client, to be written before any computes again: its arrays are views where possible.
+    def snapshots(self) -> dict[int, ClientSnapshot]:
+        """A snapshot of every client that is not in its initial state, to be written before any computes again.
 
-        Of many clients those are left out that have not computed. holds: how long updates are still held back (s), by
-        client
+        Arrays are views where possible. A client whose first update was refused is in its initial state, but that
+        update may be in flight.
         """
         from mpifl.storage.checkpoint import ClientSnapshot
 
-        saved = {}
-        # A client whose first update was refused has its initial state still, and that update may be in flight.
-        for i in {**dict.fromkeys(self.states.changed()), **self.last_updates, **self.errors}:
-            state = self.states[i].save() if i in self.states else None
-            own = _saved(self._objectives[i]) if i in self.states else {}
-            update = self.last_updates.get(i) if i in self.states else None
+        saved, over, now = {}, self.held.due_times(), time.perf_counter()
+        for i in {**dict.fromkeys(self.states.changed()), **self.last_updates, **self.failed_clients}:
+            hosted = i in self.states
+            update = self.last_updates.get(i) if hosted else None
             saved[i] = ClientSnapshot(
-                state,
-                {name: to_numpy(value) for name, value in own.items()},
-                update and _update_snapshot(update, holds.get(i, 0.0)),
-                self.errors.get(i, ""),
+                self.states[i].save() if hosted else None,
+                {name: to_numpy(v) for name, v in _saved(self.objectives[i]).items()} if hosted else {},
+                update and _update_snapshot(update, max(0.0, over.get(i, now) - now)),
+                self.failed_clients.get(i, ""),
             )
         return saved
 
     def restore(self, i: int, saved: ClientSnapshot) -> tuple[Update | None, float]:
         """Restores client i; its last update, if it has one, and how long that is to be held back (s)."""
         if saved.error:
-            self.errors[i] = saved.error
+            self.failed_clients[i] = saved.error
         if saved.state is None:
-            self.states.pop(i, None)
+            del self.states[i]
             return None, 0.0
         self.states[i] = State.load(saved.state, self._x0)
         if saved.objective:
-            self._objectives[i].load(saved.objective)  # type: ignore[attr-defined]
+            self.objectives[i].load(saved.objective)  # type: ignore[attr-defined]
         if not (u := saved.update):
             return None, 0.0
         self.last_updates[i] = Update(
@@ -224,17 +236,16 @@ class Worker:
 
     def add_clients(self, objectives: Mapping[int, Objective]) -> None:
         """Hosts more clients, in their initial state; they share no objective."""
-        assert not isinstance(objectives, ObjectivesOnUse)
-        self._objectives.update(objectives)
-        for i in objectives:
-            self.errors.pop(i, None)
-        for i in objectives:
+        for i, objective in objectives.items():
+            self.objectives[i] = objective
+            self.failed_clients.pop(i, None)
             self.states[i] = self._initial_state(i)
 
     def add_failed_client(self, i: int, text: str) -> None:
         """Notes that client i could not be hosted: it answers its messages with this error."""
-        self.states.pop(i, None)
-        self.errors[i] = text
+        if i in self.states:
+            del self.states[i]
+        self.failed_clients[i] = text
 
     def roll_back(self, i: int, consumed: Iterable[np.ndarray], pending: Update | None) -> None:
         """Makes client i's state agree with what the server consumed of it.
@@ -243,7 +254,6 @@ class Worker:
         `consumed`, one for each of these vectors; empty: nothing was consumed.
         """
         state, sums = self.states.copy_of(i), list(consumed)
-        assert state is not None
         for k, name in enumerate(self._algorithm.increment_of):
             if name:
                 total = from_numpy(sums.pop(0), self._x0) if sums else 0 * self._x0
@@ -253,7 +263,7 @@ class Worker:
         self._algorithm.on_rollback(state)
         self.states[i] = state
         self.last_updates.pop(i, None)
-        self.errors.pop(i, None)
+        self.failed_clients.pop(i, None)
 
 
 def _saved(objective: Any) -> Mapping[str, Any]:
@@ -282,20 +292,6 @@ def serve_clients(
 ) -> None:
     """Answers the messages to a rank's clients until the run ends; clients compute inside `time_limit`."""
     worker.on_wait = transport.poll
-    one_by_one = worker.batch_size == 1 and time_limit is nullcontext
-    for batch in transport.messages(worker.batch_size):
-        if one_by_one:
-            for i, message, delay in batch:
-                _answer(transport, i, worker.train(i, message), delay)
-            continue
+    for deliveries in transport.messages(worker.batch_size):
         with time_limit():
-            updates = worker.train_all([(i, message) for i, message, _ in batch])
-        for (i, _, delay), update in zip(batch, updates):
-            _answer(transport, i, update, delay)
-
-
-def _answer(transport: ClientTransport, i: int, update: Update | ClientError, delay: float) -> None:
-    if isinstance(update, ClientError):
-        transport.send_client_error(i, update.text)
-    else:
-        transport.send_update(i, update, delay)
+            worker.step(deliveries)

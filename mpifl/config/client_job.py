@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from importlib import import_module
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from mpifl.config.own_classes import import_object
 from mpifl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,15 +28,15 @@ class ClientJob:
     settings: ProblemSettings
     seed: int
     output: str
-    norm: float | None  # of `faults`, as the next two
-    patience: float | None
-    grace: float
+    norm: float | None  # `faults.norm`
+    patience: float | None  # `faults.patience`
+    grace: float  # `faults.grace`
     states_limit: float | None  # `memory.client_states`
-    states_folder: str  # where the file of those beyond is
+    states_folder: str  # folder of the file with the states beyond that limit
 
     @classmethod
     def of(cls, job: Job) -> ClientJob:
-        """The part of this job."""
+        """The part of a job that a client rank needs."""
         faults = job.faults
         return cls(
             job.algorithm, job.problem.model, job.problem.settings, job.seed, job.output,
@@ -74,12 +73,7 @@ def _from_values(value: Any, key: str) -> Any:
             return items
         found = [_from_values(each, f"{key}[{k}]") for k, each in enumerate(items)]
         return tuple(found) if kind == "tuple" else found
-    module, _, name = value["class"].partition(":")
-    try:
-        cls = attrgetter(name)(import_module(module))
-    except Exception as error:  # whatever a user's module raises when it is imported
-        reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{key}.name", value["class"], f"an importable package.module:Class ({reason})") from error
+    cls = import_object(f"{key}.name", value["class"], "Class")
     given = {name: _from_values(each, f"{key}.{name}") for name, each in value["fields"].items()}
     try:
         return cls(**given)

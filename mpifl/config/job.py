@@ -21,10 +21,10 @@ from mpifl.problems.partitions import Natural
 from mpifl.scheduling.availability import Always, Availability
 from mpifl.scheduling.delays import Delay, NoDelay
 
-# Keys of a job that say what it writes where, or how its memory is used, and do not change what it computes.
+# Keys of a job that decide what it writes and where, or how it uses memory, and not what it computes.
 OUTPUT_KEYS = ("name", "output", "overwrite", "log_interval", "output_tensorboard", "memory")
-MAX_EVALUATIONS = 1_000_000  # of a run in virtual time, which merges none
-MAX_AGGREGATIONS = 1_000_000_000  # likewise, by time
+MAX_EVALUATIONS = 1_000_000  # evaluations in a run in virtual time, which never merges them
+MAX_AGGREGATIONS = 1_000_000_000  # aggregations by time in such a run
 OWN_METRIC = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 
@@ -181,7 +181,7 @@ class Job(Config):
             encoding = sys.getfilesystemencoding()
             text = f"a path in this system's encoding, {encoding}; or set LC_ALL=C.UTF-8 in the environment"
             raise ConfigError("output", ascii(self.output)[1:-1], text) from None
-        zero = self.clock.delay.may_be_zero and not self.algorithm.polls  # polls wait for their time
+        zero = self.clock.delay.may_be_zero and not self.algorithm.polls  # a poll waits for its time
         if self.clock.mode == "virtual" and zero and self.stop.updates is None:
             text = "a delay model with times above 0, or stop.updates: without them virtual time stands still"
             raise ConfigError("clock.delay", type_name(self.clock.delay), text)
@@ -206,7 +206,7 @@ class Job(Config):
         if self.algorithm.torch_optimizer() and self.problem.torch is None:
             text = f"another solver than torch: the model {type_name(self.problem.model)} is not a torch module"
             raise ConfigError("algorithm.solver", "torch", text)
-        if self.problem.clients is not None:  # else the number of clients is known only when the data are read
+        if self.problem.clients is not None:  # null: the data decide the number of clients
             with inside("algorithm"):
                 self.algorithm.validate(self.problem.clients)
 
@@ -225,7 +225,7 @@ class Job(Config):
 
     @property
     def states_folder(self) -> str:
-        """Where the file of those client states is that memory does not hold."""
+        """Folder of the file with the client states that memory does not hold."""
         return self.memory.folder or str(Path(self.output).parent)
 
     def check_duration(self, seconds: float) -> None:

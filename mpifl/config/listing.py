@@ -20,12 +20,12 @@ from mpifl.config.job import Checkpoint, Clock, Evaluate, Faults, Job, MemoryUse
 from mpifl.config.packaged import find_jobs
 from mpifl.config.read import job_to_dict
 from mpifl.config.registry import FAMILIES, import_class
-from mpifl.config.schema import fields_of, meanings, variants
+from mpifl.config.schema import default_of, fields_of, meanings, variants
 from mpifl.config.types import describe, has_bounds, hints, members
 from mpifl.errors import ConfigError
 from mpifl.problems import Problem, ProblemConfig
 
-Row = tuple[str, str, str]  # key, default, meaning with the allowed values
+Row = tuple[str, str, str]  # key, default value, meaning with the allowed values
 
 
 def overview() -> str:
@@ -137,7 +137,7 @@ def _families(families: dict[str, str], name: str | None = None) -> str:
             for key, title in families.items()
         )
     keys = list(families)
-    if ":" in name:  # a user's own class: of the family whose base class it has
+    if ":" in name:  # the family of a user's own class is that of its base class
         found = import_class(name, object)
         keys = [key for key in keys if issubclass(found, FAMILIES[key].base or object)] or keys
     return _section(next((key for key in keys if name in FAMILIES[key].names()), keys[0]), name)
@@ -159,7 +159,7 @@ def _rows(cls: type, default: Any = None, path: str = "") -> Iterator[Row]:
     for name, field in fields_of(cls).items():
         if name == "name":
             continue
-        value = getattr(default, name) if default is not None else _default(field)
+        value = getattr(default, name) if default is not None else default_of(field)
         text = meanings(cls).get(name, "")
         kinds = members(hints(cls)[name])
         choices = variants(kinds)
@@ -176,18 +176,12 @@ def _rows(cls: type, default: Any = None, path: str = "") -> Iterator[Row]:
                 yield from _rows(section, own, f"{path}{name}.")  # type: ignore[arg-type]
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
 def _text(value: Any) -> str:
     if value is dataclasses.MISSING:
         return "required"
     if dataclasses.is_dataclass(value):
         return str(getattr(value, "name", ""))
-    return str(value) if isinstance(value, str) else json.dumps(value)  # null, true, false as in YAML
+    return str(value) if isinstance(value, str) else json.dumps(value)  # null, true and false are as in YAML
 
 
 def _table(rows: list[Any]) -> str:
@@ -207,8 +201,8 @@ def _comment(path: Path) -> str:
 class Kind(NamedTuple):
     """One kind of thing that a job can name."""
 
-    overview: Callable[[], str]  # all of its kind, a line each
-    show: Callable[[str | None], str]  # all with their options, or the one of this name
+    overview: Callable[[], str]  # everything of this kind, a line each
+    show: Callable[[str | None], str]  # the options of everything of this kind, or of what has this name
 
 
 def _classes(**families: str) -> Kind:

@@ -22,7 +22,7 @@ from mpifl.errors import ConfigError
 from mpifl.untrusted import MAX_TEXT, MAX_VALUES, read_text_file
 
 MAX_DEPTH = 50  # references in a chain
-MAX_BITS = 4096  # of an integer: Python writes no longer ones
+MAX_BITS = 4096  # bits of an integer; Python refuses to print much longer ones
 REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 
 
@@ -70,7 +70,7 @@ def load(
     """The job of a YAML file or a dict, changed by overrides, then by keys, then ${...} resolved. Raises ConfigError.
 
     A `key=value` override replaces the value of its key: `stop={updates: 9}` replaces the section, while
-    `stop.updates=9` adds to it. `keys` likewise set top-level keys to plain values.
+    `stop.updates=9` adds to it. `keys` set top-level keys to plain values.
     """
     values = _plain(source) if isinstance(source, Mapping) else read_yaml(find_file(source), "job")
     if all(value is None for value in values.values()):
@@ -150,7 +150,7 @@ def _parsed(kind: str, name: str, text: str) -> dict[str, Any]:
 
     try:
         values = yaml_io.parse(text)
-        if values is None or isinstance(values, str):  # nothing, or prose
+        if values is None or isinstance(values, str):  # the file is empty, or prose
             return {}
         if not isinstance(values, dict):
             raise ConfigError(kind, name, "a YAML file of sections")
@@ -161,7 +161,7 @@ def _parsed(kind: str, name: str, text: str) -> dict[str, Any]:
         raise ConfigError(kind, name, f"not valid YAML: {where}{error.problem or error.context}") from None
     except ConfigError:
         raise
-    except Exception as error:  # a wrong !!tag makes YAML's constructors raise nearly anything
+    except Exception as error:  # YAML's constructors raise nearly anything at a wrong !!tag
         raise ConfigError(kind, name, f"not valid YAML: {error}") from None
 
 
@@ -195,7 +195,7 @@ def set_key(values: dict[str, Any], key: str, value: Any) -> None:
     node = values
     for depth, part in enumerate(path):
         below = node.get(part)
-        if isinstance(below, str):  # `partition: iid` is short for this
+        if isinstance(below, str):  # `partition: iid` is short for `partition: {name: iid}`
             below = {"name": below}
         if not isinstance(below, dict | None):
             raise ConfigError(key, value, f"{'.'.join(path[: depth + 1])} is not a section")
@@ -236,7 +236,7 @@ def _resolve(value: Any, values: dict[str, Any], key: str, users: tuple[str, ...
         return value
     if "${" in REFERENCE.sub("", value):
         raise ConfigError(key, value, "not valid: ${ needs a key and }, as in ${problem.clients}")
-    if whole := REFERENCE.fullmatch(value):  # a number stays a number, a section a section
+    if whole := REFERENCE.fullmatch(value):  # the value keeps its type: a number, a section, a list
         return _lookup(whole[1], values, key, value, users, limits)
 
     def looked_up(found: re.Match[str]) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 from mpifl import algorithms, problems
 from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.participation import Trigger
-from mpifl.config.own_classes import check_class
+from mpifl.config.own_classes import check_class, import_object
 from mpifl.errors import ConfigError
 from mpifl.problems import data, models
 from mpifl.scheduling.availability import AVAILABILITIES, Availability
@@ -24,10 +22,10 @@ class Family:
     """The classes that one kind of section may name: subclasses of `base`; where that is None, built-in ones alone."""
 
     base: type | None
-    names: Callable[[], list[str]]  # of the built-in classes
-    load: Callable[[str], type]  # the built-in class of a name
-    builtin_name: Callable[[type], str | None]  # its inverse; None for a user's own class
-    default: type | None = None  # where a section has no name
+    names: Callable[[], list[str]]  # returns the names of the built-in classes
+    load: Callable[[str], type]  # returns the built-in class of a name
+    builtin_name: Callable[[type], str | None]  # the inverse of `load`; None for a user's own class
+    default: type | None = None  # the class of a section without a name
     aliases: Mapping[str, algorithms.Alias] = field(default_factory=dict)
 
     def find(self, name: str) -> type:
@@ -75,16 +73,6 @@ def _merge(given: Mapping[str, Any], fixed: Mapping[str, Any], why: str, path: s
     return merged
 
 
-def import_object(key: str, name: str, kind: str) -> Any:
-    """What "package.module:name" names. Raises ConfigError(key, ...); kind: Class or function."""
-    module, _, attribute = name.partition(":")
-    try:
-        return attrgetter(attribute)(importlib.import_module(module))
-    except Exception as error:  # whatever a user's module raises when it is imported
-        reason = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
-        raise ConfigError(key, name, f"an importable package.module:{kind} ({reason})") from error
-
-
 def import_class(name: str, base: type) -> type:
     """The class "package.module:Class", a subclass of `base`. Raises ConfigError("name", ...)."""
     found = import_object("name", name, "Class")
@@ -100,7 +88,7 @@ def table(base: type | None, classes: Mapping[str, type], default: type | None =
     return Family(base, lambda: list(classes), classes.__getitem__, names.get, default)
 
 
-FAMILIES: dict[str, Family] = {  # by the key of the section
+FAMILIES: dict[str, Family] = {  # families by the key of the section
     "algorithm": Family(Algorithm, algorithms.names, algorithms.find, algorithms.name_of, aliases=algorithms.ALIASES),
     "trigger": table(Trigger, {}, default=Trigger),
     "data": Family(problems.Data, data.names, data.find, data.name_of),

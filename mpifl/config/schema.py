@@ -23,7 +23,7 @@ from mpifl.config.types import check_fields, describe, hints, members, plain_typ
 from mpifl.errors import ConfigError, inside
 
 MISSING = "???"  # marks a value that must still be given
-PACES = {  # of an algorithm, in a sentence: it ..., other methods
+PACES = {  # how an error says an algorithm's pace: of the algorithm itself, of others
     "asynchronous": ("is asynchronous", "asynchronous methods"),
     "synchronous": ("works in rounds", "methods with rounds"),
 }
@@ -53,7 +53,7 @@ class Reader:
             if key not in given and field.default is field.default_factory is dataclasses.MISSING:
                 raise ConfigError(_join(path, key), MISSING, f"required, {self._expected(key, types_[key])}")
         try:
-            check_fields(cls, given)  # a class that is no `Config` does not check them itself
+            check_fields(cls, given)  # a class that is not a `Config` does not check its fields
             return cls(**given)
         except ConfigError as error:
             raise _placed(error, path) from None
@@ -77,7 +77,7 @@ class Reader:
                     section = {k: v for k, v in section.items() if k != "name"}
                 return self._build(cls, section, key, None if one else self._family(field, kinds))
         wrong = wrong_value(key, value, _short(value), self._expected(field, hint))
-        for kind in sorted(map(plain_type, kinds), key=lambda kind: kind is str):  # text last: "1e-3" may be a number
+        for kind in sorted(map(plain_type, kinds), key=lambda kind: kind is str):  # "1e-3" is a number before text
             if typing.get_origin(kind) in (tuple, list) and isinstance(value, (list, tuple)):
                 try:
                     return self._items(key, kind, value)
@@ -153,7 +153,7 @@ class Reader:
                 try:
                     yield from self._keys(self._class(key, kinds, section), section, key)
                 except ConfigError:
-                    continue  # its class is not known: nothing to offer below it
+                    continue  # an unknown class has no known keys
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def dump(value: Any, families: Mapping[str, Family], field: str = "", defaults: 
         inside = {
             name: dump(getattr(value, name), families, name, defaults)
             for name in fields
-            if defaults or name == "name" or getattr(value, name) != _default(fields[name])
+            if defaults or name == "name" or getattr(value, name) != default_of(fields[name])
         }
         name = families[field].name_of(type(value)) if field in families else inside.get("name")
         inside.pop("name", None)
@@ -177,7 +177,7 @@ def dump(value: Any, families: Mapping[str, Family], field: str = "", defaults: 
     return value
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
+def default_of(field: dataclasses.Field[Any]) -> Any:
     """A field's default value; MISSING where it has none."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
@@ -227,7 +227,7 @@ def _other_members(family: Family, cls: type, path: str, key: str, value: object
     """The error for an option that other classes of the family have, or that this one fixes; None for any other."""
     name = family.name_of(cls)
     for field in dataclasses.fields(cls):
-        if field.name == key and field.default is not dataclasses.MISSING:  # `init=False`: not an option
+        if field.name == key and field.default is not dataclasses.MISSING:  # an `init=False` field is not an option
             fixed = "null" if field.default is None else getattr(field.default, "name", field.default)
             return ConfigError(_join(path, key), _short(value), f"no such key: {key} is always {fixed} in {name}")
     others = {other: family.find(other) for other in family.names() if key in fields_of(family.find(other))}

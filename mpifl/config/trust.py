@@ -18,7 +18,7 @@ from mpifl.errors import ConfigError
 log = logging.getLogger(__package__)
 CODE_KEYS = {"name", "entry", *FAMILIES}  # keys whose value may be "package.module:Class" or ":function"
 CODE_LISTS = ("evaluate.metrics",)  # keys whose value is a list of such names, built-in ones among them
-SIZES = {"model": (), "data": ("dim",)}  # sections of a problem, and their options that are sizes; (): all but seed
+SIZES = {"model": (), "data": ("dim",)}  # options of a problem's sections that are sizes; (): all options but seed
 
 
 def outside_code(config: Mapping[str, Any]) -> dict[str, str]:
@@ -109,14 +109,14 @@ def _find(name: str, path: Any) -> Any:
     for finder in sys.meta_path:
         try:
             spec = finder.find_spec(name, path)
-        except Exception:  # a finder that another package has installed
+        except Exception:  # another package has installed a finder that fails
             spec = None
         if spec is not None:
             return spec
     return None
 
 
-HARMLESS = 10_000  # an option of up to this size takes little memory, and may be one that the job does not use
+HARMLESS = 10_000  # a size up to this takes little memory, and is accepted
 
 
 def check_sizes(config: Mapping[str, Any], path: Path, clients: int, parameters: int) -> None:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 from mpifl.errors import ConfigError
 
 INT64_MAX = 2**63 - 1
-LARGEST = 1_000_000_000  # clients, or entries of a vector: two such sizes multiplied are still a number of bytes
+LARGEST = 1_000_000_000  # largest number of clients, or of entries of a vector; products of two fit into 64 bits
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 PLURALS = {"a number": "numbers", "an integer": "integers", "text": "texts"}
@@ -116,7 +116,7 @@ def _admits(hint: Any, value: Any) -> bool:
         return isinstance(value, list | tuple) and all(_admits(m, v) for v in value for m in members(arguments[0]))
     if hint is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
-    if hint is float:  # infinity too, which no job file has
+    if hint is float:  # infinity is allowed in Python; no job file can have it
         return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
     return hint is Any or isinstance(value, hint)
 

@@ -16,7 +16,7 @@ FLOAT = re.compile(
     r"(?:[-+]?(\d[\d_]*\.[\d_]*([eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*([eE][-+]?\d+)?|\.(inf|Inf|INF))"
     r"|\.(nan|NaN|NAN))$"
 )
-BOOL = re.compile(r"(?:yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE)$")  # on and off are words of a job
+BOOL = re.compile(r"(?:yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE)$")  # on and off are words in a job
 FLOAT_TAG, BOOL_TAG, MERGE_TAG, DATE_TAG = (
     f"tag:yaml.org,2002:{kind}" for kind in ("float", "bool", "merge", "timestamp")
 )
@@ -39,7 +39,7 @@ class _Dumper(yaml.SafeDumper):
     """Quotes text that `_Loader`, or plain YAML, would read as something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        return True  # a list that is used twice is written twice
+        return True  # writes a list twice where it is used twice
 
     def analyze_scalar(self, scalar: str) -> Any:
         analysis = super().analyze_scalar(scalar)

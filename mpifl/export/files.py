@@ -19,15 +19,15 @@ class Format(NamedTuple):
     """A format that a run file can be written in."""
 
     files: Callable[[Run], Iterator[tuple[str, Callable[[BinaryIO], None]]]]
-    """the files' names in the folder, and what writes the content of each"""
+    """names of the files, with the function that writes each"""
     suffix: str
-    """of the output beside the run file"""
+    """suffix of the output beside the run file"""
     folder: bool = True
-    """whether the output is a folder; else it is one file, which has the name of the output"""
+    """true: the output is a folder; false: it is one file"""
     package: str = ""
-    """the package that is needed, if it is optional"""
+    """optional package that the format needs"""
     old: str = ""
-    """a pattern: files of an earlier output, which the new one replaces as a whole; "": those of the same names"""
+    """pattern of the files that an output replaces besides those of the same names"""
 
 
 FORMATS = {
@@ -95,6 +95,6 @@ def require(package: str, key: str, value: object) -> None:
         if error.name != package:
             text = f"the package {package}, which cannot be imported ({error}): pip install {package}"
         raise ConfigError(key, value, text) from error
-    except Exception as error:  # a broken installation: a library that is missing, versions that do not fit
+    except Exception as error:  # the installation is broken: a library is missing, or versions do not fit
         text = f"the package {package}, which cannot be imported ({error}): pip install --upgrade {package}"
         raise ConfigError(key, value, text) from error

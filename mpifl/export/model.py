@@ -12,8 +12,8 @@ import numpy as np
 from mpifl.errors import ConfigError
 from mpifl.storage import Run
 
-HAVE_MODEL = ("completed", "interrupted")  # statuses of runs whose file has their last model
-RESERVED = "__metadata__"  # a key of a safetensors file's header that is no tensor
+HAVE_MODEL = ("completed", "interrupted")  # statuses of runs whose files have a final model
+RESERVED = "__metadata__"  # the key of the header that safetensors keeps for metadata
 
 
 def safetensors_file(run: Run) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
@@ -26,7 +26,7 @@ def safetensors_file(run: Run) -> Iterator[tuple[str, Callable[[BinaryIO], None]
         "id": run.id, "name": run.attrs.get("name", ""), "version": run.model_version,
         "layout": [[name, list(shape)] for name, shape in run.layout],
     }  # fmt: skip
-    metadata = {"mpifl": json.dumps(facts)}  # one entry: the package writes several in random order
+    metadata = {"mpifl": json.dumps(facts)}  # one entry, since the package writes several in random order
 
     def write(file: BinaryIO) -> None:
         from safetensors.numpy import save

@@ -21,8 +21,8 @@ from mpifl.storage import Run
 from mpifl.storage.tables import TABLES
 from mpifl.untrusted import printable
 
-SUFFIX = "-tensorboard"  # of the folder beside the run file
-EVENT_FILES = "events.out.tfevents.*"  # names that TensorBoard and W&B look for
+SUFFIX = "-tensorboard"  # suffix of the folder beside the run file
+EVENT_FILES = "events.out.tfevents.*"  # TensorBoard and W&B look for such names
 METRICS = tuple(name for name in TABLES["evaluations"].columns if name not in ("time", "updates"))
 LOST_KINDS = ("lost", "aside")  # events after which the run goes on without a client
 MAX_STEP = 2**63 - 1
@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
     step: int  # updates consumed
     time: float  # s of the run's clock
-    values: dict[str, float]  # by tag
+    values: dict[str, float]  # values by tag
 
 
 class Scalars:
@@ -43,13 +43,13 @@ class Scalars:
     """
 
     def __init__(self) -> None:
-        self._staleness: deque[np.ndarray] = deque()  # of updates after the last point
-        self._rows = 0  # updates added
+        self._staleness: deque[np.ndarray] = deque()  # staleness of the updates after the last point
+        self._rows = 0  # number of updates added
         self._lost: list[float] = []  # times at which clients were lost
         self._last = (-1, 0.0)  # step and time of the last point
         self._known: set[str] = set()  # metrics that have had a value
-        self._evaluations = 0  # rows of /evaluations seen
-        self._metrics: dict[int, dict[str, float]] = {}  # of `evaluate.metrics`, by row of /evaluations, not yet used
+        self._evaluations = 0  # number of rows of /evaluations seen
+        self._metrics: dict[int, dict[str, float]] = {}  # `evaluate.metrics` of points to come, by row of /evaluations
 
     def add_updates(self, staleness: np.ndarray) -> None:
         """Adds rows of /updates."""
@@ -81,7 +81,7 @@ class Scalars:
         for name, value in {**own, **{name: float(row[name]) for name in METRICS}}.items():
             if not isnan(value):
                 self._known.add(name)
-            if name in self._known:  # a loss that has become NaN is shown, a metric that is never measured is not
+            if name in self._known:  # a loss that became NaN is shown; a metric that was never measured is not
                 values[f"evaluations/{name}"] = value
         count = step - max(0, before)
         if count and when > since:
@@ -120,7 +120,7 @@ class EventWriter:
 
         self._records, self._event, self._summary = RecordWriter(file), event_pb2.Event, summary_pb2.Summary
         self._write(self._event(wall_time=start, file_version="brain.Event:2"))
-        # A TensorBoard that has shown an earlier file of the run forgets what that had from this step on.
+        # A TensorBoard that shows an earlier session of the run drops that session's points from this step on.
         begin = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._write(self._event(wall_time=start, step=0, session_log=begin))
 

@@ -17,7 +17,7 @@ from mpifl.untrusted import printable
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-ROWS_AT_ONCE = 1 << 16  # rows of a table turned into text at once
+ROWS_AT_ONCE = 1 << 16  # rows that are converted to text together
 
 
 def csv_files(run: Run) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
@@ -64,5 +64,5 @@ def _write_parquet(run: Run, name: str, frame: DataFrame, file: BinaryIO) -> Non
 
     try:
         parquet.write_table(pyarrow.Table.from_pandas(frame, preserve_index=False), file)
-    except (pyarrow.ArrowException, TypeError, UnicodeError) as error:  # of a file with types that mpifl never writes
+    except (pyarrow.ArrowException, TypeError, UnicodeError) as error:  # the file has types that mpifl never writes
         raise ConfigError("run file", run.path, f"a table {name} that Parquet can hold ({error})") from error

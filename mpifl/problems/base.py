@@ -16,7 +16,6 @@ import numpy as np
 from mpifl.config.types import Config
 from mpifl.memory import HOST, Memory
 from mpifl.objective import Objective
-from mpifl.problems.on_use import objectives
 from mpifl.problems.settings import ProblemSettings
 
 if TYPE_CHECKING:
@@ -178,13 +177,6 @@ class Problem:
         """(n,) accuracy of the model x (d,) on each client's own test rows; nan where a client has none."""
         return np.full(self.clients, np.nan)
 
-    def client_tables(self) -> list[np.ndarray]:
-        """Arrays (n, ...) whose row i is what client i computes with; empty if its data are not such rows.
-
-        A process with many clients prefetches these rows.
-        """
-        return []
-
     def gradient_norm(self, x: np.ndarray) -> float:
         """Euclidean norm of the gradient at x (d,) of what `evaluate` calls train_loss."""
         raise NotImplementedError
@@ -192,15 +184,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Model(Config):
-    """The base of every model: what a client's loss is.
-
-    Attributes:
-        shared_objective: Whether objectives differ by the clients' data alone, and have `set_client(shard, i)`, which
-            switches one to client i, so that many clients can share it. A subclass does not inherit it, because its
-            objectives may differ in other ways.
-    """
-
-    shared_objective: ClassVar[bool] = False
+    """The base of every model: what a client's loss is."""
 
     def data(self) -> Data:
         """The data set where the job names none."""
@@ -240,9 +224,4 @@ class Model(Config):
         resources: ComputeResources,
     ) -> HostedClients:
         """A rank's clients, from client -> shard. Raises ConfigError where this rank cannot compute them."""
-        return HostedClients(
-            objectives(
-                lambda shard, i: self.objective(settings, meta, shard, i, seed), shards,
-                vars(type(self)).get("shared_objective", False),
-            )
-        )  # fmt: skip
+        return HostedClients({i: self.objective(settings, meta, shard, i, seed) for i, shard in shards.items()})

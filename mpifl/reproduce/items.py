@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mpifl import api
+from mpifl import problems
 from mpifl.analysis.options import METRICS
 from mpifl.analysis.trials import short_names
 from mpifl.config import read
@@ -172,7 +172,7 @@ def missing_data(item: Item) -> list[str]:
     missing = []
     for name, run in {str(_data(run.job)["name"]): run for run in item.study.runs}.items():
         try:
-            api.load_problem(run.job)
+            problems.load(run.job.problem)
         except ConfigError:
             missing.append(name)
     return missing
@@ -201,7 +201,7 @@ def check_data(item: Item, download: bool) -> None:
             seen.append(data)
             problem = dataclasses.replace(run.job.problem, download=download) if download else run.job.problem
             try:
-                api.load_problem(dataclasses.replace(run.job, problem=problem))
+                problems.load(problem)
             except ConfigError as error:
                 hint = "" if download else "; --download fetches it where it has a public address"
                 raise ConfigError(

@@ -13,10 +13,10 @@ import numpy as np
 from pandas import DataFrame
 from tabulate import tabulate
 
-from mpifl.analysis.curves import SCALES, axis_label
+from mpifl.analysis.curves import axis_label
 from mpifl.analysis.panels import Panel, draw_panels
 from mpifl.analysis.tables import escape_markdown
-from mpifl.analysis.trials import Group
+from mpifl.analysis.trials import SCALES, Group
 from mpifl.reproduce.claims import claim_section
 from mpifl.reproduce.items import Item, PaperOptions, load_block, missing_data
 from mpifl.reproduce.published import Cell, Value, judge
@@ -39,7 +39,7 @@ from mpifl.studies.select import is_deciding, reported_groups, selected_labels, 
 from mpifl.studies.study import Study, StudyRun
 from mpifl.studies.sweep import format_duration
 
-MAX_BANDS = 4  # curves in a panel with bands
+MAX_BANDS = 4  # a panel with more curves has no bands
 NOTATION = (
     "A bound such as >1 is not judged. z is the difference of the means in standard errors, the published standard "
     "deviation being estimated as the range of ten trials divided by 3.08."

@@ -30,7 +30,7 @@ class Value:
     high: float
     """value of the largest trial; NaN if not printed"""
     trials: int
-    """0: not printed"""
+    """number of trials; 0: not printed"""
     printed: str
     """as it stands in the paper"""
 
@@ -45,9 +45,9 @@ class Cell:
     """The published numbers of one row of a table."""
 
     labels: dict[str, str]
-    """by axis"""
+    """values by axis"""
     values: dict[str, Value]
-    """by measure"""
+    """published numbers by measure"""
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from tabulate import tabulate
 
-from mpifl.analysis.trials import Group
+from mpifl.analysis.trials import Group, by_other_labels
 from mpifl.reproduce.published import Cell
 from mpifl.reproduce.spec import Page
 from mpifl.reproduce.values import axis_of, label_text, matches, summarise
@@ -26,8 +25,8 @@ def spread_section(page: Page, cells: Sequence[Cell], groups: Sequence[Group], l
     if page.spread is None:
         return
     rows = []
-    for rest in _by_rest(page.spread, groups):
-        axis = axis_of(rest[0].labels, page.spread)
+    axis = axis_of(groups[0].labels, page.spread)
+    for rest in by_other_labels(groups, [axis]):
         labels = {key: value for key, value in rest[0].labels.items() if key != axis}
         for name, measure in page.measures.items():
             values = [found.values for group in rest if len((found := summarise(measure, group)).values)]
@@ -47,16 +46,6 @@ def spread_section(page: Page, cells: Sequence[Cell], groups: Sequence[Group], l
     headings = [*(key.replace("_", " ") for key in labels), *columns]
     yield tabulate(rows, headings, "pipe", disable_numparse=True)
     yield NOTE.format(axis=axis_name)
-
-
-def _by_rest(name: str, groups: Sequence[Group]) -> list[list[Group]]:
-    """The groups that differ on this axis alone."""
-    found: dict[str, list[Group]] = {}
-    for group in groups:
-        axis = axis_of(group.labels, name)
-        key = json.dumps({k: v for k, v in group.labels.items() if k != axis}, default=str)
-        found.setdefault(key, []).append(group)
-    return list(found.values())
 
 
 def components(values: Sequence[np.ndarray]) -> tuple[float, float]:

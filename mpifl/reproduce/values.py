@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from mpifl.analysis.spread import half_width
-from mpifl.analysis.trials import Group, Trial, format_value
+from mpifl.analysis.trials import Group, Trial, by_other_labels, format_value
 from mpifl.errors import ConfigError
 from mpifl.reproduce.spec import Measure
 from mpifl.storage import open_run
@@ -24,9 +23,9 @@ class Summary:
     """A measure over the trials of a group."""
 
     values: np.ndarray
-    """(trials,) of those that have it; inf: not reached"""
+    """(trials,) values of the trials that have one; inf: not reached"""
     mean: float
-    """the trials' mean; of a measure with `reaches` its value for the trials' mean curve; NaN: none"""
+    """mean over the trials; a measure with `reaches` has its value for the mean curve; NaN: there is none"""
 
     @property
     def deviation(self) -> float:
@@ -54,12 +53,7 @@ class Difference:
 
 def units(measure: Measure, groups: Sequence[Group]) -> list[list[Group]]:
     """The groups that have a value of the measure together: each alone; with `over` those that differ in it alone."""
-    found: dict[str, list[Group]] = {}
-    for group in groups:
-        axis = axis_of(group.labels, measure.over) if measure.over else None
-        rest = {name: label for name, label in group.labels.items() if name != axis}
-        found.setdefault(json.dumps(rest, default=str), []).append(group)
-    return list(found.values())
+    return by_other_labels(groups, [axis_of(groups[0].labels, measure.over)] if groups and measure.over else [])
 
 
 def seed_values(measure: Measure, unit: Sequence[Group]) -> dict[int, float]:
@@ -69,7 +63,7 @@ def seed_values(measure: Measure, unit: Sequence[Group]) -> dict[int, float]:
     metric = replace(measure, over="", at_most=None, log=False)
     trials = {axis_number(group, measure.over): {trial.seed: trial for trial in group.trials} for group in unit}
     values = {}
-    for seed in sorted({seed for by_seed in trials.values() for seed in by_seed}):  # a run that failed does not pass
+    for seed in sorted({seed for by_seed in trials.values() for seed in by_seed}):  # a failed run does not pass
         passed = [
             (value, seed in by_seed and trial_value(metric, by_seed[seed]) <= (measure.at_most or 0.0))
             for value, by_seed in trials.items()
@@ -212,5 +206,5 @@ def find(groups: Sequence[Group], wanted: Mapping[str, Any] | None) -> list[Grou
 
 
 def find_labels(labels: Sequence[dict[str, Any]], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Those of several labels that are wanted."""
+    """The labels that match the wanted ones."""
     return [each for each in labels if matches(each, wanted)]

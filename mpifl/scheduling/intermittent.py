@@ -7,13 +7,13 @@ client is on.
 
 from __future__ import annotations
 
-import heapq
 from math import inf
 
 from mpifl.algorithms.base import Update
 from mpifl.errors import RunFailed
 from mpifl.scheduling.base import UpdateSource
 from mpifl.scheduling.delays import ContactTimes, SplitTimes
+from mpifl.scheduling.due_queue import DueQueue
 from mpifl.scheduling.live import STALLED, RealClock
 from mpifl.scheduling.timeline import Timeline
 from mpifl.storage.checkpoint import ClockState
@@ -26,7 +26,7 @@ class IntermittentRealClock(RealClock):
         super().__init__(contact_times, split_times)
         self._timeline = timeline
         self._waits: dict[int, float] = {}  # client in flight -> s that its message waits; inf: it is never over
-        self._held: list[tuple[float, int, Update]] = []  # when the client is on, client, update that has arrived
+        self._held = DueQueue[Update]()  # updates that have arrived, until their clients are on
 
     @property
     def held(self) -> int:  # type: ignore[override]
@@ -39,8 +39,7 @@ class IntermittentRealClock(RealClock):
     def cancel(self, i: int) -> None:
         super().cancel(i)
         self._waits.pop(i, None)
-        self._held = [entry for entry in self._held if entry[1] != i]
-        heapq.heapify(self._held)
+        self._held.discard(i)
 
     def save(self) -> ClockState:
         """Updates that are held are in flight: a resume sends them again."""
@@ -62,7 +61,7 @@ class IntermittentRealClock(RealClock):
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
         if deadline == stop == inf and self.is_stalled:
             raise RunFailed(STALLED)
-        got = super().next_update(_Gate(source, self, self._held, self._timeline), deadline, stop)
+        got = super().next_update(AvailabilityFilter(source, self, self._held, self._timeline), deadline, stop)
         if got:
             self.waited = self._waits.pop(got[0])
         return got
@@ -72,28 +71,23 @@ class IntermittentRealClock(RealClock):
         return self._timeline.on_seconds(i, max(0.0, now - seconds), now)
 
 
-class _Gate:
-    """A source whose updates come while their clients are on; it holds those that come while they are off."""
+class AvailabilityFilter:
+    """An update source that passes each update on once its client is on, and holds it until then."""
 
-    def __init__(
-        self, source: UpdateSource, clock: RealClock, held: list[tuple[float, int, Update]], timeline: Timeline
-    ) -> None:
+    def __init__(self, source: UpdateSource, clock: RealClock, held: DueQueue[Update], timeline: Timeline) -> None:
         self._source, self._clock, self._held, self._timeline = source, clock, held, timeline
         self.receive_from, self.release_update = source.receive_from, source.release_update
         self.keep_update, self.client_failures = source.keep_update, source.client_failures
 
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         now = self._clock.now()
-        if self._held and self._held[0][0] <= now:
-            _, i, update = heapq.heappop(self._held)
-            return i, update
-        if self._held:
-            timeout = min(timeout, self._held[0][0] - now)
-        if not (got := self._source.receive_any(timeout)):
+        if due := self._held.pop_due(now):
+            return due
+        if not (got := self._source.receive_any(min(timeout, self._held.first()[0] - now))):
             return None
         i, update = got
         now = self._clock.now()
         if (on := self._timeline.next_on(i, now)) <= now:
             return got
-        heapq.heappush(self._held, (on, i, self._source.keep_update(i, update)))
+        self._held.add(i, on, self._source.keep_update(i, update))
         return None

@@ -16,10 +16,9 @@ from typing import Protocol
 from mpifl.algorithms.base import Update, new_tuple
 from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
-from mpifl.prefetch import Prefetch
 from mpifl.scheduling.base import Event, UpdateSource
 from mpifl.scheduling.delays import ContactTimes, SplitTimes
-from mpifl.scheduling.due_times import DueTimes
+from mpifl.scheduling.due_queue import DueQueue
 from mpifl.scheduling.polls import LocalProgress
 from mpifl.scheduling.timeline import Timeline
 from mpifl.storage.checkpoint import ClockState, ScheduleState
@@ -165,8 +164,7 @@ class VirtualClock:
     ) -> None:
         self._contact_times, self._split_times, self.time, self.timed_out = contact_times, split_times, 0.0, False
         self._timeline, self.waited = timeline, 0.0
-        self._prefetch = Prefetch(getattr(contact_times, "tables", ()))
-        self._due = DueTimes()
+        self._due = DueQueue[None]()
         self._times: dict[int, tuple[float, float]] = {}  # of computing and exchange, where the delay model has them
         self._waits: dict[int, float] = {}  # s that the message waits until its client is on
 
@@ -180,29 +178,23 @@ class VirtualClock:
 
     def start(self) -> None: ...
 
-    def next_clients(self, most: int) -> list[int]:
-        """At most `most` clients whose updates are due soon, mostly the earliest; prefetches their contact times."""
-        clients = self._due.next_clients(most)
-        self._prefetch(clients)
-        return clients
-
     def cancel(self, i: int) -> None:
-        self._due.remove(i)
+        self._due.discard(i)
         self._times.pop(i, None)
         self._waits.pop(i, None)
 
     def save(self) -> ClockState:
-        due = list(self._due)
-        times = [self._times.get(i, UNKNOWN) for _, i in due]
+        due = self._due.due_times()
+        times = [self._times.get(i, UNKNOWN) for i in due]
         return ClockState(
-            self.time, [i for _, i in due], [when for when, _ in due], [compute for compute, _ in times],
-            [exchange for _, exchange in times], [self._waits.get(i, 0.0) for _, i in due],
+            self.time, list(due), list(due.values()), [compute for compute, _ in times],
+            [exchange for _, exchange in times], [self._waits.get(i, 0.0) for i in due],
         )  # fmt: skip
 
     def load(self, saved: ClockState) -> None:
         self.time = saved.time
         for i, due in zip(saved.client, saved.due, strict=True):
-            self._due.add(i, due)
+            self._due.add(i, due, None)
         if self._split_times:
             self._times = dict(zip(saved.client, zip(saved.compute, saved.exchange, strict=True), strict=True))
         if self._timeline:
@@ -219,7 +211,7 @@ class VirtualClock:
             self._waits[i] = begin - self.time
         else:
             due = self.time + delay
-        self._due.add(i, due)
+        self._due.add(i, due, None)
         return 0.0
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
@@ -236,7 +228,7 @@ class VirtualClock:
         if not (update := source.receive_from(i, POLL_INTERVAL)):
             self.timed_out = True
             return None
-        self._due.remove(i)
+        self._due.pop(i)
         self.time = due
         compute, exchange = self._times.pop(i, UNKNOWN) if self._split_times else UNKNOWN
         if self._timeline:

@@ -14,7 +14,6 @@ from mpifl.errors import ConfigError, describe_unexpected
 from mpifl.problems.base import ProblemSize
 from mpifl.server.evaluator import QUEUE_LIMIT
 from mpifl.server.method_memory import MethodVectors, SlowRules, array_bytes, count_vectors
-from mpifl.transport.message_table import row_bytes, uses_table
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -26,7 +25,6 @@ log = logging.getLogger(__package__)
 # Bytes besides the vectors, measured with 1e4 to 1e6 clients (docs/results/scale.md):
 TABLE_BYTES = 170  # of the server for each client
 FLIGHT_BYTES = 970  # for each message that waits for its update, and for what is due
-ROW_FLIGHT_BYTES = 130  # likewise where the message is a row of a table, without the row
 CLIENT_BYTES = 120  # for each client that has computed, where it is hosted
 RECORD_BYTES = 24 << 20  # of the rows that are not written yet, the libraries that write them, and the first evaluation
 TORCH_BYTES = 200 << 20  # of torch, once it is imported
@@ -116,12 +114,8 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1) -> MemoryEstimate:
         return MemoryEstimate(server, {**clients, **_torch(job)}, ranks)
     waiting = method.message if virtual else job.algorithm.vectors_up
     server |= _client_bytes(job, method, computing, vector)
-    sent = job.algorithm.vectors_down * vector
-    if uses_table(virtual, n, sent) and job.problem.torch is None:
-        server["messages in flight"] = int(in_flight * (ROW_FLIGHT_BYTES + row_bytes(sent)))
-    else:
-        own = min(waiting * min(computing, in_flight), _updates(job, n))  # the first messages share x_0
-        server["messages in flight"] = int(own * (vector + OBJECT_BYTES) + in_flight * FLIGHT_BYTES)
+    own = min(waiting * min(computing, in_flight), _updates(job, n))  # the first messages share x_0
+    server["messages in flight"] = int(own * (vector + OBJECT_BYTES) + in_flight * FLIGHT_BYTES)
     server["vectors of local steps"] = 6 * vector
     return MemoryEstimate({**server, **_torch(job)}, {}, 1)
 

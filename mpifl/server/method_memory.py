@@ -98,8 +98,10 @@ def _count(algorithm: Algorithm, n: int, end: float) -> tuple[float, float, floa
         if loop.updates > (CONTACTS - 2) * n and loop.updates % 3 == 0:
             seen: set[int] = set()
             kept = vectors([server], seen)
-            states = vectors(worker.states.values(), seen)
-            found.append((kept, states, vectors([m.vectors for m in transport.waiting()], seen)))
+            states = vectors([worker.states[i] for i in worker.states.changed()], seen)
+            found.append(
+                (kept, states, vectors([m.vectors for m in [d.message for d in transport._messages.values()]], seen))
+            )
         return ""
 
     loop = ServerLoop(

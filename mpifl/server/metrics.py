@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl.config.registry import import_object
+from mpifl.config.own_classes import import_object
 from mpifl.errors import ConfigError
 from mpifl.problems.metrics import METRICS
 

@@ -20,8 +20,7 @@ import numpy as np
 from mpifl.algorithms.base import Clients, State
 from mpifl.errors import RunFailed, describe_unexpected
 from mpifl.heap import rare_full_collections
-from mpifl.prefetch import Prefetch
-from mpifl.scheduling.live import LiveSchedule, VirtualClock
+from mpifl.scheduling.live import LiveSchedule
 from mpifl.scheduling.overload import describe_overload
 from mpifl.scheduling.replay import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
@@ -105,9 +104,6 @@ class Session:
             job.clock.availability.cohort_from == "available",
         )  # fmt: skip
         self._reports = self.loop.failures.reports
-        if live and isinstance(live.clock, VirtualClock) and isinstance(self.transport, InProcessTransport):
-            self.transport.next_clients = live.clock.next_clients
-            self.transport.prefetch = Prefetch([self.loop.clients.rows, *self.problem.client_tables()])
         if self.resumed:
             self._resume(self.resumed.snapshot, self.resumed.passed)
 

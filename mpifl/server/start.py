@@ -23,7 +23,6 @@ from mpifl.signals import SignalRecorder
 from mpifl.transport.base import max_vectors
 from mpifl.transport.handshake import Handshake, rank_resources
 from mpifl.transport.in_process import InProcessTransport
-from mpifl.transport.message_table import MessageTable, uses_table
 from mpifl.transport.server_base import ServerTransport
 
 if TYPE_CHECKING:
@@ -126,7 +125,8 @@ def run_server(
     origin = f"resumed from checkpoint {resumed.snapshot.number}" if resumed else ""
     log_start(job, problem, attrs, f"replay of {replay.path}" if replay else origin)
     handshake.start_ranks()
-    transport: ServerTransport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
+    transport: ServerTransport
+    transport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
     session = Session(
         job, problem, clients, server, schedule, transport, writer, signals, resumed, handshake.end_process,
         contained,
@@ -160,14 +160,10 @@ def _host_in_process(
         job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm,
         limit=job.memory.client_states, folder=job.states_folder,
     )  # fmt: skip
-    n, most = problem.clients, job.algorithm.vectors_down
-    one_by_one = worker.batch_size == 1 and hosted.memory.on_host
-    table = one_by_one and uses_table(job.clock.mode == "virtual", n, most * x0.nbytes)
-    messages = MessageTable(n, x0.size, x0.dtype, most) if table else None
-    transport = InProcessTransport(worker, n, messages)
+    transport = InProcessTransport(worker, problem.clients)
     checkpoint.attach_checkpoints(transport, worker, folder_of(Path(job.output)), rank=1)
     if payload:
-        checkpoint.resume(worker, transport, payload)
+        checkpoint.resume(worker, payload)
     return transport, hosted.facts
 
 

@@ -22,7 +22,7 @@ from mpifl.errors import ConfigError
 from mpifl.rng import stream
 
 SPACINGS = ("linear", "log", "uniform", "loguniform")
-MAX_RUNS = 100_000  # of a study: more are a mistake in a range, and would fill the memory first
+MAX_RUNS = 100_000  # runs of a study: more are a mistake in a range, and would fill the memory
 RANGE = "a range such as {from: 0.001, to: 10, log: 9}; in place of log: linear, uniform or loguniform"
 
 
@@ -31,7 +31,7 @@ class Point:
     """One choice on an axis, or one combination of choices on all of them."""
 
     labels: dict[str, Any]
-    """by axis; for keys that vary inside a named axis also by key"""
+    """values by axis, and by key for keys that vary inside a named axis"""
     settings: dict[str, Any]
     """values by dotted key of the job, in the order in which they are set"""
 

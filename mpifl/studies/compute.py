@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from mpifl import api
+from mpifl import execution
 from mpifl.config.job import Job
 from mpifl.config.read import job_to_dict, to_yaml
 from mpifl.config.trust import outside_code
@@ -29,8 +29,8 @@ from mpifl.transport.handshake import RANKS_BEFORE
 if TYPE_CHECKING:
     from mpifl.transport.mpi import MPI
 
-_problem: AbstractContextManager[None] | None = None  # the data that this process loaded last
-OVERSUBSCRIBE = {  # runs share this machine's cores with one another: Open MPI 5 and 4; other MPIs need nothing
+_problem: AbstractContextManager[None] | None = None  # keeps the data that this process loaded last
+OVERSUBSCRIBE = {  # lets runs share cores under Open MPI 5 and 4; other MPIs need no setting
     "PRTE_MCA_rmaps_default_mapping_policy": ":OVERSUBSCRIBE",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -45,7 +45,7 @@ class Finished(NamedTuple):
     status: str
     error: str = ""
     seconds: float | None = None
-    """wall time of a completed run, where its file need not be opened to find it"""
+    """wall time of a completed run (s); None: its file has it"""
 
 
 def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
@@ -58,20 +58,20 @@ def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
     _keep_problem()
     try:
         if resume:
-            with suppress(ConfigError):  # without a checkpoint that can be used it begins anew
-                return _finished(api.execute(lambda: _resume_task(job), comm=comm))
+            with suppress(ConfigError):  # the run begins anew where no checkpoint can be used
+                return _finished(execution.execute(lambda: _resume_task(job), comm=comm))
         keep_damaged(job, ranks)
-        return _finished(api.execute(lambda: api.Task(replace(job, overwrite=True)), comm=comm))
+        return _finished(execution.execute(lambda: execution.Task(replace(job, overwrite=True)), comm=comm))
     except (ConfigError, OSError) as error:
         return Finished("failed", " ".join(str(error).split()))
     except KeyboardInterrupt:
         return Finished("interrupted")
-    except (Exception, SystemExit) as error:  # of the user's code: the study's other runs go on
+    except (Exception, SystemExit) as error:  # raised by the user's code: the other runs of the study go on
         return Finished("failed", describe_unexpected(error))
 
 
 def _finished(outcome: Outcome) -> Finished:
-    """How a run ended; its file is not opened for that, which takes longer than a short run."""
+    """How a run ended."""
     error = " ".join(outcome.error.split()) if outcome.status == "failed" else ""
     return Finished(outcome.status, error, outcome.wall_seconds)
 
@@ -80,16 +80,16 @@ def _keep_problem() -> None:
     """Keeps the data that were loaded last, for the life of the process."""
     global _problem
     if _problem is None:
-        _problem = api.keep_problem()
+        _problem = execution.keep_problem()
         _problem.__enter__()
 
 
-def _resume_task(job: Job) -> api.Task:
+def _resume_task(job: Job) -> execution.Task:
     """The task that resumes the run of a job. Raises ConfigError for a checkpoint of another job.
 
-    What that job's code would be is never imported: only the code that the study names is trusted.
+    Only the code that the study names is trusted, so the code of another job is never imported.
     """
-    task = api.resume_task(Path(job.output), trust=outside_code(job_to_dict(job)))
+    task = execution.resume_task(Path(job.output), trust=outside_code(job_to_dict(job)))
     if identify(task.job) != identify(job):
         raise ConfigError("resume", job.output, "a checkpoint of the study's job; this one is of another job")
     return task
@@ -100,12 +100,12 @@ def serve_group(group: MPI.Intracomm) -> None:
     """Hosts clients of the runs of this rank's group, one run after the other, until `end_group`."""
     while True:
         with suppress(ConfigError):  # the group's rank 0 reports it
-            if api.execute(lambda: None, comm=group).code == NO_MORE_RUNS:
+            if execution.execute(lambda: None, comm=group).code == NO_MORE_RUNS:
                 return
 
 
 def end_group(group: MPI.Intracomm) -> None:
-    """On a group's rank 0: ends `serve_group` on its other ranks."""
+    """Ends `serve_group` on the other ranks of a group; its rank 0 calls this."""
     from mpifl.transport.handshake import Handshake
 
     Handshake(group).release_ranks(NO_MORE_RUNS)
@@ -137,7 +137,7 @@ def _launched(job: Job, resume: bool, ranks: int) -> Finished:
     file = Path(job.output).with_name(f".{Path(job.output).stem}.yaml")
     command = ["run", str(file), "overwrite=true"]
     if resume:
-        with suppress(ConfigError):  # otherwise it begins anew
+        with suppress(ConfigError):  # the run begins anew where no checkpoint can be used
             _resume_task(job)
             command = ["resume", job.output, *(f"{k}={name}" for k, name in outside_code(job_to_dict(job)).items())]
     if command[0] == "run":
@@ -151,7 +151,7 @@ def _launched(job: Job, resume: bool, ranks: int) -> Finished:
             try:
                 with SignalRecorder():
                     code = process.wait()
-            except Interrupted:  # the launcher passes USR1 on; after a TERM it kills its ranks soon
+            except Interrupted:  # the launcher passes USR1 on; after TERM it would kill its ranks soon
                 interrupted = True
                 process.send_signal(signal.SIGUSR1)
                 code = process.wait()
@@ -170,7 +170,7 @@ def _launched(job: Job, resume: bool, ranks: int) -> Finished:
 
 def _start_launcher(words: list[str], ranks: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
     libc = ctypes.CDLL(None)
-    before = int(os.environ.get(RANKS_BEFORE, "0")) * (ranks - 1)  # each run has so many ranks with clients
+    before = int(os.environ.get(RANKS_BEFORE, "0")) * (ranks - 1)  # ranks with clients of the runs that started before
     environment: Mapping[str, str] = {**OVERSUBSCRIBE, **os.environ, RANKS_BEFORE: str(before)}
     return subprocess.Popen(
         words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,

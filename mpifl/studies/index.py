@@ -31,8 +31,8 @@ from mpifl.studies.parts import Part, index_lock
 from mpifl.studies.study import Study, StudyRun, identify
 
 WRITE_INTERVAL = 1.0  # s between two writes of the index file during a sweep
-TEMPORARIES = (f".{INDEX}.*", ".*.h5.*", ".*.yaml")  # new index files, new run files, jobs for a launcher
-STALE_AGE = 60.0  # s after which a temporary file belongs to a process that was killed
+TEMPORARIES = (f".{INDEX}.*", ".*.h5.*", ".*.yaml")  # unfinished index files and run files, jobs for a launcher
+STALE_AGE = 60.0  # s; the process that made an older temporary file was killed
 STATUSES = ("completed", "waiting", "running", "interrupted", "failed", "damaged")
 
 
@@ -46,8 +46,8 @@ class Entry:
     labels: dict[str, Any]
     seed: int
     status: str = "waiting"
-    """completed; waiting; interrupted: its file is incomplete; damaged: its file cannot be read, or is of another job;
-    running: by another process; failed"""
+    """completed, waiting, failed, interrupted (its file is incomplete), damaged (its file cannot be read, or is of
+    another job) or running (in another process)"""
     seconds: float | None = None
     """wall time of the run, s"""
     attempts: int = 0
@@ -144,7 +144,7 @@ class Index:
         content = {"study": self.name, "runs": [asdict(entry) for entry in self.entries.values()]}
         try:
             with temporary.open("w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1, allow_nan=False)  # not synced: after a power loss it is made anew
+                json.dump(content, file, indent=1, allow_nan=False)  # not synced: it can be made again
             os.replace(temporary, self.folder / INDEX)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -233,7 +233,7 @@ def keep_damaged(job: Job, ranks: int) -> None:
 
 def _is_of(job: Job, ranks: int, config: Mapping[str, Any]) -> bool:
     """Whether a run file's config is the job."""
-    if outside_code(config) != outside_code(read.job_to_dict(job)):  # else code of the file would be imported
+    if outside_code(config) != outside_code(read.job_to_dict(job)):  # the comparison below would import the file's code
         return False
     try:
         return identify(read.job_from_dict(config), ranks) == identify(job, ranks)
@@ -282,7 +282,7 @@ def _file_status(path: Path, with_config: bool = False) -> tuple[str, float | No
             config = dict(file.config) if with_config else None
     except ConfigError:
         return "damaged", None, None
-    # Only now: HDF5 locks a file that it reads, unless a writer has it open or has left it so.
+    # The lock is tried only now: HDF5 locks a file that it reads, unless a writer has it open or left it open.
     if status == "running" and not _is_running(path, host, alive):
         status = "interrupted"
     return status, None if math.isnan(seconds) else seconds, config
@@ -294,7 +294,7 @@ def _is_running(path: Path, host: str | None, alive: bool) -> bool:
     host: of the run; alive: whether the file was written to a moment ago.
     """
     locked = is_locked(path)
-    if locked or (locked is False and host == host_name()):  # a run that was killed just now has no lock
+    if locked or (locked is False and host == host_name()):  # a run that was killed a moment ago has no lock
         return bool(locked)
     return alive
 

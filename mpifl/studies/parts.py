@@ -85,7 +85,7 @@ def _lock(path: Path, kind: int, what: str) -> Iterator[None]:
             raise ConfigError(
                 "output", path.parent, f"{what} that is not running; another process is running it now"
             ) from None
-        except OSError:  # a file system without locks: run files have a heartbeat
+        except OSError:  # the file system has no locks; run files still have a heartbeat
             log.warning("%s cannot be locked: make sure that no other process runs %s", path, what)
         yield
     finally:
@@ -99,7 +99,7 @@ def index_lock(folder: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:  # without locks the last writer wins: attempts and messages of others may be missing
+        except OSError:  # without locks the last writer wins, and attempts recorded by others may be lost
             log.debug("%s cannot be locked", folder)
         yield
     finally:

@@ -12,40 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from types import ModuleType
 from typing import Any
 
 from mpifl.signals import exit_code
 from mpifl.transport.handshake import RANKS_BEFORE
 
-PRELOAD = [  # what every run imports
-    "mpifl.client.checkpoint",
-    "mpifl.server.session",
-    "mpifl.server.start",
-    "mpifl.storage.writer",
-    "mpifl.studies.compute",
-    "threadpoolctl",
-]
-
-
-def _context() -> multiprocessing.context.ForkServerContext:
-    """New processes are forked from a server that has imported what a run needs: they start in milliseconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    return context
-
-
-def start_fork_server() -> None:
-    """Starts the server from which processes are forked: it imports while the caller loads the study."""
-    _context()
-    with _no_main_module():
-        forkserver.ensure_running()
-
 
 @contextmanager
 def processes(count: int) -> Iterator[Executor]:
-    """At most `count` new processes; when an error leaves the block, such as a signal, their runs save checkpoints."""
+    """An executor with at most `count` new processes, whose runs save checkpoints where the block raises an error."""
     executor = _Processes(count)
     try:
         yield executor
@@ -66,8 +43,8 @@ class _Processes(Executor):
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._last: dict[ProcessPoolExecutor, Future[Any]] = {}  # pool -> its last task
-        self._numbers: dict[ProcessPoolExecutor, int] = {}  # pool -> its number, below count
+        self._last: dict[ProcessPoolExecutor, Future[Any]] = {}  # the last task of each pool
+        self._numbers: dict[ProcessPoolExecutor, int] = {}  # a number below `count` for each pool
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         for pool, last in list(self._last.items()):
@@ -80,8 +57,8 @@ class _Processes(Executor):
             pool = idle[0]
         else:
             number = min(set(range(self._count)) - set(self._numbers.values()))
-            environment = {**os.environ, RANKS_BEFORE: str(number)}  # GPUs are taken in turn by the processes
-            pool = ProcessPoolExecutor(1, _context(), _start, (environment,))
+            environment = {**os.environ, RANKS_BEFORE: str(number)}  # the processes take the GPUs in turn
+            pool = ProcessPoolExecutor(1, multiprocessing.get_context("forkserver"), _start, (environment,))
             self._numbers[pool] = number
         with _no_main_module():
             future = self._last[pool] = pool.submit(_task, fn, *args, **kwargs)
@@ -99,7 +76,7 @@ _main_lock = threading.Lock()  # sweeps may run in several threads
 
 @contextmanager
 def _no_main_module() -> Iterator[None]:
-    """Within the block new processes do not import the program's main module, which they have no use for.
+    """Keeps processes that start in the block from importing the program's main module.
 
     A script without `if __name__ == "__main__"` would begin anew in each of them.
     """
@@ -127,14 +104,14 @@ def _start(environment: Mapping[str, str]) -> None:
 
     def end_with_parent() -> None:
         connection.wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)  # ends the process, or lets its run save a checkpoint
+        os.kill(os.getpid(), signal.SIGTERM)  # the run saves a checkpoint; without a run the process ends
         _idle.wait()
         os._exit(exit_code(signal.SIGTERM))
 
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-_idle = threading.Event()  # this process runs no task
+_idle = threading.Event()  # set while this process runs no task
 
 
 def _task(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

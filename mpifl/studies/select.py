@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mpifl.analysis.options import Options
 from mpifl.analysis.page import Incomplete
 from mpifl.analysis.report import report_groups
-from mpifl.analysis.trials import Group, Trial, load_trial, short_names
+from mpifl.analysis.trials import Group, Trial, by_other_labels, label_of, load_trial, short_names
 from mpifl.errors import ConfigError
 from mpifl.storage import open_run
 from mpifl.studies.index import Index
@@ -83,16 +83,12 @@ def selected_indices(groups: Sequence[Group], select: Select, unreported: bool =
     finite, or unless `unreported` if the group has no trial to report.
     """
     over = selected_labels(groups, select)
-    rest: dict[str, list[Group]] = {}
-    for group in groups:
-        key = json.dumps({label: value for label, value in group.labels.items() if label not in over}, default=str)
-        rest.setdefault(key, []).append(group)
     chosen: list[int] = []
-    for candidates in rest.values():
+    for candidates in by_other_labels(groups, over):
         able = [group for group in candidates if unreported or reported_trials(group, select).trials]
         scores = {id(group): _score(group, select) for group in able}
         finite = [group for group in candidates if np.isfinite(scores.get(id(group), np.nan))]
-        if select.rule == "largest-finite":  # a method without the key is alone: it has no value
+        if select.rule == "largest-finite":  # a method without the key has one candidate, without a value
             finite.sort(key=lambda group: -max(float(group.labels.get(label) or 0) for label in over))
         else:
             finite.sort(key=lambda group: scores[id(group)] * (1 if select.rule == "min" else -1))
@@ -103,7 +99,7 @@ def selected_indices(groups: Sequence[Group], select: Select, unreported: bool =
 def selected_labels(groups: Sequence[Group], select: Select) -> list[str]:
     """The labels of the groups whose values the rule selects."""
     known = [label for group in groups for label in group.labels]
-    return [_label(key, known) for key in select.keys]
+    return [label_of(key, known) or key for key in select.keys]
 
 
 def is_deciding(run: StudyRun, select: Select | None) -> bool:
@@ -126,15 +122,9 @@ def without_rejected(study: Study, index: Index) -> Study:
     return replace(study, runs=tuple(run for run in study.runs if is_deciding(run, select) or _key(run) in keys))
 
 
-def _label(key: str, labels: Sequence[str]) -> str:
-    """The label of a key in groups, which is the shortest ending that tells it from the others."""
-    plain = key.removesuffix(".name")
-    return max((label for label in labels if label == key or f".{plain}".endswith(f".{label}")), key=len, default=key)
-
-
 def _score(group: Group, select: Select) -> float:
     """The mean of the metric over the trials that decide; NaN where one of them has none."""
-    best = np.fmax.reduce if select.by in HIGHER_IS_BETTER else np.fmin.reduce  # of those that are not NaN
+    best = np.fmax.reduce if select.by in HIGHER_IS_BETTER else np.fmin.reduce  # both ignore NaN
     values = []
     for trial in group.trials:
         if select.seeds is None or trial.seed in select.seeds:
@@ -154,15 +144,20 @@ def reported_trials(group: Group, select: Select) -> Group:
 def describe_selection(select: Select) -> str:
     """The rule in one sentence, for a table's caption."""
     values = "value" if select.count == 1 else f"{select.count} values"
-    at = "the last evaluation" if select.at == "last" else "the best evaluation of each trial"
-    over = " or ".join(select.keys)
+    at, over = _evaluation(select), " or ".join(select.keys)
     if select.rule == "largest-finite":
         rule = f"the largest {values} of {over} with a finite mean {select.by} at {at}"
     else:
         extreme = "smallest" if select.rule == "min" else "largest"
         rule = f"the {values} of {over} with the {extreme} mean {select.by} at {at}"
-    seeds = "all trials" if select.seeds is None else f"seeds {_listed(select.seeds)}; the other seeds are reported"
+    seeds = "all trials"
+    if select.seeds is not None:
+        seeds = f"seeds {', '.join(map(str, select.seeds))}; the other seeds are reported"
     return f"Selected for each row: {rule} (over {seeds})."
+
+
+def _evaluation(select: Select) -> str:
+    return "the last evaluation" if select.at == "last" else "the best evaluation of each trial"
 
 
 def best_groups(groups: Sequence[Group], select: Select, axis: str) -> list[int]:
@@ -170,19 +165,14 @@ def best_groups(groups: Sequence[Group], select: Select, axis: str) -> list[int]
 
     The best of those that differ only on the first axis, `axis`, and in what the rule selects; none where there is one.
     """
-    labels = [label for group in groups for label in group.labels]
-    compared = {_label(axis, labels), *(_label(key, labels) for key in select.keys)}
-    settings: dict[str, list[int]] = {}
-    for k, group in enumerate(groups):
-        key = json.dumps({label: value for label, value in group.labels.items() if label not in compared}, default=str)
-        settings.setdefault(key, []).append(k)
-    best = []
-    for members in settings.values():
-        scores = {k: score for k in members if np.isfinite(score := _score(groups[k], select))}
+    compared = {label_of(axis, [label for group in groups for label in group.labels]), *selected_labels(groups, select)}
+    best: list[int] = []
+    for members in by_other_labels(groups, compared):
+        scores = {id(group): score for group in members if np.isfinite(score := _score(group, select))}
         if len(members) > 1 and scores:
             top = max(scores.values()) if _largest(select) else min(scores.values())
-            best += [k for k, score in scores.items() if score == top]
-    return best
+            best += [identity for identity, score in scores.items() if score == top]
+    return [k for k, group in enumerate(groups) if id(group) in best]
 
 
 def _largest(select: Select) -> bool:
@@ -220,13 +210,13 @@ class Reported(NamedTuple):
     """What a report of a study shows."""
 
     groups: list[Group]
-    """the completed trials after the selection"""
+    """the completed trials that the selection keeps"""
     notes: list[str]
-    """on what was selected, left out or is missing"""
+    """lines on what was selected, was left out or is missing"""
     marked: list[int]
     """indices of the best groups, or of the selected ones where all are shown"""
     mark: str
-    """what the mark means"""
+    """meaning of the mark, in a sentence"""
     candidates: list[Group]
     """all groups, before the selection"""
 
@@ -270,18 +260,12 @@ def _select(able: Sequence[Group], everything: Sequence[Group], select: Select, 
     if whole:
         marked = [k for k, group in enumerate(shown) if any(group is one for one in chosen)]
         return Reported(candidates, notes, marked, "Marked: what the rule selects.", candidates)
-    at = "the last evaluation" if select.at == "last" else "the best evaluation of each trial"
     extreme = "largest" if _largest(select) else "smallest"
-    mark = (
-        f"Marked: the {extreme} mean {select.by} at {at} (over the same trials) among the rows that differ in {axis}."
-    )
+    best = f"the {extreme} mean {select.by} at {_evaluation(select)} (over the same trials)"
+    mark = f"Marked: {best} among the rows that differ in {axis}."
     groups = [reported_trials(group, select) for group in chosen]
     return Reported(groups, notes, best_groups(chosen, select, axis), mark, candidates)
 
 
 def _statuses(index: Index) -> str:
     return ", ".join(f"{count} {status}" for status, count in index.counts().items() if status != "completed")
-
-
-def _listed(numbers: Sequence[Any]) -> str:
-    return ", ".join(map(str, numbers))

@@ -22,7 +22,7 @@ from mpifl.problems.metrics import METRICS
 from mpifl.rng import stream
 from mpifl.studies.axes import MAX_RUNS, Point, combinations, without_excluded
 
-FREE = ("set", "axes", "exclude", "page")  # sections that are no fields of `StudyOptions`, with readers of their own
+FREE = ("set", "axes", "exclude", "page")  # sections with readers of their own, not fields of `StudyOptions`
 NOT_IDENTITY = (*OUTPUT_KEYS, "checkpoint")  # keys of a job that do not change what a run computes
 OF_THE_STUDY = {  # keys of a job that a study sets in each run
     "seed": "no such key here: trials has the seeds of the runs",
@@ -30,8 +30,8 @@ OF_THE_STUDY = {  # keys of a job that a study sets in each run
     "output": "no such key here: the folder of the run files is the key output of the study file",
     "overwrite": "no such key here: a sweep replaces a run file by that of the same run alone",
 }
-TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy", *METRICS)  # beginnings of the metrics of test rows
-MAX_NAME = 120  # bytes of a run file's name before its identity
+TEST_METRICS = ("test_", "client_accuracy", "personal_accuracy", *METRICS)  # metrics of test rows begin with these
+MAX_NAME = 120  # bytes of a run file's name in front of the identity
 RUN_FILE = re.compile(r".*-([0-9a-f]{12})\.h5")
 
 
@@ -104,12 +104,12 @@ class StudyRun:
     """One run of a study."""
 
     labels: dict[str, Any]
-    """by axis"""
+    """values by axis"""
     seed: int
     job: Job
-    """with its output in the study's folder"""
+    """job whose output is in the study's folder"""
     identity: str
-    """of the resolved job: 12 hexadecimal digits"""
+    """12 hexadecimal digits of a hash of the resolved job"""
     ranks: int = 1
     """MPI ranks that compute it"""
 
@@ -214,7 +214,7 @@ def _override(values: dict[str, Any], key: str, value: Any) -> None:
             raise ConfigError(key, value, f"{first} is not a section")
         values[first] = {**(values.get(first) or {}), rest: value}
     elif key == "trials" and isinstance(values.get(key), dict) and not isinstance(value, dict):
-        values[key] = {**values[key], "seeds": value}  # what else a trial varies stays
+        values[key] = {**values[key], "seeds": value}  # `vary` stays
     else:
         read.set_key(values, key, value)
 
@@ -294,7 +294,7 @@ def _existing(folder: Path) -> dict[str, Path]:
     """The run files of a folder by the identities at the end of their names; of one identity the first by name."""
     try:
         names = sorted((name for name in os.listdir(folder) if RUN_FILE.fullmatch(name)), reverse=True)
-    except OSError:  # no such folder, or no folder: the index says so
+    except OSError:  # there is no folder; `Index` reports a file in its place
         return {}
     return {name[-15:-3]: folder / name for name in names}
 
@@ -330,5 +330,5 @@ def _check_ranks(ranks: int, runs: Sequence[StudyRun]) -> None:
 
 
 def describe(run: StudyRun) -> str:
-    """A run's labels and seed in one clause."""
+    """The labels and the seed of a run, in one clause."""
     return ", ".join([*(f"{axis} {value}" for axis, value in run.labels.items()), f"seed {run.seed}"])

@@ -29,7 +29,7 @@ log = logging.getLogger(__package__)
 LOG_INTERVAL = 60.0  # s between two lines in a log
 REFRESH_INTERVAL = 5.0  # s between two lines on a terminal while no run ends
 MAX_NAMED = 5  # run files or failures that are named in one line
-SHOWN = ("running", "failed", "interrupted", "damaged")  # statuses that are counted in a line on the study
+SHOWN = ("running", "failed", "interrupted", "damaged")  # statuses that a line of progress counts
 KILLED = "its process was killed"
 
 
@@ -66,7 +66,7 @@ def sweep(
         todo = [run for run in mine if _wanted(index, run, study.options.retries)]
         for line in _damaged_files(index, todo):
             log.warning(line)
-        # runs of the same problem one after another: a process keeps the data that it loaded last
+        # Runs of the same problem follow one another, since a process keeps the data that it loaded last.
         todo.sort(key=lambda run: repr(run.job.problem))
         killed: list[StudyRun] = []
         try:
@@ -98,9 +98,9 @@ def default_processes(study: Study) -> int:
 
 
 def _left_behind(index: Index, runs: Sequence[StudyRun]) -> list[StudyRun]:
-    """Those of `runs` that seemed to be running, and turn out to have been killed shortly before, on another host.
+    """The runs that seemed to be running, but had been killed on another host shortly before.
 
-    There locks may not tell, so that a run's heartbeat has to be awaited.
+    Locks may not tell that from another host, so this waits until a heartbeat would be overdue.
     """
     end = time.monotonic() + HEARTBEAT_TIMEOUT + 1
     seemed = alive = [run for run in runs if index.entries[run.identity].status == "running"]
@@ -151,7 +151,7 @@ def _pass(
             done += 1
             if end.status == "failed":
                 if progress:
-                    progress("")  # the line of the study makes room
+                    progress("")  # clears the line of progress for the message
                 log.warning("%s failed: %s", describe(run), end.error)
                 if _wanted(index, run, study.options.retries):
                     (killed if end.error == KILLED else again).append(run)
@@ -177,7 +177,7 @@ def sweep_on_ranks(
             ranks = study.options.ranks
     finally:
         ranks = broadcast_number(comm, ranks)
-    if not ranks:  # nothing to run: the study is wrong
+    if not ranks:  # the study is wrong
         return None
     with worker_groups(comm, ranks, serve_group, end_group) as executor:
         if executor is None or study is None:

@@ -28,13 +28,14 @@ from mpifl.studies.study import NOT_IDENTITY, Study
 from mpifl.submit.site import Site
 
 COMMANDS = {"slurm": ["sbatch"], "pbs": ["qsub"], "flux": ["flux", "batch"], "lsf": ["bsub"]}
-HOST_FILES = {"pbs": "$PBS_NODEFILE", "lsf": "$LSB_DJOB_HOSTFILE"}  # for an mpirun that was built without the scheduler
+# Files that name the hosts to an mpirun that was built without the scheduler.
+HOST_FILES = {"pbs": "$PBS_NODEFILE", "lsf": "$LSB_DJOB_HOSTFILE"}
 MAX_SEEDS = 100_000
 ULFM = """
 if {} 2> /dev/null | grep -q "Fault Tolerance support: yes"; then
     launch+=(--with-ft ulfm)  # the run goes on without ranks that die
 fi"""
-SEED = "\ue000"  # a letter that no path has: in words for the shell it stands for the value of the variable `seed`
+SEED = "\ue000"  # a letter that no path has; it stands for the value of the shell's variable `seed`
 
 
 class Script(NamedTuple):
@@ -44,9 +45,9 @@ class Script(NamedTuple):
     logs: Path
     """the folder of its logs"""
     tasks: int
-    """tasks of its array; 1: it has none"""
+    """number of tasks of its array; 1: it has no array"""
     notes: Sequence[str] = ()
-    """what the user may not have meant: tasks without runs, ranks without clients"""
+    """warnings, as of tasks without runs or ranks without clients"""
 
 
 def study_script(
@@ -157,19 +158,19 @@ def submit(site: Site, script: Script) -> str:
         raise ConfigError("site.scheduler", site.scheduler, f"a machine with {command[0]}; --dry-run prints the script")
     made = not script.logs.exists()
     try:
-        script.logs.mkdir(parents=True, exist_ok=True)  # without it the batch system ends the job without a log
+        script.logs.mkdir(parents=True, exist_ok=True)  # a missing folder would end the job without a log
     except OSError as error:
         raise ConfigError("output", script.logs, f"a folder that can be written ({error.strerror})") from None
     if not os.access(script.logs, os.W_OK | os.X_OK, effective_ids=True):
         raise ConfigError("output", script.logs, "a folder that can be written (Permission denied)")
-    # Flux has no arrays of batch jobs.
+    # Flux has no arrays of batch jobs, so each task is submitted by itself.
     several = site.scheduler == "flux" and script.tasks > 1
     commands = [[*command, f"--env=MPIFL_TASK={task}"] for task in range(script.tasks)] if several else [command]
     try:
         return "\n".join(_submit_one(words, script.text) for words in commands)
     except ConfigError:
         if made:
-            with suppress(OSError):  # it is not empty
+            with suppress(OSError):  # others have put files there
                 script.logs.rmdir()
         raise
 
@@ -202,7 +203,7 @@ def _output(path: Path) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A word for the shell."""
+    """The text as a word of the shell."""
     return '"$seed"'.join(map(shlex.quote, text.split(SEED)))
 
 
@@ -237,7 +238,7 @@ def _launch(site: Site) -> str:
     elif launcher == "mpiexec":
         words = f"mpiexec -n {total} -ppn {each}"
     else:
-        own = Path(sys.executable).with_name("mpirun")  # of the wheel, in this environment
+        own = Path(sys.executable).with_name("mpirun")  # an MPI from pip has it beside Python
         mpirun = own if own.exists() and not site.container else Path("mpirun")
         hosts = f' --hostfile "{HOST_FILES[site.scheduler]}"' if site.scheduler in HOST_FILES else ""
         words = f"{shlex.quote(str(mpirun))}{hosts} --map-by ppr:{each}:node --bind-to none"

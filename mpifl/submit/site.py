@@ -14,7 +14,7 @@ from mpifl.config.types import Config, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
 
 PROJECT_FILE = "mpifl-site.yaml"
-# Options of the batch systems that follow from settings, by the setting; "": from the job or the study.
+# Options of the batch systems that a setting of the site replaces, by that setting; "": the job or the study sets them.
 OWN_OPTIONS = {
     "slurm": {
         "nodes": "--nodes -N", "ranks_per_node": "--ntasks -n --ntasks-per-node", "time": "--time -t",

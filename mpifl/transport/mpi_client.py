@@ -6,17 +6,17 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
-from mpifl.algorithms.base import Message, Update, new_tuple
+from mpifl.algorithms.base import Message, Update
 from mpifl.errors import ConfigError, RunFailed, format_client_error, host_name
 from mpifl.heap import use_huge_pages
-from mpifl.memory import HOST, IncomingVectors, Memory, OutgoingVectors
+from mpifl.memory import IncomingVectors, OutgoingVectors
 from mpifl.transport.backoff import Backoff
+from mpifl.transport.base import Clients, Delivery
 from mpifl.transport.frames import FrameFormat, Header, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
 from mpifl.transport.queues import COPIED_BYTES, Outbox
@@ -30,15 +30,12 @@ HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are
 class Received(NamedTuple):
     """A frame whose vectors may still be in flight."""
 
-    kind: int = 0  # 0: no frame
+    kind: int
     subject: int = 0
     message: Message | None = None  # without those vectors
-    delay: float = 0.0  # s
+    over: float = 0.0  # `Delivery.over`
     incoming: IncomingVectors | None = None  # the vectors in flight
     requests: Sequence[MPI.Request] = ()  # that fill their buffers
-
-
-NOTHING = Received()
 
 
 class Outgoing(NamedTuple):
@@ -51,26 +48,25 @@ class Outgoing(NamedTuple):
 
 
 class MPIClientTransport:
-    """The clients' end (`base.ClientTransport`) of n clients on R-1 ranks; vectors (d,) live in `memory`."""
+    """The clients' end (`base.ClientTransport`) for the clients of this rank."""
 
     def __init__(
-        self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int, memory: Memory = HOST
-    ) -> None:
-        """vectors: maximum in a message."""
-        self._comm, self._memory, self._on_host = comm, memory, memory.on_host
+        self, comm: MPI.Comm, clients: Clients, n: int, d: int, dtype: np.dtype, vectors: int
+    ) -> None:  # fmt: skip
+        """n: clients of all ranks. d, dtype: of a vector. vectors: maximum in a message."""
+        self._comm, self._clients, self._memory = comm, clients, clients.memory
+        clients.link = self
         self._format = FrameFormat(d, dtype, vectors)
         if self._format.vector_bytes > COPIED_BYTES:
             use_huge_pages()
-        self._hosted = len(range(comm.rank - 1, clients, comm.size - 1))  # clients on this rank
+        self._hosted = len(range(comm.rank - 1, n, comm.size - 1))  # clients on this rank
         self._frame = self._format.frame()
         self._frame_receive = comm.Recv_init((self._frame.buffer, MPI.BYTE), 0, FRAME)
         # Posted from the start: a probe for the end would search all messages that wait, again and again.
         self._end_receive = comm.Irecv(np.empty(0), 0, END)
         self._receiving = False  # whether the frame's receive is in progress
-        self._early = NOTHING  # a frame that arrived while clients computed
-        self._arrival_time: dict[int, float] = {}  # perf_counter, of each client's last message
-        self._held: list[tuple[float, int, Outgoing]] = []  # (perf_counter until which it is held back, client, update)
-        self._due: deque[Outgoing] = deque()  # their vectors may still be on their way out of the memory
+        self._peeked: Received | None = None  # a frame that arrived while clients computed
+        self._leaving: deque[Outgoing] = deque()  # updates whose vectors may still be on their way out of the memory
         self._outbox = Outbox(comm, 0, self._format)
         self._sending: deque[tuple[list[MPI.Request], Outgoing]] = deque()  # large vectors and texts
         self._ending = self._stopped = False  # whether the run has ended, and whether the last frame has arrived
@@ -85,24 +81,18 @@ class MPIClientTransport:
         self.on_stop: Callable[[], None] = lambda: None  # called before the last frame to the server
 
     # -- messages ------------------------------------------------------------------------------------------------------
-    def messages(self, most: int) -> Iterator[list[tuple[int, Message, float]]]:
-        batch: list[tuple[int, Message, float]] = []
-        while True:
-            kind, subject, message, delay, incoming, requests = self._next(wait=not batch)
-            if message:
-                if incoming:
-                    wait(*requests)
-                    incoming.load()
+    def messages(self, most: int) -> Iterator[list[Delivery]]:
+        batch: list[Delivery] = []
+        while not self._stopped:
+            received = self._next(wait=not batch)
+            if received and received.message:
+                message = self._complete(received)
                 if self._ending:
                     self._dropped += 1
                     continue
-                if incoming:
-                    message = message.with_vectors(incoming.get())
-                batch.append((subject, message, delay))
+                batch.append(Delivery(received.subject, message, received.over))
                 if len(batch) < most:
                     continue
-            elif kind == Kind.STOP:
-                self.code, self._stopped = subject, True
             if batch:
                 yield batch
                 batch = []
@@ -110,17 +100,29 @@ class MPIClientTransport:
                     self._next_poll = now + POLL_INTERVAL
                     self._report()
                     self._ending = self._has_ended()  # the messages that are left are then dropped
-            if message:  # else a frame of another kind
-                continue
-            if self._stopped:
-                break
-            if kind == Kind.MARKER:
-                self.on_marker(subject)
-            elif kind == Kind.HOST:
-                self._hosted += 1
-                self.on_host(subject)
+            if received and not received.message:
+                self._handle(received)
         self.on_stop()
         self._close()
+
+    def _complete(self, received: Received) -> Message:
+        """The message, once its vectors are here."""
+        assert received.message
+        if not received.incoming:
+            return received.message
+        wait(*received.requests)
+        received.incoming.load()
+        return received.message.with_vectors(received.incoming.get())
+
+    def _handle(self, received: Received) -> None:
+        """Handles a frame that is no message."""
+        if received.kind == Kind.STOP:
+            self.code, self._stopped = received.subject, True
+        elif received.kind == Kind.MARKER:
+            self.on_marker(received.subject)
+        elif received.kind == Kind.HOST:
+            self._hosted += 1
+            self.on_host(received.subject)
 
     def _has_ended(self) -> bool:
         """Whether the server has ended the run, also while messages from before wait.
@@ -130,113 +132,94 @@ class MPIClientTransport:
         before = self._hosted * (1 + self._format.vectors)
         return any(self._end_receive.Test() for _ in range(min(before + 1, MAX_END_TESTS)))
 
-    def _next(self, wait: bool) -> Received:
-        """The next frame. With `wait`, waits for one and sends held updates as they fall due.
-
-        Without, `NOTHING` where none has arrived.
-        """
-        if (early := self._early) is not NOTHING:
-            self._early = NOTHING
-            return early
+    def _next(self, wait: bool) -> Received | None:
+        """The next frame; without `wait` None if none has arrived. Sends updates as their contacts end."""
+        if received := self._peeked:
+            self._peeked = None
+            return received
         if not self._receiving:
             self._frame_receive.Start()
             self._receiving = True
-        if wait and (self._held or self._due):
-            self._flush(time.perf_counter())
-        if not self._frame_receive.Test():
-            if not wait:
-                return NOTHING
+        if wait:
             self._await_frame()
+        elif not self._frame_receive.Test():
+            return None
         self._receiving = False
         frame, format = self._frame, self._format
         if frame.header[0] != MESSAGE:
-            return Received(*frame.read()[:2])
+            header = frame.read()
+            return Received(header.kind, header.subject)
         i, message, delay, count = frame.read_message(self._memory.from_host)
-        if delay > 0:
-            self._arrival_time[i] = time.perf_counter()
+        over = time.perf_counter() + delay if delay > 0 else 0.0
         if format.inline:
-            return new_tuple(Received, (MESSAGE, i, message, delay, None, ()))
+            return Received(MESSAGE, i, message, over)
         incoming = self._memory.incoming(count, format.d, format.dtype)
         requests = [self._comm.Irecv(b, 0, DATA + i) for b in incoming.buffers]
-        return Received(MESSAGE, i, message, delay, incoming, requests)
+        return Received(MESSAGE, i, message, over, incoming, requests)
 
     def _await_frame(self) -> None:
-        """Waits until the next frame is received. Sends held updates as they fall due.
+        """Waits until the next frame is received. Sends updates as their contacts end.
 
-        While the updates of all its clients are held back, no message to them can arrive: it polls less often.
+        While the updates of all its clients are held back, no message to them can arrive: it sleeps longer.
         """
-        backoff = Backoff(patient=True)
-        while not self._frame_receive.Test():
-            if self._held or self._due:
-                self._flush(time.perf_counter())
-            elif backoff.yielded():
-                continue
+        backoff = Backoff()
+        while True:
+            next_release = self._clients.release(time.perf_counter())
+            self._send_leaving()
+            if self._frame_receive.Test():
+                return
             self._test_sends()
             self._report()
-            if not self._held:
-                backoff.pause()
-            elif len(self._held) == self._hosted:
-                time.sleep(max(0.0, min(self._held[0][0] - time.perf_counter(), HELD_INTERVAL)))
+            left = next_release - time.perf_counter()
+            if len(self._clients.held) == self._hosted:
+                time.sleep(max(0.0, min(left, HELD_INTERVAL)))
             else:
-                backoff.pause(self._held[0][0] - time.perf_counter())
+                backoff.pause(left)
 
     def poll(self) -> None:
         """Sends what is due and ready, and receives one frame, which then waits; called while clients compute."""
         self._report()
-        self._flush(time.perf_counter())
+        self._clients.release(time.perf_counter())
+        self._send_leaving()
         self._test_sends()
         if self._stopped:  # a receive that is started now would never complete
             return
-        self._early = self._next(wait=False)
-        if self._early.incoming and MPI.Request.Testall(self._early.requests):
-            self._early.incoming.load()
+        self._peeked = self._next(wait=False)
+        if self._peeked and self._peeked.incoming and MPI.Request.Testall(self._peeked.requests):
+            self._peeked.incoming.load()
 
     # -- updates -------------------------------------------------------------------------------------------------------
-    def send_update(self, i: int, update: Update, delay: float) -> None:
+    def send_update(self, i: int, update: Update) -> None:
         format, text = self._format, b""
         if update.refused:
             vectors, text = OutgoingVectors(()), update.refused.encode()
         elif format.inline:
-            inside = update.vectors if self._on_host else tuple(map(self._memory.to_host, update.vectors))
-            if delay <= 0 and not self._due:
-                self._send_in_frame(i, update, inside)
-                return
-            vectors = OutgoingVectors(inside)
+            vectors = OutgoingVectors(tuple(map(self._memory.to_host, update.vectors)))
         else:
             vectors = self._memory.outgoing(update.vectors, format.d, format.dtype)
-        outgoing = Outgoing(i, update, vectors, text)
-        if delay > 0:
-            heappush(self._held, (self._arrival_time[i] + delay, i, outgoing))
-        elif self._due or not vectors.ready():
-            self._due.append(outgoing)
-        else:
-            self._send(outgoing)
+        self._leaving.append(Outgoing(i, update, vectors, text))
+        self._send_leaving()
 
-    def _flush(self, until: float) -> None:
-        """Sends updates held back until `until` (perf_counter) or earlier, if ready."""
-        while self._held and self._held[0][0] <= until:
-            self._due.append(heappop(self._held)[2])
-        while self._due and self._due[0].vectors.ready():
-            self._send(self._due.popleft())
+    def _send_leaving(self) -> None:
+        """Sends, in order, the updates whose vectors have left the memory that clients compute with."""
+        while self._leaving and self._leaving[0].vectors.ready():
+            self._send(self._leaving.popleft())
 
     def _send(self, outgoing: Outgoing) -> None:
         """Starts to send an update whose vectors are ready."""
-        i, update, vectors, text = outgoing
-        self._send_in_frame(i, update, vectors.buffers if self._format.inline else (), len(text))
-        requests = [] if self._format.inline else [self._comm.Isend(b, 0, DATA + i) for b in vectors.buffers]
-        if text:
-            requests.append(self._comm.Isend(text, 0, TEXT))
+        i, vectors, inline = outgoing.client, outgoing.vectors, self._format.inline
+        inside = vectors.buffers if inline else ()
+        sent = self._outbox.take()
+        sent.frame.write_update(i, outgoing.update, inside, len(outgoing.text))
+        self._outbox.start(sent, len(inside))
+        requests = [] if inline else [self._comm.Isend(b, 0, DATA + i) for b in vectors.buffers]
+        if outgoing.text:
+            requests.append(self._comm.Isend(outgoing.text, 0, TEXT))
         if requests:
             self._test_sends()
             self._sending.append((requests, outgoing))
         else:
             vectors.release()
-
-    def _send_in_frame(self, i: int, update: Update, vectors: Sequence[np.ndarray], text: int = 0) -> None:
-        """Starts to send an update's frame, with the vectors that travel in it; text: bytes of what follows."""
-        outgoing = self._outbox.take()
-        outgoing.frame.write_update(i, update, vectors, text)
-        self._outbox.start(outgoing, len(vectors))
 
     def _send_frame(self, header: Header) -> None:
         """Starts to send a frame that is no update."""
@@ -257,26 +240,17 @@ class MPIClientTransport:
                 sending.rotate(-1)
 
     def _close(self) -> None:
-        """Sends all that is held back, and the last frame."""
+        """Sends all updates that are held back, and the last frame."""
         backoff = Backoff()
-        while self._held or self._due:
-            self._flush(inf)
+        self._clients.release(inf)
+        while self._leaving:
+            self._send_leaving()
             backoff.pause()
         self._frame_receive.Free()
         wait(self._end_receive)
         self._send_frame(Header(Kind.GOODBYE, self._dropped))
         wait(*(r for requests, _ in self._sending for r in requests))
         self._outbox.drain()
-
-    def resend_update(self, i: int, update: Update, delay: float) -> None:
-        """Sends client i's update, which was in flight when the run was saved, once `delay` seconds have passed."""
-        self._arrival_time[i] = time.perf_counter()
-        self.send_update(i, update, delay)
-
-    def remaining_delays(self) -> dict[int, float]:
-        """For how long updates are still held back (s), by client."""
-        now = time.perf_counter()
-        return {i: max(0.0, due - now) for due, i, _ in self._held}
 
     # -- reports -------------------------------------------------------------------------------------------------------
     def _send_report(self, kind: Kind, subject: int, text: str = "") -> None:

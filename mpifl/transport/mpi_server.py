@@ -75,7 +75,7 @@ class MPIServerTransport:
         self._rank_error = ""  # why a rank cannot continue, until it is raised
         self.part_statuses: list[PartStatus] = []
         self.signals: list[int] = []
-        self.computing: Sequence[int] = ()
+        self.computing: Sequence[int] = ()  # clients compute on other ranks
         self.on_death: Callable[[Mapping[int, int]], None] = lambda hosted: None
         self.stuck_ranks: set[int] = set()
         for rank in range(1, comm.size):

@@ -22,8 +22,11 @@ class ServerTransport(UpdateSource, Protocol):
     stuck_ranks: set[int]  # those that `shut_down` has left running
     part_statuses: list[PartStatus]  # received; whoever handles them removes them
     signals: list[int]  # numbers of signals that other ranks have received
-    computing: Sequence[int]  # clients that compute in this process at this instant
     on_death: Callable[[Mapping[int, int]], None]  # called with the ranks that have died -> their clients
+
+    @property
+    def computing(self) -> Sequence[int]:
+        """Clients that compute in this process at this instant."""
 
     def send(self, i: int, message: Message, delay: float) -> None:
         """Sends client i a message without waiting; the client holds its update back for `delay` seconds."""

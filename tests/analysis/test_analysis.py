@@ -13,9 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from matplotlib.figure import Figure
 
-from mpifl.analysis.figures import draw_report
 from mpifl.analysis.options import Options
 from mpifl.analysis.report import report
 from mpifl.analysis.show import show
@@ -45,13 +43,9 @@ def run_file(
     """
     settings = {"name": "area", "step_size": 1.0} | algorithm
     config = {"name": path.stem, "seed": seed, "output": str(path), "algorithm": settings, "stop": {"time": horizon}}
-    writer = RunWriter(
-        path,
-        attrs={"name": path.stem, "algorithm": settings["name"], "config": yaml.safe_dump(config), "clock": "virtual"},
-        clients={"samples": [3, 4], "rank": [1, 1], "rate": None},
-        x0=np.zeros(2),
-        layout=[("w", (2,))],
-    )
+    attrs = {"name": path.stem, "algorithm": settings["name"], "config": yaml.safe_dump(config), "clock": "virtual"}
+    clients = {"samples": [3, 4], "rank": [1, 1], "rate": None}
+    writer = RunWriter(path, attrs=attrs, clients=clients, x0=np.zeros(2), layout=[("w", (2,))])
     for k in range(4):
         writer.append(UpdateRow((k + 1) / 2, 0 if k else 1, 0, k, 1, 16, 0.0))
     for k in range(steps):
@@ -60,9 +54,8 @@ def run_file(
         own = {"mean": personal[k], "q25": personal[k] - 0.1, "median": personal[k], "q75": personal[k] + 0.05,
                "best": max(personal[: k + 1])} if personal else {}  # fmt: skip
         metrics = {f"personal_accuracy_{name}": value for name, value in own.items()}
-        writer.append(
-            EvaluationRow(k, 2 * k, k, train_loss=(losses or [1.0] * 99)[k], test_accuracy=accuracy, **metrics)
-        )
+        loss = (losses or [1.0] * 99)[k]
+        writer.append(EvaluationRow(k, 2 * k, k, train_loss=loss, test_accuracy=accuracy, **metrics))
     if status is None:
         writer.flush()
         writer._stop.set()  # as if killed: no heartbeat from now on
@@ -74,8 +67,8 @@ def run_file(
 
 def test_two_groups_by_hand(tmp_path: Path) -> None:
     paths = [
-        run_file(tmp_path / "a0.h5", [0.1, 0.7, 0.9], [2.0, 1.0, 0.5], seed=0),
-        run_file(tmp_path / "a1.h5", [0.1, 0.82, 0.8], [2.0, 1.0, 0.25], seed=1),
+        run_file(tmp_path / "a0.h5", [0.1, 0.7, 0.9], [2.0, 1.0, 0.5], seed=0, steps=5),
+        run_file(tmp_path / "a1.h5", [0.1, 0.82, 0.8], [2.0, 1.0, 0.25], seed=1, steps=8),
         run_file(tmp_path / "b0.h5", [0.1, 0.5, 0.6], [2.0, 1.5, 1.0], seed=0, step_size=2.0),
     ]
     out = tmp_path / "out"
@@ -87,7 +80,9 @@ def test_two_groups_by_hand(tmp_path: Path) -> None:
     assert rows.train_loss_mean.tolist() == [0.375, 1.0] and rows.train_loss_max.tolist() == [0.5, 1.0]
     # The mean accuracy is 0.1, 0.76, 0.85: 80 % at 2 s of 4 s, though one trial is there at 1 s.
     assert rows.t_80.tolist() == [2, np.inf] and rows.t_h.tolist() == [4, 4] and rows.rho.tolist() == [0.5, np.inf]
-    assert rows.global_steps_mean.tolist() == rows.global_steps_max.tolist() == [0, 0], "seen: a run without any"
+    steps = rows[["global_steps_mean", "global_steps_min", "global_steps_max"]]
+    assert steps.to_numpy().tolist() == [[6.5, 5, 8], [0, 0, 0]], "the second never aggregated"
+    assert [row["global steps"] for row in columns(text)] == ["6.5 (5-8)", "0"]
     assert rows.updates_per_second.tolist() == [2, 2] and rows.staleness_mean.tolist() == [1.5, 1.5]
     first, second = (line for line in text.splitlines() if line.startswith(("1 ", "2 ")))
     assert "85.00 (80.00-90.00)" in first and "0.38 (0.25-0.50)" in first and " 0.50 " in first
@@ -105,22 +100,6 @@ def columns(text: str) -> list[dict[str, str]]:
     return [dict(zip(heads, re.split(r"  +", row.strip()), strict=True)) for row in rows]
 
 
-def test_global_steps_are_a_column(tmp_path: Path) -> None:
-    """A run that never aggregated shows 0; trials that differ show mean and range."""
-    paths = [
-        run_file(tmp_path / "a0.h5", [0.1], steps=5, seed=0),
-        run_file(tmp_path / "a1.h5", [0.1], steps=8, seed=1),
-        run_file(tmp_path / "b.h5", [0.1], step_size=2.0),
-    ]
-    first, second = columns(report(paths, tmp_path / "out", Options(formats=("csv",))))
-    assert first["global steps"] == "6.5 (5-8)" and second["global steps"] == "0"
-    rows = pd.read_csv(tmp_path / "out/report.csv")
-    assert rows[["global_steps_mean", "global_steps_min", "global_steps_max"]].to_numpy().tolist() == [
-        [6.5, 5, 8],
-        [0, 0, 0],
-    ]
-
-
 def test_a_report_says_that_methods_have_unlike_conventions(tmp_path: Path) -> None:
     """One line, from the configurations: what a step_size does depends on step_weights, trigger and reply."""
     area = {"step_weights": "samples", "trigger": {"every": 1}, "reply": "before"}
@@ -131,9 +110,8 @@ def test_a_report_says_that_methods_have_unlike_conventions(tmp_path: Path) -> N
     ]
     line = (
         "Conventions differ between these methods: step_weights is samples for area, one for fedbuff and fedavg; "
-        "trigger.every is 1 for area, 10 for fedbuff; reply is before for area, after for fedbuff, deferred for "
-        "fedavg. "
-        "Compare their effective steps, which mpifl check JOB.yaml prints, not their step_size."
+        "trigger.every is 1 for area, 10 for fedbuff; reply is before for area, after for fedbuff, deferred for fedavg."
+        " Compare their effective steps, which mpifl check JOB.yaml prints, not their step_size."
     )
     assert report(paths, tmp_path / "out", Options(formats=("md",))).count(f"{line}\n") == 1
     assert line in (tmp_path / "out/report.md").read_text()
@@ -177,9 +155,8 @@ def test_no_accuracy_and_no_horizon(tmp_path: Path) -> None:
     assert np.isnan(g.rho) and g.horizon == 1
     assert text.splitlines()[2].split() == ["1", "-", "1.00", "-", "0", "2.0", "1.50"]
     empty = run_file(tmp_path / "b.h5", [])
-    assert "-" in report([empty], tmp_path / "empty", Options(formats=("svg",))) and "0.50, 1 of 2" in report(
-        [run_file(tmp_path / "c.h5", [0.5], [0.5]), empty]
-    )
+    assert "-" in report([empty], tmp_path / "empty", Options(formats=("svg",)))
+    assert "0.50, 1 of 2" in report([run_file(tmp_path / "c.h5", [0.5], [0.5]), empty])
 
 
 def test_personal_accuracies_in_the_report(tmp_path: Path) -> None:
@@ -189,13 +166,12 @@ def test_personal_accuracies_in_the_report(tmp_path: Path) -> None:
         run_file(tmp_path / "a1.h5", [0.1, 0.7], personal=[0.5, 0.7], seed=1),
         run_file(tmp_path / "b.h5", [0.1, 0.6], step_size=2.0),
     ]
-    lines = report(paths, tmp_path / "out", Options(formats=("csv", "md"))).splitlines()
-    heads = re.split(r"  +", lines[0].strip())
-    first, second = (dict(zip(heads, re.split(r"  +", line.strip()), strict=True)) for line in lines[2:4])
-    assert heads[:5] == ["step_size", "trials", "accuracy %", "personal %", "best personal %"]
+    text = report(paths, tmp_path / "out", Options(formats=("csv", "md")))
+    first, second = columns(text)
+    assert list(first)[:5] == ["step_size", "trials", "accuracy %", "personal %", "best personal %"]
     assert first["personal %"] == "75.00 (70.00-80.00)" and first["best personal %"] == "80.00 (70.00-90.00)"
     assert second["personal %"] == second["best personal %"] == "-" and second["accuracy %"] == "60.00"
-    assert any(line.startswith("Personal: mean accuracy over the clients") for line in lines)
+    assert "\nPersonal: mean accuracy over the clients" in text
     rows = pd.read_csv(tmp_path / "out/report.csv")
     assert rows.personal_accuracy_mean_mean.tolist() == pytest.approx([0.75, np.nan], nan_ok=True)
     assert rows.personal_accuracy_best_max.tolist() == pytest.approx([0.9, np.nan], nan_ok=True)
@@ -211,18 +187,12 @@ def test_no_personal_accuracies_no_columns(tmp_path: Path) -> None:
 
 
 def test_columns_are_what_differs_under_short_names() -> None:
-    configs = [
-        flatten(
-            {"algorithm": {"name": "area", "step_size": 1, "first": "zero"}, "problem": {"l2": 1, "m": {"name": "x"}}}
-        ),
-        flatten(
-            {
-                "algorithm": {"name": "fedbuff", "step_size": 1, "local_step": 2},
-                "problem": {"l2": 1, "m": {"name": "y"}},
-            }
-        ),
-    ]
-    assert differing_keys(configs) == ["algorithm.name", "problem.m.name"]
+    one = {"algorithm": {"name": "area", "step_size": 1, "first": "zero"}, "problem": {"l2": 1, "m": {"name": "x"}}}
+    other = {
+        "algorithm": {"name": "fedbuff", "step_size": 1, "local_step": 2},
+        "problem": {"l2": 1, "m": {"name": "y"}},
+    }
+    assert differing_keys([flatten(one), flatten(other)]) == ["algorithm.name", "problem.m.name"]
     assert differing_keys([{"a": 1}, {}]) == ["a"], "absent from one, and nothing else says so"
     assert short_names(["algorithm.name", "algorithm.step_size", "clock.delay.rate", "problem.rate"]) == {
         "algorithm.name": "algorithm",
@@ -240,23 +210,6 @@ def test_columns_are_what_differs_under_short_names() -> None:
 )  # fmt: skip
 def test_numbers_have_fixed_digits_unless_these_would_hide_them(value: float, digits: int, text: str) -> None:
     assert format_number(value, digits) == text
-
-
-def test_the_axes_of_an_accuracy_figure(tmp_path: Path) -> None:
-    """From 0 to 100 %, the grid behind the curves."""
-    figures: list[Figure] = []
-
-    class Kept(Figure):
-        def savefig(self, *arguments: Any, **keywords: Any) -> None:
-            figures.append(self)
-
-    trial = load_trial(run_file(tmp_path / "a.h5", [0.1, 0.5, 0.6, 0.8]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("matplotlib.figure.Figure", Kept)
-        draw_report(group_trials([trial]), tmp_path, Options(formats=("png",)))
-    axes = {figure.axes[0].get_ylabel(): figure.axes[0] for figure in figures}
-    assert axes["test accuracy (%)"].get_ylim() == (0.0, 100.0)
-    assert all(ax.get_axisbelow() is True for ax in axes.values())
 
 
 def test_report_errors(tmp_path: Path) -> None:
@@ -328,13 +281,8 @@ def test_show_tells_a_killed_run_from_a_live_one(tmp_path: Path) -> None:
 
 
 def test_follow_prints_new_evaluations_until_the_end(tmp_path: Path) -> None:
-    writer = RunWriter(
-        tmp_path / "a.h5",
-        attrs={"name": "a", "config": ""},
-        clients={"samples": [1], "rank": [0], "rate": None},
-        x0=np.zeros(1),
-        layout=[("w", (1,))],
-    )
+    writer = RunWriter(tmp_path / "a.h5", attrs={"name": "a", "config": ""}, x0=np.zeros(1), layout=[("w", (1,))],
+                       clients={"samples": [1], "rank": [0], "rate": None})  # fmt: skip
     lines: list[str] = []
 
     def write(text: str) -> None:

@@ -81,8 +81,8 @@ def test_long_labels_stay_inside_the_figure() -> None:
     found = [Group({"method": f"{k} {'with a very long name ' * 8}"}, [trial([0.1, 0.5])]) for k in range(2)]
     figure = draw_figure("accuracy", found, Options(width=3.3))
     figure.draw_without_rendering()
-    (legend,) = figure.legends
-    assert legend.get_window_extent().x1 <= figure.bbox.x1 and legend.get_window_extent().x0 >= 0
+    box = figure.legends[0].get_window_extent()
+    assert box.x1 <= figure.bbox.x1 and box.x0 >= 0
 
 
 def test_too_many_lines_are_not_drawn(tmp_path: Path) -> None:

@@ -66,10 +66,8 @@ def test_the_report_has_columns_of_the_jobs_metrics(tmp_path: Path) -> None:
 
 def test_the_page_and_the_figures_have_the_jobs_metrics(tmp_path: Path) -> None:
     """Built-in ones and accuracies in percent, the variance in squares of percent; beside a run without them."""
-    paths = [
-        run_file(tmp_path / "a.h5", [0.2, 0.6], 0, [0.75, 3.5]),
-        run_file(tmp_path / "b.h5", [0.2, 0.6], 1, [0.25, 2.5]),
-    ]
+    metrics = [0.75, 3.5], [0.25, 2.5]
+    paths = [run_file(tmp_path / f"{seed}.h5", [0.2, 0.6], seed, values) for seed, values in enumerate(metrics)]
     report(paths, tmp_path / "out", Options(formats=("html", "png"), figures=("auroc", OWN)))
     data = data_of((tmp_path / "out" / "report.html").read_text(encoding="utf-8"))
     labels = {metric["key"]: metric["label"] for metric in data["metrics"]}
@@ -80,9 +78,8 @@ def test_the_page_and_the_figures_have_the_jobs_metrics(tmp_path: Path) -> None:
     assert {"auroc.png", "mine_f.png"} <= {path.name for path in (tmp_path / "out").iterdir()}
     other = run_file(tmp_path / "c.h5", [0.2, 0.6], 2)
     report([*paths, other], tmp_path / "more", Options(formats=("html", "png"), figures=(OWN,)))
-    assert data_of((tmp_path / "more" / "report.html").read_text(encoding="utf-8"))["curves"][f"{OWN} time"] == [
-        [[0], [3], [2.5], [3.5]]
-    ]
+    more = data_of((tmp_path / "more" / "report.html").read_text(encoding="utf-8"))
+    assert more["curves"][f"{OWN} time"] == [[[0], [3], [2.5], [3.5]]]
     assert (tmp_path / "more" / "mine_f.png").exists()
 
 

@@ -47,7 +47,7 @@ def check(text: str) -> None:
     assert ALLOWED.fullmatch(text), repr(text)
 
 
-def test_L_show_escapes_what_a_file_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_escapes_what_a_file_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(write(tmp_path / "run.h5"))]) == 0
     out = capsys.readouterr().out
     check(out)
@@ -56,7 +56,7 @@ def test_L_show_escapes_what_a_file_says(tmp_path: Path, capsys: pytest.CaptureF
     assert "lo\\x1b[1mst client 1  \\x1b[2J" in out
 
 
-def test_L_report_escapes_labels_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_escapes_labels_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [write(tmp_path / "a.h5"), write(tmp_path / "b.h5", name="$\\frac{$x", **{"k\x1b[2J|": EVIL})]
     shown = ["--figures", "accuracy", "--formats", "md,csv,tex,pdf"]
     assert main(["report", *map(str, files), "--out", str(tmp_path / "out"), *shown]) == 0
@@ -69,7 +69,7 @@ def test_L_report_escapes_labels_in_every_format(tmp_path: Path, capsys: pytest.
     check(report(files))
 
 
-def test_L_errors_and_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_and_log_lines_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(str(ConfigError("key", EVIL, f"something else ({EVIL})")))
     assert str(ConfigError("k", "\x1b[2J a\nb", "c")) == "k=\\x1b[2J a b: c"
     stream = io.StringIO()
@@ -79,13 +79,13 @@ def test_L_errors_and_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         logging.getLogger("mpifl").warning("rank 3 said %s", EVIL)
         raise RuntimeError(EVIL)
 
-    monkeypatch.setattr("mpifl.api.replay_task", fail)
+    monkeypatch.setattr("mpifl.execution.replay_task", fail)
     assert main(["replay", "x.h5"]) == 3
     assert "rank 3 said \\x1b[2J" in stream.getvalue() and "RuntimeError: \\x1b[2J" in stream.getvalue()
     check(stream.getvalue())
 
 
-def test_L_check_prints_values_that_read_back_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_values_that_read_back_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "seed: 0\nproblem: {model: {name: quadratic, dim: 2}, clients: 2}\nalgorithm: {name: area, step_size: 0.1}\n"
     job = tmp_path / "job.yaml"
     job.write_text(f'name: a\nstop: {{updates: 3}}\noutput: "x\\e[2J\\u202E\\x9By.h5"\n{text}')
@@ -99,7 +99,7 @@ def test_L_check_prints_values_that_read_back_equal(tmp_path: Path, capsys: pyte
     assert "düsseldorf" in yaml_io.dump({"a": "düsseldorf"})
 
 
-def test_L_printable() -> None:
+def test_printable() -> None:
     assert printable("a\tb\nc") == "a\\tb\\nc" and printable("a\tb\nc", lines=True) == "a\tb\nc"
     assert printable("über 北 \U0001f600") == "über 北 \U0001f600"
     assert printable("x" * 10, most=4) == "xxxx ..."

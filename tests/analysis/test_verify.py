@@ -100,9 +100,8 @@ def test_code_that_the_file_names_is_not_imported(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("own_rules.py").write_text(OWN)
-    path = corpus.made(
-        tmp_path, "own", {**CASES["area-before"], "algorithm": {"name": "own_rules:Own", "step_size": 0.1}}
-    )
+    job = {**CASES["area-before"], "algorithm": {"name": "own_rules:Own", "step_size": 0.1}}
+    path = corpus.made(tmp_path, "own", job)
     Path("imported").unlink()
     monkeypatch.delitem(__import__("sys").modules, "own_rules")
     line = check_file(path)
@@ -114,16 +113,15 @@ def test_code_that_the_file_names_is_not_imported(
 
 # -- what is no run file, or is damaged --------------------------------------------------------------------------------
 def test_what_is_no_run_file_is_an_error_of_the_command(
-    tmp_path: Path, files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, files: dict[str, Path], refused: Callable[..., str]
 ) -> None:
     (tmp_path / "text").write_text("name: run\n")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = [1.0]
     for name in ("text", "other.h5", "missing.h5"):
-        assert main(["verify", str(tmp_path / name)]) == 2
-        assert capsys.readouterr().err.startswith(f"mpifl: run file={tmp_path / name}: ")
-    assert main(["verify"]) == 2 and capsys.readouterr().err == "mpifl: verify='': one RUN.h5\n"
-    assert main(["verify", str(files["real"]), str(files["real"])]) == 2
+        assert refused("verify", tmp_path / name).startswith(f"mpifl: run file={tmp_path / name}: ")
+    assert refused("verify") == "mpifl: verify='': one RUN.h5\n"
+    refused("verify", files["real"], files["real"])
 
 
 @pytest.mark.long
@@ -133,10 +131,8 @@ def test_a_truncated_file_is_wrong(tmp_path: Path, files: dict[str, Path], capsy
         (tmp_path / "cut.h5").write_bytes(content[: int(part * len(content))])
         assert main(["verify", str(tmp_path / "cut.h5")]) == 3
         out, err = capsys.readouterr()
-        assert not out and err.startswith(
-            f"mpifl: run file={tmp_path / 'cut.h5'}: a complete file; this one is truncated"
-        )
-        assert err.count("\n") == 1
+        says = f"mpifl: run file={tmp_path / 'cut.h5'}: a complete file; this one is truncated"
+        assert not out and err.startswith(says) and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(500, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])

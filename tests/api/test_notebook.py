@@ -31,12 +31,6 @@ def test_it_is_stored_executed(name: str, count: int) -> None:
     assert len(figures) == count and all(5_000 < len(figure) < 100_000 for figure in figures)
 
 
-def test_a_papers_figure_takes_ten_lines() -> None:
-    notebook = nbformat.read(EXAMPLES / "paper-figure.ipynb", as_version=4)
-    first = next(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    assert len(first.splitlines()) <= 10 and "savefig" in first
-
-
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(400)

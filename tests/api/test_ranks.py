@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 import mpifl
 from tests.api.jobs import FAILING, JOB, REAL
-from tests.faults.harness import TOLERANT, needs_tolerance
-from tests.mpi.conftest import Command, Start, launched, run, start, until
-from tests.mpi.files import differing
+from tests.faults.harness import needs_tolerance
+from tests.mpi.conftest import Start, run, start, until
+from tests.mpi.files import consumed, differing
 
 __all__ = ["run", "start"]  # the fixtures
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(150)]
@@ -55,8 +54,7 @@ def test_one_program_of_many_calls(run: Start, tmp_path: Path) -> None:
     (tmp_path / "failing_rules.py").write_text(FAILING)
     (tmp_path / "job.json").write_text(json.dumps(JOB))
     (tmp_path / "calls.py").write_text(CALLS)
-    done = run(3, "calls.py", deadline=100)
-    assert done.code == 0 and not done.out and "Traceback" not in done.err, str(done)
+    assert not run(3, "calls.py", deadline=100, code=0).out
     replies = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
     assert replies[0] == replies[1] == replies[2]
     lazy, first, key, missing, existing, own, failed, again, resumed, last = replies[0]
@@ -89,18 +87,9 @@ def test_an_interrupt(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "results" / "small.h5"
     until(lambda: consumed(path) > 10, command, "updates")
     os.kill(command.rank(1), signal.SIGTERM)
-    done = command.end(60)
-    assert done.code == 0, str(done)
+    done = command.ends_well()
     assert sorted(done.out.split("\n")) == ["", *["Interrupted 143"] * 3, *["completed"] * 3], str(done)
     assert mpifl.open_run(path).status == "interrupted"
-
-
-def consumed(path: Path) -> int:
-    try:
-        with mpifl.open_run(path) as run:
-            return len(run.updates)
-    except mpifl.ConfigError:
-        return 0
 
 
 def test_an_error_nobody_expects(run: Start, tmp_path: Path) -> None:
@@ -113,23 +102,6 @@ def test_an_error_nobody_expects(run: Start, tmp_path: Path) -> None:
     assert done.code not in (0, 2) and "SystemExit: 7" in done.err, str(done)
 
 
-DYING = """
-import os
-from dataclasses import dataclass
-from pathlib import Path
-from mpifl.algorithms.area import Area
-
-@dataclass(frozen=True)
-class Dying(Area):
-    def train(self, client, message, objective):
-        if message.round == 2:
-            try:
-                Path("died").touch(exist_ok=False)  # one rank alone
-                os.kill(os.getpid(), 9)
-            except FileExistsError:
-                pass
-        return super().train(client, message, objective)
-"""
 TWO_RUNS = """
 import json, sys, mpifl
 from mpi4py import MPI
@@ -146,15 +118,13 @@ except mpifl.RunFailed as error:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("words", "code"), [([], 0), (["uncaught"], 1)])
-def test_a_second_run_where_a_rank_has_died(tmp_path: Path, words: list[str], code: int) -> None:
+def test_a_second_run_where_a_rank_has_died(run: Start, tmp_path: Path, words: list[str], code: int) -> None:
     """It fails on all ranks that are left, with one line; the program ends with that, if it does not catch it."""
     needs_tolerance()
-    (tmp_path / "dying_rules.py").write_text(DYING)
-    algorithm = {"name": "dying_rules:Dying", "trigger": {"every": 3}}
+    algorithm = {"name": "tests.mpi.faulty:Faulty", "trouble": "dies", "trigger": {"every": 3}}
     (tmp_path / "job.json").write_text(json.dumps({**JOB, "clock": REAL, "algorithm": algorithm}))
     (tmp_path / "program.py").write_text(TWO_RUNS)
-    launcher, *rest = launched(4)
-    done = Command([launcher, *TOLERANT, *rest, sys.executable, "program.py", *words], tmp_path).start().end(40)
+    done = run(4, "program.py", *words, tolerant=True, deadline=40)
     died = "before this run; a program that has lost ranks has to be started again\n"
     assert done.out.count("completed") == 3 and done.out.count(died) == 3, str(done)
     assert done.code == code and done.err.count("Traceback") == (3 if code else 0), str(done)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import mpifl
-from mpifl import api, cli, problems
+from mpifl import cli, execution, problems
 from mpifl.signals import SIGNALS
 from tests.api.jobs import FAILING, JOB, REAL
 from tests.mpi.files import differing
@@ -38,11 +38,8 @@ def test_a_run_of_a_dict(capfd: pytest.CaptureFixture[str]) -> None:
     assert isinstance(run, mpifl.Run) and run.path == Path("results/small.h5")
     assert run.status == "completed" and run.config["seed"] == 7 and run.attrs["clients"] == 6
     assert len(run.updates) == 30 and len(run.aggregations) == 10 and run.model.shape == (20,)
-    assert (
-        run.evaluations.updates.tolist() == [0, 20, 30]
-        and len(run.clients) == 6
-        and run.events.kind.tolist() == ["dropped"]
-    )
+    assert run.evaluations.updates.tolist() == [0, 20, 30] and len(run.clients) == 6
+    assert run.events.kind.tolist() == ["dropped"]
     assert capfd.readouterr() == ("", "")
 
 
@@ -75,17 +72,12 @@ def test_overrides_come_before_keys_and_both_replace_what_stood_there() -> None:
     job = mpifl.load_job(JOB, stop={"time": 2})
     assert (job.stop.updates, job.stop.time) == (None, 2)
     assert JOB["seed"] == 3 and JOB["stop"] == {"updates": 60}
-
-
-def test_plain_values_of_numpy_and_pathlib() -> None:
-    job = mpifl.load_job(
-        JOB, output=Path("there") / "x.h5", seed=np.int64(9),
-        clock={"mode": "virtual", "delay": {"name": "fixed", "seconds": np.ones(6)}},
-    )  # fmt: skip
+    fixed = {"mode": "virtual", "delay": {"name": "fixed", "seconds": np.ones(6)}}
+    job = mpifl.load_job(JOB, output=Path("there") / "x.h5", seed=np.int64(9), clock=fixed)
     assert (job.output, job.seed) == ("there/x.h5", 9)
 
 
-def test_replay_and_resume() -> None:
+def test_replay_and_what_cannot_be_resumed() -> None:
     run = mpifl.run(JOB, clock=REAL)
     again = mpifl.replay(run.path)
     assert again.path == Path("results/small-replay.h5") and again.attrs["clock"] == "replay"
@@ -109,13 +101,13 @@ def test_one_problem_for_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[object] = []
     load = problems.load
     monkeypatch.setattr(problems, "load", lambda config: loaded.append(config) or load(config))
-    monkeypatch.setattr(api, "_kept", None)
+    monkeypatch.setattr(execution, "_kept", None)
     with mpifl.keep_problem():
         runs = [mpifl.run(JOB, seed=seed, name=f"r{seed}", output=f"{seed}.h5") for seed in (1, 1, 2)[1:]]
         assert len(loaded) == 1
         mpifl.run(JOB, "problem.clients=7", output="7.h5")
-        assert len(loaded) == 2 and len(api._kept or {}) == 1
-    assert api._kept is None
+        assert len(loaded) == 2 and len(execution._kept or {}) == 1
+    assert execution._kept is None
     assert not differing(runs[1].path, mpifl.run(JOB, seed=2, output="alone.h5").path) and len(loaded) == 3
 
 
@@ -219,9 +211,8 @@ def test_the_curve_of_a_job(folder: Path) -> None:
     script, job = ROOT / "jobs" / "curve.py", ROOT / "jobs" / "quickstart.yaml"
     mpifl.run(job, "stop={updates: 20}", clock={"mode": "virtual", "delay": "exponential"}).close()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, script, job, "stop.time=3"], env=environment, capture_output=True, text=True, timeout=60
-    )
+    words = [sys.executable, script, job, "stop.time=3"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and (folder / "results" / "quickstart.png").stat().st_size > 5000, done
     first, *commands = done.stdout.splitlines()
     assert first == "results/quickstart.png: the curve. Next:"
@@ -236,15 +227,6 @@ def test_public_names() -> None:
         assert name == "__version__" or getattr(mpifl, name).__doc__
     with pytest.raises(AttributeError, match="no attribute 'runn'"):
         _ = mpifl.runn
-
-
-def test_a_script_gets_by_with_the_api() -> None:
-    """The scripts under jobs and examples import nothing below it but what authors of algorithms and of pages use."""
-    allowed = ("from mpifl.algorithms", "from mpifl.reproduce.items import Item")
-    for path in [*(ROOT / "jobs").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line.startswith(("import mpifl", "from mpifl")):
-                assert line == "import mpifl" or line.startswith(allowed), (path, line)
 
 
 def test_torch_is_left_as_it_was(folder: Path) -> None:

@@ -1,14 +1,11 @@
-"""States of many clients in tables, in memory and in a file, against states that are objects: the same bits."""
+"""Clients get their states at first contact, and keep them in memory or in a file: the same bits."""
 
 from __future__ import annotations
 
-import copy
 import errno
 import os
 import subprocess
 import sys
-import tracemalloc
-from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,11 +16,9 @@ import pytest
 from mpifl import ConfigError, RunFailed
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, Objective, State, Update
-from mpifl.client import states, worker
-from mpifl.client.states import ClientStates, StateTable
+from mpifl.client import states
+from mpifl.client.states import ClientStates
 from mpifl.client.worker import Worker
-from mpifl.host_memory import resident_bytes
-from mpifl.problems import on_use
 from mpifl.transport.base import ClientError
 from tests.mpi.cases import SMALL, job
 from tests.mpi.files import differing
@@ -39,108 +34,68 @@ def first(i: int) -> State:
 
 
 @pytest.fixture(params=["memory", "file", "both"])
-def table(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateTable:
-    monkeypatch.setattr(states, "BLOCK_BYTES", 2 * X0.nbytes)  # two clients
+def kept_states(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClientStates:
+    monkeypatch.setattr(states, "BLOCK_BYTES", 2 * X0.nbytes)  # two vectors
     limit = {"memory": None, "file": 0.0, "both": 2.0 * X0.nbytes}[request.param]
-    return StateTable(range(9), first, X0, limit, None if limit is None else str(tmp_path))
+    return ClientStates(range(9), first, X0, limit, str(tmp_path))
 
 
-def test_a_table_holds_what_was_stored(table: StateTable) -> None:
-    stored: dict[int, dict[str, Any]] = {}
-    for k, i in enumerate([7, 2, 0, 7, 5, 8, 2]):
-        value: dict[str, Any] = {"y": (X0 * k).copy(), "count": k}
-        if k % 2:
-            value |= {"z": X0 + k, "pair": np.arange(2.0), "weights": {1: 0.5}}
-        stored[i] = value
-        table[i] = State(**value)
+def test_states_are_those_stored_last_or_the_initial_ones(kept_states: ClientStates) -> None:
+    """Values of any name, dtype, shape and type replace each other."""
+    draw, stored = np.random.default_rng(0), dict[int, dict[str, Any]]()
+    for k in range(200):
+        y = draw.standard_normal(6).astype(np.float32)
+        choices: list[dict[str, Any]] = [
+            {"y": y[::2]}, {"y": y[:3].astype(np.float64)}, {"y": y[:3].reshape(1, 3)}, {"y": y[:3]}, {"y": y[:2]}, {},
+            {"z": y[:3]}, {"y": y[:3], "z": y[3:]}, {"y": y[:3], "count": k}, {"weights": {1: 0.5}},
+            {"y": y[:3].view(np.int32)}, {"y": np.float32(1.5)},
+        ]  # fmt: skip
+        i = int(draw.integers(9))
+        stored[i] = choices[k % len(choices)]
+        kept_states[i] = State(**stored[i])
         for j in range(9):
             expected = stored.get(j, vars(first(j)))
-            assert list(vars(table[j])) == sorted(expected, key=list(vars(table[j])).index)
-            for name, each in expected.items():
-                np.testing.assert_equal(getattr(table[j], name), each)
-    assert sorted(table.changed()) == sorted(stored)
-    assert list(table) == list(range(9)) and len(table) == 9
+            for state in (kept_states[j], kept_states.copy_of(j)):
+                assert list(vars(state)) == list(expected)
+                for name, value in expected.items():
+                    found = vars(state)[name]
+                    assert type(found) is type(value) and getattr(found, "dtype", 0) == getattr(value, "dtype", 0)
+                    np.testing.assert_equal(found, value)
+    assert sorted(kept_states.changed()) == sorted(stored)
 
 
-def test_states_of_any_layout_replace_each_other(table: StateTable) -> None:
-    """The usual one, and others in its place: another name, dtype, shape or type, more or fewer values, strided."""
-    draw, stored, i = np.random.default_rng(0), dict[int, dict[str, Any]](), 0
-    for k in range(1, 400):
-        y = draw.standard_normal(6).astype(np.float32)
-        others: list[dict[str, Any]] = [
-            {"y": y[::2]}, {"y": y[:3].astype(np.float64)}, {"y": y[:3].reshape(1, 3)}, {"y": y}, {"y": y[:2]}, {},
-            {"z": y[:3]}, {"y": y[:3], "z": y[3:]}, {"y": y[:3], "count": k}, {"count": k}, {"y": array("f", y[:3])},
-            {"y": y[:3].astype(">f4")}, {"y": y[:3].view(np.int32)}, {"y": np.float32(1.5)},
-        ]  # fmt: skip
-        i = int(draw.integers(9)) if k % 4 == 2 else i
-        value = {"y": y[:3]} if k % 4 else others[k // 4 % len(others)]  # which finds all others in the usual layout
-        table[i], stored[i] = State(**value), {name: copy.copy(v) for name, v in value.items()}
-        if k % 3 == 0:
-            table.prefetch(range(9))
-        for j, expected in stored.items():
-            state = table[j] if k % 2 else table.copy_of(j)
-            assert state is not None and vars(state).keys() == expected.keys()
-            for name, v in expected.items():
-                found = vars(state)[name]
-                assert type(found) is type(v) and getattr(found, "dtype", 0) == getattr(v, "dtype", 0)
-                np.testing.assert_array_equal(found, v, strict=True)
+def test_a_copy_is_not_changed_when_its_client_is_stored_again(kept_states: ClientStates) -> None:
+    kept_states[4] = State(y=X0 + 1)
+    copy = kept_states.copy_of(4)
+    kept_states[4] = State(y=X0 + 2)
+    np.testing.assert_array_equal(copy.y, X0 + 1)
+    np.testing.assert_array_equal(kept_states[4].y, X0 + 2)
 
 
-def test_states_that_are_prefetched(table: StateTable) -> None:
-    """They are copies of what the table has by then: of clients in two blocks, stored again, removed, without a row."""
-    for i in (7, 2, 5):  # the first two are in one block
-        table[i] = State(y=X0 * i, count=10 * i)
-    table.prefetch([5, 0, 2, 7, 2])
-    table[7] = State(y=X0 * 70, count=700)
-    del table[2]
-    for i, y, count in ((5, X0 * 5, 50), (7, X0 * 70, 700), (0, X0, 0)):
-        for _ in range(2):  # the second one is read from the table
-            state = table.copy_of(i)
-            assert state is not None and list(vars(state)) == ["y", "count"] and state.count == count
-            np.testing.assert_array_equal(state.y, y)
-            state.y *= -1
-    assert table.copy_of(2) is None
-
-
-def test_one_state_differs_from_the_others_when_they_are_prefetched(table: StateTable) -> None:
-    for i in range(4):
-        table[i] = State(y=X0 * i) if i == 2 else State(y=X0 * i, z=X0 + i)
-    table.prefetch([3, 2, 1])
-    for i in (1, 2, 3):
-        state = table.copy_of(i)
-        assert state is not None and list(vars(state)) == (["y"] if i == 2 else ["y", "z"])
-        for name, vector in vars(state).items():
-            np.testing.assert_array_equal(vector, X0 * i if name == "y" else X0 + i)
-
-
-def test_clients_that_leave_and_come(table: StateTable) -> None:
-    del table[3]
-    assert 3 not in table and table.get(3) is None and len(table) == 8
+def test_clients_that_leave_and_come(kept_states: ClientStates) -> None:
+    kept_states[3] = State(y=X0 + 1)
+    for i in (3, 5):
+        del kept_states[i]
+        assert i not in kept_states
+        with pytest.raises(KeyError):
+            kept_states[i]
+    assert list(kept_states) == [0, 1, 2, 4, 6, 7, 8] and len(kept_states) == 7
     with pytest.raises(KeyError):
-        table[3]
-    table[20] = State(y=X0 + 1)
-    table[3] = State(y=X0 + 2)
-    assert len(table) == 10 and {3, 20} <= set(table)
-    np.testing.assert_array_equal(table[20].y, X0 + 1)
-    np.testing.assert_array_equal(table[3].y, X0 + 2)
+        kept_states.copy_of(20)
+    for i in (3, 20):
+        kept_states[i] = State(y=X0 + i)
+        assert i in kept_states
+        np.testing.assert_array_equal(kept_states[i].y, X0 + i)
+    assert {*kept_states.changed()} == {3, 20}
 
 
-def test_a_client_that_has_not_computed_has_no_vector() -> None:
-    """A table of 200,000 clients takes 4 bytes of each; the first that computes a block, which fills page by page."""
-    n, d = 200_000, 1000
-    x0 = np.zeros(d)
-    tracemalloc.start()
-    try:
-        table = StateTable(range(n), lambda i: State(y=x0), x0)
-        assert tracemalloc.get_traced_memory()[0] < 4 * n + 10_000
-        before = resident_bytes()
-        for i in range(100):
-            table[1000 * i] = State(y=x0 + i)
-        assert len(table) == n and table[99_000].y[0] == 99
-        assert tracemalloc.get_traced_memory()[0] < states.BLOCK_BYTES + 4 * n + 100_000
-        assert resident_bytes() - before < 100 * 8 * d + (8 << 20)
-    finally:
-        tracemalloc.stop()
+def test_a_client_that_has_not_computed_has_no_state() -> None:
+    made: list[int] = []
+    lazy = ClientStates(range(1_000_000), lambda i: made.append(i) or State(y=X0), X0)  # type: ignore[func-returns-value]
+    assert 999_999 in lazy and 1_000_000 not in lazy and not made
+    lazy[7] = lazy.copy_of(7)
+    lazy.copy_of(7)
+    assert made == [7] and [*lazy.changed()] == [7]
 
 
 def test_a_failed_contact_leaves_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +103,6 @@ def test_a_failed_contact_leaves_the_state(tmp_path: Path, monkeypatch: pytest.M
     x0, message = np.ones(3), Message((np.zeros(3),), (0.5,))
     many = Worker(Area(), x0, {i: Quadratic(np.full(3, 1.0 + i), np.zeros(3)) for i in range(3)}, limit=0.0,
                   folder=str(tmp_path))  # fmt: skip
-    assert isinstance(many.states, StateTable)
     many.train(1, message)
     y = many.states[1].y.copy()
     for bad in (Message((np.full(3, np.inf),), (0.5,)), Message((), ())):
@@ -181,12 +135,12 @@ def test_a_full_disk_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    table = StateTable(range(3), first, X0, 0.0, str(tmp_path))
+    table = ClientStates(range(3), first, X0, 0.0, str(tmp_path))
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(RunFailed, match=r"memory\.client_states: .* No space left on device"):
         table[1] = State(y=X0)
     with pytest.raises(ConfigError, match=r"memory\.folder=.*/missing: a folder in which a file can be made \(No such"):
-        StateTable(range(3), first, X0, 0.0, str(tmp_path / "missing"))
+        ClientStates(range(3), first, X0, 0.0, str(tmp_path / "missing"))
 
 
 class SometimesNone(Area):
@@ -195,7 +149,7 @@ class SometimesNone(Area):
 
 
 def test_an_initial_state_that_is_none_fails_its_client(tmp_path: Path) -> None:
-    """Where states are made when clients compute first; others are made, and refused, before the run."""
+    """States are made at first contact; that of the first client is made, and refused, before the run."""
     objectives = {i: Quadratic(np.ones(3), np.zeros(3)) for i in range(3)}
     host = Worker(SometimesNone(), np.ones(3), objectives, limit=0.0, folder=str(tmp_path))
     assert isinstance(host.train(1, Message((np.zeros(3),), (0.5,))), Update)
@@ -203,7 +157,7 @@ def test_an_initial_state_that_is_none_fails_its_client(tmp_path: Path) -> None:
     assert isinstance(error, ClientError)
     assert error.text.endswith("SometimesNone.init_client: returned a NoneType")
     assert host.train(2, Message((np.zeros(3),), (0.5,))) == error
-    saved = host.snapshots({})
+    saved = host.snapshots()
     assert saved[2].state is None and saved[2].error == error.text and saved[1].state is not None
 
 
@@ -216,13 +170,8 @@ class RefusedFirst(Area):
         return update if message.round else Update((np.nan * update.vectors[0],), 1)
 
 
-@pytest.mark.parametrize("few", [0, 100], ids=["tables", "objects"])
-def test_refused_first_updates_in_flight_are_saved(
-    few: int, tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_first_updates_in_flight_are_saved(tmp_path: Path, kept: list[Path]) -> None:
     """From each checkpoint a run goes on, also where clients are in flight that have stored no state yet."""
-    monkeypatch.setattr(on_use, "MAX_CLIENTS_AS_OBJECTS", few)
-    monkeypatch.setattr(worker, "MAX_CLIENTS_AS_OBJECTS", few)
     case = job({"name": f"{__name__}:RefusedFirst"}, {**SMALL, "clients": 12}, faults={"refusals": 9})
     whole = run(tmp_path, "whole", {**case, "checkpoint": {}})
     run(tmp_path, "made", {**case, "checkpoint": {"updates": 3}})
@@ -247,16 +196,9 @@ SHORT = ["apfl"]
 @pytest.mark.parametrize(
     "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in ALL]
 )
-def test_runs_have_the_same_bits(
-    name: str, tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
-    """Of every kind of run: all states in a file, objectives built when they are used, and resumed from checkpoints."""
+def test_runs_have_the_same_bits(name: str, tmp_path: Path, kept: list[Path]) -> None:
+    """Of every kind of run: all states in a file, and resumed from checkpoints."""
     whole = run(tmp_path, "whole", {**ALL[name], "checkpoint": {}})
-    monkeypatch.setattr(on_use, "MAX_CLIENTS_AS_OBJECTS", 0)
-    monkeypatch.setattr(worker, "MAX_CLIENTS_AS_OBJECTS", 0)
-    if not ALL[name]["problem"].get("torch"):
-        in_memory = run(tmp_path, "in-memory", {**ALL[name], "checkpoint": {}})
-        assert not differing(whole, in_memory, but=("events",))
     made = run(tmp_path, "made", {**ALL[name], "memory": {"client_states": 0, "folder": str(tmp_path)}})
     assert not differing(whole, made, but=("events",))
     resumed = kept[len(kept) // 2]
@@ -265,16 +207,11 @@ def test_runs_have_the_same_bits(
     assert not [path for path in tmp_path.rglob("*") if "client-states" in path.name]
 
 
-def test_few_clients_have_objects() -> None:
-    few = Worker(Area(), X0, {i: Quadratic(np.ones(3), np.zeros(3)) for i in range(3)})
-    assert type(few.states) is ClientStates
-
-
 def test_a_killed_run_leaves_no_file(tmp_path: Path) -> None:
     code = (
         "import os, signal, numpy as np\n"
-        "from mpifl.client.states import StateTable; from mpifl.algorithms.base import State\n"
-        f"table = StateTable(range(4), lambda i: State(), np.zeros(5), 0.0, {str(tmp_path)!r})\n"
+        "from mpifl.client.states import ClientStates; from mpifl.algorithms.base import State\n"
+        f"table = ClientStates(range(4), lambda i: State(), np.zeros(5), 0.0, {str(tmp_path)!r})\n"
         "table[1] = State(y=np.ones(5)); assert table[1].y.sum() == 5; os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -9

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from operator import imul, isub
 from typing import Any
 
 import numpy as np
@@ -233,15 +232,3 @@ def test_a_module_on_another_device() -> None:
     shared.flat.bind(there)
     (weight,) = shared.regularised
     assert weight is shared.flat.module.weight and weight.device == shared.loss.weight.device == meta
-
-
-def test_the_tensors_of_this_page_are_as_far_away_as_those_of_a_gpu() -> None:
-    v, x = np.ones(3), Elsewhere().from_host(np.ones(3))
-    mixtures: list[Callable] = [
-        lambda: x + v, lambda: v + x, lambda: x @ v, lambda: np.abs(x), lambda: np.float64(2) * x,
-        lambda: imul(x, v), lambda: isub(v, x), lambda: np.asarray(x), lambda: v.copy().__setitem__(slice(3), x),
-    ]  # fmt: skip
-    for mixture in mixtures:
-        with pytest.raises((TypeError, ValueError)):
-            mixture()
-    assert (2 * x - x).cpu().tolist() == [1, 1, 1] and float(x @ x) == 3

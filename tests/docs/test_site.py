@@ -90,16 +90,10 @@ def test_links_and_resources_are_in_the_site(site: Path, pages: dict[Path, Page]
     assert not wrong, "\n".join(wrong[:20])
 
 
-def test_no_formula_is_taken_for_a_tag(pages: dict[Path, Page]) -> None:
-    """An inner product <u, v> outside backticks would vanish from the page."""
+def test_no_formula_is_taken_for_a_tag_and_images_have_a_text(site: Path, pages: dict[Path, Page]) -> None:
+    """An inner product <u, v> outside backticks would vanish from the page. Style sheets load nothing from outside."""
     assert not [(path.name, tag) for path, page in pages.items() for tag in page.tags if not re.fullmatch(TAGS, tag)]
-
-
-def test_images_have_a_text(pages: dict[Path, Page]) -> None:
     assert not [path.name for path, page in pages.items() if page.unnamed]
-
-
-def test_style_sheets_load_nothing_from_elsewhere(site: Path) -> None:
     for sheet in site.rglob("*.css"):
         assert not re.findall(r"url\(['\"]?https?:|@import", sheet.read_text(encoding="utf-8")), sheet
 
@@ -173,11 +167,11 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 SIZES = {"wide": 1400, "narrow": 390}
 
 
-def browse(page: Path, width: int, budget: int = 4000) -> tuple[str, str]:
+def browse(page: Path, width: int) -> tuple[str, str]:
     """The page's document after its scripts ran, and what the browser logged."""
     command = [
         str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--log-level=0",
-        f"--window-size={width},1000", f"--virtual-time-budget={budget}", "--host-resolver-rules=MAP * ~NOTFOUND",
+        f"--window-size={width},1000", "--virtual-time-budget=4000", "--host-resolver-rules=MAP * ~NOTFOUND",
         "--dump-dom", page.as_uri(),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -216,19 +210,3 @@ def test_a_browser_shows_every_page_without_errors(site: Path, pages: dict[Path,
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         wrong = [line for lines in pool.map(problems, opened) for line in lines]
     assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
-def test_search_works_from_the_file_system(site: Path) -> None:
-    """The index is loaded and a query finds the page on clocks, without a server."""
-    query = (
-        "<script>addEventListener('load',()=>setTimeout(()=>{const q=document.querySelector('.md-search__input');"
-        "q.focus();q.value='replay';q.dispatchEvent(new Event('input',{bubbles:true}));"
-        "q.dispatchEvent(new KeyboardEvent('keyup',{bubbles:true}))},500))</script>"
-    )
-    copy = site / "search-checked.html"
-    copy.write_text((site / "index.html").read_text(encoding="utf-8").replace("</head>", f"{query}</head>"))
-    document, _ = browse(copy, 1400, budget=20000)
-    copy.unlink()
-    assert re.search(r'href="[^"]*replay\.html[^"]*" class="md-search-result__link', document)

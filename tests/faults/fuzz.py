@@ -1,7 +1,8 @@
-"""Malformed inputs by the thousand: commands on damaged files, and what must hold whatever the damage.
+"""Malformed and hostile inputs by the thousand: commands on damaged files, and what must hold whatever the damage.
 
-A command ends within a deadline with exit code 0, 2 or 3; it prints no traceback and no warning, one line where it is
-not 0; and it changes no file that was there, and with exit code 2 makes none.
+A command ends within a deadline with exit code 0, 2 or 3; it prints no traceback, no warning and nothing that no
+command may read, and one line where the code is not 0. It changes no file that was there, and with exit code 2 makes
+none. Where it needs no torch it takes less than 10 s of CPU time and 1 GB.
 
 One input alone, whose folder is left to be looked at: python -m tests.faults.fuzz KIND NUMBER FOLDER
 """
@@ -17,9 +18,8 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from queue import SimpleQueue
@@ -29,7 +29,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 WORKER = [sys.executable, "-m", "tests.faults.fuzz_worker"]
 DEADLINE = 60.0  # s for one input; nearly all take less than 0.1 s, the first of a worker with torch many more
-ALWAYS = "cache/*"  # of token files: it may come and be mended at any time
+SECONDS, MEMORY = 10.0, 1000  # s of CPU time and MiB of resident memory that a command without torch may take
+ADDRESSES = {False: 3 << 30, True: 12 << 30}  # bytes of address space of a worker, without and with torch
+ALWAYS = "cache/*"  # token files: they may come and be mended at any time
 
 
 class Kind(NamedTuple):
@@ -49,7 +51,7 @@ class Reply(NamedTuple):
 
     code: int | None
     err: str
-    seconds: float = 0.0
+    seconds: float = 0.0  # of CPU time
     memory: int = 0  # MiB, the largest resident memory of the worker so far
     leaked: bool = False  # something was printed that no command may read
     raw: bool = False  # a control character was printed
@@ -68,15 +70,16 @@ class Verdict(NamedTuple):
         return f"{self.kind} {self.number}: {self.wrong}: mpifl {' '.join(self.words)}\n{self.reply.err[-3000:]}"
 
 
-# -- processes ---------------------------------------------------------------------------------------------------------
 class Worker:
     """A process that runs commands; it is replaced if a command kills it or never ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, torch: bool) -> None:
+        self._env = {**os.environ, "FUZZ_MEMORY": str(ADDRESSES[torch])}
         self._start()
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(WORKER, stdin=pipe, stdout=pipe, cwd=ROOT, env=self._env)
 
     def run(self, folder: Path, words: list[str]) -> Reply:
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -98,36 +101,73 @@ class Worker:
         self._process.communicate()
 
 
-@contextmanager
-def workers(count: int) -> Iterator[SimpleQueue[Worker]]:
-    """A queue of workers, each to be taken out and put back."""
-    made = [Worker() for _ in range(count)]
-    queue: SimpleQueue[Worker] = SimpleQueue()
-    for worker in made:
-        queue.put(worker)
-    try:
-        yield queue
-    finally:
-        for worker in made:
-            worker.close()
+class Fuzzer:
+    """Draws inputs, runs commands on them in some workers at a time, and judges each result."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._folder, self._count = folder, count
+        self._good: dict[object, Path] = {}  # the undamaged files, by the function that makes them
+        self._workers: dict[bool, list[Worker]] = {}  # without and with torch, started when they are needed
+
+    def close(self) -> None:
+        for workers in self._workers.values():
+            for worker in workers:
+                worker.close()
+
+    def _queue(self, torch: bool) -> SimpleQueue[Worker]:
+        if torch not in self._workers:
+            self._workers[torch] = [Worker(torch) for _ in range(self._count)]
+        queue: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self._workers[torch]:
+            queue.put(worker)
+        return queue
+
+    def draw(self, name: str, kind: Kind, number: int, folder: Path) -> list[str]:
+        """Makes input `number` of a kind out of its undamaged files; the command."""
+        random = Random(f"{name} {number}")
+        shutil.copytree(self.good(kind), folder, symlinks=True)
+        words = random.choice(kind.commands)
+        return [*words, *kind.damage(folder, random)]
+
+    def good(self, kind: Kind) -> Path:
+        """The undamaged files of a kind, prepared once."""
+        if kind.prepare not in self._good:
+            self._good[kind.prepare] = folder = self._folder / str(len(self._good))
+            folder.mkdir()
+            kind.prepare(folder)
+        return self._good[kind.prepare]
+
+    def survey(self, name: str, kind: Kind, count: int, scratch: Path) -> list[Verdict]:
+        """The verdicts on the first `count` inputs of a kind."""
+        queue = self._queue(kind.torch)
+        self.good(kind)  # before threads ask for it
+
+        def one(number: int) -> Verdict:
+            folder = scratch / str(number)
+            words = self.draw(name, kind, number, folder)
+            worker = queue.get()
+            try:
+                reply, fault = attempt(worker, folder, words, kind)
+            finally:
+                queue.put(worker)
+            shutil.rmtree(folder, ignore_errors=True)
+            return Verdict(name, number, words, reply, fault)
+
+        with ThreadPoolExecutor(self._count) as threads:
+            return list(threads.map(one, range(count)))
+
+    def run(self, kind: Kind, folder: Path, words: list[str]) -> tuple[Reply, str]:
+        """Runs one command in `folder`; returns its result, and what went wrong."""
+        return attempt(self._queue(kind.torch).get(), folder, words, kind)
 
 
-# -- one input ---------------------------------------------------------------------------------------------------------
-def damaged(name: str, kind: Kind, number: int, good: Path, folder: Path) -> list[str]:
-    """Makes input `number` of a kind out of the undamaged files in `good`; the command."""
-    random = Random(f"{name} {number}")
-    shutil.copytree(good, folder, symlinks=True)
-    words = random.choice(kind.commands)
-    return [*words, *kind.damage(folder, random)]
-
-
-def attempt(worker: Worker, folder: Path, words: list[str], may: Sequence[str]) -> tuple[Reply, str]:
-    """Runs a command in `folder`; returns its result, and what went wrong."""
+# -- the verdict -------------------------------------------------------------------------------------------------------
+def attempt(worker: Worker, folder: Path, words: list[str], kind: Kind) -> tuple[Reply, str]:
     before = contents(folder)
     reply = worker.run(folder, words)
     after = contents(folder)
     changed = {file for file in before.keys() | after.keys() if before.get(file) != after.get(file)}
-    return reply, wrong(reply, changed, [ALWAYS, *(may if reply.code in (0, 3) else ())])
+    return reply, wrong(reply, changed, kind)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -143,7 +183,7 @@ def checksum(file: Path) -> str:
         return "unreadable"
 
 
-def wrong(reply: Reply, changed: set[str], may: Sequence[str]) -> str:
+def wrong(reply: Reply, changed: set[str], kind: Kind) -> str:
     """What went wrong; empty if nothing did."""
     lines = reply.err.splitlines()
     if reply.code is None:
@@ -156,53 +196,37 @@ def wrong(reply: Reply, changed: set[str], may: Sequence[str]) -> str:
         lines = [line for line in lines if not re.search(r"resuming from checkpoint \d+$", line)]
     if len(lines) != (reply.code != 0) or not all(line.startswith("mpifl: ") for line in lines):
         return f"exit code {reply.code} with {len(lines)} lines on stderr"
+    may = [ALWAYS, *(kind.may if reply.code in (0, 3) else ())]
     if bad := sorted(file for file in changed if not any(fnmatch(file, pattern) for pattern in may)):
         return f"exit code {reply.code}, but files made or changed: {bad}"
+    if not kind.torch and (reply.seconds > SECONDS or reply.memory > MEMORY):
+        return f"{reply.seconds} s, {reply.memory} MiB"
+    if reply.leaked or reply.raw:
+        return "printed what no command may read" if reply.leaked else "printed a control character"
     return ""
 
 
-# -- many inputs -------------------------------------------------------------------------------------------------------
-def survey(name: str, kind: Kind, count: int, pool: SimpleQueue[Worker], good: Path, scratch: Path) -> list[Verdict]:
-    """The verdicts on the first `count` inputs of a kind; its undamaged files are in `good`."""
-
-    def one(number: int) -> Verdict:
-        folder = scratch / str(number)
-        words = damaged(name, kind, number, good, folder)
-        worker = pool.get()
-        try:
-            reply, fault = attempt(worker, folder, words, kind.may)
-        finally:
-            pool.put(worker)
-        shutil.rmtree(folder, ignore_errors=True)
-        return Verdict(name, number, words, reply, fault)
-
-    with ThreadPoolExecutor(pool.qsize()) as threads:
-        return list(threads.map(one, range(count)))
-
-
 def row(verdicts: Sequence[Verdict]) -> dict[str, object]:
-    """The results of a kind of input, as a row of the page (`harness.Tally`)."""
+    """The results of a kind of input, as a row of the page (`harness.write_counts`)."""
     codes = Counter(f"exit {v.reply.code}" if not v.wrong else "failed" for v in verdicts)
-    seconds = [verdict.reply.seconds for verdict in verdicts]
-    what = f"malformed: {verdicts[0].kind}"
     return {
-        "item": 5, "what": what, "runs": len(verdicts), "outcomes": dict(sorted(codes.items())),
-        "seconds": round(sum(seconds), 1), "slowest_s": round(max(seconds), 2),
+        "item": 5, "what": verdicts[0].kind, "runs": len(verdicts), "outcomes": dict(sorted(codes.items())),
+        "seconds": round(sum(v.reply.seconds for v in verdicts), 1),
     }  # fmt: skip
 
 
 def main(name: str, number: str, place: str) -> None:
     from tests.faults.fuzz_kinds import KINDS
 
-    good, folder = Path(place, "good"), Path(place, number).absolute()
-    good.mkdir(parents=True, exist_ok=True)
-    KINDS[name].prepare(good)
-    words = damaged(name, KINDS[name], int(number), good, folder)
+    folder = Path(place, number).absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    (folder.parent / "good").mkdir()
+    fuzzer = Fuzzer(folder.parent / "good", 1)
+    words = fuzzer.draw(name, KINDS[name], int(number), folder)
     print(f"cd {folder}; mpifl {' '.join(words)}", flush=True)
-    kept = folder.with_name(f"{number}-damaged")
-    shutil.copytree(folder, kept, symlinks=True)
-    with workers(1) as pool:
-        reply, fault = attempt(pool.get(), folder, words, KINDS[name].may)
+    shutil.copytree(folder, folder.with_name(f"{number}-damaged"), symlinks=True)
+    reply, fault = fuzzer.run(KINDS[name], folder, words)
+    fuzzer.close()
     print(f"exit code {reply.code}, {reply.seconds:.2f} s; wrong: {fault or 'nothing'}\n{reply.err}")
 
 

@@ -38,29 +38,20 @@ def swapped(raw: bytearray, random: Random) -> bytes:
 
 
 def truncated(raw: bytearray, random: Random) -> bytes:
-    """Cuts off the end."""
-    return bytes(raw[: random.choice((0, 1, 7, len(raw) - 1, random.randrange(len(raw)), random.randrange(len(raw))))])
-
-
-def doubled(raw: bytearray, random: Random) -> bytes:
-    """Doubles a block."""
-    first, end = sorted(random.randrange(len(raw) + 1) for _ in range(2))
-    return bytes(raw[:end] + raw[first:end] + raw[end:])
-
-
-def left_out(raw: bytearray, random: Random) -> bytes:
-    """Leaves out a block."""
-    first = random.randrange(len(raw))
-    return bytes(raw[:first] + raw[first + random.choice((1, 2, 8, 100)) :])
+    """Cuts off the end, or leaves out a block."""
+    first = random.choice((0, 1, 7, len(raw) - 1, random.randrange(len(raw)), random.randrange(len(raw))))
+    return bytes(raw[:first] + raw[first + random.choice((1, 8, 100, len(raw), len(raw))) :])
 
 
 def longer(raw: bytearray, random: Random) -> bytes:
-    """Appends bytes."""
-    return bytes(raw) + random.choice((b"\0", bytes(4096), random.randbytes(100), bytes(raw)))
+    """Doubles a block, or appends bytes."""
+    first, end = sorted(random.randrange(len(raw) + 1) for _ in range(2))
+    more = random.choice((b"\0", bytes(4096), random.randbytes(100), bytes(raw)))
+    return random.choice((bytes(raw[:end] + raw[first:end] + raw[end:]), bytes(raw) + more))
 
 
 DAMAGES: tuple[Callable[[bytearray, Random], bytes], ...] = (
-    flipped, flipped, replaced, overwritten, swapped, truncated, doubled, left_out, longer,
+    flipped, flipped, replaced, overwritten, swapped, truncated, longer,
 )  # fmt: skip
 
 

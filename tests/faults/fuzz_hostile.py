@@ -1,17 +1,15 @@
-"""Hostile files: made so that whoever reads them runs code, reads another file, or uses up memory or time."""
+"""Hostile run files and checkpoints: made to run code, read another file, or use up memory or time.
+
+For data and jobs of that kind see `tests/problems/test_untrusted_data.py` and `tests/config/test_limits.py`.
+"""
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import os
-import pickle
-import struct
 import subprocess
 import sys
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,11 +18,10 @@ import h5py
 import numpy as np
 import yaml
 
-from tests.config.test_limits import BOMBS as JOB_BOMBS
 from tests.faults import fuzz_files as files
 from tests.faults import fuzz_runs as runs
+from tests.faults.fuzz import Kind
 from tests.faults.fuzz_worker import SECRET
-from tests.problems.test_untrusted_data import PICKLES
 from tests.storage.test_untrusted import BOMBS
 
 Damage = Callable[[Path, Random], list[str]]
@@ -55,22 +52,20 @@ def surroundings(folder: Path) -> None:
         file["text"] = np.array([SECRET] * 50, "S512")
 
 
-def prepared(prepare: Callable[[Path], None]) -> Callable[[Path], None]:
-    def both(folder: Path) -> None:
+def kind(
+    prepare: Callable[[Path], None], damage: Damage, commands: Sequence[list[str]], share: int, may: tuple[str, ...]
+) -> Kind:
+    """A kind of file in these surroundings, and beside a pipe that blocks a process which opens it."""
+
+    def prepared(folder: Path) -> None:
         prepare(folder)
         surroundings(folder)
 
-    return both
-
-
-def damaged(damage: Damage) -> Damage:
-    """A damaged file, beside a pipe that blocks a process which opens it."""
-
-    def both(folder: Path, random: Random) -> list[str]:
+    def damaged(folder: Path, random: Random) -> list[str]:
         os.mkfifo(folder / "pipe")
         return damage(folder, random)
 
-    return both
+    return Kind(prepared, damaged, commands, share, may)
 
 
 # -- run files ---------------------------------------------------------------------------------------------------------
@@ -100,15 +95,14 @@ def other_file(file: h5py.File, random: Random) -> None:
     scratch = Path(file.filename).parent / "scratch"
     source = random.choice(("secret.h5", str(scratch.parent / "secret.h5"), "pipe", "/dev/zero", "../secret.h5"))
     text = random.choice((str(scratch / "secret.txt"), str(scratch / "pipe"), "/dev/zero", "/dev/null"))
-    size = max(1, old.size) * old.dtype.itemsize
-    kind = random.randrange(4)
+    kind, inside = random.randrange(4), "text" if old.dtype.kind == "S" else "x"
     if kind == 0:
-        group[name] = h5py.ExternalLink(source, random.choice(("/x", "/text", "/")))
+        group[name] = h5py.ExternalLink(source, random.choice((f"/{inside}", "/")))
     elif kind == 1:
-        group.create_dataset(name, old.shape, old.dtype, external=[(text, 0, size)])
+        group.create_dataset(name, old.shape, old.dtype, external=[(text, 0, max(1, old.size) * old.dtype.itemsize)])
     elif kind == 2:
         layout = h5py.VirtualLayout(old.shape, old.dtype)
-        layout[...] = h5py.VirtualSource(source, "text" if old.dtype.kind == "S" else "x", old.shape)
+        layout[...] = h5py.VirtualSource(source, inside, old.shape)
         group.create_virtual_dataset(name, layout)
     else:
         file[f"more{random.random()}"] = h5py.ExternalLink(source, "/")
@@ -118,9 +112,7 @@ def other_file(file: h5py.File, random: Random) -> None:
 def packed(file: h5py.File, random: Random) -> None:
     group, name, old = _taken(file, random)
     rows = random.choice((old.size, 2**20, 2**27, 2**40, 2**60))
-    filters = random.choice(
-        ({"compression": "gzip"}, {"compression": "lzf"}, {"shuffle": True}, {"scaleoffset": 0}, {})
-    )
+    filters = random.choice(({"compression": "gzip"}, {"compression": "lzf"}, {"shuffle": True}, {"scaleoffset": 0}))
     chunk = random.choice((16, 2**12, 2**20, 2**24))
     made = group.create_dataset(name, (rows,), old.dtype, chunks=(min(chunk, rows),), maxshape=(None,), **filters)
     made[: old.size] = old[()]
@@ -238,98 +230,8 @@ def links_to_parts(folder: Path, random: Random) -> list[str]:
         elif chance < 0.7 and file.suffix == ".json":
             file.write_text(random.choice(("[" * 200_000, '{"format": 4, "files": {}}', "9" * 10_000, EVIL)))
         else:
-            file.write_bytes(
-                random.choice((b"", b"\x89HDF\r\n\x1a\n" + bytes(1000), (folder / "secret.h5").read_bytes()))
-            )
+            other = b"", b"\x89HDF\r\n\x1a\n" + bytes(1000), (folder / "secret.h5").read_bytes()
+            file.write_bytes(random.choice(other))
     if random.random() < 0.3:
         (folder / "run.h5").unlink()
-    return []
-
-
-# -- jobs and data -----------------------------------------------------------------------------------------------------
-def job_file(folder: Path, random: Random) -> list[str]:
-    text, _ = JOB_BOMBS[random.choice(sorted(JOB_BOMBS))]
-    more = random.choice((text, *BOMBS.values(), f"name: {json.dumps(EVIL)}", "problem: !!python/name:os.system ''"))
-    lines = (folder / "job.yaml").read_text()
-    (folder / "job.yaml").write_text(yaml.safe_dump(json.loads(lines)) + more + "\n")
-    return []
-
-
-def npz(folder: Path, random: Random) -> list[str]:
-    file = random.choice(sorted((folder / "data" / "own").iterdir()))
-    head, size = io.BytesIO(), random.choice((0, 1 << 20, 90 << 20))
-    shape = random.choice(((size // 8, 1), (2**40, 2), (2**62, 4), (6, 3)))
-    kind = random.choice(("<f8", "|O", "|V1000000000", "<U100000000", "|u1"))
-    np.lib.format.write_array_header_1_0(head, {"descr": kind, "fortran_order": False, "shape": shape})
-    method = random.choice((zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_STORED))
-    with zipfile.ZipFile(file, "w", method if size < 2 << 20 else zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("y.npy", _npy(np.arange(6)))
-        with archive.open("x.npy", "w") as member:
-            member.write(head.getvalue())
-            for _ in range(size >> 20):
-                member.write(bytes(1 << 20))
-    if random.random() < 0.2:
-        np.savez(file, x=np.array([_Trap()]), y=np.arange(1))
-    return []
-
-
-def _npy(array: np.ndarray) -> bytes:
-    made = io.BytesIO()
-    np.save(made, array)
-    return made.getvalue()
-
-
-class _Trap:
-    def __reduce__(self) -> Any:
-        return os.mkdir, ("executed",)
-
-
-def hdf5(folder: Path, random: Random) -> list[str]:
-    path = random.choice(sorted((folder / "data" / "own").iterdir()))
-    with h5py.File(path, "r+", libver="latest") as file:
-        name = random.choice(("x", "y"))
-        old = file[name]
-        del file[name]
-        choice = random.randrange(6)
-        other = random.choice((str(folder / "secret.h5"), "../../secret.h5", str(folder / "pipe"), "/dev/zero"))
-        if choice == 0:
-            file[name] = h5py.ExternalLink(other, "/x")
-        elif choice == 1:
-            size = old.size * old.dtype.itemsize
-            file.create_dataset(name, old.shape, old.dtype, external=[(str(folder / "secret.txt"), 0, size)])
-        elif choice == 2:
-            layout = h5py.VirtualLayout(old.shape, old.dtype)
-            layout[...] = h5py.VirtualSource(other, "x", old.shape)
-            file.create_virtual_dataset(name, layout)
-        elif choice == 3:
-            rows = random.choice((2**20, 2**30, 2**60))
-            file.create_dataset(name, (rows, *old.shape[1:]), old.dtype, chunks=True, compression="gzip")
-        elif choice == 4:
-            file["group"] = h5py.ExternalLink(other, "/")
-            file[name] = h5py.SoftLink(random.choice(("/group/x", f"/{name}", "/nowhere")))
-        else:
-            file.create_dataset(name, old.shape, h5py.string_dtype())[...] = "x" * 1_000_000
-    return []
-
-
-def gzipped(folder: Path, random: Random) -> list[str]:
-    file = random.choice(sorted((folder / "data").rglob("*.gz")))
-    shape = random.choice(((2**31, 28, 28), (30, 28, 28), (2**32 - 1, 2**32 - 1, 2**32 - 1)))
-    body = bytes(random.choice((0, 1 << 20, 150 << 20)))
-    file.write_bytes(gzip.compress(bytes((0, 0, 8, 3)) + struct.pack(">3I", *shape) + body, 1))
-    return []
-
-
-def pickled(folder: Path, random: Random) -> list[str]:
-    file = random.choice(sorted((folder / "data" / "cifar-10-batches-py").iterdir()))
-    content = random.choice([content for content, _ in PICKLES.values()])
-    file.write_bytes(random.choice((content, pickle.dumps({b"data": _Trap(), b"labels": []}, 2))))
-    return []
-
-
-def nested(folder: Path, random: Random) -> list[str]:
-    file = random.choice(sorted((folder / "data").rglob("*.json")))
-    x = random.choice(("[" * 200_000, "[[1" + "0" * 400 + "]]", "[[" + "9" * 5000 + "]]", '"' + "x" * 10**6 + '"'))
-    y = random.choice(("[0]", "[999999]", "[1e308]", "[" + "0," * 100_000 + "0]"))
-    file.write_text(f'{{"users": ["u"], "user_data": {{"u": {{"y": {y}, "x": {x}}}}}}}')
     return []

@@ -179,21 +179,8 @@ def overrides(folder: Path, random: Random) -> list[str]:
     """Words of the command line that are wrong in the key, the equals sign or the value."""
     k = random.randrange(len(JOBS))
     job = json.loads((folder / f"{k}.json").read_text())
-    keys = [
-        *_keys(job),
-        "nmae",
-        "a.b.c",
-        "",
-        ".",
-        "problem.",
-        ".problem",
-        "problem..data",
-        "é",
-        "-x",
-        "--x",
-        "a b",
-        "7",
-    ]
+    odd = ["nmae", "a.b.c", "", ".", "problem.", ".problem", "problem..data", "é", "-x", "--x", "a b", "7"]
+    keys = [*_keys(job), *odd]
     words = [f"job{k}.yaml"]
     for _ in range(random.choice((1, 1, 2, 3))):
         value = random.choice(SMALL + HUGE + TRAPS)

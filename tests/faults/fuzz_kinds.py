@@ -1,22 +1,25 @@
-"""The kinds of malformed input."""
+"""The kinds of malformed and hostile input."""
 
 from __future__ import annotations
 
 from tests.faults import fuzz_files as files
+from tests.faults import fuzz_hostile as hostile
 from tests.faults import fuzz_jobs as jobs
 from tests.faults import fuzz_runs as runs
 from tests.faults.fuzz import Kind
 
 CHECK, RUN = [["check"]], [["run", "job.yaml"]]
 READ = [["show", "run.h5"], ["report", "run.h5"], ["report", "run.h5", "--out", "out"], ["replay", "run.h5"]]
-RESULT = ("results/*.h5",)
+READ_ALL = [*READ, ["verify", "run.h5"], ["verify", "run.h5", "--replay"], ["resume", "run.h5"]]
+RESUME = [["resume", "run.h5"]]
+RESULT, READ_MAY = ("results/*.h5",), ("out/*", "run-replay.h5")
+RESUME_MAY = ("run.h5", "run.h5.damaged*", "run.ckpt/*")
 JOB = ("job0.yaml",)
 LSTM = {"model": {"name": "char-lstm", "hidden": 4, "embedding": 2}}
-RESUME = [["resume", "run.h5"]]
-RESUME_MAY = ("run.h5", "run.h5.damaged*", "run.ckpt/*")
-READ_MAY = ("out/*", "run-replay.h5")
+SENT140 = files.leaf("sent140", files.tweets, [0, 4, 4, 0], model={"name": "lstm", "hidden": 4, "embedding": 2})
+SHAKESPEARE = files.leaf("leaf-shakespeare", files.speech, list("abcd"), **LSTM)
 
-KINDS = {
+MALFORMED = {
     "job file: text": Kind(jobs.prepare, jobs.text, CHECK, 300, words=JOB),
     "job file: values": Kind(jobs.prepare, jobs.values, CHECK, 500, words=JOB),
     "job file: run": Kind(jobs.prepare, jobs.runnable, [["run"]], 250, RESULT, (*JOB, *jobs.BOUNDED)),
@@ -36,14 +39,15 @@ KINDS = {
     "own data: HDF5": Kind(files.arrays(".h5"), files.any_arrays, RUN, 100, RESULT),
     "LEAF JSON: vectors": Kind(files.leaf("leaf", files.vectors, [0, 1, 2, 0]), files.any_json, RUN, 100, RESULT),
     "LEAF JSON: FEMNIST": Kind(files.leaf("femnist", files.images, [0, 1, 61, 3]), files.any_json, RUN, 60, RESULT),
-    "LEAF JSON: Sent140": Kind(
-        files.leaf("sent140", files.tweets, [0, 4, 4, 0], model={"name": "lstm", "hidden": 4, "embedding": 2}),
-        files.any_json, RUN, 40, RESULT, torch=True,
-    ),
-    "LEAF JSON: Shakespeare": Kind(
-        files.leaf("leaf-shakespeare", files.speech, list("abcd"), **LSTM), files.any_json, RUN, 40, RESULT, torch=True
-    ),
+    "LEAF JSON: Sent140": Kind(SENT140, files.any_json, RUN, 40, RESULT, torch=True),
+    "LEAF JSON: Shakespeare": Kind(SHAKESPEARE, files.any_json, RUN, 40, RESULT, torch=True),
     "Shakespeare's roles": Kind(files.roles, files.any_bytes("*.jsonl"), RUN, 60, RESULT, torch=True),
     "token cache": Kind(files.cached_roles, files.any_bytes("*", "cache"), RUN, 60, RESULT, torch=True),
     "trace of delays": Kind(files.trace, files.any_bytes("*.csv", "."), RUN, 80, RESULT),
-}  # fmt: skip
+}
+HOSTILE = {
+    "hostile run file": hostile.kind(runs.completed, hostile.run_file, READ_ALL, 250, READ_MAY),
+    "resume of a run that names code": Kind(hostile.killed_naming_code, lambda folder, random: [], RESUME, 5),
+    "hostile checkpoints": hostile.kind(runs.killed, hostile.links_to_parts, RESUME, 60, RESUME_MAY),
+}
+KINDS = MALFORMED | HOSTILE

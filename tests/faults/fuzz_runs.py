@@ -101,8 +101,6 @@ def content(folder: Path, random: Random) -> list[str]:
         new.attrs.update(dict(old.attrs))
         for _ in range(random.choice((1, 1, 2, 3))):
             random.choice((attribute, attribute, values, values, column))(new, random)
-        if random.random() < 0.2:
-            link(new, random)  # the last, as nothing should follow it here
     fresh.replace(file)
     _age(file)
     return []
@@ -183,12 +181,3 @@ COLUMNS: tuple[Callable[[h5py.Group, str, np.ndarray], Any], ...] = (
     lambda group, name, a: group.create_dataset(name, (2**40,), "f8", maxshape=(None,)),
     lambda group, name, a: group.create_dataset(name, (2**50,), a.dtype, maxshape=(None,)),
 )
-
-
-def link(file: h5py.File, random: Random) -> None:
-    """A link that leads nowhere, in a circle, or out of the file."""
-    place = random.choice(("updates", "events", "clients/state", "model/x", "updates/time", "evaluations/time"))
-    if place in file:
-        del file[place]
-        targets = (h5py.SoftLink("/nowhere"), h5py.SoftLink(f"/{place}"), h5py.SoftLink("/"))
-        file[place] = random.choice((*targets, h5py.ExternalLink("none.h5", "/x"), h5py.ExternalLink("/dev/zero", "/")))

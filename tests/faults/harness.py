@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,10 +27,10 @@ from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.storage.checkpoint_set import folder_of, sets
-from tests.mpi.conftest import RANKS, Command, launched, mpiexec
+from tests.mpi.conftest import RANKS, TOLERANT, Command, launched, mpiexec, until
+from tests.mpi.files import differing
 
 FULL = os.environ.get("MPIFL_FAULTS") == "full"
-TOLERANT = ["--with-ft", "ulfm"]
 PROBE = "from mpi4py import MPI; MPI.COMM_WORLD.Get_failed()"
 
 
@@ -57,10 +58,7 @@ def needs_tolerance() -> None:
 @contextlib.contextmanager
 def job(folder: Path, ranks: int, *words: str | Path, tolerant: bool = True) -> Iterator[Command]:
     """Runs `mpifl *words` on this number of ranks (0: without a launcher); kills what outlives the block."""
-    launcher = launched(ranks)
-    if launcher and tolerant:
-        launcher[1:1] = TOLERANT
-    command = Command([*launcher, sys.executable, "-m", "mpifl", *map(str, words)], folder).start()
+    command = Command([*launched(ranks, tolerant), sys.executable, "-m", "mpifl", *map(str, words)], folder).start()
     try:
         yield command
     finally:
@@ -115,9 +113,33 @@ def slain(command: Command, victims: dict[int, int], plan: list[tuple[float, int
     return killed
 
 
+def run_and_kill(
+    folder: Path, ranks: int, file: Path, path: Path, plan: list[tuple[float, int]], deadline: float = 120.0
+) -> tuple[dict[int, float], Command]:
+    """Runs a job to its end while ranks are killed, (seconds after the start, rank) each; see `slain`.
+
+    Ranks that are to be killed at once are so when the file is made, as the ranks are told to begin.
+    """
+    with job(folder, ranks, "run", file) as command:
+        if not any(after for after, _ in plan):
+            until(path.exists, command, "the run file")
+            start = time.time()
+        else:
+            start = until(lambda: began(path), command, "the start")
+        killed = slain(command, pids(command), [(start + after, rank) for after, rank in plan])
+        return killed, command.ends_well(deadline)
+
+
 def mpifl(*words: str | Path) -> int:
     """The exit code of a command in this process."""
     return main([str(word) for word in words])
+
+
+def replays(path: Path) -> None:
+    """Asserts that a replay has all tables and the model, bit for bit."""
+    again = path.with_name(f"{path.stem}-replay.h5")
+    assert mpifl("replay", path, "--trust", f"output={again}", "overwrite=true") == 0
+    assert not differing(path, again, but=("events",))
 
 
 # -- what is counted ---------------------------------------------------------------------------------------------------
@@ -143,21 +165,28 @@ class Tally:
             self._seconds[what] += time.monotonic() - begin
 
     def write(self) -> None:
-        if place := os.environ.get("MPIFL_FAULTS_OUT"):
-            Path(place).mkdir(parents=True, exist_ok=True)
-            rows = [
-                {"item": self._item, "what": what, "runs": sum(outcomes.values()), "outcomes": dict(outcomes),
-                 "seconds": round(self._seconds[what], 1)}
-                for what, outcomes in sorted(self._outcomes.items())
-            ]  # fmt: skip
-            Path(place, f"{self._name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+        rows: list[dict[str, object]] = [
+            {"item": self._item, "what": what, "runs": sum(outcomes.values()), "outcomes": dict(outcomes),
+             "seconds": round(self._seconds[what], 1)}
+            for what, outcomes in sorted(self._outcomes.items())
+        ]  # fmt: skip
+        write_counts(self._name, rows)
 
 
-@contextlib.contextmanager
-def tally(item: int, name: str) -> Iterator[Tally]:
-    """The counts of a module, written at its end."""
-    counted = Tally(item, name)
-    try:
-        yield counted
-    finally:
-        counted.write()
+def write_counts(name: str, rows: list[dict[str, object]]) -> None:
+    """Leaves the rows of one kind of fault for the page."""
+    if place := os.environ.get("MPIFL_FAULTS_OUT"):
+        Path(place).mkdir(parents=True, exist_ok=True)
+        Path(place, f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def counting(item: int, name: str) -> Any:
+    """The fixture `counted` of a module: its counts, written at its end."""
+
+    @pytest.fixture(scope="module")
+    def counted() -> Iterator[Tally]:
+        made = Tally(item, name)
+        yield made
+        made.write()
+
+    return counted

@@ -23,7 +23,7 @@ import numpy as np
 
 from mpifl import open_run
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Message, State, Update
+from mpifl.algorithms.base import Algorithm, Message, State, Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.objective import Objective, Vector
@@ -34,21 +34,25 @@ CONTACTS = "MPIFL_CONTACTS"  # the folder of what clients write down; unset: not
 SLACK = 1.0  # s that a busy machine may take where nothing else does
 
 
-class Stressed:
-    """The half of a method that is slow, sends wrong updates, and writes down each contact."""
+@dataclass(frozen=True)
+class Stressed(Algorithm):
+    """A method that is slow, sends wrong updates, and writes down each contact."""
 
-    slow: float
-    heavy: float
-    wrong: int
+    slow: float = 0.0
+    """s that a contact takes"""
+    heavy: float = 0.0
+    """s that an evaluation takes"""
+    wrong: int = 0
+    """every so many updates one is not finite; 0: none"""
 
     def init_client(self, x0: Vector, i: int) -> State:
-        state: State = super().init_client(x0, i)  # type: ignore[misc]
+        state = super().init_client(x0, i)
         state.i = i
         return state
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         begin = time.time()
-        update: Update = super().train(client, message, objective)  # type: ignore[misc]
+        update = super().train(client, message, objective)
         if self.wrong and (3 * client.i + message.round) % self.wrong == self.wrong - 1:
             update = update._replace(vectors=tuple(v * np.array(nan, v.dtype) for v in update.vectors))
         if folder := os.environ.get(CONTACTS):
@@ -72,36 +76,15 @@ class Stressed:
 class StressedArea(Stressed, Area):
     """AREA."""
 
-    slow: float = 0.0
-    """s that a contact takes"""
-    heavy: float = 0.0
-    """s that an evaluation takes"""
-    wrong: int = 0
-    """every so many updates one is not finite; 0: none"""
-
 
 @dataclass(frozen=True)
 class StressedFedBuff(Stressed, FedBuff):
     """FedBuff."""
 
-    slow: float = 0.0
-    """s that a contact takes"""
-    heavy: float = 0.0
-    """s that an evaluation takes"""
-    wrong: int = 0
-    """every so many updates one is not finite; 0: none"""
-
 
 @dataclass(frozen=True)
 class StressedFedAvg(Stressed, FedAvg):
     """FedAvg."""
-
-    slow: float = 0.0
-    """s that a contact takes"""
-    heavy: float = 0.0
-    """s that an evaluation takes"""
-    wrong: int = 0
-    """every so many updates one is not finite; 0: none"""
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -119,26 +102,6 @@ class Case:
         """The processes of a run, and what is done to them."""
         acts = [name for name, done in (("ranks killed", self.kills), ("server stopped", self.stalls)) if done]
         return ", ".join([f"{self.ranks} ranks" if self.ranks else "one process", *acts])
-
-    @property
-    def kinds(self) -> list[str]:
-        """The faults of a run, in words."""
-        algorithm, every = self.job["algorithm"], self.job["evaluate"].get("every", 1.0)
-        trigger = algorithm.get("trigger", {})
-        return [
-            name
-            for name, holds in {
-                "evaluations every millisecond or less": every <= 1e-3,
-                "slow evaluations": algorithm["heavy"] > 0,
-                "slow contacts": algorithm["slow"] > 0,
-                "timed trigger": "period" in trigger or "poisson" in trigger,
-                "refusals": algorithm["wrong"] > 0,
-                "ranks killed": bool(self.kills),
-                "server stopped": bool(self.stalls),
-                "one process": self.ranks == 0,
-            }.items()
-            if holds
-        ]
 
 
 def draw_case(seed: int, tolerant: bool = True) -> Case:
@@ -192,7 +155,7 @@ def run_case(case: Case, folder: Path) -> Command:
                 time.sleep(max(0.0, start + when - time.time()))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(ranks[rank], number)
-            return command.end(40)
+            return command.ends_well(40)
     finally:
         del os.environ[CONTACTS]
 

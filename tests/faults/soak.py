@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifl import open_run
-from tests.faults.harness import began, intolerant, job, pids, saved
+from tests.faults.harness import began, intolerant, job, pids, saved, write_counts
 from tests.faults.spy import gap_at_checkpoint
 from tests.mpi.conftest import Command, until, write
 
@@ -111,8 +111,7 @@ def main() -> int:
         "files, second quarter": files[0], "files, last": files[1], "gap in the sums": f"{gap:.1e}",
     }  # fmt: skip
     print(json.dumps(row))
-    if place := os.environ.get("MPIFL_FAULTS_OUT"):
-        Path(place, "soak.json").write_text(json.dumps([row], indent=1) + "\n")
+    write_counts("soak", [row])
     if wrong:
         print(done, file=sys.stderr)
     return 1 if wrong else 0

@@ -1,4 +1,7 @@
-"""AREA's conservation law, checked from outside: x_s + u/n = (1/n) sum_i y_i, minus what is in flight."""
+"""Quadratics with a known optimum, and AREA's conservation law, checked from outside.
+
+x_s + u/n = (1/n) sum_i y_i, minus what is in flight.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,14 @@ from mpifl.algorithms.base import State, Update
 from mpifl.storage import open_run
 from mpifl.storage.checkpoint_set import folder_of, newest
 from tests.faults.harness import mpifl
+
+
+def quadratics(clients: int, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    """Curvatures and optima (clients, dim) of quadratics, the optimum of all clients, and the model of a job."""
+    law = np.random.default_rng(7)
+    curvatures, optima = law.uniform(1, 4, (clients, dim)), law.standard_normal((clients, dim))
+    model = {"name": "quadratic", "curvatures": curvatures.tolist(), "optima": optima.tolist()}
+    return curvatures, optima, (curvatures * optima).sum(0) / curvatures.sum(0), model
 
 
 class Spy:

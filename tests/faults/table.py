@@ -1,4 +1,4 @@
-"""Makes the page docs/results/faults.md of what the full pass has counted.
+"""Puts what the full pass has counted into the page docs/results/faults.md, whose prose stays.
 
 python -m tests.faults.table [FOLDER] [PAGE]
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-TITLES = {
+SECTIONS = {
     "kills": "Client ranks killed at random instants",
     "resume": "Whole jobs killed at random instants, and resumed",
     "rehost": "AREA with lost clients",
@@ -25,59 +26,7 @@ TITLES = {
     "soak": "Soak",
     "cost": "Cost",
 }
-INTRO = (
-    "The counts of `make faults`. Each section says what its runs must do; a run that does not is counted as `failed`."
-)
-WORDS = {
-    "kills": """\
-9 ranks (`mpirun --with-ft ulfm`), real clock, runs of 2 s; 1 to 7 of the 8 client ranks get SIGKILL before the first
-message, together, or one after the other until shortly before the end. Each run must end with exit code 0, status
-`completed`, the clients of dead ranks `lost` with their events, and no process left; a replay of it must give all
-tables and the model, bit for bit.""",
-    "resume": """\
-Every process of a job, its launcher included, gets SIGKILL; then `mpifl resume` continues the run on another number
-of ranks (1, 2, 3, 5 or 9). Half of the runs are killed and resumed again. Virtual clock: the file must equal that of
-an uninterrupted run, bit for bit, except for events. Real clock: a replay must give all tables and the model bit for
-bit, and AREA's x_s + u/n must be the mean of the y_i to 1e-12, in float64.""",
-    "rehost": """\
-AREA on quadratics with known optima, float64, constant step; 1 to 7 of 8 client ranks die. `rehost`: the model must
-be within 1e-9 of the optimum of all clients' objective; in the last checkpoint the sums must agree to 1e-13.
-`freeze`: it must be within 1e-9 of the point to which the frozen y_i lead, which is not the optimum:
-(alpha sum A_i c_i over the live clients + sum y_i over the lost ones) / (alpha sum A_i over the live clients + the
-number of lost ones).""",
-    "availability": """\
-Real clock, 14 methods on quadratics with known optima, float64; each client is on for 0.25 s and off for 0.25 s in
-turn. One or two of 4 client ranks get SIGKILL, with `rehost` or `freeze`, or every process of the job does, and it
-is resumed under another number of ranks. Each run must complete; its updates must be consumed while their clients
-are on; every live client must continue; methods that correct for unequal rates must end at the optimum of all
-clients, where none is lost; a replay must give all tables and the model, bit for bit.""",
-    "reader": """\
-Another process opens a run file again and again while it is written, and after its run was ended by a signal or a
-kill. It reads all tables every time: there must be no error, no incomplete row, no row that refers to one that is
-missing, and no change of rows that were there before.""",
-    "inputs": """\
-Commands read files with damaged bytes, structure or values. Exit code 0: the damage does not matter, or the file is
-still valid; 2: one line says what is wrong; 3: the run that the file describes began, and failed. There must be no
-traceback, no hang, and no change of any file that the command does not have to write.""",
-    "network": """\
-Two network namespaces with host names of their own, 3 ranks each, MPI over TCP, joined by a link that delays and
-drops frames. Runs of 12 s: frames 10 to 40 ms late, out of order, 2 % lost; or all frames dropped for 0.5 to 3 s,
-after which TCP may take as long again to recover. Runs of 5 s, with `faults.patience: 1` or with checkpoints: all
-frames dropped from some instant on.""",
-    "slurm": """\
-A real slurmctld and two slurmd on one host (`tests/slurm/cluster.sh`), a job of `mpifl submit` over two nodes, 8
-ranks, virtual clock. The file at the end must equal that of an undisturbed run, bit for bit, except for events.""",
-    "history": """\
-Real clock, runs of 0.7 to 1.5 s, each drawn by a seed: contacts and evaluations that are slow, an evaluation every
-millisecond or less, aggregations by period and at random, up to every third update refused, client ranks killed,
-rank 0 stopped by SIGSTOP for up to 1.2 s. Clients write down each contact before they send its update. Each run must
-end with exit code 0, at most a contact and the pause after its `stop.time`; at most one update may be consumed
-later; what each client has sent must be consumed in order, refused with an event, or be in flight at the end and
-counted as dropped; no row may be earlier than one that it reflects; `mpifl verify` must find no contradiction; a
-replay must give all tables and the model, bit for bit.""",
-    "soak": "Real clock, `lost: rehost`; client ranks are killed at a steady rate. Rank 0 is watched from outside.",
-    "cost": "Runs with and without each feature, in turn; ratios of their wall times (`benchmarks/faults_cost.py`).",
-}
+COUNTS = re.compile(r"^(?=\||[\d,]+ of [\d,]+ runs passed|Not run here)", re.M)  # where the counts of a section begin
 
 
 def cell(value: Any) -> str:
@@ -86,40 +35,29 @@ def cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
+def counts(rows: list[dict[str, Any]]) -> str:
+    """The sum and the table of one kind of fault."""
+    runs = sum(row["runs"] for row in rows if "runs" in row)
+    bad = sum(row["outcomes"].get("failed", 0) for row in rows if "outcomes" in row)
     columns = [name for name in rows[0] if name != "item"]
     lines = [columns, ["---"] * len(columns), *([cell(row.get(name, "")) for name in columns] for row in rows)]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return (f"{runs - bad:,} of {runs:,} runs passed.\n\n" if runs else "") + table
 
 
-def page(folder: Path) -> str:
-    """The page, of the JSON files in the folder; what has none is named at the end."""
-    lines = ["# Faults", "", INTRO, ""]
-    without = []
-    for name, title in TITLES.items():
+def page(text: str, folder: Path) -> str:
+    """The page with the counts of the JSON files in the folder; a section without one says so."""
+    head, *sections = re.split(r"^## ", text, flags=re.M)
+    prose = {title: COUNTS.split(body)[0] for title, _, body in (section.partition("\n") for section in sections)}
+    for name, title in SECTIONS.items():
         path = folder / f"{name}.json"
-        if not path.exists():
-            without.append(title)
-            continue
-        rows = json.loads(path.read_text())
-        lines += [f"## {title}", ""]
-        lines += [WORDS[name], ""] if name in WORDS else []
-        runs = sum(row["runs"] for row in rows if "runs" in row)
-        bad = sum(row["outcomes"].get("failed", 0) for row in rows if "outcomes" in row)
-        lines += [f"{runs - bad:,} of {runs:,} runs passed.", ""] if runs else []
-        lines += [*table(rows), ""]
-    if without:
-        lines += [f"Not run here: {', '.join(title[0].lower() + title[1:] for title in without)}.", ""]
-    return "\n".join(lines)
-
-
-def main(argv: list[str]) -> int:
-    folder = Path(argv[0] if argv else os.environ.get("MPIFL_FAULTS_OUT", ROOT / "results" / "faults"))
-    place = Path(argv[1]) if len(argv) > 1 else ROOT / "docs" / "results" / "faults.md"
-    place.write_text(page(folder))
-    print(place)
-    return 0
+        found = counts(json.loads(path.read_text())) if path.exists() else "Not run here.\n"
+        head += f"## {title}\n{prose[title]}{found}\n"
+    return head.rstrip() + "\n"
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MPIFL_FAULTS_OUT", ROOT / "results" / "faults"))
+    place = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs" / "results" / "faults.md"
+    place.write_text(page(place.read_text(), folder))
+    print(place)

@@ -9,7 +9,6 @@ unequal rates end at the optimum of all clients, and a replay has the same bits.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,33 @@ import pytest
 
 from mpifl import open_run
 from mpifl.scheduling.availability import Renewal
-from tests.faults.harness import Tally, amount, began, job, kill_all, mpifl, needs_tolerance, pids, saved, slain, tally
-from tests.faults.spy import gap_at_checkpoint
+from tests.faults.harness import (
+    Tally,
+    amount,
+    began,
+    counting,
+    job,
+    kill_all,
+    mpifl,
+    needs_tolerance,
+    pids,
+    replays,
+    run_and_kill,
+    saved,
+    slain,
+)  # fmt: skip
+from tests.faults.spy import gap_at_checkpoint, quadratics
 from tests.faults.test_resume import hurt
 from tests.mpi.conftest import until, write
-from tests.mpi.files import differing
 
 pytestmark = [pytest.mark.mpi, pytest.mark.long, pytest.mark.timeout(300)]
 RANKS, CLIENTS, DIM = 5, 8, 4
-LAW = np.random.default_rng(11)
-CURVATURES, OPTIMA = LAW.uniform(1, 4, (CLIENTS, DIM)), LAW.standard_normal((CLIENTS, DIM))
-OPTIMUM = (CURVATURES * OPTIMA).sum(0) / CURVATURES.sum(0)
+*_, OPTIMUM, MODEL = quadratics(CLIENTS, DIM)
 ON, OFF = 0.25, 0.25  # s
 RENEWAL: dict[str, Any] = {"name": "renewal", "on": ON, "off": OFF, "distribution": "fixed"}
 LATE = 0.1  # s after an on period in which a busy server may still consume what came in it
 KILLS = 1.5  # s from the start in which ranks are killed
-EVERY = {"trigger": {"every": 3}}
+EVERY, POLLED = {"trigger": {"every": 3}}, {"step_size": 0.05, "local_steps": 3, "period": 0.05}
 # Method, how many updates the run has, how close to the optimum of all clients it ends (None: its limit is another
 # point), and options of clock.availability.
 METHODS: dict[str, tuple[dict[str, Any], int, float | None, dict[str, Any]]] = {
@@ -48,13 +58,8 @@ METHODS: dict[str, tuple[dict[str, Any], int, float | None, dict[str, Any]]] = {
     "mifa": ({"name": "mifa", "step_size": 0.03, "period": 0.05}, 1500, 1e-3, {}),
     "mifa, available": ({"name": "mifa", "step_size": 0.1, "cohort": 6}, 500, None, {"cohort_from": "available"}),
     "ringleader": ({"name": "ringleader", "step_size": 0.02}, 1500, None, {}),
-    "quafl": ({"name": "quafl", "step_size": 0.05, "local_steps": 3, "period": 0.05}, 800, None, {}),
-    "favas, available": (
-        {"name": "favas", "step_size": 0.05, "local_steps": 3, "period": 0.05, "cohort": 4},
-        500,
-        None,
-        {"cohort_from": "available"},
-    ),
+    "quafl": ({**POLLED, "name": "quafl"}, 800, None, {}),
+    "favas, available": ({**POLLED, "name": "favas", "cohort": 4}, 500, None, {"cohort_from": "available"}),
     "ringmaster": ({"name": "ringmaster", "threshold": 4, "step_size": 0.02}, 1500, None, {}),
     "scaffold": ({"name": "scaffold", "local_steps": 2, "step_size": 0.1}, 320, 1e-6, {}),
     "feddr": ({"name": "feddr", "alpha": 1.0, "eta": 0.4, "local_steps": 20}, 320, 1e-6, {}),
@@ -63,17 +68,13 @@ FEW = 800  # most updates of a run whose lost clients leave it no optimum to rea
 INCREMENTS = ["area", "ace", "scaffold"]
 
 
-@pytest.fixture(scope="module")
-def counted() -> Iterator[Tally]:
-    with tally(13, "availability") as count:
-        yield count
+counted = counting(13, "availability")
 
 
 def content(name: str, seed: int, lost: str, count: int, **more: Any) -> dict[str, Any]:
     algorithm, _, _, options = METHODS[name]
-    model = {"name": "quadratic", "curvatures": CURVATURES.tolist(), "optima": OPTIMA.tolist()}
     return {
-        "problem": {"clients": CLIENTS, "model": model, "dtype": "float64"},
+        "problem": {"clients": CLIENTS, "model": MODEL, "dtype": "float64"},
         "algorithm": {"step_size": 0.2, **algorithm}, "seed": seed, "output": "a.h5",
         "clock": {"mode": "real", "delay": {"name": "exponential", "rate": 60}, "availability": {**RENEWAL, **options}},
         "stop": {"updates": count, "time": 90}, "evaluate": {"every": 0.5}, "faults": {"lost": lost}, **more,
@@ -98,56 +99,28 @@ def check(path: Path, name: str, seed: int, since: float, count: int) -> None:
     assert mpifl("verify", path) == 0
 
 
-def replays(path: Path) -> None:
-    again = path.with_name("again.h5")
-    assert mpifl("replay", path, f"output={again}", "overwrite=true") == 0
-    assert not differing(path, again, but=("events",))
-
-
-def kill_ranks(folder: Path, name: str, seed: int, lost: str, count: int) -> set[int]:
-    """Runs a job, one or two of whose ranks are killed; returns these."""
-    draw, path = random.Random(seed), folder / "a.h5"
-    file = write(folder, "a", content(name, seed, lost, count, checkpoint={"every": draw.choice([0.2, 0.6, 2.0])}))
-    with job(folder, RANKS, "run", file) as command:
-        start = until(lambda: began(path), command, "the start")
-        ranks = draw.sample(range(1, RANKS), draw.choice([1, 2]))
-        killed = slain(command, pids(command), [(start + draw.uniform(0, KILLS), rank) for rank in ranks])
-        done = command.end(120)
-        assert done.code == 0 and "Traceback" not in done.err, str(done)
-    return {*killed}
-
-
 @pytest.mark.parametrize("seed", amount(1, 5))
+@pytest.mark.parametrize("lost", ["rehost", "freeze"])
 @pytest.mark.parametrize("name", METHODS)
-def test_clients_of_killed_ranks_move(name: str, seed: int, tmp_path: Path, counted: Tally) -> None:
+def test_one_or_two_ranks_are_killed(name: str, lost: str, seed: int, tmp_path: Path, counted: Tally) -> None:
+    """Their clients move to other ranks, or are lost."""
     needs_tolerance()
-    path = tmp_path / "a.h5"
-    with counted.run("availability, ranks killed, rehost") as told:
-        killed = kill_ranks(tmp_path, name, seed, "rehost", METHODS[name][1])
-        check(path, name, seed, KILLS, METHODS[name][1])
+    path, draw = tmp_path / "a.h5", random.Random(f"{seed} {lost}")
+    count = METHODS[name][1] if lost == "rehost" else min(FEW, METHODS[name][1])
+    with counted.run(f"availability, ranks killed, {lost}") as told:
+        file = content(name, seed, lost, count, checkpoint={"every": draw.choice([0.2, 0.6, 2.0])})
+        plan = [(draw.uniform(0, KILLS), rank) for rank in draw.sample(range(1, RANKS), draw.choice([1, 2]))]
+        killed, _ = run_and_kill(tmp_path, RANKS, write(tmp_path, "a", file), path, plan)
+        check(path, name, seed, KILLS, count)
         with open_run(path) as run:
-            assert set(run.clients.state) == {"live"}
-            moved = run.events.client[run.events.kind == "rehosted"]
-            assert set(run.clients.index[run.clients["rank"].isin(killed)]) <= set(moved)
-        if name.startswith("area"):
+            hosted = set(run.clients.index[run.clients["rank"].isin(killed)])
+            assert set(run.clients.index[run.clients.state == "lost"]) == (hosted if lost == "freeze" else set())
+            assert lost == "freeze" or hosted <= set(run.events.client[run.events.kind == "rehosted"])
+        if lost == "freeze":
+            replays(path)
+        elif name.startswith("area"):
             assert gap_at_checkpoint(path) < 1e-12
-        told[0] = "every client goes on"
-
-
-@pytest.mark.parametrize("seed", amount(1, 5))
-@pytest.mark.parametrize("name", METHODS)
-def test_clients_of_killed_ranks_are_lost(name: str, seed: int, tmp_path: Path, counted: Tally) -> None:
-    needs_tolerance()
-    path = tmp_path / "a.h5"
-    count = min(FEW, METHODS[name][1])
-    with counted.run("availability, ranks killed, freeze") as told:
-        killed = kill_ranks(tmp_path, name, 100 + seed, "freeze", count)
-        check(path, name, 100 + seed, KILLS, count)
-        with open_run(path) as run:
-            lost = run.clients.index[run.clients["rank"].isin(killed)]
-            assert set(run.clients.index[run.clients.state == "lost"]) == set(lost)
-        replays(path)
-        told[0] = "replayed bit for bit"
+        told[0] = "replayed bit for bit" if lost == "freeze" else "every client goes on"
 
 
 @pytest.mark.parametrize("seed", amount(1, 5))
@@ -178,8 +151,7 @@ def test_a_rank_is_killed_and_then_the_job(name: str, tmp_path: Path, counted: T
             until(lambda: saved(path) >= before + 2, command, "checkpoints")
             kill_all(command, draw)
         with job(tmp_path, draw.choice([2, 3]), "resume", path) as command:
-            done = command.end(120)
-            assert done.code == 0 and "Traceback" not in done.err, str(done)
+            command.ends_well(120)
         with open_run(path) as run:
             assert {"rehosted", "resumed"} <= set(run.events.kind)
             since = run.events.time[run.events.kind == "resumed"].max()

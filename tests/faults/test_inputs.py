@@ -1,102 +1,82 @@
-"""Malformed inputs: no traceback, no hang, no file changed; exit code 0, 2, or 3 where a run had begun.
+"""Malformed and hostile inputs: no traceback, no hang, no file changed, nothing outside read and nothing executed.
 
-A short pass, or the full one where MPIFL_FAULTS is `full`; see `harness`.
+`fuzz` says what must hold for each. The short tier has some inputs of every second kind, the long tier some of each
+kind and all hostile ones, the full pass (MPIFL_FAULTS=full) all of them.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
-from tests.faults.fuzz import ALWAYS, Reply, Worker, attempt, row, survey, workers, wrong
-from tests.faults.fuzz_kinds import KINDS
-from tests.faults.harness import FULL
-from tests.tiers import parameters
+from tests.faults.fuzz import Fuzzer, Reply, row, wrong
+from tests.faults.fuzz_kinds import HOSTILE, KINDS, MALFORMED
+from tests.faults.harness import FULL, write_counts
+from tests.tiers import long, parameters
 
 NAMES = [name for name, kind in KINDS.items() if FULL or not kind.torch]
-SHORT = 100  # inputs of the short pass, about
+SHORT = 120  # inputs of the short pass, about
+ALL = sum(KINDS[name].share for name in NAMES)
+CASES: list[Any] = [(name, KINDS[name].share if FULL else max(3, SHORT * KINDS[name].share // ALL)) for name in NAMES]
+UNDAMAGED = [name for name in NAMES if name in MALFORMED]
+WHOLE = [] if FULL else [long(name, kind.share) for name, kind in HOSTILE.items()]
 
-pytestmark = pytest.mark.timeout(3600 if FULL else 120)
+pytestmark = [pytest.mark.timeout(3600 if FULL else 900), pytest.mark.damaged]
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[SimpleQueue[Worker]]:
-    with workers(4 if FULL else 2) as queue:
-        yield queue
+def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzer]:
+    made = Fuzzer(tmp_path_factory.mktemp("good"), 4 if FULL else 2)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
 def rows() -> Iterator[list[dict[str, object]]]:
     found: list[dict[str, object]] = []
     yield found
-    if place := os.environ.get("MPIFL_FAULTS_OUT"):
-        Path(place).mkdir(parents=True, exist_ok=True)
-        Path(place, "inputs.json").write_text(json.dumps(found, indent=1) + "\n")
+    write_counts("inputs", found)
 
 
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The undamaged files of a kind."""
-    made: dict[object, Path] = {}
-
-    def prepared(name: str) -> Path:
-        prepare = KINDS[name].prepare
-        if prepare not in made:
-            made[prepare] = tmp_path_factory.mktemp("good")
-            prepare(made[prepare])
-        return made[prepare]
-
-    return prepared
-
-
-@pytest.mark.parametrize("name", parameters(NAMES, NAMES[::2]))
-def test_malformed(
-    name: str, pool: SimpleQueue[Worker], good: Callable[[str], Path], rows: list[dict[str, object]], tmp_path: Path
-) -> None:
-    count = KINDS[name].share if FULL else max(3, SHORT * KINDS[name].share // sum(KINDS[n].share for n in NAMES))
-    verdicts = survey(name, KINDS[name], count, pool, good(name), tmp_path)
+@pytest.mark.parametrize(("name", "count"), [*parameters(CASES, CASES[::2]), *WHOLE])
+def test_bad_input(name: str, count: int, fuzzer: Fuzzer, rows: list[dict[str, object]], tmp_path: Path) -> None:
+    verdicts = fuzzer.survey(name, KINDS[name], count, tmp_path)
     rows.append(row(verdicts))
     bad = [verdict for verdict in verdicts if verdict.wrong]
     assert not bad, "\n".join(map(str, bad[:20]))
 
 
-@pytest.mark.parametrize("name", parameters(NAMES, NAMES[1::2]))
-def test_what_is_not_damaged_is_taken(
-    name: str, pool: SimpleQueue[Worker], good: Callable[[str], Path], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", parameters(UNDAMAGED, UNDAMAGED[1::2]))
+def test_what_is_not_damaged_is_taken(name: str, fuzzer: Fuzzer, tmp_path: Path) -> None:
     """Otherwise the test above would look no further than at the first check of each file."""
     folder, kind = tmp_path / "whole", KINDS[name]
-    shutil.copytree(good(name), folder)
-    worker = pool.get()
-    try:
-        for words in kind.commands:
-            reply, fault = attempt(worker, folder, [*words, *kind.words], kind.may)
-            assert (reply.code, fault) == (0, ""), reply.err
-    finally:
-        pool.put(worker)
+    shutil.copytree(fuzzer.good(kind), folder)
+    for words in kind.commands:
+        reply, fault = fuzzer.run(kind, folder, [*words, *kind.words])
+        assert (reply.code, fault) == (0, ""), reply.err
 
 
 @pytest.mark.parametrize(
     ("reply", "changed", "text"),
     [
-        (Reply(0, ""), {"out/a"}, ""),
-        (Reply(2, "mpifl: job=x: no such file\n"), set(), ""),
+        (Reply(0, ""), {"results/a.h5"}, ""),
         (Reply(0, "mpifl: checkpoint 3 is damaged: resuming from checkpoint 2\n"), set(), ""),
         (Reply(None, "died: exit code -11"), set(), "died"),
         (Reply(1, ""), set(), "exit code 1"),
         (Reply(3, "Traceback (most recent call last):\n"), set(), "traceback"),
-        (Reply(2, ""), set(), "0 lines"),
         (Reply(2, "mpifl: a\nmpifl: b\n"), set(), "2 lines"),
-        (Reply(0, "RuntimeWarning: overflow\n"), set(), "1 lines"),
-        (Reply(2, "mpifl: a\n"), {"cache/tokens", "b"}, "['b']"),
+        (Reply(2, "mpifl: a\n"), {"cache/tokens", "results/a.h5"}, "['results/a.h5']"),
+        (Reply(0, ""), {"executed"}, "['executed']"),
+        (Reply(0, "", 11.0), set(), "11.0 s"),
+        (Reply(0, "", memory=2000), set(), "2000 MiB"),
+        (Reply(0, "", leaked=True), set(), "may read"),
+        (Reply(0, "", raw=True), set(), "control character"),
     ],
 )
 def test_verdicts(reply: Reply, changed: set[str], text: str) -> None:
-    fault = wrong(reply, changed, [ALWAYS, *(["out/*"] if reply.code == 0 else [])])
+    fault = wrong(reply, changed, MALFORMED["job file: run"])
     assert (text in fault) if text else not fault

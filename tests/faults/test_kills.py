@@ -7,19 +7,16 @@ end. Small vectors travel in a frame, large ones behind it, so that a rank may d
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import Tally, amount, began, job, mpifl, needs_tolerance, pids, slain, tally
+from tests.faults.harness import Tally, amount, counting, needs_tolerance, replays, run_and_kill
 from tests.mpi.cases import AREA, DIGITS
 from tests.mpi.cases import job as of
-from tests.mpi.conftest import until, write
-from tests.mpi.files import differing
+from tests.mpi.conftest import write
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
 RANKS = 9
@@ -44,22 +41,19 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 50}}
 
 
-@pytest.fixture(scope="module")
-def counted() -> Iterator[Tally]:
-    with tally(1, "kills") as count:
-        yield count
+counted = counting(1, "kills")
 
 
-def draw_plan(draw: random.Random, ranks: int) -> tuple[str, list[tuple[float, int]]]:
-    """How, and (seconds after the start, rank) of each death of so many client ranks."""
+def draw_plan(draw: random.Random, ranks: int) -> list[tuple[float, int]]:
+    """(Seconds after the start, rank) of each death of so many client ranks."""
     victims = draw.sample(range(1, RANKS), ranks)
     how = draw.choice(["at the start", "together", "one by one", "one by one"])
     if how == "at the start":
-        return how, [(0.0, rank) for rank in victims]
+        return [(0.0, rank) for rank in victims]
     if how == "together":
         instant = draw.uniform(0, 0.9 * LENGTH)
-        return how, [(instant, rank) for rank in victims]
-    return how, [(draw.uniform(0, 0.95 * LENGTH), rank) for rank in victims]
+        return [(instant, rank) for rank in victims]
+    return [(draw.uniform(0, 0.95 * LENGTH), rank) for rank in victims]
 
 
 @pytest.mark.long
@@ -69,24 +63,14 @@ def test_killed(seed: int, tmp_path: Path, counted: Tally) -> None:
     draw = random.Random(seed)
     name = list(METHODS)[3 * seed % len(METHODS)]
     deaths = 1 + (4 * seed + seed // len(METHODS)) % (RANKS - 2)  # at least one client rank lives
-    how, plan = draw_plan(draw, deaths)
-    algorithm, problem = METHODS[name]
+    plan, (algorithm, problem) = draw_plan(draw, deaths), METHODS[name]
     more = {"clock": REAL, "stop": {"time": LENGTH}, "evaluate": {"every": 0.5}, "output": "k.h5", "seed": seed}
     file = write(tmp_path, "k", of(algorithm, problem, **more))
     path = tmp_path / "k.h5"
-    with counted.run(name) as told, job(tmp_path, RANKS, "run", file) as command:
-        if how == "at the start":  # the file is made, and the ranks are told to begin just now
-            until(path.exists, command, "the run file")
-            start = time.time()
-        else:
-            start = until(lambda: began(path), command, "the start")
-        killed = slain(command, pids(command), [(start + after, rank) for after, rank in plan])
-        done = command.end(40)
-        assert done.code == 0, f"{how} {plan}: {done}"
-        assert "Traceback" not in done.err, str(done)
-        check_file(path, killed, str(done))
-        assert mpifl("replay", path) == 0
-        assert not differing(path, tmp_path / "k-replay.h5", but=("events",))
+    with counted.run(name) as told:
+        killed, done = run_and_kill(tmp_path, RANKS, file, path, plan, 40)
+        check_file(path, killed, f"{plan}: {done}")
+        replays(path)
         told[0] = "completed, replayed bit for bit"
 
 

@@ -25,7 +25,6 @@ from mpifl.errors import ConfigError
 from mpifl.storage import reader
 from tests.faults.harness import mpifl
 from tests.faults.power.disk import Disk, Record, read_record
-from tests.faults.power.run import MISTAKES
 from tests.mpi.cases import AREA, DIGITS, LARGE32, SMALL, job
 from tests.mpi.conftest import Command, launched, write
 from tests.mpi.files import differing
@@ -189,25 +188,3 @@ def test_a_run_is_completed_or_not(
                 assert run.count("updates") == 150 and not run.checksums().wrong
                 completed += 1
     assert completed
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_found(
-    tmp_path: Path, whole: Callable[[int], Path], recorded: Recorded, capsys: pytest.CaptureFixture[str], mistake: str
-) -> None:
-    """A sync that is left out, or two steps in the wrong order: some of 100 cuts of one run show it."""
-    draw, root = random.Random(mistake), tmp_path / "disk"
-    root.mkdir()
-    words = ["run", write(tmp_path, "job", JOBS[0]), f"output={root / 'run.h5'}", "checkpoint.updates=15"]
-    disk = Disk(root)
-    records = recorded(root, 0, *words, MPIFL_AWAIT="1", MPIFL_MISTAKE=mistake)
-    for k in range(100):
-        cut = Cut(disk, records, draw.randrange(1, len(records)))
-        cut.disk.write(tmp_path / f"after{k}", draw, draw.choice(LOSSES))
-        try:
-            resumed(tmp_path / f"after{k}" / "run.h5", cut.promised, whole(0), capsys)
-        except AssertionError as error:
-            assert "is lost" in str(error)
-            return
-    pytest.fail("no cut shows it")

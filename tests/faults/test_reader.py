@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -18,7 +17,7 @@ import pytest
 
 from mpifl.storage import open_run
 from mpifl.storage.tables import TABLES
-from tests.faults.harness import FULL, Tally, job, tally
+from tests.faults.harness import FULL, Tally, counting, job
 from tests.mpi.conftest import until, write
 
 RUNS, OPENS = (27, 40) if FULL else (3, 20)
@@ -35,10 +34,7 @@ Tables = dict[str, pd.DataFrame]
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(1800 if FULL else 120)]
 
 
-@pytest.fixture(scope="module")
-def counted() -> Iterator[Tally]:
-    with tally(4, "reader") as found:
-        yield found
+counted = counting(4, "reader")
 
 
 @pytest.mark.long

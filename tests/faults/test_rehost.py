@@ -9,8 +9,6 @@ x = (alpha sum over the living of A_i c_i + sum over the lost of y_i) / (alpha s
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,9 @@ import numpy as np
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import Tally, amount, began, job, mpifl, needs_tolerance, pids, saved, slain, tally
-from tests.faults.spy import gap_at_checkpoint, replayed
-from tests.mpi.conftest import until, write
+from tests.faults.harness import Tally, amount, counting, needs_tolerance, run_and_kill, saved
+from tests.faults.spy import gap_at_checkpoint, quadratics, replayed
+from tests.mpi.conftest import write
 from tests.mpi.files import differing
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
@@ -28,22 +26,16 @@ RANKS, CLIENTS, DIM = 9, 12, 4
 STEP = 0.2
 UPDATES = 3000  # of a run, 3 s and more: some 25 times what the distance to the limit takes to fall to 1/e
 DEATHS = 2.0  # s from the start in which ranks die
-LAW = np.random.default_rng(7)
-CURVATURES, OPTIMA = LAW.uniform(1, 4, (CLIENTS, DIM)), LAW.standard_normal((CLIENTS, DIM))
-OPTIMUM = (CURVATURES * OPTIMA).sum(0) / CURVATURES.sum(0)
+CURVATURES, OPTIMA, OPTIMUM, MODEL = quadratics(CLIENTS, DIM)
 CLOSE = 1e-9
 
 
-@pytest.fixture(scope="module")
-def counted() -> Iterator[Tally]:
-    with tally(3, "rehost") as count:
-        yield count
+counted = counting(3, "rehost")
 
 
 def quadratic(lost: str, **more: Any) -> dict[str, Any]:
-    model = {"name": "quadratic", "curvatures": CURVATURES.tolist(), "optima": OPTIMA.tolist()}
     return {
-        "problem": {"clients": CLIENTS, "model": model, "dtype": "float64"},
+        "problem": {"clients": CLIENTS, "model": MODEL, "dtype": "float64"},
         "algorithm": {"name": "area", "step_size": STEP, "step_weights": "one", "trigger": {"every": 3}},
         "clock": {"mode": "real", "delay": {"name": "exponential", "rate": 80}},
         "stop": {"updates": UPDATES}, "evaluate": {"every": 0.5}, "faults": {"lost": lost}, "output": "q.h5", "seed": 0,
@@ -66,12 +58,9 @@ def test_rehost(seed: int, tmp_path: Path, counted: Tally) -> None:
     path, deaths = tmp_path / "q.h5", 1 + (seed + 2) % (RANKS - 2)
     every = draw.choice([0.1, 0.3, 1.0])
     file = write(tmp_path, "q", quadratic("rehost", checkpoint={"every": every}, seed=seed))
-    with counted.run("rehost") as told, job(tmp_path, RANKS, "run", file) as command:
-        start = until(lambda: began(path), command, "the start")
-        plan = [(start + draw.uniform(0, DEATHS), rank) for rank in draw.sample(range(1, RANKS), deaths)]
-        killed = slain(command, pids(command), plan)
-        done = command.end(40)
-        assert done.code == 0 and "Traceback" not in done.err, str(done)
+    with counted.run("rehost") as told:
+        plan = [(draw.uniform(0, DEATHS), rank) for rank in draw.sample(range(1, RANKS), deaths)]
+        killed, done = run_and_kill(tmp_path, RANKS, file, path, plan, 40)
         with open_run(path) as run:
             assert run.status == "completed" and set(run.clients.state) == {"live"}, str(done)
             moved = run.events.client[run.events.kind == "rehosted"]
@@ -90,13 +79,9 @@ def test_freeze(seed: int, tmp_path: Path, counted: Tally) -> None:
     draw = random.Random(seed)
     path, deaths = tmp_path / "q.h5", 1 + (seed + 2) % (RANKS - 2)
     file = write(tmp_path, "q", quadratic("freeze", seed=seed))
-    with counted.run("freeze") as told, job(tmp_path, RANKS, "run", file) as command:
-        until(path.exists, command, "the run file")
-        first = time.time()  # they die before anything has converged, so that it matters
-        plan = [(first + draw.uniform(0, 0.3), rank) for rank in draw.sample(range(1, RANKS), deaths)]
-        slain(command, pids(command), plan)
-        done = command.end(120)  # one client alone takes 40 s
-        assert done.code == 0 and "Traceback" not in done.err, str(done)
+    with counted.run("freeze") as told:  # they die before anything has converged, so that it matters
+        plan = [(draw.uniform(0, 0.3), rank) for rank in draw.sample(range(1, RANKS), deaths)]
+        _, done = run_and_kill(tmp_path, RANKS, file, path, plan)  # one client alone takes 40 s
         spy = replayed(path)
         assert not differing(path, tmp_path / "q-replay.h5", but=("events",))
         with open_run(path) as run:
@@ -106,18 +91,3 @@ def test_freeze(seed: int, tmp_path: Path, counted: Tally) -> None:
             assert np.abs(run.model - limit).max() < CLOSE
             assert np.abs(limit - OPTIMUM).max() > 1000 * CLOSE, "no bias to be told from the optimum"
         told[0] = "at the stated biased point"
-
-
-def test_frozen_after_convergence_biases_nothing() -> None:
-    """Where all y_i are those of the optimum, y_i = x* - alpha A_i (x* - c_i), the biased point is the optimum."""
-    y = OPTIMUM - STEP * CURVATURES * (OPTIMUM - OPTIMA)
-    for lost in ([0], [3, 4, 5], list(range(11))):
-        assert np.allclose(biased(y[lost], lost), OPTIMUM, atol=1e-14)
-
-
-def test_nobody_dies(tmp_path: Path, counted: Tally) -> None:
-    """The same run without a death: what the tests above compare with."""
-    file = write(tmp_path, "q", quadratic("rehost", clock={"mode": "virtual", "delay": {"name": "exponential"}}))
-    assert mpifl("run", file, f"output={tmp_path / 'q.h5'}") == 0
-    with open_run(tmp_path / "q.h5") as run:
-        assert np.abs(run.model - OPTIMUM).max() < CLOSE

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mpifl import open_run
-from tests.faults.harness import Tally, amount, intolerant, job, kill_all, mpifl, needs_tolerance, saved, tally
+from tests.faults.harness import Tally, amount, counting, intolerant, job, kill_all, mpifl, needs_tolerance, saved
 from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, DIGITS, EXPONENTIAL, SPEED
 from tests.mpi.cases import job as of
@@ -56,10 +56,7 @@ SETS = 12  # checkpoints of an uninterrupted run
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 60}}
 
 
-@pytest.fixture(scope="module")
-def counted() -> Iterator[Tally]:
-    with tally(2, "resume") as count:
-        yield count
+counted = counting(2, "resume")
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +99,6 @@ def killed_late(command: Command, path: Path, before: int, draw: random.Random, 
     return killed(command, path, draw)
 
 
-def killed_early(command: Command, path: Path, draw: random.Random) -> bool:
-    """At whatever a job does at first that resumes: reading, making the new file, handing out clients."""
-    time.sleep(draw.uniform(0.2, 1.5))
-    return killed(command, path, draw)
-
-
 def hurt(folder: Path, draw: random.Random, file: Path, path: Path, *words: str, most: int) -> str:
     """Runs a job, kills it once or twice, resumes it to its end; what happened."""
     ranks = draw.sample(NUMBERS, 3)
@@ -119,15 +110,15 @@ def hurt(folder: Path, draw: random.Random, file: Path, path: Path, *words: str,
     again = draw.random() < 0.5
     if again:
         with begin(ranks[1], "resume", path) as command:
-            if draw.random() < 0.3:
-                again = killed_early(command, path, draw)
+            if draw.random() < 0.3:  # while it reads, makes the new file, or hands out clients
+                time.sleep(draw.uniform(0.2, 1.5))
+                again = killed(command, path, draw)
             else:
                 again = killed_late(command, path, saved(path), draw, max(1, most // 2))
         if not again:
             return "killed once, and resumed"
     with begin(ranks[2], "resume", path) as command:
-        done = command.end(120)
-        assert done.code == 0 and "Traceback" not in done.err, f"{ranks}: {done}"
+        command.ends_well(120)
     return "killed twice, and resumed twice" if again else "killed once, and resumed"
 
 
@@ -164,6 +155,10 @@ def test_real_clock(seed: int, tmp_path: Path, counted: Tally) -> None:
             assert run.status == "completed" and run.updates.time.is_monotonic_increasing
             assert 2.5 < run.updates.time.iloc[-1] < 4.0
             assert run.updates.time.diff().max() < 0.5, "the time from the kill to the resume does not count"
+            due = np.floor(run.evaluations.time / 0.5)[:-1]  # the last is that of the run's end
+            assert (due.diff()[1:] >= 1).all(), "each evaluation once"
+            assert np.array_equal(run.clients.updates, np.bincount(run.updates.client, minlength=len(run.clients)))
+            assert run.attrs["began"] > 0 and 2.5 < run.attrs["wall_seconds"] < 4.5
             assert set(run.updates.client[run.updates.time > 2.5]) == set(run.clients.index)
 
 
@@ -171,9 +166,8 @@ def test_a_completed_run_is_not_resumed(tmp_path: Path) -> None:
     needs_tolerance()
     file = write(tmp_path, "c", of(AREA, NOISY, stop={"updates": 50}, output="c.h5", checkpoint={"updates": 20}))
     with job(tmp_path, 0, "run", file) as command:
-        assert command.end().code == 0, str(command)
+        command.ends_well()
     before = (tmp_path / "c.h5").read_bytes()
     with job(tmp_path, 2, "resume", "c.h5") as command:
-        done = command.end()
-    assert done.code == 2 and done.err.count("\n") == 1 and "Traceback" not in done.err, str(done)
+        assert command.ends_well(code=2).err.count("\n") == 1, str(command)
     assert (tmp_path / "c.h5").read_bytes() == before

@@ -25,6 +25,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 RUN = [str(ROOT / "run_mpi.py")]
 MPIFL = ["-m", "mpifl"]
+TOLERANT = ["--with-ft", "ulfm"]  # options of a launcher for fault tolerance
 DEADLINE = 60.0  # s
 UNABLE = "The PMIx server's listener thread failed to start"  # once in thousands of starts
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")  # a process' rank, as the launchers say
@@ -85,6 +86,12 @@ class Command:
         left = self.processes()
         self.kill()
         assert not left, f"processes left behind: {left}\n{self}"
+        return self
+
+    def ends_well(self, deadline: float = DEADLINE, code: int = 0) -> Command:
+        """Likewise; fails unless this is the exit code, and where a traceback was printed."""
+        self.end(deadline)
+        assert self.code == code and "Traceback" not in self.err, str(self)
         return self
 
     def over(self) -> bool:
@@ -150,11 +157,14 @@ Start = Callable[..., Command]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """start(ranks, *words) runs Python with these words in tmp_path: under the launcher, or 0 ranks without."""
+    """start(ranks, *words) runs Python with these words in tmp_path: under the launcher, or 0 ranks without.
+
+    tolerant: with fault tolerance, so that the job outlives its ranks.
+    """
     started = []
 
-    def begin(ranks: int, *words: str | Path, cwd: Path = tmp_path) -> Command:
-        command = Command([*launched(ranks), sys.executable, *map(str, words)], cwd).start()
+    def begin(ranks: int, *words: str | Path, cwd: Path = tmp_path, tolerant: bool = False) -> Command:
+        command = Command([*launched(ranks, tolerant), sys.executable, *map(str, words)], cwd).start()
         started.append(command)
         return command
 
@@ -165,18 +175,23 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def run(start: Start) -> Start:
-    """Likewise, to its end."""
-    return lambda *args, deadline=DEADLINE: start(*args).end(deadline)
+    """Likewise, to its end; with `code` it must have this exit code, and print no traceback."""
+
+    def complete(*args: Any, deadline: float = DEADLINE, code: int | None = None, **options: Any) -> Command:
+        command = start(*args, **options)
+        return command.end(deadline) if code is None else command.ends_well(deadline, code)
+
+    return complete
 
 
-def launched(ranks: int) -> list[str]:
+def launched(ranks: int, tolerant: bool = False) -> list[str]:
     """The words before the program; none for 0 ranks, without a launcher."""
     if not ranks:
         return []
     launcher = mpiexec()
     if launcher is None:
         pytest.skip("no mpirun")
-    return [launcher, "-n", str(ranks)]
+    return [launcher, *(TOLERANT if tolerant else []), "-n", str(ranks)]
 
 
 @dataclass(frozen=True)
@@ -188,6 +203,20 @@ class Reply:
     err: str
     changed: list[str]  # files in the folder that are there, gone, or different since the command before
     seconds: float
+
+
+def one_line(reply: Reply, says: str) -> bool:
+    """Whether a command was refused on all ranks with one line that says this, and changed no file."""
+    err, changed = reply.err, [name for name in reply.changed if "__pycache__" not in name]
+    told = err.startswith("mpifl: ") and err.count("\n") == 1 and err.endswith("\n") and says in err
+    return set(reply.codes) == {2} and told and not reply.out and not changed
+
+
+def refused(done: Command, says: str) -> None:
+    """Asserts that a command that a launcher started ended with exit code 2 and one line of ours that says this."""
+    ours = [text for text in done.err.splitlines() if text.startswith("mpifl: ")]
+    assert done.code == 2 and not done.out and len(ours) == 1 and says in ours[0], str(done)
+    assert "Traceback" not in done.err, str(done)
 
 
 def in_one_job(folder: Path, ranks: int, commands: list[list[str]], deadline: float = DEADLINE) -> list[Reply]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import time
@@ -17,12 +18,14 @@ from mpifl.objective import Objective, Vector
 
 @dataclass(frozen=True)
 class Faulty(Area):
-    """Client 1 fails from its round 3 on."""
+    """Client 1, or each, fails from its round 3 on, unless there is a file `peace`; it leaves a file `trouble`."""
 
     trouble: str = ""
-    """raises; hangs: never returns; dies: its rank is killed; unless there is a file `peace`"""
+    """raises; hangs: never returns; computes: likewise, in native code; dies: its rank is killed"""
     times: int = 1
     """in how many rounds"""
+    all: bool = False
+    """each client"""
 
     def init_client(self, x0: Vector, i: int) -> State:
         state = super().init_client(x0, i)
@@ -30,10 +33,12 @@ class Faulty(Area):
         return state
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        if client.i == 1 and 3 <= message.round < 3 + self.times and not Path("peace").exists():
+        if (self.all or client.i == 1) and 3 <= message.round < 3 + self.times and not Path("peace").exists():
             Path("trouble").touch()
             if self.trouble == "raises":
                 raise RuntimeError("trouble")
+            if self.trouble == "computes":
+                hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)
             while self.trouble == "hangs":
                 time.sleep(0.01)
             if self.trouble == "dies":

@@ -7,6 +7,9 @@ from typing import Any
 
 import h5py
 
+from mpifl import open_run
+from mpifl.errors import ConfigError
+
 ROWS = ("updates", "evaluations", "client_evaluations", "metrics", "aggregations", "events")
 
 
@@ -16,6 +19,15 @@ def contents(path: Path) -> dict[str, bytes]:
         names = [f"{table}/{column}" for table in ROWS for column in file[table]]
         names += ["model/x", "clients/samples", "clients/rate", "clients/updates"]
         return {name: file[name][()].tobytes() for name in names}
+
+
+def consumed(path: Path) -> int:
+    """The updates in a run's file so far; 0 before its clock has started."""
+    try:
+        with open_run(path) as run:
+            return len(run.updates) if run.attrs["began"] > 0 else 0
+    except ConfigError:
+        return 0  # not there yet
 
 
 def attribute(path: Path, name: str) -> Any:

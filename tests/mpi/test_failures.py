@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import socket
 from pathlib import Path
@@ -17,7 +16,7 @@ from mpifl import open_run
 from tests.faults.harness import began, needs_tolerance, pids
 from tests.faults.harness import job as started
 from tests.mpi.cases import job
-from tests.mpi.conftest import RUN, Start, until, write
+from tests.mpi.conftest import MPIFL, RUN, Start, until, write
 from tests.mpi.files import differing
 from tests.tiers import long, parameters
 
@@ -28,28 +27,21 @@ VIRTUAL = {**REAL, "mode": "virtual"}
 
 @pytest.fixture
 def failing(tmp_path: Path) -> Any:
-    """Writes the job that fails in a rule, with its module beside it in the working directory."""
-    shutil.copy(Path(__file__).with_name("own.py"), tmp_path / "own_rules.py")
+    """Writes the job that fails in a rule."""
 
     def job(at: str, clock: dict[str, Any] = REAL, dim: int = 20, stop: Any = None, **more: Any) -> Path:
-        algorithm = {"name": "own_rules:Failing", "at": at, "step_size": 0.05, "trigger": {"every": 3}}
+        algorithm = {"name": "tests.mpi.own:Failing", "at": at, "step_size": 0.05, "trigger": {"every": 3}}
         problem = {"clients": 6, "model": {"name": "quadratic", "dim": dim}}
         rest = {"seed": 1, "clock": clock, "evaluate": {"updates": 10}, "output": "f.h5", **more}
-        return write(
-            tmp_path, "failing", {"problem": problem, "algorithm": algorithm, "stop": stop or {"time": 120}, **rest}
-        )
+        rest["stop"] = stop or {"time": 120}
+        return write(tmp_path, "failing", {"problem": problem, "algorithm": algorithm, **rest})
 
     return job
 
 
 @pytest.mark.parametrize(
     ("ranks", "clock", "dim"),
-    [
-        pytest.param(4, REAL, 20, marks=pytest.mark.smoke),
-        long(4, VIRTUAL, 20000),
-        long(3, VIRTUAL, 20),
-        long(0, REAL, 20),
-    ],
+    [pytest.param(4, REAL, 20, marks=pytest.mark.smoke), long(4, VIRTUAL, 20000), long(0, REAL, 20)],
 )
 def test_a_client_raises(run: Start, failing: Any, tmp_path: Path, ranks: int, clock: dict[str, Any], dim: int) -> None:
     """It is lost, the others continue, and a replay loses it at the same place."""
@@ -67,8 +59,7 @@ def test_a_client_raises(run: Start, failing: Any, tmp_path: Path, ranks: int, c
         assert lost.client.tolist() == [1]
         (text,) = lost.text
         assert text.startswith(says) and text.endswith("RuntimeError: the rule train broke")
-    again = run(3 if ranks == 4 else 0, "-m", "mpifl", "replay", "f.h5", "--trust")
-    assert again.code == 0, str(again)
+    run(3 if ranks else 0, *MPIFL, "replay", "f.h5", "--trust").ends_well()
     assert not differing(tmp_path / "f.h5", tmp_path / "f-replay.h5", but=("events",))
 
 
@@ -83,10 +74,11 @@ def test_a_loss_that_fails_the_run(run: Start, failing: Any, tmp_path: Path, ran
         assert text.endswith("RuntimeError: the rule train broke")
 
 
-def test_a_client_raises_before_the_run(run: Start, failing: Any, tmp_path: Path) -> None:
-    done = run(4, *RUN, failing("init_client"))
+@pytest.mark.parametrize(("at", "rank"), [("init_client", 2), ("init_server", 0)])
+def test_a_rule_raises_before_the_run(run: Start, failing: Any, tmp_path: Path, at: str, rank: int) -> None:
+    done = run(4, *RUN, failing(at))
     assert done.code == 3 and done.err.count("Traceback") == 1, str(done)
-    assert f"rank 2 on {socket.gethostname()}:\n" in done.err and "RuntimeError: the rule init_client" in done.err
+    assert f"rank {rank} on {socket.gethostname()}:\n" in done.err and f"RuntimeError: the rule {at}" in done.err
     assert not (tmp_path / "f.h5").exists()
 
 
@@ -115,8 +107,7 @@ def test_an_update_is_refused(
         assert file.events.kind.tolist()[:1] == ["refused"] and file.events.client[0] == 1
         assert file.events.text[0].startswith(says)
         assert np.isfinite(file.model).all() and file.clients.updates[1] > 5
-    again = run(0, "-m", "mpifl", "replay", "f.h5", "--trust")
-    assert again.code == 0, str(again)
+    run(0, *MPIFL, "replay", "f.h5", "--trust").ends_well()
     assert not differing(tmp_path / "f.h5", tmp_path / "f-replay.h5", but=("events",))
 
 
@@ -135,26 +126,16 @@ def test_a_client_is_set_aside(run: Start, failing: Any, tmp_path: Path, ranks: 
 
 def test_nobody_is_left(run: Start, tmp_path: Path) -> None:
     """A run that diverges ends when all updates are infinite."""
-    algorithm = {"name": "fedavg", "step_size": 1e30}
     problem = {"clients": 4, "model": {"name": "quadratic", "dim": 5}}
-    job = {
-        "seed": 1,
-        "problem": problem,
-        "algorithm": algorithm,
-        "clock": VIRTUAL,
-        "stop": {"time": 1e4},
-        "output": "f.h5",
-    }
-    done = run(3, *RUN, write(tmp_path, "diverges", job))
-    assert done.code == 3 and "Traceback" not in done.err, str(done)
-    assert (
-        "all clients are lost; the last, client 0: 3 updates refused in a row: the update is not finite" in done.err
-    ), str(done)
+    case = job({"name": "fedavg", "step_size": 1e30}, problem, stop={"time": 1e4}, output="f.h5")
+    done = run(3, *RUN, write(tmp_path, "diverges", case), code=3)
+    says = r"all clients are lost; the last, client \d: 3 updates refused in a row: the update is not finite\n"
+    assert re.search(says, done.err), str(done)
     with open_run(tmp_path / "f.h5") as file:
         assert file.status == "failed" and set(file.clients.state) == {"aside"}
 
 
-def test_D_every_rank_that_dies_is_named(tmp_path: Path) -> None:
+def test_every_rank_that_dies_is_named(tmp_path: Path) -> None:
     """Three of six: at once or one by one, in at most a line a second; the final line counts their clients."""
     needs_tolerance()
     file = write(tmp_path, "dying", job({"name": "area", "trigger": {"every": 3}}, clock=REAL, stop={"time": 4.0}))
@@ -179,16 +160,11 @@ def test_D_every_rank_that_dies_is_named(tmp_path: Path) -> None:
 )
 def test_the_server_raises(run: Start, failing: Any, tmp_path: Path, at: str, ranks: int) -> None:
     done = run(ranks, *RUN, failing(at))
-    assert done.code == 3, str(done)
-    assert done.err.count("Traceback") == 1 and f"RuntimeError: the rule {at} broke\n" in done.err, str(done)
+    assert done.code == 3 and done.err.count("Traceback") == 1 and f"RuntimeError: the rule {at} broke\n" in done.err, (
+        str(done)
+    )
     assert f"rank 0 on {socket.gethostname()}:\n" in done.err
     with open_run(tmp_path / "f.h5") as file:
         assert file.status == "failed" and len(file.updates) > 10
         (text,) = file.events.text
-        assert re.fullmatch(rf"RuntimeError: the rule {at} broke \(own_rules\.py:\d+, in _raise\)", text)
-
-
-def test_the_server_raises_before_the_run(run: Start, failing: Any, tmp_path: Path) -> None:
-    done = run(3, *RUN, failing("init_server"))
-    assert done.code == 3 and done.err.count("Traceback") == 1, str(done)
-    assert not (tmp_path / "f.h5").exists()
+        assert re.fullmatch(rf"RuntimeError: the rule {at} broke \(own\.py:\d+, in _raise\)", text)

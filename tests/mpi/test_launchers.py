@@ -30,20 +30,32 @@ WORKS = {(OPEN_MPI, OPEN_MPI), *itertools.product((MPICH, INTEL), repeat=2)}  # 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 
 
+def need(*paths: Path | None) -> None:
+    for path in paths:
+        if path is not None and not path.exists():
+            pytest.skip(f"{path.relative_to(ROOT)} is not there: make {path.relative_to(ROOT).parts[0]}/.done")
+
+
+def of(library: Path | None) -> dict[str, str]:
+    """The environment in which mpi4py loads this MPI library."""
+    return {"MPI4PY_LIBMPI": str(library), "LD_LIBRARY_PATH": str(library.parent)} if library else {}
+
+
+def program_of(folder: Path) -> list[str]:
+    """What each rank executes: a run of 4 clients, whose file is run.h5 in the folder."""
+    job = ["problem.clients=4", "stop.time=0.2", "clock.mode=virtual", f"output={folder / 'run.h5'}"]
+    return [sys.executable, "-m", "mpifl", "run", str(ROOT / "jobs" / "quickstart.yaml"), *job]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("launcher", "library"), PAIRS, ids=lambda name: name.replace(" ", ""))
 def test_one_run_of_all_ranks_or_exit_code_2(launcher: str, library: str, tmp_path: Path) -> None:
     program, file = LAUNCHERS[launcher], LIBRARIES[library]
-    for path in (program, file):
-        if path is not None and not path.exists():
-            pytest.skip(f"{path.relative_to(ROOT)} is not there: make {path.relative_to(ROOT).parts[0]}/.done")
+    need(program, file)
     env = environment("launchers")
     env.pop("MPI4PY_LIBMPI", None)
-    if file is not None:
-        env |= {"MPI4PY_LIBMPI": str(file), "LD_LIBRARY_PATH": str(file.parent)}
-    words = [program, "-n", "3", sys.executable, "-m", "mpifl", "run", ROOT / "jobs" / "quickstart.yaml"]
-    job = ["problem.clients=4", "stop.time=0.2", "clock.mode=virtual", f"output={tmp_path / 'run.h5'}"]
-    run = subprocess.run([*map(str, words), *job], env=env, cwd=tmp_path, text=True, capture_output=True, timeout=60)
+    words = [program, "-n", "3", *program_of(tmp_path)]
+    run = subprocess.run(words, env=env | of(file), cwd=tmp_path, text=True, capture_output=True, timeout=60)
     ours = [line for line in run.stderr.splitlines() if line.startswith("mpifl: ")]
     if (launcher, library) in WORKS:
         assert (run.returncode, ours) == (0, []), run.stderr

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,10 @@ import pytest
 
 from mpifl import open_run
 from mpifl.storage.checkpoint_set import folder_of, newest
-from tests.faults.harness import FULL, TOLERANT, began, intolerant
+from tests.faults.harness import FULL, began, intolerant, needs_tolerance
 from tests.faults.spy import gap_at_checkpoint
 from tests.mpi.cases import job
-from tests.mpi.conftest import MPIFL, RUN, Command, Start, launched, until, write
+from tests.mpi.conftest import MPIFL, RUN, Start, until, write
 from tests.mpi.files import differing
 
 pytestmark = [
@@ -34,10 +32,9 @@ LARGE = {"clients": 6, "model": {"name": "quadratic", "dim": 9000}, "dtype": "fl
 @pytest.fixture
 def faulty(tmp_path: Path) -> Any:
     """Writes a job of 6 clients whose client 1 fails in its round 3."""
-    shutil.copy(Path(__file__).with_name("faulty.py"), tmp_path / "faulty_rules.py")
 
     def made(trouble: str, problem: dict[str, Any] = SMALL, times: int = 1, **more: Any) -> Path:
-        algorithm = {"name": "faulty_rules:Faulty", "trouble": trouble, "times": times, "step_weights": "one"}
+        algorithm = {"name": "tests.mpi.faulty:Faulty", "trouble": trouble, "times": times, "step_weights": "one"}
         rest = {"stop": {"updates": 200}, "checkpoint": {"updates": 15}, "output": "f.h5", **more}
         return write(tmp_path, "faulty", job({**algorithm, "trigger": {"every": 3}}, problem, **rest))
 
@@ -54,15 +51,14 @@ def complete(path: Path, states: list[str]) -> Any:
         return run.events
 
 
-def replays(run: Start, folder: Path) -> None:
+def replays_in_peace(run: Start, folder: Path) -> None:
     """Replays the run from its record, with clients that do not fail."""
     (folder / "peace").touch()
-    again = run(0, *MPIFL, "replay", "f.h5", "--trust")
-    assert again.code == 0, str(again)
+    run(0, *MPIFL, "replay", "f.h5", "--trust", code=0)
     assert not differing(folder / "f.h5", folder / "f-replay.h5", but=("events",))
 
 
-LIVE = ["live"] * 6
+LIVE, TWO_LOST = ["live"] * 6, ["live", "lost", "live", "live", "lost", "live"]
 
 
 @pytest.mark.parametrize(
@@ -102,21 +98,18 @@ def test_a_client_that_raises_everywhere(run: Start, faulty: Any, tmp_path: Path
 @pytest.mark.parametrize("clock", [REAL, VIRTUAL], ids=["real", "virtual"])
 def test_a_client_that_never_answers(run: Start, faulty: Any, tmp_path: Path, clock: Any) -> None:
     """It is abandoned, and so are the clients that wait for it on its rank; the job ends with the run's exit code."""
-    faults = {"patience": 1.0}
-    done = run(4, *RUN, faulty("hangs", clock=clock, faults=faults, checkpoint={"updates": 50}), deadline=40)
-    assert done.code == 0 and "Traceback" not in done.err, str(done)
-    events = complete(tmp_path / "f.h5", ["live", "lost", "live", "live", "lost", "live"])
+    file = faulty("hangs", clock=clock, faults={"patience": 1.0}, checkpoint={"updates": 50})
+    run(4, *RUN, file, deadline=40, code=0)
+    events = complete(tmp_path / "f.h5", TWO_LOST)
     lost = events[events.kind == "lost"]
     assert set(lost.client) == {1, 4} and set(lost.text) == {"gave no answer for 1 s"}
-    replays(run, tmp_path)
+    replays_in_peace(run, tmp_path)
 
 
 @pytest.mark.parametrize("clock", [REAL, VIRTUAL], ids=["real", "virtual"])
 def test_those_who_wait_for_it_move(run: Start, faulty: Any, tmp_path: Path, clock: Any) -> None:
     """They move to ranks that answer."""
-    faults = {"patience": 1.0, "lost": "rehost"}
-    done = run(4, *RUN, faulty("hangs", clock=clock, faults=faults), deadline=40)
-    assert done.code == 0 and "Traceback" not in done.err, str(done)
+    run(4, *RUN, faulty("hangs", clock=clock, faults={"patience": 1.0, "lost": "rehost"}), deadline=40, code=0)
     events = complete(tmp_path / "f.h5", LIVE)
     moved = events[events.kind == "rehosted"]
     assert sorted(moved.client) == [1, 4] and not moved.text.str.startswith("to rank 2").any(), moved.text.tolist()
@@ -127,8 +120,7 @@ def test_those_who_wait_for_it_move(run: Start, faulty: Any, tmp_path: Path, clo
 def test_a_client_that_never_answers_anywhere(run: Start, faulty: Any, tmp_path: Path) -> None:
     """It is moved a limited number of times; the clients that wait for it continue."""
     faults = {"patience": 1.0, "lost": "rehost", "refusals": 1}
-    done = run(6, *RUN, faulty("hangs", times=1000, clock=VIRTUAL, faults=faults), deadline=60)
-    assert done.code == 0 and "Traceback" not in done.err, str(done)
+    run(6, *RUN, faulty("hangs", times=1000, clock=VIRTUAL, faults=faults), code=0)
     events = complete(tmp_path / "f.h5", ["live", "lost", *LIVE[2:]])
     assert events.kind[events.client == 1].tolist() == ["rehosted", "lost"]
 
@@ -139,42 +131,34 @@ def test_a_signal_while_a_client_hangs(start: Start, faulty: Any, tmp_path: Path
     command = start(4, *RUN, file)
     until((tmp_path / "trouble").exists, command, "trouble")
     os.kill(command.rank(0), signal.SIGTERM)
-    done = command.end(20)
-    assert done.code == 143 and "Traceback" not in done.err, str(done)
+    command.ends_well(20, 143)
     with open_run(tmp_path / "f.h5") as run:
         assert run.status == "interrupted"
 
 
-def test_a_run_file_that_vanishes(tmp_path: Path) -> None:
+def test_a_run_file_that_vanishes(start: Start, tmp_path: Path) -> None:
     """Without checkpoints this is noticed at the end, when the other ranks have ended; the exit code reports it."""
     more = {"clock": REAL, "stop": {"time": 3.0}, "output": "v.h5"}
     file = write(tmp_path, "v", job({"name": "area", "trigger": {"every": 3}}, SMALL, **more))
-    launcher, *words = launched(3)
-    tolerant = [] if intolerant() else TOLERANT
-    command = Command([launcher, *tolerant, *words, sys.executable, *RUN, str(file)], tmp_path).start()
+    command = start(3, *RUN, file, tolerant=not intolerant())
     until(lambda: began(tmp_path / "v.h5"), command, "the start")
     (tmp_path / "v.h5").unlink()
-    done = command.end(20)
-    assert done.code == 3 and "mpifl: the run failed: writing" in done.err and "Traceback" not in done.err, str(done)
+    assert "mpifl: the run failed: writing" in command.ends_well(20, 3).err, str(command)
 
 
 # -- where the MPI tells of deaths -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("policy", ["freeze", "rehost", "stop"])
 def test_a_rank_dies_under_the_virtual_clock(run: Start, tmp_path: Path, faulty: Any, policy: str) -> None:
-    if reason := intolerant():
-        pytest.skip(reason)
+    needs_tolerance()
     file = faulty("dies", clock=VIRTUAL, faults={"lost": policy})
-    launcher, *words = launched(4)
-    done = Command([launcher, *TOLERANT, *words, sys.executable, *RUN, str(file)], tmp_path).start().end(40)
-    assert "Traceback" not in done.err, str(done)
+    done = run(4, *RUN, file, tolerant=True, deadline=40, code=3 if policy == "stop" else 0)
     path = tmp_path / "f.h5"
     if policy == "stop":
-        assert done.code == 3 and "was lost: rank 2 died" in done.err, str(done)
+        assert "was lost: rank 2 died" in done.err, str(done)
         return
-    assert done.code == 0, str(done)
-    events = complete(path, LIVE if policy == "rehost" else ["live", "lost", "live", "live", "lost", "live"])
+    events = complete(path, LIVE if policy == "rehost" else TWO_LOST)
     assert set(events.client[events.kind == ("rehosted" if policy == "rehost" else "lost")]) == {1, 4}
     if policy == "rehost":
         assert gap_at_checkpoint(path) < 1e-12
     else:
-        replays(run, tmp_path)
+        replays_in_peace(run, tmp_path)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mpifl import open_run
 from mpifl.cli import main
-from mpifl.errors import ConfigError
-from mpifl.signals import SAME
-from mpifl.storage.checkpoint_set import folder_of, newest, sets
+from mpifl.storage.checkpoint_set import folder_of, sets
 from tests.faults.harness import FULL
-from tests.faults.spy import replayed
 from tests.mpi.cases import AREA, DIGITS, LARGE, intermittent, job
 from tests.mpi.conftest import MPIFL, Command, Start, in_one_job, until, write
-from tests.mpi.files import attribute, differing
+from tests.mpi.files import attribute, consumed, differing
 from tests.verified import verify_files
 
 pytestmark = [
@@ -61,19 +55,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
     verify_files(folder)
 
 
-def rows(path: Path, table: str = "updates") -> int:
-    """The number of rows in a run's file so far."""
-    try:
-        with open_run(path) as file:
-            return len(getattr(file, table))
-    except ConfigError:
-        return 0  # not there yet
-
-
 def resumed(start: Start, ranks: int, path: Path, deadline: float = 200.0) -> Command:
-    done = start(ranks, *MPIFL, "resume", path).end(deadline)
-    assert done.code == 0 and "Traceback" not in done.err, str(done)
-    return done
+    return start(ranks, *MPIFL, "resume", path).ends_well(deadline)
 
 
 @pytest.mark.parametrize(
@@ -96,15 +79,13 @@ def test_a_signal(
     """It saves the run, which ends with the signal's exit code; the resumed run equals an uninterrupted one."""
     path = tmp_path / "s.h5"
     command = start(ranks, *MPIFL, "run", write(tmp_path, "s", JOBS[name]), f"output={path}")
-    until(lambda: rows(path), command, "updates")
+    until(lambda: consumed(path), command, "updates")
     os.kill(command.process.pid if to == "itself" else command.rank(int(to[-1])), number)
-    done = command.end(20)
-    assert done.code == (130 if number == signal.SIGINT else 143) and "Traceback" not in done.err, str(done)
+    done = command.ends_well(20, 130 if number == signal.SIGINT else 143)
     assert f"to continue: mpifl resume {path}" in done.out, str(done)
     with open_run(path) as file:
-        assert (
-            file.status == "interrupted" and not file.open_ended and len(file.updates) < JOBS[name]["stop"]["updates"]
-        )
+        assert file.status == "interrupted" and not file.open_ended
+        assert len(file.updates) < JOBS[name]["stop"]["updates"]
         assert file.events.kind.iloc[-1] == "interrupted" and number.name in file.events.text.iloc[-1]
         count = len(file.updates)
     resumed(start, again, path)
@@ -113,22 +94,6 @@ def test_a_signal(
     with open_run(path) as file:
         (at,) = file.events.updates[file.events.kind == "resumed"]
         assert at == count or (at < count and "checkpoint" in JOBS[name]), "what was consumed is not done again"
-
-
-def test_a_signal_that_others_hear_first(start: Start, whole: Callable[[str], Path], tmp_path: Path) -> None:
-    """A signal sent to all ranks reaches rank 0 after another rank has reported it: that is not a second signal."""
-    path = tmp_path / "o.h5"
-    command = start(3, *MPIFL, "run", write(tmp_path, "o", JOBS["large"]), f"output={path}")
-    until(lambda: rows(path), command, "updates")
-    first, last = command.rank(2), command.rank(0)
-    os.kill(first, signal.SIGUSR1)
-    time.sleep(0.02)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(last, signal.SIGUSR1)
-    done = command.end(20)
-    assert done.code == 143 and f"to continue: mpifl resume {path}" in done.out, str(done)
-    resumed(start, 2, path)
-    assert not differing(whole("large"), path, but=("events",))
 
 
 def test_the_launcher_is_told_to_end(start: Start, whole: Callable[[str], Path], tmp_path: Path) -> None:
@@ -144,83 +109,12 @@ def test_the_launcher_is_told_to_end(start: Start, whole: Callable[[str], Path],
     assert not differing(whole("area"), path, but=("events",))
 
 
-TROUBLE = {"name": "faulty_rules:Faulty", "step_weights": "one", "trigger": {"every": 3}}
-
-
-def test_a_second_signal_ends_at_once(start: Start, tmp_path: Path) -> None:
-    """A client that computes for ever keeps the run from being saved; a second signal does not wait for it."""
-    (tmp_path / "faulty_rules.py").write_text(Path(__file__).with_name("faulty.py").read_text())
-    path = tmp_path / "s.h5"
-    file = write(tmp_path, "s", job({**TROUBLE, "trouble": "hangs"}, clock={"mode": "real"}, stop={"time": 1000}))
-    command = start(3, *MPIFL, "run", file, f"output={path}")
-    until((tmp_path / "trouble").exists, command, "trouble")
-    rank = command.rank(0)
-    os.kill(rank, signal.SIGTERM)
-    until(lambda: path.exists() and attribute_or(path) == "interrupted", command, "the end of the file")
-    time.sleep(SAME + 0.3)
-    assert command.process.poll() is None
-    os.kill(rank, signal.SIGTERM)
-    done = command.end(15)
-    assert done.code not in (0, 2) and "Traceback" not in done.err, str(done)
-    with open_run(path) as run:
-        assert run.status == "interrupted" and run.clients.updates.sum() == len(run.updates)
-
-
-def attribute_or(path: Path) -> str:
-    try:
-        with open_run(path) as run:
-            return str(run.status)
-    except ConfigError:
-        return ""
-
-
-# -- the real clock ----------------------------------------------------------------------------------------------------
-REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 60}}
-
-
-def test_real_clock(start: Start, tmp_path: Path) -> None:
-    """Killed with all its ranks, twice, it continues: time and rows as if uninterrupted, no update lost or doubled."""
-    path = tmp_path / "r.h5"
-    problem = {"clients": 8, "model": {"name": "quadratic", "dim": 40, "sigma": 0.2}, "dtype": "float64"}
-    more = {"clock": REAL, "stop": {"time": 6.0}, "evaluate": {"every": 0.25}, "checkpoint": {"every": 0.2}}
-    file = write(tmp_path, "r", job({**AREA, "trigger": {"every": 3}, "reply": "deferred"}, problem, **more))
-    command = start(4, *MPIFL, "run", file, f"output={path}")
-    wall, last = 0.0, 0
-    for ranks in (0, 3, 2):
-        until(lambda: max(sets(folder_of(path)), default=0) >= last + 3, command, "checkpoints")  # noqa: B023 - called at once
-        command.kill()
-        command.end()
-        with open_run(path) as run:
-            assert run.status == "running" and run.open_ended
-            found, passed = newest(folder_of(path), run.id)
-        assert found and not passed and wall < found.server().wall_seconds < 6
-        wall, last = found.server().wall_seconds, found.number
-        command = start(ranks, *MPIFL, "resume", path)
-    done = command.end()
-    assert done.code == 0, str(done)
-    spy = replayed(path)
-    assert not differing(path, tmp_path / "r-replay.h5", but=("events",))
-    assert spy.gap < 1e-12
-    with open_run(path) as run:
-        assert run.status == "completed" and not run.open_ended
-        for table in (run.updates, run.aggregations, run.evaluations, run.events):
-            assert table.time.is_monotonic_increasing
-        assert np.array_equal(run.clients.updates, np.bincount(run.updates.client, minlength=8))
-        assert run.updates.time.iloc[-1] == pytest.approx(6, abs=0.5) and run.updates.time.diff().max() < 0.5
-        due = np.floor(run.evaluations.time / 0.25)[:-1]  # the last is that of the run's end
-        assert (due.diff()[1:] >= 1).all() and due.iloc[-1] >= 22, "each once"
-        assert wall + 0.2 < run.attrs["wall_seconds"] < 7.5
-        resumptions = run.events[run.events.kind == "resumed"]
-        assert len(resumptions) == 3 and resumptions.updates.is_monotonic_increasing
-        assert (run.attrs["began"] > 0) and run.attrs["ranks"] == 2
-
-
 # -- jobs with torch ---------------------------------------------------------------------------------------------------
 NET = {**DIGITS, "clients": 3, "model": {"name": "resnet", "norm": "batch"}, "torch": {"buffers": "local"}}
 TORCH: dict[str, dict[str, Any]] = {
-    "statistics": job({"name": "faulty_rules:InterruptedFedAvg", "local_steps": 2}, NET, stop={"updates": 6}),
+    "statistics": job({"name": "tests.mpi.faulty:InterruptedFedAvg", "local_steps": 2}, NET, stop={"updates": 6}),
     "personal": job(
-        {"name": "faulty_rules:InterruptedAPFL", "local_steps": 2},
+        {"name": "tests.mpi.faulty:InterruptedAPFL", "local_steps": 2},
         {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]}, "test_split": 0.2, "dtype": "float64"},
     ),
 }
@@ -230,7 +124,6 @@ TORCH_DEADLINE = 130.0  # s, on a crowded machine
 @pytest.mark.timeout(280)
 def test_torch(tmp_path: Path) -> None:
     """Tensors, float64, each client's own statistics: saved on some ranks, and resumed on others."""
-    (tmp_path / "faulty_rules.py").write_text(Path(__file__).with_name("faulty.py").read_text())
     files = {name: str(write(tmp_path, name, case)) for name, case in TORCH.items()}
     whole = [["run", file, f"output=whole-{name}.h5"] for name, file in files.items()]
     halves = [["run", file, f"output={name}.h5", "algorithm.at=1"] for name, file in files.items()]

@@ -1,4 +1,4 @@
-"""Torch models under MPI: the same bits on any number of ranks, replays, and no torch where none is needed."""
+"""Torch models under MPI: the same bits on any number of ranks, and replays."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from mpifl import open_run
 from tests.mpi.cases import DIGITS, job
-from tests.mpi.conftest import Start, in_one_job, write
+from tests.mpi.conftest import in_one_job, write
 from tests.mpi.files import attribute, differing
-from tests.tiers import long, parameters
+from tests.tiers import parameters
 from tests.verified import verify_files
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(280)]
@@ -114,26 +114,3 @@ def test_a_replay_has_the_same_bits(folder: Path) -> None:
         assert json.loads(run.attrs["compute"])[1]["batched"] is True
         assert run.events.text.tolist() == ["24 updates were under way at the end and not applied"]
         assert run.updates.compute.sum() < run.attrs["wall_seconds"]
-
-
-LAZY = """
-import os, sys
-from mpifl.cli import main
-code = main(sys.argv[1:])
-assert code == 0 and "numpy" in sys.modules
-with open(f"rank-{os.getpid()}.told", "w") as told:  # a file a rank: printed lines of ranks can run into one another
-    print(sorted(m for m in sys.modules if m.partition(".")[0] in ("torch", "greenlet")), file=told)
-"""
-
-
-@pytest.mark.parametrize("model", [pytest.param("logistic", marks=pytest.mark.smoke), long("torch-logistic")])
-def test_torch_is_imported_where_it_is_needed_and_nowhere_else(model: str, run: Start, tmp_path: Path) -> None:
-    """On every rank."""
-    case = write(tmp_path, "lazy", job({"name": "fedavg"}, {**DIGITS, "model": model}, **FEW))
-    script = tmp_path / "lazy.py"
-    script.write_text(LAZY)
-    done = run(3, script, "run", case)
-    assert done.code == 0, str(done)
-    told = [file.read_text() for file in tmp_path.glob("rank-*.told")]
-    assert len(told) == 3
-    assert all((line == "[]\n") == (model == "logistic") for line in told)

@@ -9,8 +9,8 @@ import pytest
 from mpifl.algorithms import ALIASES, names
 from tests.mpi.cases import CASES
 from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, write
-from tests.mpi.files import attribute, contents, differing
-from tests.tiers import long, parameters, selected
+from tests.mpi.files import attribute, differing
+from tests.tiers import long, selected
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
 DEADLINE = 120.0
@@ -51,18 +51,6 @@ def test_every_rank_count_gives_the_same_bits(alone: Path, tmp_path: Path, cases
 
 def test_no_method_is_left_out() -> None:
     assert {CASES[name]["algorithm"]["name"] for name in METHODS} == {*names(), *ALIASES}
-
-
-@pytest.mark.parametrize("cases", parameters(SETS, ["methods"]))
-def test_the_cases_are_what_they_say(alone: Path, cases: str) -> None:
-    """No case is empty, and no two are the same run."""
-    seen = {}
-    for name in SETS[cases]:
-        held = contents(alone / f"{name}.h5")
-        assert held["updates/client"] or name == "before-any-update"
-        assert held["model/x"] not in seen, (name, seen[held["model/x"]])
-        seen[held["model/x"]] = name
-        assert attribute(alone / f"{name}.h5", "status") == "completed"
 
 
 @pytest.mark.smoke

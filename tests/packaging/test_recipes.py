@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mpifl.selftest import Check, format_checks
 from mpifl.version import UNTAGGED
 from tests.packaging.conftest import build
 from tests.test_repository import project, requirement
@@ -110,29 +109,6 @@ def test_the_module_files_set_the_path_and_load_mpi(program: str, stub: str, fil
     assert {"whatis Version: 1.2.3", "module-whatis Version: 1.2.3"} & {*lines}
     assert {"prepend_path PATH /apps/mpifl/1.2.3/bin", "prepend-path PATH /apps/mpifl/1.2.3/bin"} & {*lines}
     assert {"depends_on openmpi/5.0", "module load openmpi/5.0"} & {*lines}
-
-
-# -- ReFrame -----------------------------------------------------------------------------------------------------------
-def test_the_reframe_test_reads_what_selftest_prints() -> None:
-    """Its patterns match the lines whose texts stand in selftest.py."""
-    tree = ast.parse((FOLDER / "reframe" / "mpifl_check.py").read_text())
-    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    patterns = [text for text in texts if text.startswith("^") and not text.startswith("^ranks")]
-    source = (ROOT / "mpifl" / "selftest.py").read_text()
-    checks = []
-    for name, text in (
-        ("wire, d = 7,850", "{1 / median:,.0f} round trips a second between ranks 0 and 1, {rate:.2f} GB/s"),
-        ("HDF5, SWMR", "read while it was written, then verified; {rate:,.0f} updates a second in one process"),
-        ("virtual clock", "a run of 400 updates has the bits that it has everywhere (digest {found})"),
-        ("virtual clock, ranks", "a run over all ranks has {'the same' if same else 'other'} bits"),
-        ("updates, ranks", "the server consumes {rate:,.0f} updates a second of {SIZES[0]:,} numbers, from"),
-    ):
-        assert text in source
-        checks.append(Check(name, "ok", re.sub(r"{found}", "0123456789abcdef", re.sub(r"{[^f}][^}]*}", "1,234", text))))
-    report = format_checks(checks)
-    assert len(patterns) == 4
-    for pattern in patterns:
-        assert re.search(pattern, report, re.M), pattern
 
 
 # -- containers --------------------------------------------------------------------------------------------------------

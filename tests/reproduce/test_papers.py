@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ from mpifl.reproduce.items import JOBS
 from mpifl.reproduce.spec import Measure
 from mpifl.reproduce.values import largest_passed, trial_curve, trial_value
 from mpifl.studies.study import load_study
+from tests.reproduce.test_reproduce import changed
 
 BASE = """
 name: base
@@ -114,20 +116,18 @@ def test_page_of_selected_values(paper: Path) -> None:
     assert "26 of 26 runs, 2 trials in each row" in text
     rows = [line for line in text.splitlines() if line.startswith("| Fed")]
     assert [row.split()[1] for row in rows] == ["FedAvg", "FedProx", "FedDR"]
-    assert (
-        rows[1].count("; mu ") == rows[2].count("; eta ") == rows[2].count("; step size ") == 2 and ";" not in rows[0]
-    )
+    assert [row.count(f"; {key} ") for row, key in zip(rows, ("", "mu", "eta"), strict=True)] == [0, 2, 2]
+    assert rows[2].count("; step size ") == 2 and ";" not in rows[0]
     assert "(over seeds 0; the other seeds are reported)" in text
     assert "block of tiny/tuned with 42 runs" in text
     assert "raining loss against steps" in text and (paper / "pages" / "tiny-tuned-1.png").stat().st_size > 10_000
     assert "loss of FedDR, local steps 3 above FedProx, local steps 3" in text
 
 
-def test_an_item_whose_data_are_missing_is_named_on_the_page(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_item_whose_data_are_missing_is_named_on_the_page(paper: Path, refused: Callable[..., str]) -> None:
     text = (paper / "pages" / "tiny.md").read_text()
     assert text.rstrip().endswith("## Missing\n\nNot run: these data are missing: femnist.")
-    assert main(["reproduce", str(paper / "missing.yaml"), "--no-runs", "--out", str(paper / "other")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    refused("reproduce", paper / "missing.yaml", "--no-runs", "--out", paper / "other")
 
 
 def test_trials_on_the_command_line_keep_what_they_vary(paper: Path) -> None:
@@ -185,18 +185,10 @@ def test_the_largest_value_has_no_gap_below_it() -> None:
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(
-    paper: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, line: str
+    paper: Path, tmp_path: Path, refused: Callable[..., str], old: str, new: str, line: str
 ) -> None:
-    source = paper / "tuned.yaml"
-    before = source.read_text()
-    assert old in before
-    source.write_text(before.replace(old, new, 1))
-    try:
-        assert main(["reproduce", str(source), "--no-runs", "--out", str(tmp_path)]) == 2
-    finally:
-        source.write_text(before)
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and line in error, error
+    with changed(paper / "tuned.yaml", old, new):
+        assert line in refused("reproduce", paper / "tuned.yaml", "--no-runs", "--out", tmp_path)
 
 
 # -- the code beside the papers' studies -------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,17 +133,11 @@ def test_claims_follow_the_runs(runs: Path, tmp_path: Path) -> None:
     assert claim[4] == ("holds" if d.mean() - half > 0 else "not decided")
     assert d.mean() - half > 0, "the test needs a claim that holds"
 
-    files = sorted((runs / "runs").glob("*.h5"))
-    before = [path.read_bytes() for path in files]
-    try:
-        for path in files:  # AREA's accuracies become low
-            with h5py.File(path, "r+", libver="latest") as file:
-                if "AREA" in path.name:
-                    file["evaluations/test_accuracy"][-1] = 0.05
-        text = page(runs, tmp_path)
-    finally:
-        for path, content in zip(files, before, strict=True):
-            path.write_bytes(content)
+    shutil.copytree(runs / "runs", tmp_path / "runs")
+    for path in (tmp_path / "runs").glob("*AREA*.h5"):  # whose accuracies become low
+        with h5py.File(path, "r+", libver="latest") as file:
+            file["evaluations/test_accuracy"][-1] = 0.05
+    text = page(runs, tmp_path, f"output={tmp_path}/runs")
     assert row(text, "accuracy of AREA above FedAvg")[4] == "does not hold"
     assert "that do not: 1; not decided: " in text
 
@@ -172,17 +168,14 @@ def test_spread_over_an_axis_beside_the_spread_over_trials(runs: Path) -> None:
 
 
 def test_one_seed_gives_no_interval_and_missing_runs_are_counted(runs: Path, tmp_path: Path) -> None:
-    publish(runs, {("AREA", "accuracy"): (90, 80, 95)})
+    publish(runs, {})
     text = page(runs, tmp_path, "--trials", "1")
     assert "2 of 2 runs, 1 trial in each row" in text
-    assert (
-        row(text, "accuracy of AREA above FedAvg")[3] == "1"
-        and " to " not in row(text, "accuracy of AREA above FedAvg")[2]
-    )
+    claim = row(text, "accuracy of AREA above FedAvg")
+    assert claim[3] == "1" and " to " not in claim[2]
     text = page(runs, tmp_path, "trials=5")
-    assert (
-        "6 of 10 runs, 3 trials in each row" in text and "4 of the study's 10 runs are missing here: 4 waiting." in text
-    )
+    assert "6 of 10 runs, 3 trials in each row" in text
+    assert "4 of the study's 10 runs are missing here: 4 waiting." in text
 
 
 @pytest.mark.parametrize(
@@ -197,55 +190,49 @@ def test_one_seed_gives_no_interval_and_missing_runs_are_counted(runs: Path, tmp
         ("paper", "items: [table1]", "item: [table1]", "item="),
         ("table1", "title: Table 1", "title: Table 1\n  spread: splitt", "page.spread=splitt: one of the axes method"),
         ("table1", "title: Table 1", "title: Table 1\n  figures: [{y: test_acc}]", "figures[0].y=test_acc: one of"),
-        (
-            "table1",
-            "title: Table 1",
-            "title: Table 1\n  figures: [{y: train_loss, panels: rate}]",
-            "page.figures[0].panels=rate: one of the axes method",
-        ),
+        ("table1", "title: Table 1", "title: Table 1\n  figures: [{y: train_loss, panels: rate}]", "panels=rate: one"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str, line: str
+    runs: Path, tmp_path: Path, refused: Callable[..., str], file: str, old: str, new: str, line: str
 ) -> None:
-    publish(runs, {("AREA", "accuracy"): (90, 80, 95)})
-    source = runs / f"{file}.yaml"
-    before = source.read_text()
+    publish(runs, {})
+    with changed(runs / f"{file}.yaml", old, new):
+        assert line in refused("reproduce", runs / "table1.yaml", "--no-runs", "--out", tmp_path)
+
+
+@contextmanager
+def changed(file: Path, old: str, new: str) -> Iterator[None]:
+    """The file with another text in place of one that it has."""
+    before = file.read_text()
     assert old in before
-    source.write_text(before.replace(old, new, 1))
+    file.write_text(before.replace(old, new, 1))
     try:
-        assert main(["reproduce", str(runs / "table1.yaml"), "--no-runs", "--out", str(tmp_path)]) == 2
+        yield
     finally:
-        source.write_text(before)
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and line in error, error
+        file.write_text(before)
 
 
-def test_a_paper_without_items(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    (folder / "paper.yaml").write_text((runs / "paper.yaml").read_text().replace("[table1]", "[]"))
-    assert main(["reproduce", str(folder)]) == 2
-    assert capsys.readouterr().err.startswith("mpifl: items=[]: the names of at least one study file")
+def test_a_paper_without_items(runs: Path, refused: Callable[..., str]) -> None:
+    with changed(runs / "paper.yaml", "[table1]", "[]"):
+        assert refused("reproduce", runs).startswith("mpifl: items=[]: the names of at least one study file")
 
 
 @pytest.mark.parametrize("inside", ["", "/pages"])
 def test_the_folder_of_the_page_is_checked_before_the_runs(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], inside: str
+    runs: Path, tmp_path: Path, refused: Callable[..., str], inside: str
 ) -> None:
-    publish(runs, {("AREA", "accuracy"): (90, 80, 95)})
+    publish(runs, {})
     (tmp_path / "file").write_text("kept")
     out = f"{tmp_path}/file{inside}"
-    assert main(["reproduce", str(runs / "table1.yaml"), f"output={tmp_path}/runs", "--out", out]) == 2
-    assert capsys.readouterr().err == (
-        f"mpifl: --out={out}: a folder that can be written ({tmp_path}/file is a file)\n"
-    )
+    line = refused("reproduce", runs / "table1.yaml", f"output={tmp_path}/runs", "--out", out)
+    assert line == f"mpifl: --out={out}: a folder that can be written ({tmp_path}/file is a file)\n"
     assert (tmp_path / "file").read_text() == "kept" and not (tmp_path / "runs").exists()
 
 
 def test_measures_of_every_column(runs: Path, tmp_path: Path) -> None:
     """Also of columns that the table of a report leaves out unless it is asked for them."""
-    publish(runs, {("AREA", "accuracy"): (90, 80, 95)})
+    publish(runs, {})
     folder = tmp_path / "tiny"
     shutil.copytree(runs, folder)
     shutil.copy(runs.parent / "published.csv", tmp_path)
@@ -258,10 +245,9 @@ def test_measures_of_every_column(runs: Path, tmp_path: Path) -> None:
     assert "quartile" in (tmp_path / "pages/tiny-table1.md").read_text()
 
 
-def test_no_folder_is_left_without_completed_runs(runs: Path, tmp_path: Path) -> None:
-    publish(runs, {("AREA", "accuracy"): (90, 80, 95)})
-    arguments = ["reproduce", str(runs / "table1.yaml"), f"output={tmp_path}/none", "--no-runs"]
-    assert main([*arguments, "--out", str(tmp_path / "pages")]) == 2
+def test_no_folder_is_left_without_completed_runs(runs: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
+    publish(runs, {})
+    refused("reproduce", runs / "table1.yaml", f"output={tmp_path}/none", "--no-runs", "--out", tmp_path / "pages")
     assert not (tmp_path / "pages").exists()
 
 
@@ -272,13 +258,12 @@ def test_a_published_cell_without_runs_is_refused(runs: Path) -> None:
 
 
 def test_missing_data_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MPIFL_DATA", str(tmp_path / "nowhere"))
     monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", "area/table3"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("mpifl: area/table3=data mnist: ") and "--download" in error and error.count("\n") == 1
+    error = refused("reproduce", "area/table3")
+    assert error.startswith("mpifl: area/table3=data mnist: ") and "--download" in error
     assert not (tmp_path / "results").exists()
 
 

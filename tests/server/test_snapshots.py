@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from math import inf, isnan, nan
@@ -66,7 +67,7 @@ class Cuts:
             1, "", "", 0, 0, "", nan, "", time, 0.0, {}, [], loop.save(), schedule, evaluator, server
         )
         with TemporaryDirectory() as folder:
-            for rank, content in enumerate((saved, self.worker.snapshots({}))):
+            for rank, content in enumerate((saved, self.worker.snapshots())):
                 with Path(folder, str(rank)).open("x+b") as file:
                     write_part(file, 1, rank, content)  # type: ignore[arg-type]
             self.taken.append((loop.updates, read_server(Path(folder, "0")), read_clients(Path(folder, "1"))))
@@ -124,9 +125,9 @@ class Run:
             self.server = State.load(snapshot.algorithm)
             plan.load(snapshot.schedule)
             for i in objectives:
-                update, held = self.worker.restore(i, parts[i])
+                update, held = self.worker.restore(i, parts[i]) if i in parts else (None, 0.0)
                 if i in snapshot.loop.clients.in_flight and update:
-                    link.resend_update(i, update, held)
+                    self.worker.answer(i, update, time.perf_counter() + held)
         loop = ServerLoop(algorithm, self.server, people, link, plan, self.record, self._look, 0, faults, self.cuts)
         if saved:
             loop.load(snapshot.loop)

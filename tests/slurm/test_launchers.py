@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import itertools
 import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from mpifl import open_run
 from tests.mpi.conftest import ROOT
-from tests.mpi.test_launchers import INTEL, LAUNCHERS, LIBRARIES, MPICH, OPEN_MPI
+from tests.mpi.test_launchers import INTEL, LAUNCHERS, LIBRARIES, MPICH, OPEN_MPI, need, of, program_of
 from tests.mpi.test_launchers import WORKS as WORKS_TOGETHER
 from tests.slurm.test_slurm import pytestmark, slurm
 
 __all__ = ["pytestmark", "slurm"]
-JOB = str(ROOT / "jobs" / "quickstart.yaml")
 WORKS = {("pmix", OPEN_MPI), ("pmix", INTEL), ("pmi2", MPICH), ("pmi2", INTEL)}
 
 
 def attempt(slurm: dict[str, str], folder: Path, library: str, *start: str | Path) -> str:
     """Starts four ranks on two nodes in a new folder; what came of it."""
     folder.mkdir()
-    path = LIBRARIES[library]
-    env = {**slurm, "PYTHONPATH": str(ROOT)}
-    if path is not None:
-        env |= {"MPI4PY_LIBMPI": str(path), "LD_LIBRARY_PATH": str(path.parent)}
-    words = [*map(str, start), sys.executable, "-m", "mpifl", "run", JOB]
-    job = ["problem.clients=4", "stop.time=0.2", "clock.mode=virtual", f"output={folder / 'run.h5'}"]
-    run = subprocess.run([*words, *job], env=env, cwd=folder, text=True, capture_output=True, timeout=120)
+    env, words = {**slurm, "PYTHONPATH": str(ROOT), **of(LIBRARIES[library])}, [*start, *program_of(folder)]
+    run = subprocess.run(words, env=env, cwd=folder, text=True, capture_output=True, timeout=120)
     ours = [line for line in run.stderr.splitlines() if "mpifl: " in line]
     if run.returncode == 0 and not ours:
         return f"{open_run(folder / 'run.h5').attrs['ranks']} ranks"
@@ -37,11 +28,6 @@ def attempt(slurm: dict[str, str], folder: Path, library: str, *start: str | Pat
         code = 2 if run.returncode == 255 else run.returncode  # what Intel's mpiexec makes of it on several nodes
         return f"exit code {code}" + (", srun advised" if "srun --mpi=" in ours[0] else "")
     return f"{run.returncode}: {run.stderr}"
-
-
-def need(path: Path | None) -> None:
-    if path is not None and not path.exists():
-        pytest.skip(f"{path.relative_to(ROOT)} is not there: make {path.relative_to(ROOT).parts[0]}/.done")
 
 
 def test_srun(slurm: dict[str, str], tmp_path: Path) -> None:
@@ -63,8 +49,7 @@ def test_launchers_in_an_allocation(slurm: dict[str, str], tmp_path: Path) -> No
     """`mpirun` and `mpiexec` start their ranks on the nodes of the allocation by themselves."""
     found, expected = {}, {}
     for launcher, library in itertools.product(LAUNCHERS, LIBRARIES):
-        need(LAUNCHERS[launcher])
-        need(LIBRARIES[library])
+        need(LAUNCHERS[launcher], LIBRARIES[library])
         folder = tmp_path / f"{launcher}-{library}".replace(" ", "")
         words = ("salloc", "--quiet", "-N2", "-n4", LAUNCHERS[launcher], "-n", "4")
         found[launcher, library] = attempt(slurm, folder, library, *words)

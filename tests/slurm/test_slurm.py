@@ -21,7 +21,7 @@ from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.storage.checkpoint_set import folder_of, sets
-from tests.faults.harness import Tally, tally
+from tests.faults.harness import Tally, counting
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
 
@@ -154,10 +154,7 @@ class Slow(Area):
 """
 
 
-@pytest.fixture(scope="module")
-def counted() -> Iterator[Tally]:
-    with tally(7, "slurm") as count:
-        yield count
+counted = counting(7, "slurm")
 
 
 def consumed(path: Path) -> int:

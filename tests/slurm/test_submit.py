@@ -14,7 +14,7 @@ from mpifl.config.yaml_io import dump
 from mpifl.studies.index import Index
 from mpifl.studies.study import Study, load_study
 from mpifl.studies.sweep import sweep
-from tests.slurm.test_slurm import ROOT, SLOW, ask, facts, finished, logs, mpifl_submit, pytestmark, slurm, until
+from tests.slurm.test_slurm import ROOT, SLOW, ask, logs, mpifl_submit, pytestmark, slurm, until
 from tests.studies.conftest import BASE, STUDY
 from tests.studies.test_sweep import contents
 
@@ -46,27 +46,6 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     return load_study(tmp_path / "study.yaml", [f"output={tmp_path}/results/small"])
 
 
-def test_a_study_as_an_array(slurm: dict[str, str], study: Study, tmp_path: Path) -> None:
-    """One task is requeued by the warning ahead of its time limit, one is cancelled; submitted again, the rest runs."""
-    job = mpifl_submit(slurm, tmp_path, "study.yaml", "--tasks", 2, "--time", "0:05:00")
-    until(lambda: Index(study).counts()["completed"] >= 1, "completed run")
-    ask(slurm, "scancel", "--batch", "--signal=USR1", f"{job}_0")
-    until(lambda: "Requeue=1 Restarts=1" in ask(slurm, "scontrol", "show", "job", f"{job}_0"), "requeue of task 0")
-    ask(slurm, "scancel", f"{job}_1")
-    until(lambda: array_ended(slurm, job, 2), "end of the array")
-    assert states(slurm, job)["0"] == "COMPLETED", logs(study.folder)
-    assert {run.status for run in map(open_run, study.folder.glob("*.h5"))} <= {"completed", "interrupted", "running"}
-    completed = {run.path: run.path.stat().st_mtime_ns for run in study.runs[::2]}
-    assert all(open_run(path).status == "completed" for path in completed)  # those of task 0
-    again = mpifl_submit(slurm, tmp_path, "study.yaml", "--tasks", 2)
-    until(lambda: array_ended(slurm, again, 2), "end of the second array")
-    assert Index(study).counts() == {"completed": 8}
-    assert {path: path.stat().st_mtime_ns for path in completed} == completed
-    alone = load_study(tmp_path / "study.yaml", [f"output={tmp_path}/alone"])
-    sweep(alone, 1)
-    assert contents(study.folder) == contents(tmp_path / "alone")
-
-
 def test_a_study_that_is_cut_off(slurm: dict[str, str], study: Study, tmp_path: Path) -> None:
     """Its time limit cuts runs off, one node is drained, one task is cancelled; submitted again, the rest runs."""
     (tmp_path / "mpifl-site.yaml").write_text("{time: 0:02:00, warning: 60}")
@@ -90,27 +69,6 @@ def test_a_study_that_is_cut_off(slurm: dict[str, str], study: Study, tmp_path: 
     alone = load_study(tmp_path / "study.yaml", [longer, f"output={tmp_path}/alone"])
     sweep(alone, 2)
     assert contents(long.folder) == contents(tmp_path / "alone")
-
-
-def test_a_job_over_seeds(slurm: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text(BASE)
-    (tmp_path / "mpifl-site.yaml").write_text("{ranks_per_node: 2, time: 0:05:00}")
-    job = mpifl_submit(slurm, tmp_path, "base.yaml", "--seeds", "3,5")
-    until(lambda: array_ended(slurm, job, 2), "end of the array")
-    assert set(states(slurm, job).values()) == {"COMPLETED"}, logs(tmp_path)
-    for seed in (3, 5):
-        with open_run(tmp_path / "results" / f"base-seed-{seed}.h5") as run:
-            assert (run.status, run.attrs["ranks"], run.attrs["seed"]) == ("completed", 2, seed)
-
-
-def test_a_job_on_two_nodes(slurm: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text(BASE)
-    (tmp_path / "mpifl-site.yaml").write_text("{nodes: 2, ranks_per_node: 3, time: 0:05:00}")
-    job = mpifl_submit(slurm, tmp_path, "base.yaml", "seed=4")
-    assert finished(slurm, job) == ("COMPLETED", "0:0"), logs(tmp_path)
-    assert facts(slurm, job)["Restarts"] == "0"
-    with open_run(tmp_path / "results" / "base.h5") as run:
-        assert (run.status, run.attrs["ranks"], run.attrs["seed"]) == ("completed", 6, 4)
 
 
 def test_what_slurm_refuses(slurm: dict[str, str], tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from mpifl.cli import main
 from mpifl.config.read import load
 from mpifl.errors import ConfigError
 from mpifl.studies.study import describe, identify, load_study
@@ -130,37 +129,23 @@ WRONG = [
     ("trials: [0, 0]", "trials: 2", "trials=[0, 0]: seeds that differ"),
     ("trials: []", "trials: 2", "trials=[]: at least one seed"),
     ("trials: true", "trials: 2", "trials=True: a number of trials"),
-    ("trials: {vary: [x]}", "trials: 2", "a number of trials of at least 1, or a list of seeds"),
     ("trials: [-1]", "trials: 2", "trials.seeds"),
-    ("trials: x", "trials: 2", "trials=x: a number of trials of at least 1, or a list of seeds"),
     ("", "trials: 2", "trials=???: required"),
     ("trials: {seeds: 2, vary: [problem.partition.sede]}", "trials: 2", "problem.partition.sede=0: no such key"),
     ("trials: 2\nexclude: [{methd: AREA}]", "trials: 2", "exclude[0].methd=AREA: no such axis; the nearest is method"),
     ("trials: 2\nexclude: [{method: X}]", "trials: 2", "labels of at least one combination of the axes; no"),
     ("trials: 2\nexclude: [3]", "trials: 2", "exclude[0]=3: labels by axis"),
     ("trials: 2\nexclude: {}", "trials: 2", "exclude={}: a list of labels by axis"),
-    (
-        "trials: 2\nexclude: [{method: AREA}, {method: FedAvg}]",
-        "trials: 2",
-        "exclude=2 items: items that leave at",
-    ),
-    (
-        "{from: 1, to: 9, linear: 400}, clock.jobs: {from: 1, to: 2, linear: 400}}",
-        "[10, 100]}",
-        "axes.method.AREA=160000 combinations: at most 100,000",
-    ),
+    ("trials: 2\nexclude: [{method: AREA}, {method: FedAvg}]", "trials: 2", "exclude=2 items: items that leave at"),
     ("trials: 1000000000", "trials: 2", "trials=1000000000: at most 100,000 trials"),
     ("trials: 20000", "trials: 2", "trials=20000: a study of at most 100,000 runs; this has "),
     (
-        "clock.delay.spread: {from: 0, to: 1, linear: 1000000000}",
-        "clock.delay.spread: [0, 5]",
-        "axes.clock.delay.spread.linear=1000000000: at most 100,000 values",
+        "{from: 1, to: 9, linear: 400}, clock.jobs: {from: 1, to: 2, linear: 400}}",
+        "[10, 100]}",
+        "AREA=160000 combinati",
     ),
-    (
-        "clock.delay.spread: {from: 0, to: 1, linear: 90000}",
-        "clock.delay.spread: [0, 5]",
-        "axes=360000 combinations: at most 100,000",
-    ),
+    ("{from: 0, to: 1, linear: 1000000000}", "[0, 5]", "axes.clock.delay.spread.linear=1000000000: at most 100,000"),
+    ("{from: 0, to: 1, linear: 90000}", "[0, 5]", "axes=360000 combinations: at most 100,000"),
     ("trials: 2\nset: {stop.tiem: 3}", "trials: 2", "stop.tiem=3: no such key; the nearest is stop.time"),
     ("trials: 2\nset: {seed: 3}", "trials: 2", "set.seed=3: no such key here: trials has the seeds"),
     ("trials: 2\nset: {output: x.h5}", "trials: 2", "set.output=x.h5: no such key here: the folder of the run files"),
@@ -172,23 +157,17 @@ WRONG = [
         "trials: 2",
         "select.by=test_accuracy: train_loss, or validation_accuracy with problem.validation_split: a selection by",
     ),
-    ("trials: 2\nselect: {over: method, by: client_accuracy_mean}", "trials: 2", "accuracy_mean: train_loss, or"),
     (
         "trials: 2\nselect: {over: method, by: validation_loss}",
         "trials: 2",
         "select.by=validation_loss: runs with validation rows: set problem.validation_split, such as 0.1; method AREA",
     ),
     ("trials: 2\nselect: {over: method, by: gradient_norm}", "trials: 2", "set evaluate.gradient: true; method AREA"),
-    (
-        "trials: 2\nselect: {over: method, rule: largest-finite}",
-        "trials: 2",
-        "an axis of numbers; method has the value",
-    ),
+    ("trials: 2\nselect: {over: method, rule: largest-finite}", "trials: 2", "an axis of numbers; method has"),
     ("trials: 2\nselect: {over: method, seeds: [0, 1]}", "trials: 2", "some, not all, of the trials' seeds"),
     ("trials: 2\nselect: {over: method, seeds: [5]}", "trials: 2", "some, not all, of the trials' seeds"),
     ("trials: 2\nbudget: 0", "trials: 2", "budget=0: an integer of at least 1"),
     ("trials: 2\nretries: -1", "trials: 2", "retries=-1: an integer of at least 0"),
-    ("trials: 2\nranks: 0", "trials: 2", "ranks=0: an integer of at least 1"),
     ("trials: 2\nranks: two", "trials: 2", "ranks=two: an integer of at least 1"),
     ("trials: 2\nranks: 8", "trials: 2", "ranks=8: at most 7: the server and one rank for each client"),
     ("trials: 2\nouput: x", "trials: 2", "ouput=x: no such key; the nearest is output"),
@@ -199,14 +178,10 @@ WRONG = [
 @pytest.mark.parametrize(
     ("new", "old", "says"), WRONG, ids=[f"{new or 'no'} {old}".split("\n")[0] for new, old, _ in WRONG]
 )
-@pytest.mark.parametrize("options", [["--dry-run"], []], ids=["dry", "run"])
-def test_wrong(
-    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], new: str, old: str, says: str, options: list[str]
-) -> None:
-    assert main(["sweep", str(write("", (old, new))), *options]) == 2
-    out, err = capsys.readouterr()
-    assert not out and err.startswith("mpifl: ") and err.count("\n") == 1
-    assert says in err, err
+def test_wrong(write: Write, tmp_path: Path, refused: Callable[..., str], new: str, old: str, says: str) -> None:
+    study = write("", (old, new))
+    for options in (["--dry-run"], []):
+        assert says in refused("sweep", study, *options)
     assert not (tmp_path / "out").exists()
 
 
@@ -217,17 +192,13 @@ def test_wrong(
         ("no.yaml", "study=no.yaml: no such file"),
         ("{study} other.yaml", "sweep=other.yaml: key=value after the STUDY.yaml"),
         ("{study} --processes 0", "argument --processes: 0: an integer of at least 1"),
-        ("{study} --processes=two", "argument --processes: two: an integer of at least 1"),
         ("{study} output=${{seed}}", "output=${seed}: a folder; ${name} is the only reference that it may have"),
         ("{study} trials", "sweep=trials: key=value after the STUDY.yaml"),
         ("{study} output={study}", "a folder"),
     ],
 )
-def test_wrong_command_lines(write: Write, capsys: pytest.CaptureFixture[str], line: str, says: str) -> None:
-    assert main(["sweep", *line.format(study=write()).split()]) == 2
-    out, err = capsys.readouterr()
-    assert not out and err.count("\n") == 1
-    assert says in err, err
+def test_wrong_command_lines(write: Write, refused: Callable[..., str], line: str, says: str) -> None:
+    assert says in refused("sweep", *line.format(study=write()).split())
 
 
 @pytest.mark.parametrize(
@@ -238,15 +209,12 @@ def test_wrong_command_lines(write: Write, capsys: pytest.CaptureFixture[str], l
     ],
 )
 def test_ranks_without_a_launcher(
-    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, named: str,
-    says: str,
-) -> None:  # fmt: skip
+    write: Write, tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, named: str, says: str
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("MPIFL_MPIEXEC", named)
     monkeypatch.setattr("mpifl.studies.compute.sys", SimpleNamespace(executable=str(tmp_path / "python")))
-    assert main(["sweep", str(write()), "ranks=3"]) == 2
-    out, err = capsys.readouterr()
-    assert not out and err.count("\n") == 1 and says in err
+    assert says in refused("sweep", write(), "ranks=3")
     assert not (tmp_path / "out").exists()
 
 

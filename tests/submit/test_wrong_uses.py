@@ -19,7 +19,7 @@ from tests.studies.conftest import BASE
 
 JOB = BASE.replace("clients: 6", "clients: 7")  # seven clients and a server: the eight ranks of a site's default
 STUDY = "{name: s, job: job.yaml, axes: {algorithm.step_size: [1, 2]}, trials: 1}"
-REFUSES = '#!/bin/bash\ncat > /dev/null\necho "sbatch: error: $ANSWER" >&2\nexit 1\n'
+REFUSES = '#!/bin/bash\ncat > /dev/null\necho "sbatch: error: {answer}" >&2\nexit 1\n'
 ACCEPTS = "#!/bin/bash\ncat > {folder}/submitted\n"
 
 
@@ -68,13 +68,25 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("submit job.yaml site.options=[--array=0-19]", "site.options=--array=0-19: an option that mpifl submit does"),
         ("submit job.yaml site.options=[mem=4G]", "site.options=mem=4G: options of the batch system, such as --mem"),
         ("submit job.yaml site.scheduler=pbs site.options=[-q,long]", "site.options=-q: site.partition instead"),
+        ("submit job.yaml site.gpus_per_node=-1", "site.gpus_per_node=-1: an integer of at least 0"),
+        ("submit job.yaml site.launcher=aprun", "site.launcher=aprun: one of mpirun, mpiexec, srun, flux or null"),
+        ("submit job.yaml site.time=[5]", "site.time=[5]: text"),
+        ("submit job.yaml site.nodes=0", "site.nodes=0: an integer of at least 1"),
+        ("submit job.yaml site.setup=module", "site.setup=module: a list"),
         # the job
+        ("submit", "submit='': a STUDY.yaml or JOB.yaml first"),
         ("submit job.yml", "submit=job.yml: no such file"),
         ("submit job.yaml stop.tyme=1", "stop.tyme=1: no such key"),
         ("submit job.yaml output=job.yaml/run.h5", "output="),
         ("submit job.yaml output=.", "output=.: the path of a file that ends in .h5"),
         ("submit job.yaml --seeds 0..19", "--seeds=0..19: seeds such as 0-19 or 0,3,5-7"),
+        ("submit job.yaml --seeds 3-1", "--seeds=3-1: ranges that rise"),
+        ("submit job.yaml --seeds 1,1", "--seeds=1,1: seeds that differ"),
+        ("submit job.yaml --seeds", "argument --seeds: expected one argument"),
         ("submit job.yaml --tasks 4", "--tasks=4: a study; job.yaml is a job"),
+        ("submit study.yaml --tasks 0", "argument --tasks: 0: an integer of at least 1"),
+        ("submit study.yaml --tasks 2 --runs 2", "--runs=2: --tasks or --runs, not both"),
+        ("submit study.yaml trials=0", "trials=0: a number of trials"),
         ("submit study.yaml --seeds 0-19", "--seeds=0-19: a job; study.yaml is a study"),
         ("submit study.yaml ranks=3 site.ranks_per_node=3", "ranks=3: at most 2: a task has 3 ranks"),
         ("submit study.yaml ranks=64", "ranks=64: at most 8: the server and one rank for each client"),
@@ -99,23 +111,20 @@ def test_no_sbatch(centre: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     assert "site.scheduler=slurm: a machine with sbatch" in refused(capsys, "submit", "job.yaml")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "invalid partition specified: none",
-        "Batch job submission failed: Invalid account or account/partition combination specified",
-        "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
-        "Batch job submission failed: Requested node configuration is not available",
-    ],
-)
-def test_what_the_batch_system_refuses(
-    centre: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: str
-) -> None:
+def test_what_the_batch_system_refuses(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its own words; `tests/slurm` has them from SLURM."""
-    (centre.parent / "tools" / "sbatch").write_text(REFUSES)
-    monkeypatch.setenv("ANSWER", answer)
+    answer = "Batch job submission failed: Requested node configuration is not available"
+    (centre.parent / "tools" / "sbatch").write_text(REFUSES.format(answer=answer))
     expected = f"mpifl: submit=sbatch: a script that it accepts; its answer: {answer}\n"
     assert refused(capsys, "submit", "job.yaml") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [('partition: "a\\nb"', "site.partition='a\\nb': one line"), ("[a]", "site=")]
+)
+def test_a_wrong_file_of_settings(centre: Path, capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
+    Path("mpifl-site.yaml").write_text(text)
+    assert says in refused(capsys, "submit", "job.yaml", "--dry-run")
 
 
 def test_a_run_file_that_exists(centre: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from mpifl.objective import Vector
 class AggregationRule(Config):
     """Base of all aggregation rules."""
 
-    needs_all_vectors: ClassVar[bool] = True  # false for the mean: a sum is updated as the vectors arrive
+    needs_all_vectors: ClassVar[bool] = True  # false for the mean, which adds vectors as they arrive
     needs_count: ClassVar[bool] = False  # whether the number of vectors must be known when the job is checked
 
     def check_members(self, members: int | None) -> None:
@@ -117,11 +117,11 @@ class Krum(AggregationRule):
             for b in range(a):
                 gap = np.subtract(v[a], v[b], dtype=np.float64)
                 squares[a, b] = squares[b, a] = gap @ gap
-        squares.sort(axis=1)  # the first is the distance to itself
+        squares.sort(axis=1)  # the first of each row is the distance of a vector to itself
         return squares[:, 1 : max(len(v) - self.bad - 1, 2)].sum(axis=1)
 
     def combine(self, v: np.ndarray, weights: np.ndarray, base: Vector) -> Vector:
-        most = max(1, min(self.keep, len(v) - self.bad))  # with fewer members than planned, `bad` are still excluded
+        most = max(1, min(self.keep, len(v) - self.bad))  # `bad` are excluded also where members are missing
         kept = np.sort(np.argsort(self.scores(v), kind="stable")[:most])
         share = weights[kept] / weights[kept].sum()
         return share.astype(v.dtype) @ v[kept]

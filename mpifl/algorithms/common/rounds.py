@@ -143,7 +143,7 @@ class OptimizedAveraging(ModelAveraging):
 
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         weights = super().update_weights(clients)
-        fixed = type(self.optimizer) in (type(None), Plain, Momentum)  # at the first step; momentum adds to later ones
+        fixed = type(self.optimizer) in (type(None), Plain, Momentum)  # momentum changes only later steps
         return self.server_step * weights if fixed and weights is not None else None
 
     def init_server(self, x0: Vector, clients: Clients) -> State:

@@ -44,7 +44,7 @@ class AbsoluteAccuracy(Config):
 
     def is_reached(self, error: float, moved: float, k: int) -> bool:
         """Whether the error is small enough. moved: ||x_i - old x_i||. k: number of the global model."""
-        return not error > sqrt(self.M / 2) / (k + 1)  # true for nan: a run that diverged stops
+        return not error > sqrt(self.M / 2) / (k + 1)  # true for NaN, so that a run that diverged stops
 
 
 @dataclass(frozen=True)

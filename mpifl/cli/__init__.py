@@ -1,0 +1,159 @@
+"""The command line. A user's mistake is one line on stderr and exit code 2, on any number of ranks."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpifl.cli import information, results, runs, studies
+from mpifl.cli.command import LOGGING, Parser, is_override
+from mpifl.cli.output import (
+    LEVELS,
+    LOG_LEVEL,
+    closed_pipe_is_no_error,
+    log_to_stderr,
+    print_result,
+    second_interrupt_kills,
+)
+from mpifl.errors import ConfigError, host_name
+from mpifl.execution import Task, execute
+from mpifl.transport.detection import LaunchError
+from mpifl.untrusted import printable
+
+if TYPE_CHECKING:
+    from mpifl.server.outcome import Outcome
+
+REPORT_TIME = 10.0  # s in which the first process of a launch reports its error before the others end
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")  # a rank is one core; NumPy reads this when functions below import it
+
+COMMANDS = {
+    "run": runs.RUN,
+    "check": runs.CHECK,
+    "resume": runs.RESUME,
+    "replay": runs.REPLAY,
+    "verify": results.VERIFY,
+    "sweep": studies.SWEEP,
+    "submit": studies.SUBMIT,
+    "reproduce": studies.REPRODUCE,
+    "show": results.SHOW,
+    "selftest": information.SELFTEST,
+    "list": information.LIST,
+    "report": results.REPORT,
+    "convert-trace": information.CONVERT_TRACE,
+    "export": results.EXPORT,
+}
+
+
+def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> int:
+    """Runs one command on rank 0, whose clients the other ranks host; returns the exit code, the same on all ranks.
+
+    With a `default_job` the command is `run`.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if default_job and arguments[:1] != ["--version"]:
+        arguments = ["run", *arguments]
+    if os.getcwd() not in sys.path:  # a job may name a user's own "module:Class", on every rank
+        sys.path.append(os.getcwd())
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may have letters that the encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
+    command = COMMANDS.get(arguments[0]) if arguments else None
+    runs_a_job = command is not None and LOGGING.keys() <= command.options.keys()
+    with log_to_stderr(arguments, runs_a_job), second_interrupt_kills():
+        try:
+            code = execute(lambda: _command(arguments, default_job), _print_end, process_ends=True).code
+            if code or not command or not command.on_all_ranks or not {"--help", "-h"}.isdisjoint(arguments):
+                return code
+            return command.on_all_ranks(Parser(f"mpifl {arguments[0]}", command).parse_intermixed_args(arguments[1:]))
+        except LaunchError as error:
+            if error.is_first:
+                _print_end(error)
+            else:  # mpirun ends all processes when one exits with an error, so the first must have printed its line
+                time.sleep(REPORT_TIME)
+                if error.key == "MPI" and error.is_first_of_host:  # MPI may be missing on this host alone
+                    print(f"mpifl: {error} (on {host_name()})", file=sys.stderr)
+            return 2
+        except ConfigError:  # `_print_end` has printed it
+            return 2
+        except (Exception, SystemExit, GeneratorExit):  # only in one process: under MPI the error has ended all ranks
+            text = printable(f"rank 0 on {host_name()}:\n{traceback.format_exc()}", lines=True)
+            print(text, end="", file=sys.stderr, flush=True)
+            return 3
+
+
+def _print_end(end: Outcome | ConfigError) -> None:
+    """Prints how a command ended, on rank 0."""
+    if isinstance(end, ConfigError):
+        print(f"mpifl: {end}", file=sys.stderr)
+    elif end.summary:
+        with closed_pipe_is_no_error():
+            print_result(end.summary)
+
+
+def _command(arguments: list[str], default_job: str | None) -> Task | None:
+    """Rank 0's part of a command: does what it can do alone, or returns the run for all ranks. Raises ConfigError."""
+    with closed_pipe_is_no_error():
+        return _dispatch(arguments, default_job)
+    return None
+
+
+def _dispatch(arguments: list[str], default_job: str | None) -> Task | None:
+    if (level := (os.environ.get(LOG_LEVEL) or "info").lower()) not in LEVELS:
+        raise ConfigError(LOG_LEVEL, level, f"one of {', '.join(LEVELS)}")
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if name in ("-h", "--help"):
+        print(_overview())
+        return None
+    if name == "--version":
+        from mpifl.selftest import versions
+        from mpifl.version import source
+
+        print(versions())
+        print(f"commit {source().commit or 'unknown'}")
+        return None
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError("command", name or "''", f"one of {', '.join(COMMANDS)}{hint}")
+    command = COMMANDS[name]
+    parser = Parser(f"mpifl {name}", command)
+    if default_job:
+        parser.usage = f"[mpirun -n RANKS] python {Path(sys.argv[0]).name} [JOB.yaml] [key=value ...]"
+    try:
+        args, unknown = parser.parse_known_intermixed_args(rest)
+    except SystemExit:  # --help was printed
+        return None
+    if unknown:
+        raise ConfigError("option", unknown[0], f"mpifl {name} takes {', '.join(['--help', *command.options])}")
+    if not args.arguments and default_job:
+        args.arguments = [default_job]
+    elif default_job and is_override(args.arguments[0]):
+        args.arguments.insert(0, default_job)
+    return command.action(args)
+
+
+def _overview() -> str:
+    rows = [(f"{name} {command.usage}", command.help) for name, command in COMMANDS.items()]
+    width = max(len(left) for left, _ in rows)
+    lines = [f"  {left:<{width}}  {right}" for left, right in rows]
+    return "\n".join(
+        [
+            "usage: [mpirun -n RANKS] mpifl COMMAND ...",
+            "",
+            "Asynchronous and synchronous federated optimisation over MPI.",
+            "",
+            *lines,
+            "",
+            "  --version, --help; mpifl COMMAND --help",
+            "",
+            'If Open MPI says "There are not enough slots available", let it start more ranks than there are cores:',
+            "  mpirun --map-by :oversubscribe -n RANKS mpifl run JOB.yaml",
+        ]
+    )

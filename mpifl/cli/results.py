@@ -1,0 +1,132 @@
+"""Commands that read run files: show, verify, report, export."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mpifl import api
+from mpifl.cli.command import TRUST, Command, file_and_overrides, flag, one_path, value
+from mpifl.cli.output import print_result
+from mpifl.errors import ConfigError
+
+
+def _show(args: argparse.Namespace) -> None:
+    path = one_path("show", args.arguments, "one RUN.h5, or one folder of run files")
+    if path.is_dir():
+        if args.follow:
+            raise ConfigError("--follow", path, "a RUN.h5; of a folder, mpifl show prints the present state alone")
+        from mpifl.studies.index import show_folder
+
+        print_result(show_folder(path))
+    else:
+        from mpifl.analysis.show import show
+
+        show(path, args.follow, print_result)
+
+
+def _verify(args: argparse.Namespace) -> None:
+    from mpifl.analysis.verify import verify_file
+
+    print_result(verify_file(one_path("verify", args.arguments, "one RUN.h5"), args.replay, args.trust))
+
+
+def _report(args: argparse.Namespace) -> None:
+    from mpifl.analysis.options import parse_options
+
+    if not args.arguments:
+        raise ConfigError("report", "''", "at least one RUN.h5, a folder of run files, or one STUDY.yaml")
+    options = parse_options(vars(args))
+    if args.reach_in is not None and args.reach is None:
+        raise ConfigError("reach-in", args.reach_in, "--reach ACCURACIES as well, whose columns have these units")
+    for name in ("formats", "figures", "x", "width"):
+        if args.out is None and (given := getattr(args, name)):
+            raise ConfigError(name, given, "--out DIR as well: without it no files are written")
+    if Path(args.arguments[0]).suffix in (".yaml", ".yml"):
+        from mpifl.studies.select import report_study
+        from mpifl.studies.study import load_study
+
+        path, overrides = file_and_overrides("report", "STUDY.yaml", args.arguments)
+        print_result(report_study(load_study(path, overrides), args.out, options))
+    else:
+        from mpifl.analysis.report import report
+
+        print_result(report(args.arguments, args.out, options))
+
+
+def _export(args: argparse.Namespace) -> None:
+    from mpifl.config import read
+
+    path, overrides = file_and_overrides("export", "RUN.h5", args.arguments)
+    if args.to is None:
+        raise ConfigError("--to", "''", "one of csv, parquet, tensorboard, safetensors, torch")
+    overwrite = False
+    for key, given in map(read.parse_override, overrides):
+        if key != "overwrite" or not isinstance(given, bool):
+            raise ConfigError(key, given, "only overwrite=true can be given to mpifl export")
+        overwrite = given
+    print_result("\n".join(f"wrote {file}" for file in api.export_run(path, args.to, args.out, overwrite)))
+
+
+SHOW = Command(
+    _show,
+    "RUN.h5|FOLDER",
+    "print a summary of a run file, or the status of each run in a folder",
+    {"--follow": flag("keep printing new evaluations while the run is live")},
+)
+
+VERIFY = Command(
+    _verify,
+    "RUN.h5",
+    "check that a run file is undamaged, and that its rows are consistent with its job",
+    {
+        "--replay": flag("replay the run too, and compare every row and the model"),
+        **TRUST,
+    },
+)
+
+REPORT = Command(
+    _report,
+    "RUN.h5|FOLDER ...|STUDY.yaml [key=value ...]",
+    "make tables and figures from run files, from folders of them or from a study",
+    {
+        "--out": value("DIR", "write the table and the figures into this folder; default: print the table", Path),
+        "--spread": value(
+            "KIND",
+            "spread over the trials: range (min to max, the default), sd (standard deviation) or ci95 "
+            "(95 %% interval of the mean)",
+        ),
+        "--columns": value(
+            "NAMES",
+            "columns of the table, separated by commas: columns of /evaluations such as test_accuracy, and rho, "
+            "global_steps, updates_per_second, staleness",
+        ),
+        "--reach": value(
+            "ACCURACIES",
+            "add columns with the time at which the test accuracy first reaches these values, such as 0.8,0.9",
+        ),
+        "--reach-in": value(
+            "UNITS", "units of the columns of --reach: time (the default), updates, rounds, bytes, local-steps"
+        ),
+        "--all": flag("of a study: show all values, and mark those that its rule selects"),
+        "--formats": value("NAMES", "files to write: md,csv,tex,png,pdf (the default), svg, html"),
+        "--figures": value(
+            "NAMES",
+            "figures to draw: accuracy, loss, gradient, staleness, client-updates, step-size-accuracy, step-size-loss, "
+            "timeline, and columns of /evaluations; default: those that the runs have values for",
+        ),
+        "--x": value("UNITS", "draw curves against time (the default), updates, rounds, bytes, local-steps"),
+        "--panels": value("AXIS", "draw a panel for each value of this axis of the study, or key of the job"),
+        "--width": value("INCHES", "width of the figures: 3.3 for a column, 7 (the default) for a page"),
+    },
+)
+
+EXPORT = Command(
+    _export,
+    "RUN.h5 --to FORMAT [overwrite=true]",
+    "write a run file as CSV, Parquet, TensorBoard events, safetensors or a state_dict of PyTorch",
+    {
+        "--to": value("FORMAT", "csv, parquet, tensorboard, safetensors or torch"),
+        "--out": value("PATH", "the file or folder; default: beside the run file", Path),
+    },
+)

@@ -1,0 +1,55 @@
+"""Commands that compute one run, or check what would be run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mpifl import api, execution
+from mpifl.cli.command import LOGGING, TRUST, Command, file_and_overrides, flag, is_override, load_job
+from mpifl.cli.output import print_result
+from mpifl.errors import ConfigError
+
+
+def _run(args: argparse.Namespace) -> execution.Task:
+    return execution.Task(load_job("run", args.arguments))
+
+
+def _check(args: argparse.Namespace) -> None:
+    print_result(api.job_yaml(load_job("check", args.arguments), args.data), end="")
+
+
+def _resume(args: argparse.Namespace) -> execution.Task:
+    files = [argument for argument in args.arguments if not is_override(argument)]
+    if len(files) != 1:
+        raise ConfigError("resume", " ".join(args.arguments) or "''", "one RUN.h5")
+    return execution.resume_task(Path(files[0]), [word for word in args.arguments if is_override(word)], args.trust)
+
+
+def _replay(args: argparse.Namespace) -> execution.Task:
+    path, overrides = file_and_overrides("replay", "RUN.h5", args.arguments)
+    return execution.replay_task(path, overrides, trust=args.trust)
+
+
+RUN = Command(_run, "JOB.yaml [key=value ...]", "run a job, under mpirun or in one process", LOGGING)
+
+CHECK = Command(
+    _check,
+    "JOB.yaml [key=value ...]",
+    "check a job; print it with all defaults filled in, the effective step of a client, and the memory of a run",
+    {"--data": flag("load the data too; print the numbers of rows, clients and parameters")},
+)
+
+RESUME = Command(
+    _resume,
+    "RUN.h5 [memory.key=value ...]",
+    "continue a run from its last complete checkpoint, on any number of ranks",
+    {**TRUST, **LOGGING},
+)
+
+REPLAY = Command(
+    _replay,
+    "RUN.h5 [output=FILE.h5] [overwrite=true] [memory.key=value ...]",
+    "repeat a run in its recorded order of arrivals, bit for bit",
+    {**TRUST, **LOGGING},
+)

@@ -1,0 +1,216 @@
+"""Runs a task on all ranks: rank 0 is its server, the others host its clients. Prints nothing.
+
+Warnings and errors go to the logger "mpifl".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from mpifl.errors import ConfigError, Contradiction, RunFailed, describe_unexpected
+from mpifl.server.outcome import Outcome
+from mpifl.signals import Interrupted, SignalRecorder
+
+if TYPE_CHECKING:
+    from mpifl.config.job import Job
+    from mpifl.problems import Problem
+    from mpifl.server.resume import ResumePoint
+    from mpifl.storage import Run
+    from mpifl.transport.handshake import Handshake
+    from mpifl.transport.mpi import MPI
+
+log = logging.getLogger("mpifl")
+log.addHandler(logging.NullHandler())
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Task(NamedTuple):
+    """A run that all ranks do together."""
+
+    job: Job
+    replay: Run | None = None  # the run whose order of events is repeated
+    resumed: ResumePoint | None = None  # the checkpoint to resume from
+
+
+def resume_task(path: Path, overrides: Sequence[str] = (), trust: bool | Mapping[str, str] = False) -> Task:
+    """The task that resumes a run file. Raises ConfigError for a run that cannot be resumed, or code not trusted.
+
+    trust: Whether all code that the file names is trusted, or the names that are, by key.
+    """
+    from mpifl.server.resume import find_resume_point
+
+    point = find_resume_point(path, overrides, trust)
+    return Task(point.job, resumed=point)
+
+
+def replay_task(
+    path: Path, overrides: Sequence[str] = (), keys: Mapping[str, Any] | None = None, trust: bool = False
+) -> Task:
+    """The task that replays a run file. Raises ConfigError if that is impossible, or a key changes that may not."""
+    from mpifl.config import read
+    from mpifl.config.trust import check_sizes
+    from mpifl.storage import open_run
+
+    recorded = open_run(path)
+    check_sizes(recorded.config, path, len(recorded.clients), recorded.rows("model", "x", 0, None).size)
+    facts = json.loads(recorded.attrs.get("compute", "[{}]"))  # a dict for each rank; the last rank has clients
+    output = path.with_name(f"{path.stem}-replay.h5")
+    threads = facts[-1].get("threads") if facts else None
+    return Task(read.replayed(recorded.config, output, overrides, keys, threads, path, trust), recorded)
+
+
+def execute(
+    prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None] = lambda end: None,
+    process_ends: bool = False, comm: MPI.Intracomm | None = None,
+) -> Outcome:  # fmt: skip
+    """Runs on all ranks the task that rank 0 prepares; returns on every rank how it ended.
+
+    Args:
+        prepare: Called on rank 0 alone. None: there is nothing to run.
+        report: Called on rank 0 alone, before the other ranks are released.
+        process_ends: Whether this process ends with the command (`SignalRecorder`).
+        comm: Of these ranks; None: of all ranks of the MPI job.
+
+    Raises:
+        ConfigError: On all ranks. An unexpected error passes in one process, and ends all ranks under MPI; but on a
+            communicator that is given it fails the run alone, where MPI has not failed.
+    """
+    from mpifl.transport.launcher import communicator, run_or_abort
+
+    contained = comm is not None
+    comm = communicator() if comm is None else comm if comm.size > 1 else None
+    if comm is not None and comm.rank > 0:
+        return run_or_abort(comm, lambda: _serve(comm, process_ends))
+    from mpifl.transport.handshake import Handshake
+
+    if comm is None:
+        return _lead(prepare, report, Handshake(), process_ends)
+    return run_or_abort(comm, lambda: _lead(prepare, report, Handshake(comm), process_ends, contained))
+
+
+def _lead(
+    prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None], handshake: Handshake,
+    process_ends: bool, contained: bool = False,
+) -> Outcome:  # fmt: skip
+    """Rank 0's part; releases the other ranks however it ends.
+
+    contained: an unexpected error fails the run alone.
+    """
+    from mpifl.server.start import run_server
+    from mpifl.transport.launcher import is_mpi_error
+
+    outcome = Outcome("", "completed", 0, "")
+    error: ConfigError | RunFailed | None = None
+    with SignalRecorder(process_ends) as signals, _one_thread(), ExitStack() as stack:
+        try:
+            if task := prepare():
+                if task.job.output_tensorboard:  # checked before the data are loaded
+                    from mpifl.export.live import check_output
+
+                    check_output(task.job.output, replaced=task.job.overwrite or task.resumed is not None)
+                stack.enter_context(restored_torch(task.job))
+                outcome = run_server(
+                    task.job, handshake, replay=task.replay, resumed=task.resumed, load=load_problem,
+                    signals=signals, contained=contained,
+                )  # fmt: skip
+        except ConfigError as wrong:
+            error = wrong
+        except Contradiction as contradiction:
+            log.error("%s", contradiction)
+            outcome = Outcome("", "failed", 3, "", str(contradiction))
+        except (RunFailed, MemoryError) as failure:
+            if isinstance(failure, MemoryError):
+                if handshake.comm:  # the state of the other ranks is unknown
+                    raise
+                failure = RunFailed(f"out of memory ({failure})")
+            log.error("the run failed: %s", failure)
+            outcome = Outcome("", "failed", 3, "", str(failure))
+        except Interrupted as interrupted:
+            outcome = Outcome("", "interrupted", interrupted.code, "")
+        except (Exception, SystemExit) as unexpected:
+            if not contained or is_mpi_error(unexpected):
+                raise
+            outcome = Outcome("", "failed", 3, "", describe_unexpected(unexpected))
+            log.error("the run failed: %s", outcome.error)
+        signals.record()  # a signal does not interrupt what follows
+        if outcome.error:
+            error = RunFailed(outcome.error)
+        report(error if isinstance(error, ConfigError) else outcome)
+        if outcome.stuck:
+            handshake.kill_stuck_ranks(outcome.stuck, outcome.code)
+        handshake.release_ranks(2 if isinstance(error, ConfigError) else outcome.code, error, outcome.stuck)
+    if isinstance(error, ConfigError):
+        raise error
+    return outcome
+
+
+def _serve(comm: MPI.Comm, process_ends: bool) -> Outcome:
+    """The part of every other rank: hosts clients."""
+    from mpifl.client.rank import run_client_rank
+
+    with _one_thread():
+        end = run_client_rank(comm, process_ends)
+    if isinstance(end.error, ConfigError):
+        raise end.error
+    status = {0: "completed", 3: "failed"}.get(end.code, "interrupted")
+    if end.dead:
+        log.error("%s", end.dead)
+    return Outcome(end.output, status, end.code, "", str(end.error or ""))
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    """Limits NumPy to one thread unless the environment sets the number: the last bits of a sum depend on it."""
+    if any(name in os.environ for name in THREADS):
+        return nullcontext()
+    from threadpoolctl import threadpool_limits
+
+    return cast(AbstractContextManager[object], threadpool_limits(1, user_api="blas"))
+
+
+def restored_torch(job: Job) -> AbstractContextManager[object]:
+    """Restores torch's settings of this process after a run that changes them."""
+    if job.problem.torch is None or find_spec("torch") is None:
+        return nullcontext()
+    import mpifl.problems.torch  # noqa: F401 - before torch: it sets what torch reads when it starts
+    from mpifl.problems.torch.device import restored_settings
+
+    return restored_settings()
+
+
+# -- the data of a job -------------------------------------------------------------------------------------------------
+@contextmanager
+def keep_problem() -> Iterator[None]:
+    """Keeps the loaded data between the runs of a `with` block.
+
+    A run whose `problem` section equals that of the run before it reuses its data. One problem is kept at a time, and
+    none after the block. The data files must not change meanwhile.
+    """
+    global _kept
+    before, _kept = _kept, {}
+    try:
+        yield
+    finally:
+        _kept = before
+
+
+_kept: dict[str, Problem] | None = None  # the problem loaded last, by its section; None: problems are not kept
+
+
+def load_problem(job: Job) -> Problem:
+    """The data of a job, or those that `keep_problem` has kept. Raises ConfigError where they cannot be read."""
+    from mpifl.problems import load
+
+    if _kept is None:
+        return load(job.problem)
+    key = repr(job.problem)
+    if key not in _kept:
+        _kept.clear()  # the memory may not hold both
+        _kept[key] = load(job.problem)
+    return _kept[key]
