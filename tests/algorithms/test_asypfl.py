@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import pytest
@@ -100,32 +99,6 @@ def test_local_epochs() -> None:
         state = algorithm.init_client(START, i)
         algorithm.train(state, log.sent[i][1], o)
         close(state.beta, betas[i])
-
-
-def test_measured_indicators_with_local_epochs() -> None:
-    """Where E counts epochs dT^g is the time of an epoch, whatever the number of its batches: with dT^g = 1, 1, 2 s,
-    dT^c = 1, 1, 6 s and p = 1/4, 1/4, 1/2, q = 4, 4, 6 and pi = 1, 1, 1; with dT^c = 1, 1, 12 s pi = 1, 1, 3."""
-
-    @dataclass
-    class Batches(Quadratic):
-        size: int = 1
-
-        def batches(self, round: int, steps: int, epochs: int | None = None) -> list:
-            return [None] * (self.size * epochs if epochs else steps)
-
-    clients = [Batches(np.ones(1), np.ones(1), s, s / 4, 3, size) for s, size in ((1, 2), (1, 14), (2, 3))]
-    E, g = 5, [1.0, 1.0, 2.0]
-    for c, pi in ([1.0, 1.0, 6.0], [1, 1, 1]), ([1.0, 1.0, 12.0], [1, 1, 3]):
-        parts = partial(lambda c, i, round, work: (work * E * g[i], c[i]), c)
-        clock = VirtualClock(lambda i, round: 0.0, parts)
-        algorithm = plain(1e-3, local_epochs=E, indicators=Measured(most=None))
-        log = run(algorithm, clients, clock=clock, stop_time=400.0)
-        close(log.server.g, g)
-        close(log.server.c, c)
-        assert log.server.pi.tolist() == pi
-        assert [e[-1] for e in sent(log)] == [5 * k for k in pi]
-        last = {i: u.local_steps for i, u in log.consumed}
-        assert last == {0: 5 * pi[0] * 2, 1: 5 * pi[1] * 14, 2: 5 * pi[2] * 3}
 
 
 def test_indicators_decide_on_the_weights_of_the_limit() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mpifl.algorithms.f_svrg import FSVRG
 from tests.algorithms.world import in_rounds
-from tests.quadratic_runs import Quadratic, close, optimum, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close
 
 
 @dataclass
@@ -31,16 +31,6 @@ def batched(seed: int, n: int, rows: int = 5) -> list[Batches]:
         Batches(rng.uniform(0.5, 3, (rows, 2)), rng.standard_normal((rows, 2)), int(s), s / samples.sum(), n)
         for s in samples
     ]
-
-
-@pytest.mark.parametrize("kind", ["uniform", "samples"])
-@pytest.mark.parametrize("steps", [1, 4, 15])
-def test_the_limit_has_no_drift(kind: str, steps: int) -> None:
-    """FSVRG.1: No drift: whatever Q, full batches end at the optimum of sum p_k f_k."""
-    clients = random_quadratics(2, 4)
-    log = run(FSVRG(step_size=0.08, local_steps=steps, weights=kind), clients, list(range(4)) * 2 * (500 // steps))
-    p = [o.samples for o in clients] if kind == "samples" else None
-    close(log.x, optimum(clients, p))
 
 
 @pytest.mark.parametrize("kind", ["uniform", "samples"])

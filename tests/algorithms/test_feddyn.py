@@ -85,13 +85,6 @@ def test_partial_participation_reaches_the_optimum(size: int, n: int) -> None:
     close(log.server.h, 0 * log.x, 1e-8)
 
 
-@pytest.mark.parametrize("M", [1, 5, 20])
-def test_inexact_solutions_have_the_same_limit(M: int) -> None:
-    """DYN.11: A few gradient steps from x in place of the exact solver: the same limit (T1, alpha 1, eta .02)."""
-    algorithm = FedDyn(alpha=1.0, solver=Gd(), step_size=0.02, local_steps=M)
-    close(run(algorithm, T1, [0, 1] * 1200).x, [-9 / 11], 1e-9)
-
-
 def test_very_large_and_very_small_alpha() -> None:
     """DYN.9: alpha -> infinity: x_1 = x_0 - (2/alpha) grad f(x_0) + O(alpha^-2); to 0: th_i are the own optima."""
     clients = random_quadratics(7, 3)

@@ -8,7 +8,7 @@ import pytest
 from mpifl.algorithms.mime import Mime
 from tests.algorithms.test_f_svrg import batched
 from tests.algorithms.world import cohorts, in_rounds
-from tests.quadratic_runs import close, optimum, random_quadratics, run
+from tests.quadratic_runs import close
 
 
 @pytest.mark.parametrize("lite", [False, True])
@@ -57,11 +57,3 @@ def test_cohorts() -> None:
         pairs = list(zip(lite[start:400:2], lite[start + 1 :: 2], strict=False))
         assert len(pairs) == 200
         assert sum(a == b for a, b in pairs) < 40
-
-
-@pytest.mark.parametrize("kind", ["uniform", "samples"])
-def test_no_drift_with_momentum(kind: str) -> None:
-    """All clients, full batches: the optimum of sum p_k f_k for Q = 6."""
-    clients = random_quadratics(2, 4)
-    log = run(Mime(step_size=0.1, local_steps=6, weights=kind, momentum=0.8), clients, list(range(4)) * 800)
-    close(log.x, optimum(clients, [o.samples for o in clients] if kind == "samples" else None))

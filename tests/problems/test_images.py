@@ -40,6 +40,7 @@ def test_rows(image_root: Write, name: str, zipped: bool) -> None:
     stored = images.transpose(0, 2, 1) if letters else images
     assert (rows.x == stored.reshape(50, 784)).all() and rows.divisor == 255
     assert rows.y.tolist() == [k % 10 for k in range(50)]  # letters' labels start at 1 in the file
+    assert rows.shape == (1, 28, 28) and rows.tokens is None
     assert rows.x_test.shape == (20, 784) and rows.classes == (26 if letters else 10)
 
 

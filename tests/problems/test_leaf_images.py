@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA, ProblemConfig, load
 from mpifl.problems.base import Rows
 from tests.problems.conftest import write_leaf
-from tests.tiers import examples
 
 
 def writer(k: int, rows: int) -> dict[str, list[Any]]:
@@ -46,25 +42,6 @@ def test_rows(tmp_path: Path) -> None:
     assert problem.samples.tolist() == [3, 1, 2] and problem.d == 784 * 62
 
 
-def test_chosen_writers(tmp_path: Path) -> None:
-    """Writer k has k training rows and one test row; test rows of a writer without training rows stay."""
-    writers = {f"w{k}": writer(k, k) for k in range(1, 9)}
-    write_leaf(tmp_path / "train", writers)
-    write_leaf(tmp_path / "test", {**{w: writer(100 + int(w[1]), 1) for w in writers}, "other": writer(99, 1)})
-    draws = set()
-    for seed in range(4):
-        rows = read(tmp_path, users=3, min_samples=3, seed=seed)
-        counts = np.bincount(np.asarray(rows.owner)).tolist()
-        assert len(counts) == 3 and counts == sorted(counts) and min(counts) >= 3
-        assert (rows.x == np.concatenate([np.array(writers[f"w{k}"]["x"], np.float32) for k in counts])).all()
-        assert rows.y_test.tolist() == [writer(100 + k, 1)["y"][0] for k in counts] + writer(99, 1)["y"]
-        assert np.asarray(rows.owner_test)[:3].tolist() == [0, 1, 2] and np.asarray(rows.owner_test)[3] < 0
-        draws.add(tuple(counts))
-    assert len(draws) > 1
-    with pytest.raises(ConfigError, match=rf"^problem.data.users=9: at most 8, the users .* in {tmp_path}$"):
-        read(tmp_path, users=9)
-
-
 def with_first(change: Callable[[dict[str, list[Any]]], None]) -> dict[str, list[Any]]:
     held = writer(1, 2)
     change(held)
@@ -91,26 +68,6 @@ def test_bad_writer(tmp_path: Path, change: Callable[[dict[str, list[Any]]], Non
     file = write_leaf(tmp_path / "train", {"good": writer(2, 1), "bad": with_first(change)})
     with pytest.raises(ConfigError, match=rf"^data file={file}: leaf json \(users, user_data\), in user bad: .*{text}"):
         read(tmp_path)
-
-
-WHOLE = json.dumps({"users": ["a"], "user_data": {"a": writer(1, 1)}})
-
-
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, len(WHOLE) - 1))
-def test_cut_file(tmp_path: Path, length: int) -> None:
-    (tmp_path / "train").mkdir(exist_ok=True)
-    (tmp_path / "train/a.json").write_text(WHOLE)
-    assert len(read(tmp_path).y) == 1
-    (tmp_path / "train/a.json").write_text(WHOLE[:length])
-    with pytest.raises(ConfigError, match=rf"^data file={tmp_path / 'train/a.json'}: leaf json"):
-        read(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "emnist-letters"])
-def test_shape_of_idx_images(image_root: Callable[..., Path], name: str) -> None:
-    rows = DATA[name]().read(image_root(name, first=int(name == "emnist-letters")), False, None)
-    assert rows.shape == (1, 28, 28) and rows.tokens is None
 
 
 def test_shape_of_digits() -> None:

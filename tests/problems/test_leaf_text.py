@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections import Counter
@@ -11,14 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA
 from mpifl.problems.base import Rows
 from tests.problems.conftest import LETTERS, Users, write_leaf
-from tests.tiers import examples
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -190,21 +186,6 @@ def test_bad_user(tmp_path: Path, name: str, x: list[Any], y: list[Any], text: s
     file = write_leaf(tmp_path / "train", {**good, "u": {"x": x, "y": y}})
     with pytest.raises(ConfigError, match=rf"^data file={file}: leaf json \(users, user_data\), in user u: .*{text}"):
         read(name, tmp_path)
-
-
-WHOLE = json.dumps({"users": ["v"], "user_data": tweets(v=[("a", 1), ("b", 0)])})
-
-
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, len(WHOLE) - 1), st.sampled_from(["train", "test"]))
-def test_cut_file(tmp_path: Path, length: int, half: str) -> None:
-    for folder in ("train", "test"):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "a.json").write_text(WHOLE)
-    assert len(read("sent140", tmp_path).y) == 2
-    (tmp_path / half / "a.json").write_text(WHOLE[:length])
-    with pytest.raises(ConfigError, match=rf"^data file={tmp_path / half / 'a.json'}: leaf json"):
-        read("sent140", tmp_path)
 
 
 def test_nothing_there(tmp_path: Path) -> None:

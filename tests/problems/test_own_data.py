@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -147,22 +145,6 @@ def test_damaged_file(tmp_path: Path, kind: str) -> None:
         (tmp_path / f"a.{kind}").write_bytes(content)
         with pytest.raises(ConfigError, match=f"a.{kind}: an undamaged file"):
             load(ProblemConfig(data=Folder(path=str(tmp_path))))
-
-
-def test_npz_that_claims_more_than_there_is(tmp_path: Path) -> None:
-    """An array of 24 TiB according to its header, and an unknown compression."""
-    write(tmp_path / "a.npz", x=np.ones((6, 3)), y=np.arange(6))
-    whole = (tmp_path / "a.npz").read_bytes()
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**12, 3)})
-        archive.writestr("x.npy", header.getvalue())
-    with pytest.raises(ConfigError, match=r"a\.npz: an undamaged file"):
-        load(ProblemConfig(data=Folder(path=str(tmp_path))))
-    place = whole.index(b"PK\1\2") + 10  # of the method, in the archive's directory
-    (tmp_path / "a.npz").write_bytes(whole[:place] + b"\x63" + whole[place + 1 :])
-    with pytest.raises(ConfigError, match=r"a\.npz: an undamaged file"):
-        load(ProblemConfig(data=Folder(path=str(tmp_path))))
 
 
 def test_hdf5_with_what_is_no_array(tmp_path: Path) -> None:
