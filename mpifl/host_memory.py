@@ -38,12 +38,9 @@ def resident_bytes() -> int:
 
 
 def _read(path: str) -> str:
-    """The text of a file of the kernel; in fewer system calls than `open` makes, since every rank reads them."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.fsdecode(b"".join(iter(lambda: os.read(file, 1 << 16), b"")))
-    finally:
-        os.close(file)
+    """The text of a file of the kernel. Paths in it may be no UTF-8."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
 
 
 def _machine(proc: str) -> MemoryLimit | None:

@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mpifl.errors import ConfigError
-from mpifl.transport.cores import ASLR
 
 OVERRIDE = "MPIFL_MPI"  # 1: always use MPI, without comparing; 0: never
 VARIABLES = {  # what each environment variable may be
     OVERRIDE: "0 (never use MPI), 1 (always), or unset (as the launcher says)",
-    ASLR: "1 (keep address space layout randomisation), 0 or unset (off where ranks share cores)",
 }
 MPIRUN = "mpirun of Open MPI"
 INNER = frozenset({"OMPI_COMM_WORLD_SIZE", "PMI_RANK"})  # of launchers inside a step

@@ -5,15 +5,22 @@ Buffer calls only, every receive names its source, waits sleep.
 
 from __future__ import annotations
 
-import os
-import re
+import contextlib
+import ctypes
 import warnings
 
 import mpi4py
 
 from mpifl.errors import ConfigError
-from mpifl.transport.backoff import Backoff, set_timer_slack
+from mpifl.transport.backoff import LONGEST, Backoff
 from mpifl.transport.detection import check_library, check_size
+
+
+def set_timer_slack(seconds: float = 1e-9) -> None:
+    """Sets how much later than it asks for this thread may wake from a sleep (Linux); the system's default is 50 us."""
+    with contextlib.suppress(OSError, AttributeError):  # another system: it is a little slower
+        ctypes.CDLL(None).prctl(29, round(seconds * 1e9), 0, 0, 0)  # PR_SET_TIMERSLACK
+
 
 mpi4py.rc.initialize = False  # MPI starts below, once the library has been checked
 mpi4py.rc.finalize = True
@@ -31,24 +38,17 @@ check_size(MPI.COMM_WORLD.size, MPI.Get_library_version())
 
 STUCK_TIMEOUT = 5.0  # s that ranks with abandoned clients have to end by themselves
 FRAME, TEXT, SETUP, END, DATA = 1, 2, 3, 4, 16  # tags; large vectors of client i travel under DATA + i
+QUARANTINE: list[
+    object
+] = []  # requests and buffers that MPI may still use for a rank that has died, to the end of the process
 
 
-def wait(*requests: MPI.Request, longest: float = Backoff.longest) -> None:
-    """Waits for requests without spinning; longest: pause between two polls (s)."""
+def wait(*requests: MPI.Request, longest: float = LONGEST) -> None:
+    """Waits for requests without spinning; longest: the longest sleep (s)."""
     pending, backoff = list(requests), None
     while not MPI.Request.Testall(pending):
         backoff = backoff or Backoff(longest)
         backoff.pause()
-
-
-def eager_limit() -> int:
-    """The size (bytes, header of Open MPI included) up to which a message is copied when it is sent on one host.
-
-    A value with a suffix, such as 32K, counts as Open MPI's default: frames may then form a ring that is not needed.
-    """
-    chosen = os.environ.get("OMPI_MCA_btl_sm_eager_limit", "")  # noqa: SIM112 - as Open MPI spells it
-    version = re.match(r"Open MPI v(\d+)", MPI.Get_library_version())
-    return int(chosen) if chosen.isdecimal() and version and int(version[1]) >= 5 else 4096
 
 
 def check_tags(comm: MPI.Comm, clients: int) -> None:
