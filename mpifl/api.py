@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpifl import execution
-from mpifl.errors import ConfigError, RunFailed, RunResult, describe_unexpected, inside
+from mpifl.errors import ConfigError, RunFailed, RunResult, inside
 from mpifl.execution import Task, execute
 from mpifl.signals import Interrupted, SignalRecorder
 
@@ -263,20 +263,13 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
 
 def _memory_note(job: Job, problem: Problem | None) -> str:
     """The estimated memory of a run in one process, and what this host has free, in one line."""
-    from mpifl.host_memory import memory_limits, resident_bytes
+    from mpifl.host_memory import available_memory, memory_limits, resident_bytes
     from mpifl.server.memory_estimate import estimate, gigabytes, problem_size
-    from mpifl.server.method_memory import SlowRules
 
     if (size := problem_size(job, problem)) is None:
         return "memory: --data estimates it, since the data alone tell what they hold"
-    try:
-        text = estimate(job, size).describe(resident_bytes())
-    except SlowRules as slow:
-        return f"memory: it cannot be estimated ({slow})"
-    except (Exception, SystemExit) as error:  # of the rules of the user's own method
-        return f"memory: it cannot be estimated ({describe_unexpected(error)})"
-    free = min((limit.free for limit in memory_limits()), default=None)
-    return f"memory: {text}" + ("" if free is None else f"; free here: {gigabytes(free)}")
+    text = f"{estimate(job, size).describe(resident_bytes())}, and what the method keeps for each client"
+    return f"memory: {text}" + (f"; free here: {gigabytes(available_memory())}" if memory_limits() else "")
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

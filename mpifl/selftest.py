@@ -163,7 +163,7 @@ def _wire(comm: MPI.Intracomm, size: int) -> tuple[str, str]:
 
 
 def _fault_tolerance() -> tuple[str, str]:
-    from mpifl.transport.launcher import is_fault_tolerant
+    from mpifl.transport.detection import is_fault_tolerant
 
     if is_fault_tolerant():
         return OK, "MPI continues when a rank dies"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import stat
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from mpifl.host_memory import available_memory
 
 MAX_VALUES = 50_000  # values of one configuration, references resolved: seconds of work, some 100 MB
 MAX_TEXT = 1 << 21  # bytes of one configuration
@@ -44,27 +45,6 @@ def printable(text: object, lines: bool = False, most: int | None = None) -> str
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
-def available_memory() -> int:
-    """Bytes that this process may still allocate, as far as the system tells."""
-    limits = [2**62]
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                limits.append(1024 * int(line.split()[1]))
-        used = os.sysconf("SC_PAGE_SIZE") * int(Path("/proc/self/statm").read_text().split()[0])
-        space = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if space != resource.RLIM_INFINITY:
-            limits.append(max(0, space - used))
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()) - _cgroup_used())
-    except (OSError, ValueError):  # no Linux, or no limit ("max")
-        pass
-    return min(limits)
-
-
-def _cgroup_used() -> int:
-    return int(Path("/sys/fs/cgroup/memory.current").read_text())
-
-
 def check_size(size: int, stored: int, what: str) -> None:
     """Raises ValueError for data of `size` bytes that are implausible for the `stored` bytes, or too large for memory.
 

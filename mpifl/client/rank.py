@@ -19,8 +19,8 @@ from mpifl.problems.hosting import host
 from mpifl.signals import SignalRecorder, exit_code
 from mpifl.transport import handshake
 from mpifl.transport.base import max_vectors
+from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.handshake import ClientSetup
-from mpifl.transport.launcher import is_fault_tolerant
 from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
 from mpifl.transport.mpi_client import MPIClientTransport
 

@@ -70,7 +70,7 @@ class Frame:
 
     def __init__(self, size: int, d: int, dtype: np.dtype) -> None:
         self.buffer = np.zeros(size, np.uint8)
-        self.header = Header.from_buffer(self.buffer)
+        self.header = Header.from_buffer(self.buffer.data)
         self.vectors = tuple(self.buffer[HEADER_BYTES:].view(dtype).reshape(-1, d))
 
     def write(self, kind: Kind, subject: int, length: int = 0) -> None:

@@ -29,7 +29,8 @@ import numpy as np
 from mpifl.errors import ConfigError, RunFailed, RunResult, host_name
 from mpifl.host_memory import memory_limits
 from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff
-from mpifl.transport.launcher import abort_all_ranks, is_fault_tolerant
+from mpifl.transport.detection import is_fault_tolerant
+from mpifl.transport.launcher import abort_all_ranks
 from mpifl.version import installation
 
 if TYPE_CHECKING:

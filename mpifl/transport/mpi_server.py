@@ -48,8 +48,8 @@ class MPIServerTransport:
         self.live_ranks = set(range(1, comm.size))
         self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]  # by rank; 0's is not used
         self._next_release = 0.0  # perf_counter
-        self._frames = [self._format.frame() for _ in range(comm.size)]  # likewise: the next frame of each rank
-        self._receives: list[MPI.Request] = [MPI.REQUEST_NULL]  # which fill them
+        self._frames = [self._format.frame() for _ in range(comm.size)]  # likewise: where its next frame is received
+        self._receives: list[Any] = [MPI.REQUEST_NULL]  # likewise: the persistent receive of its frames
         self._receives += [comm.Recv_init(self._frames[rank].buffer, rank, FRAME) for rank in range(1, comm.size)]
         self._pool = ReceivePool(comm, self._format, clients)
         # (client, rank) -> an update whose vectors wait at the rank, and how many they are; oldest first
@@ -145,7 +145,8 @@ class MPIServerTransport:
         receive_vectors: Start to receive the vectors of announced updates, while there are buffers.
         """
         try:
-            done = MPI.Request.Testsome(self._receives)
+            # Open MPI tests before it makes progress: the second call returns what has arrived during the first.
+            done = MPI.Request.Testsome(self._receives) or MPI.Request.Testsome(self._receives)
         except MPI.Exception as error:
             self._handle_death(error)
             done = self._test_each()
