@@ -6,37 +6,9 @@ SC 2011): so a client's batch in its 17th job is the same on any rank, clock or 
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import zlib
-from importlib import import_module
-from types import ModuleType
 
 import numpy as np
-
-
-def import_generators() -> None:
-    """Imports numpy.random without the module `secrets`, which loads OpenSSL: 1 MB of memory, on each of many ranks.
-
-    NumPy uses its function `randbits` alone.
-    """
-    if "secrets" not in sys.modules:
-        stand_in = ModuleType("secrets")
-        stand_in.__dict__["randbits"] = _system_bits
-        sys.modules["secrets"] = stand_in
-        try:
-            with contextlib.suppress(ImportError):  # a NumPy that uses more of it imports it below
-                import_module("numpy.random")
-        finally:
-            del sys.modules["secrets"]
-    import_module("numpy.random")
-
-
-def _system_bits(k: int) -> int:
-    """`secrets.randbits`: k random bits of the system."""
-    size = -(-k // 8)
-    return int.from_bytes(os.urandom(size)) >> 8 * size - k
 
 
 def stream(seed: int, purpose: str, client: int = 0, round: int = 0) -> np.random.Generator:

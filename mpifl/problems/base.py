@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from mpifl.config.types import Config
-from mpifl.memory import HOST, Memory
+from mpifl.memory import HOST, VectorMemory
 from mpifl.objective import Objective
 from mpifl.problems.settings import ProblemSettings
 
@@ -124,7 +124,7 @@ class HostedClients(NamedTuple):
     facts: Mapping[str, Any] = {}  # JSON-able: how this rank computes, for the run file
     # trains several clients in one call: results in the order of the functions
     train_batch: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None
-    memory: Memory = HOST  # where their vectors live
+    memory: VectorMemory = HOST  # where their vectors live
 
 
 class Problem:

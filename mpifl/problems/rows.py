@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.heap import release_free_memory
 from mpifl.objective import Objective
 from mpifl.problems.base import Data, Init, Layout, Model, Partition, Problem, ProblemSize, Rows, Shard
 from mpifl.problems.inits import Uniform
@@ -176,7 +175,6 @@ class RowProblem(Problem):
     def _evaluated(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rows and targets that models are evaluated on: of training, of the test, and held out for validation."""
         parts = [(self._x, self._y), (self._test_rows.array(), self._y_test), *self._validation]
-        release_free_memory()  # the data as they were read
         most = self._settings.evaluation_rows
         return [(x[few], y[few]) for x, y in parts for few in [subsample(most, len(y))]]
 

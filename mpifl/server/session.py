@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from mpifl.algorithms.base import Clients, State
-from mpifl.errors import RunFailed, describe_unexpected
-from mpifl.heap import rare_full_collections
+from mpifl.errors import RunFailed, RunResult, describe_unexpected
 from mpifl.scheduling.live import LiveSchedule
 from mpifl.scheduling.overload import describe_overload
 from mpifl.scheduling.replay import ReplaySchedule
@@ -27,7 +26,6 @@ from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.server.loop import Ending, ServerLoop
 from mpifl.server.metrics import load_metrics
-from mpifl.server.outcome import Outcome
 from mpifl.server.progress import ProgressBar, progress_bar, summary
 from mpifl.server.run_log import RunLog
 from mpifl.signals import SignalRecorder, exit_code
@@ -147,7 +145,7 @@ class Session:
         self.writer.append(EventRow(snapshot.time, "resumed", -1, text, self.loop.updates, self.loop.version))
 
     # -- the run -------------------------------------------------------------------------------------------------------
-    def run(self) -> Outcome:
+    def run(self) -> RunResult:
         """Runs to the end and closes the run file."""
         status, code = "failed", 3
         x: np.ndarray | None = None  # None: the run file keeps its first model
@@ -160,7 +158,7 @@ class Session:
                 each.start(self.loop)
             if isinstance(self.schedule, LiveSchedule):
                 self.schedule.clock.start()
-            with np.errstate(over="ignore", invalid="ignore"), rare_full_collections():
+            with np.errstate(over="ignore", invalid="ignore"):
                 ended = self.loop.run(self._ending)
             if ended and not self.loop.updates and (count := self.loop.failures.refusals):
                 raise RunFailed(f"no update was consumed and {count:,} refused; {self._first_refusal()}")
@@ -183,7 +181,8 @@ class Session:
         line = summary(self.loop.updates, self.loop.time, self.evaluator.latest, self._notes())
         line = f"{self.job.output}: {status}, {line}{self._resume_hint(status)}"
         stuck = frozenset(self.transport.stuck_ranks)
-        return Outcome(self.job.output, status, code, line, self._error, stuck, self._wall)
+        cause = RunFailed(self._error) if self._error else None
+        return RunResult(code, cause, self.job.output, line, stuck, self._wall)
 
     def _report(self, what: str, error: RunFailed) -> None:
         """Logs an error at once: the shutdown of the other ranks may take long."""

@@ -10,8 +10,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.algorithms.common.vectors import use_threads
-from mpifl.errors import inside
-from mpifl.heap import keep_freed_memory, release_free_memory
+from mpifl.errors import RunResult, inside
 from mpifl.scheduling.availability import checked_periods
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
 from mpifl.scheduling.intermittent import IntermittentRealClock
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from mpifl.client.checkpoint import ResumePayload
     from mpifl.config.job import Job
     from mpifl.problems import ComputeResources, Problem, Shard
-    from mpifl.server.outcome import Outcome
     from mpifl.server.resume import ResumePoint
     from mpifl.server.session import RowsObserver
     from mpifl.storage import Run, RunWriter
@@ -40,7 +38,7 @@ def run_server(
     job: Job, handshake: Handshake | None = None, *, replay: Run | None = None, resumed: ResumePoint | None = None,
     load: Callable[[Job], Problem] | None = None, signals: SignalRecorder | None = None, contained: bool = False,
     observers: Sequence[RowsObserver] = (),
-) -> Outcome:  # fmt: skip
+) -> RunResult:  # fmt: skip
     """Runs a job, repeats a recorded run, or resumes an interrupted one.
 
     Raises ConfigError before the run starts. In any case the caller releases the other ranks, and ends those that are
@@ -60,15 +58,13 @@ def run_server(
 
     handshake = handshake or Handshake()
     comm = handshake.comm
-    handshake.send_job(ClientJob.of(job).to_values())
     hellos = handshake.gather_hellos()
+    handshake.send_job(ClientJob.of(job).to_values())
     if known := problem_size(job):  # refused before the data are loaded
         check_memory(job, known, hellos)
     problem = load(job) if load else problems.load(job.problem)
     if not known:
         check_memory(job, problem_size(job, problem), hellos)
-    release_free_memory()  # what reading the data took
-    keep_freed_memory()
     x0 = problem.initial(job.seed)
     n = problem.clients
     with inside("clock.delay"):
@@ -119,7 +115,6 @@ def run_server(
     else:
         resume = payload.to_dict() if payload else None
         facts += handshake.scatter_clients(problem.meta, x0, n, problem.raw_shard, resume)
-        release_free_memory()  # what was sent
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     signals = signals or SignalRecorder()
@@ -156,7 +151,7 @@ def _host_in_process(
     from mpifl.client import checkpoint
     from mpifl.client.worker import Worker
     from mpifl.problems import host
-    from mpifl.storage.checkpoint_set import folder_of
+    from mpifl.storage.checkpoint_folder import folder_of
 
     hosted = host(job.problem.model, job.problem.settings, problem.meta, Shards(problem), job.seed, resources)
     worker = Worker(
@@ -203,7 +198,7 @@ def _open_run_file(
     """A new run file, or the one of the resumed run with the rows up to its checkpoint. Raises ConfigError."""
     from mpifl.storage import RunWriter
     from mpifl.storage.create import refuse_live
-    from mpifl.storage.live import is_locked
+    from mpifl.storage.run_lock import is_locked
 
     n, ranks = problem.clients, attrs["ranks"]
     columns = {
