@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, Any
-
-if os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true"):  # noqa: SIM112 - as Open MPI spells it
-    # Open MPI's MPI_Finalize waits for all ranks, at times for dead ones too (its issue 11404); ours have sent their
-    # last message by then. It reads this when it starts, which may be before a run.
-    os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
-if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "") == os.environ.get("OMPI_COMM_WORLD_SIZE"):
-    # All ranks are on one host, and need no component for libfabric's networks. Open MPI 5 sleeps for a second when it
-    # closes this one, which is during its start where there is no such network.
-    os.environ.setdefault("OMPI_MCA_btl", "^ofi")
-if "mpi4py.MPI" not in sys.modules:
-    # On one host Open MPI 5 sends messages up to this size (bytes) through memory that both ranks map; the receiver
-    # reads longer ones from the sender's memory, by system calls. Its default is 4,096. 32 KiB of vectors fit in this.
-    os.environ.setdefault("OMPI_MCA_btl_sm_eager_limit", "33792")
 
 if TYPE_CHECKING:
     from mpifl.analysis.run import Run, Runs

@@ -1,9 +1,9 @@
-"""Where the vectors of a rank's clients live, and how they get from there to the wire and back.
+"""Where the vectors of a rank's clients live, and how they travel between there and MPI.
 
-host     in NumPy arrays, which MPI takes as they are: nothing is copied (`Memory`)
-pinned   on a device of which MPI knows nothing: through host buffers that are used again and again, by copies that run
-         beside the computing (`Staged`)
-direct   on a device whose memory MPI reads and writes itself: problems/torch/device.py
+host     NumPy arrays, which MPI reads and writes without a copy (`VectorMemory`)
+pinned   a device whose memory MPI cannot access: vectors pass through host buffers that are used again, by copies that
+         run while the device computes (`Staged`)
+direct   a device whose memory MPI reads and writes itself: problems/torch/device.py
 
 The server's vectors are always in host memory.
 """
@@ -18,66 +18,66 @@ import numpy as np
 
 from mpifl.objective import Vector
 
-PINNED_BYTES = 1 << 30  # maximum in pinned buffers; vectors beyond it are staged in ordinary memory
-Done = Callable[[], bool]  # whether something that was begun is over; never waits
+PINNED_BYTES = 1 << 30  # maximum in pinned buffers; further vectors are staged in ordinary memory
+Done = Callable[[], bool]  # true once an operation has completed; does not block
 
 
 class IncomingVectors:
-    """Vectors in transfer to the clients. MPI fills `buffers`; once it has, `load`, then `get`."""
+    """Vectors on their way to the clients. MPI fills `buffers`; then call `load` and `get`."""
 
     def __init__(self, buffers: Sequence[Any]) -> None:
         self.buffers = buffers
 
     def load(self) -> None:
-        """Begins to copy them to where clients compute, without waiting; once, however often it is called."""
+        """Starts the copy to the compute device. Does not block; further calls do nothing."""
 
     def get(self) -> tuple[Vector, ...]:
-        """What the clients are given; what they compute from now on comes after the copies."""
+        """Returns the clients' vectors. The device finishes their copies before it computes what is queued next."""
         return tuple(self.buffers)
 
 
 class OutgoingVectors:
-    """Vectors in transfer to the server. MPI may read `buffers` once it is `ready`, until it is released."""
+    """Vectors on their way to the server. MPI may read `buffers` from when `ready()` is true until `release`."""
 
     def __init__(self, buffers: Sequence[Any], ready: Done = lambda: True) -> None:
         self.buffers, self.ready = buffers, ready
 
     def release(self) -> None:
-        """Releases the buffers: all has been sent."""
+        """Releases the buffers, once they are sent."""
 
 
-class Memory:
+class VectorMemory:
     """Host memory."""
 
     transfers = "host"  # for the run file
-    on_host = True  # vectors are NumPy arrays, computed when the call that returns them does
+    on_host = True  # vectors are NumPy arrays, and a call that returns one has computed it
 
     def from_host(self, v: np.ndarray) -> Vector:
-        """A host vector as clients compute with it."""
+        """A host vector in this memory."""
         return v
 
     def to_host(self, v: Vector) -> np.ndarray:
-        """A client's vector in host memory."""
+        """A vector of this memory in host memory."""
         return v
 
     def incoming(self, count: int, d: int, dtype: np.dtype) -> IncomingVectors:
-        """Room for `count` vectors (d,) of the dtype that are to be received."""
+        """Room for `count` vectors (d,) to be received."""
         return IncomingVectors([np.empty(d, dtype) for _ in range(count)])
 
     def outgoing(self, vectors: Sequence[Vector], d: int, dtype: np.dtype) -> OutgoingVectors:
-        """Likewise vectors that are to be sent, which nobody changes any more."""
+        """Vectors (d,) to be sent. The caller does not change them any more."""
         return OutgoingVectors([np.ascontiguousarray(v) for v in vectors])
 
     def wait(self, on_wait: Callable[[], None]) -> None:
-        """Waits until all that was begun is computed; `on_wait` is called now and then."""
+        """Waits until everything queued is computed, and calls `on_wait` repeatedly."""
 
 
-HOST = Memory()
+HOST = VectorMemory()
 
 
 # -- a device behind host buffers --------------------------------------------------------------------------------------
 class Device(Protocol):
-    """A device as `Staged` requires it: it computes in the order of the calls, and copies concurrently."""
+    """A device for `Staged`: it computes in the order of the calls, and copies at the same time."""
 
     def from_host(self, v: np.ndarray) -> Vector: ...
 
@@ -89,27 +89,27 @@ class Device(Protocol):
         """(d,) host memory."""
 
     def load(self, buffer: np.ndarray) -> tuple[Vector, Done]:
-        """Begins a copy to the device; the buffer is not to change until it is done."""
+        """Starts a copy to the device. The buffer must not change until it is done."""
 
     def use(self, v: Vector, loaded: Any) -> None:
-        """What is computed from now on comes after this load."""
+        """Makes what is computed from now on wait for this load."""
 
     def store(self, v: Vector, buffer: np.ndarray) -> Done:
-        """Begins a copy into the buffer, after all that was to be computed so far; v is not to change until then."""
+        """Starts a copy into the buffer, after what is queued. Until it is done v must not change."""
 
 
-class Pool:
-    """Host buffers. One is given out again when whoever had it, a copy or MPI, is done with it.
+class HostBufferPool:
+    """Host buffers, given out again once the copy or the MPI call that used them has completed.
 
     A buffer is always available; otherwise a client rank and the server could deadlock, each waiting for the other to
-    receive. Beyond PINNED_BYTES buffers are of ordinary memory, slower to copy, and not kept.
+    receive. Beyond PINNED_BYTES buffers are ordinary memory, slower to copy, and are not kept.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._pinned: dict[int, np.ndarray] = {}  # by id
         self._free: list[np.ndarray] = []
-        self._copied: deque[tuple[Done, np.ndarray]] = deque()  # read by copies, in the order of their ends
+        self._copied: deque[tuple[Done, np.ndarray]] = deque()  # buffers that copies read, in order
 
     def take(self, d: int, dtype: np.dtype) -> np.ndarray:
         while self._copied and self._copied[0][0]():
@@ -123,7 +123,7 @@ class Pool:
         return buffer
 
     def give(self, buffer: np.ndarray, done: Done | None = None) -> None:
-        """Takes a buffer back; it is free at once, or when `done` returns true."""
+        """Takes a buffer back. It is free at once, or when `done` returns true."""
         if done:
             self._copied.append((done, buffer))
         elif id(buffer) in self._pinned:
@@ -131,7 +131,7 @@ class Pool:
 
 
 class StagedIncoming(IncomingVectors):
-    def __init__(self, device: Device, pool: Pool, buffers: Sequence[np.ndarray]) -> None:
+    def __init__(self, device: Device, pool: HostBufferPool, buffers: Sequence[np.ndarray]) -> None:
         super().__init__(buffers)
         self._device, self._pool = device, pool
         self._loads: list[tuple[Vector, Done]] = []
@@ -148,14 +148,16 @@ class StagedIncoming(IncomingVectors):
 
 
 class StagedOutgoing(OutgoingVectors):
-    def __init__(self, device: Device, pool: Pool, vectors: Sequence[Vector], buffers: Sequence[np.ndarray]) -> None:
+    def __init__(
+        self, device: Device, pool: HostBufferPool, vectors: Sequence[Vector], buffers: Sequence[np.ndarray]
+    ) -> None:
         super().__init__(buffers, self._stored)
         self._pool = pool
         self._copies = deque((device.store(v, b), v) for v, b in zip(vectors, buffers, strict=True))
 
     def _stored(self) -> bool:
         while self._copies and self._copies[0][0]():
-            self._copies.popleft()  # and lets go of the vector
+            self._copies.popleft()  # which also releases the vector
         return not self._copies
 
     def release(self) -> None:
@@ -163,13 +165,13 @@ class StagedOutgoing(OutgoingVectors):
             self._pool.give(buffer)
 
 
-class Staged(Memory):
-    """A device whose vectors travel through host buffers; all that do have one shape and dtype."""
+class Staged(VectorMemory):
+    """A device whose vectors pass through host buffers. All that do have one shape and dtype."""
 
     transfers, on_host = "pinned", False
 
     def __init__(self, device: Device) -> None:
-        self.device, self._pool = device, Pool(device)
+        self.device, self._pool = device, HostBufferPool(device)
 
     def from_host(self, v: np.ndarray) -> Vector:
         return self.device.from_host(v)
@@ -184,5 +186,4 @@ class Staged(Memory):
         return StagedIncoming(self.device, self._pool, [self._pool.take(d, dtype) for _ in range(count)])
 
     def outgoing(self, vectors: Sequence[Vector], d: int, dtype: np.dtype) -> OutgoingVectors:
-        buffers = [self._pool.take(d, dtype) for _ in vectors]
-        return StagedOutgoing(self.device, self._pool, vectors, buffers)
+        return StagedOutgoing(self.device, self._pool, vectors, [self._pool.take(d, dtype) for _ in vectors])

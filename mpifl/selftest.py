@@ -163,7 +163,7 @@ def _wire(comm: MPI.Intracomm, size: int) -> tuple[str, str]:
 
 
 def _fault_tolerance() -> tuple[str, str]:
-    from mpifl.transport.launcher import is_fault_tolerant
+    from mpifl.transport.detection import is_fault_tolerant
 
     if is_fault_tolerant():
         return OK, "MPI continues when a rank dies"
@@ -241,9 +241,9 @@ def _virtual_clock(folder: Path) -> tuple[str, str]:
     from mpifl.server.start import run_server
 
     path = folder / "process.h5"
-    outcome = run_server(load(JOB | {"output": str(path)}))
-    if outcome.status != "completed":
-        return FAILED, outcome.error or outcome.status
+    result = run_server(load(JOB | {"output": str(path)}))
+    if result.status != "completed":
+        return FAILED, str(result.error or result.status)
     found = digest(path)
     if found != DIGEST:
         return FAILED, f"a run of 400 updates has the digest {found}; {DIGEST} is right"
@@ -252,9 +252,9 @@ def _virtual_clock(folder: Path) -> tuple[str, str]:
 
 def _on_ranks(folder: Path) -> tuple[str, str]:
     path = folder / "ranks.h5"
-    outcome = execute(lambda: Task(load(JOB | {"output": str(path)})))
-    if outcome.status != "completed":
-        return FAILED, outcome.error or outcome.status
+    result = execute(lambda: Task(load(JOB | {"output": str(path)})))
+    if result.status != "completed":
+        return FAILED, str(result.error or result.status)
     same = digest(path) == DIGEST
     return (OK if same else FAILED), f"a run over all ranks has {'the same' if same else 'other'} bits"
 
@@ -269,9 +269,9 @@ def _update_rate(folder: Path, ranks: int) -> tuple[str, str]:
         "evaluate": {"every": 2 * SECONDS},
         "output": str(folder / "rate.h5"),
     }
-    outcome = execute(lambda: Task(load(values)))
-    if outcome.status != "completed":
-        return FAILED, outcome.error or outcome.status
+    result = execute(lambda: Task(load(values)))
+    if result.status != "completed":
+        return FAILED, str(result.error or result.status)
     with open_run(values["output"]) as file:
         rate = file.count("updates") / (2 * SECONDS)
     return OK, f"the server consumes {rate:,.0f} updates a second of {SIZES[0]:,} numbers, from {ranks - 1} ranks"

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import stat
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from mpifl.host_memory import address_space_bytes, memory_limits
+from mpifl.host_memory import available_memory
 
 MAX_VALUES = 50_000  # values of one configuration, references resolved: seconds of work, some 100 MB
 MAX_TEXT = 1 << 21  # bytes of one configuration
@@ -46,15 +45,6 @@ def printable(text: object, lines: bool = False, most: int | None = None) -> str
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
-def available_memory() -> int:
-    """Bytes that this process may still allocate, as far as the system tells."""
-    limits = [2**62, *(limit.free for limit in memory_limits())]
-    space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if space != resource.RLIM_INFINITY:
-        limits.append(max(0, space - address_space_bytes()))
-    return min(limits)
-
-
 def check_size(size: int, stored: int, what: str) -> None:
     """Raises ValueError for data of `size` bytes that are implausible for the `stored` bytes, or too large for memory.
 

@@ -13,8 +13,7 @@ import pytest
 
 from mpifl import selftest
 from mpifl.cli import main
-from mpifl.errors import RunFailed
-from mpifl.server.outcome import Outcome
+from mpifl.errors import RunFailed, RunResult
 from tests.mpi.conftest import environment, mpiexec
 
 NAMES = ["software", "ranks", "file locks", "HDF5, SWMR", "virtual clock", "torch", "GPU-aware MPI"]
@@ -31,7 +30,7 @@ def test_virtual_clock_compares_with_the_bits_that_are_right(tmp_path: Path, mon
 
 def test_a_run_that_cannot_be_written_has_not_the_wrong_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no bits: what went wrong is said instead."""
-    failed = Outcome("process.h5", "failed", 3, "", "No space left on device")
+    failed = RunResult(3, RunFailed("No space left on device"), "process.h5")
     monkeypatch.setattr("mpifl.server.start.run_server", lambda job: failed)
     assert selftest._virtual_clock(tmp_path) == (selftest.FAILED, "No space left on device")
 

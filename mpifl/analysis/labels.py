@@ -23,7 +23,7 @@ class Labels:
 
 
 def read_labels(paths: Iterable[Path]) -> dict[Path, Labels]:
-    """The labels of run files, by path; those that no index file in their folder names are left out."""
+    """The labels of run files, by path. A file that the index file of its folder does not name is left out."""
     paths = list(paths)
     known = {folder: _index(folder) for folder in {path.parent for path in paths}}
     return {path: known[path.parent][path.name] for path in paths if path.name in known[path.parent]}

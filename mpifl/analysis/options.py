@@ -50,7 +50,7 @@ class Options:
     """units of `reach`: time, updates, rounds, bytes, local-steps"""
     formats: tuple[str, ...] = ("md", "csv", "tex", "png", "pdf")
     figures: tuple[str, ...] | None = None
-    """names of FIGURES, or metrics of the evaluations; None: those that the runs have values for"""
+    """names of FIGURES, or metrics of the evaluations; None: all figures that the runs have values for"""
     x: tuple[str, ...] = ("time",)
     """quantities that curves are drawn against; the same names as in `reach_in`"""
     panels: str | None = None

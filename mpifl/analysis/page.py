@@ -144,7 +144,7 @@ def _line(k: int) -> dict[str, Any]:
 
 
 def _numbers(values: np.ndarray) -> list[float | int | None]:
-    """Numbers of six digits; null for those that are not finite."""
+    """The values rounded to DIGITS; null for a value that is not finite."""
     short = [float(f"{value:.{DIGITS}g}") if isfinite(value) else None for value in values.tolist()]
     return [int(value) if value is not None and value.is_integer() else value for value in short]
 

@@ -125,7 +125,7 @@ class Group:
         return pd.DataFrame(dict(zip(("mean", "low", "high"), found, strict=True)), index=points)
 
     def reached(self, accuracy: float, x: str = "time") -> np.ndarray:
-        """Where each trial's test accuracy is first at `accuracy` or above, by a column of PROGRESS.
+        """The first value of a quantity of PROGRESS at which each trial's test accuracy is `accuracy` or above.
 
         (trials that reach it,); trials that never do, and those without that column, are left out.
         """

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.client_job import ClientJob
-from mpifl.errors import ConfigError, RunFailed, format_client_error
-from mpifl.heap import keep_freed_memory, rare_full_collections, release_free_memory
+from mpifl.errors import ConfigError, RunFailed, RunResult, format_client_error
 from mpifl.problems.base import ComputeResources, HostedClients, Shard
 from mpifl.problems.hosting import host
-from mpifl.rng import import_generators
 from mpifl.signals import SignalRecorder, exit_code
 from mpifl.transport import handshake
 from mpifl.transport.base import max_vectors
+from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.handshake import ClientSetup
-from mpifl.transport.launcher import is_fault_tolerant
-from mpifl.transport.module_broadcast import clear_modules
 from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
 from mpifl.transport.mpi_client import MPIClientTransport
 
@@ -30,45 +28,36 @@ if TYPE_CHECKING:
     from mpifl.client.checkpoint import ClientCheckpointer
 
 
-class RankEnd(NamedTuple):
-    """How a client rank's command ended."""
-
-    code: int
-    error: ConfigError | RunFailed | None = None  # that rank 0 ended the command with
-    output: str = ""  # the run file, where a job was run
-    dead: str = ""  # why this rank ended by itself
+log = logging.getLogger(__package__)
 
 
-def run_client_rank(comm: MPI.Comm, process_ends: bool = False, error: ConfigError | None = None) -> RankEnd:
+def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RunResult:
     """Hosts this rank's clients for one command of rank 0, from the handshake to the end of the run.
 
-    process_ends: whether this process ends with the command (`SignalRecorder`). error: why this rank cannot host any.
+    process_ends: whether this process ends with the command (`SignalRecorder`).
     """
     try:
         with SignalRecorder(process_ends) as signals:
             signals.record()  # each is reported to the server
-            if error:
-                handshake.refuse(comm, error)
-            return _host_clients(comm, signals)
+            _host_clients(comm, signals)
     except handshake.Released as released:
-        return RankEnd(released.code, released.error)
+        return released.result
     except MPI.Exception:
         if 0 not in dead_ranks(comm):
             raise
-        return RankEnd(3, RunFailed("rank 0 died"), dead=f"rank {comm.rank} ends: rank 0 died")
+        log.error("rank %d ends: rank 0 died", comm.rank)
+        return RunResult(3, RunFailed("rank 0 died"))
 
 
-def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
+def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
+    """Raises Released at the end of the command."""
     handshake.send_hello(comm)
     values = handshake.receive_job(comm)
     try:
         job = ClientJob.from_values(values)
-        if job.settings.batch_size is not None:
-            import_generators()  # of batches, while rank 0 loads the data
     except ConfigError as error:
         handshake.receive_setup(comm)
         handshake.report_error(comm, error)
-        handshake.await_start(comm)
     setup = handshake.receive_setup(comm)
     try:
         hosted = _host(job, setup, setup.shards)
@@ -78,9 +67,6 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
             job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.norm, comm.rank,
             job.states_limit, job.states_folder,
         )  # fmt: skip
-        clear_modules()
-        release_free_memory()  # there may be many ranks on a host
-        keep_freed_memory()
         handshake.report_ready(comm, hosted.facts)
     except ConfigError as error:
         handshake.report_error(comm, error)
@@ -90,19 +76,19 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> RankEnd:
     signals.watch(job.grace + STUCK_TIMEOUT, lambda number: os._exit(exit_code(number)))
     try:
         # a run may diverge; its losses show it
-        with np.errstate(over="ignore", invalid="ignore"), rare_full_collections():
+        with np.errstate(over="ignore", invalid="ignore"):
             ClientRank(comm, job, setup, worker, transport).run()
     except MPI.Exception:
         raise
     except Exception as error:
         transport.fail(error)
-    return RankEnd(*handshake.await_release(comm), job.output)
+    handshake.await_release(comm)
 
 
 def _host(job: ClientJob, setup: ClientSetup, shards: Mapping[int, Shard]) -> HostedClients:
     resources = ComputeResources(*setup.resources)
-    unpacked = {i: job.model.unpack_shard(setup.meta, shard) for i, shard in shards.items()}
-    return host(job.model, job.settings, setup.meta, unpacked, job.seed, resources)
+    scaled = {i: job.model.scale_shard(setup.meta, shard) for i, shard in shards.items()}
+    return host(job.model, job.settings, setup.meta, scaled, job.seed, resources)
 
 
 class ClientRank:

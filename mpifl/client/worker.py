@@ -17,7 +17,7 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state
 from mpifl.client.states import ClientStates
 from mpifl.errors import format_client_error, inside, place_of
-from mpifl.memory import HOST, Memory
+from mpifl.memory import HOST, VectorMemory
 from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
 from mpifl.scheduling.due_queue import DueQueue
 from mpifl.transport.base import ClientError, ClientTransport, Delivery, UpdateSink
@@ -39,7 +39,7 @@ class Worker:
         x0: np.ndarray,
         objectives: Mapping[int, Objective],
         train_batch: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None,
-        memory: Memory = HOST,
+        memory: VectorMemory = HOST,
         norm: float | None = None,
         rank: int = 0,
         limit: float | None = None,

@@ -52,7 +52,7 @@ class Difference:
 
 
 def units(measure: Measure, groups: Sequence[Group]) -> list[list[Group]]:
-    """The groups that have a value of the measure together: each alone; with `over` those that differ in it alone."""
+    """Lists of groups that share a value of the measure: each alone; with `over` all that differ in it alone."""
     return by_other_labels(groups, [axis_of(groups[0].labels, measure.over)] if groups and measure.over else [])
 
 
@@ -175,7 +175,7 @@ def paired(measure: Measure, left: Sequence[Group], right: Sequence[Group]) -> D
 
 # -- labels ------------------------------------------------------------------------------------------------------------
 def matches(labels: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:
-    """Whether labels are those that are wanted; a wanted axis may be named by its last part."""
+    """Whether labels match the wanted ones, whose axes may be named by their last parts."""
     return all(_has(labels, str(axis), value) for axis, value in (wanted or {}).items())
 
 

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import isnan, nan
-from time import perf_counter, sleep
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed
+from mpifl.interpreter_turns import InterpreterTurns
 from mpifl.objective import Vector
 from mpifl.server.metrics import Metric, measure
 from mpifl.storage.fairness import summarise
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 QUEUE_LIMIT = 4  # models that may wait to be evaluated
-REST_SECONDS = 0.0001  # for which the loop sleeps while another thread is at work
-REST_INTERVAL = 0.001  # s from one rest to the next
 
 
 class EvaluationRequest(NamedTuple):
@@ -63,8 +61,8 @@ class Evaluator:
     ) -> None:
         """
         accuracy  the target, if any
-        gradient  whether to evaluate its norm as well
-        clients   whether to record the accuracy on each client's own test rows
+        gradient  also record the gradient norm
+        clients   also record the accuracy on each client's own test rows
         metrics   functions of the test rows' labels and scores, by name
         penalty   penalty(x) is added to the training loss
         first     (n,) accuracies of the clients before they report one
@@ -83,21 +81,20 @@ class Evaluator:
         self._skipped: EvaluationRequest | None = None  # the last request, where it was skipped
         self.reached = False  # the target accuracy
         self.latest: dict[str, float] = {}  # metrics
-        self.evaluating = False  # whether the thread is at work
+        self.turns = InterpreterTurns()
         self.max_age = 0.0  # s by which an evaluation was late
 
-    def __call__(
-        self, time: float, updates: int, version: int, x: Vector, accuracies: np.ndarray | None = None, age: float = 0.0
-    ) -> bool:
+    def __call__(self, request: EvaluationRequest) -> bool:
         """Queues a model; whether the target accuracy has been reached. Raises what an earlier evaluation raised."""
-        request = EvaluationRequest(time, updates, version, x, accuracies, age)
-        self.max_age = max(self.max_age, age)
+        self.max_age = max(self.max_age, request.age)
         self._collect()
         if len(self._pending) >= QUEUE_LIMIT:
             if not self._deterministic:
                 if not self._skipped:  # one event for all until the next evaluation: thousands may come in a second
                     text = f"{QUEUE_LIMIT} models were still waiting"
-                    self._writer.append(EventRow(time, "evaluation-skipped", -1, text, updates, version))
+                    self._writer.append(
+                        EventRow(request.time, "evaluation-skipped", -1, text, request.updates, request.version)
+                    )
                 self._skipped = request
                 return self.reached
             self._best = self._pending.popleft()[0].result()
@@ -127,14 +124,11 @@ class Evaluator:
             self._best = self._pending.popleft()[0].result()
 
     def _run(self, request: EvaluationRequest) -> float:
-        self.evaluating = True
-        try:
+        with self.turns.working():
             return self._evaluate(request)
-        finally:
-            self.evaluating = False
 
     def _evaluate(self, request: EvaluationRequest) -> float:
-        time, updates, version, x, accuracies, age = request
+        x, accuracies = request.x, request.accuracies
         own: np.ndarray | None = None  # (n,) accuracies on the clients' own test rows
         if self._clients:
             metrics, own = self._problem.evaluate_with_clients(x)
@@ -151,8 +145,8 @@ class Evaluator:
         further = self._metric_rows(x)
         if log.isEnabledFor(logging.DEBUG):
             known = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items() if not isnan(value))
-            log.debug("evaluation at %.4g s, %s updates: %s", time, f"{updates:,}", known)
-        self._writer.append(EvaluationRow(time, updates, version, age=age, **metrics))
+            log.debug("evaluation at %.4g s, %s updates: %s", request.time, f"{request.updates:,}", known)
+        self._writer.append(EvaluationRow(request.time, request.updates, request.version, age=request.age, **metrics))
         if own is not None:
             self._writer.extend(self._client_rows(own, accuracies))
         self._writer.extend(further)
@@ -202,24 +196,6 @@ class Evaluator:
                 future.result()
         finally:
             self._pool.shutdown()
-
-
-class GilSharing:
-    """Lets the threads that evaluate and that write the run file have the global interpreter lock (GIL).
-
-    A loop that releases the GIL only briefly, as NumPy does, takes it back before a waiting thread has woken up: the
-    thread waits for long, and each wake-up costs the loop time.
-    """
-
-    def __init__(self, evaluator: Evaluator, writer: RunWriter) -> None:
-        self._evaluator, self._writer = evaluator, writer
-        self._next = 0.0  # perf_counter from which the loop may rest again
-
-    def rest(self) -> None:
-        """Sleeps for a moment if a thread is at work; called after every event."""
-        if (self._evaluator.evaluating or self._writer.writing) and perf_counter() >= self._next:
-            sleep(REST_SECONDS)
-            self._next = perf_counter() + REST_INTERVAL
 
 
 class EvaluatedProblem(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.algorithms.common.vectors import use_threads
-from mpifl.errors import inside
-from mpifl.heap import keep_freed_memory, release_free_memory
+from mpifl.errors import RunResult, inside
 from mpifl.scheduling.availability import checked_periods
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
 from mpifl.scheduling.intermittent import IntermittentRealClock
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from mpifl.client.checkpoint import ResumePayload
     from mpifl.config.job import Job
     from mpifl.problems import ComputeResources, Problem, Shard
-    from mpifl.server.outcome import Outcome
     from mpifl.server.resume import ResumePoint
+    from mpifl.server.session import RowsObserver
     from mpifl.storage import Run, RunWriter
     from mpifl.transport.mpi import MPI
 
@@ -38,12 +37,14 @@ if TYPE_CHECKING:
 def run_server(
     job: Job, handshake: Handshake | None = None, *, replay: Run | None = None, resumed: ResumePoint | None = None,
     load: Callable[[Job], Problem] | None = None, signals: SignalRecorder | None = None, contained: bool = False,
-) -> Outcome:  # fmt: skip
+    observers: Sequence[RowsObserver] = (),
+) -> RunResult:  # fmt: skip
     """Runs a job, repeats a recorded run, or resumes an interrupted one.
 
     Raises ConfigError before the run starts. In any case the caller releases the other ranks, and ends those that are
     stuck. `load`: loads the job's problem, or has it already. `signals`: end the run.
     `contained`: an unexpected error of the server is a failure of the run, after which all ranks go on.
+    `observers`: get the rows that the run file gets.
     """
     from mpifl import problems
     from mpifl.config.client_job import ClientJob
@@ -57,15 +58,13 @@ def run_server(
 
     handshake = handshake or Handshake()
     comm = handshake.comm
-    handshake.send_job(ClientJob.of(job).to_values())
     hellos = handshake.gather_hellos()
+    handshake.send_job(ClientJob.of(job).to_values())
     if known := problem_size(job):  # refused before the data are loaded
         check_memory(job, known, hellos)
     problem = load(job) if load else problems.load(job.problem)
     if not known:
         check_memory(job, problem_size(job, problem), hellos)
-    release_free_memory()  # what reading the data took
-    keep_freed_memory()
     x0 = problem.initial(job.seed)
     n = problem.clients
     with inside("clock.delay"):
@@ -115,8 +114,7 @@ def run_server(
         facts = [compute]
     else:
         resume = payload.to_dict() if payload else None
-        facts += handshake.scatter_clients(problem.meta, x0, n, problem.packed_shard, resume)
-        release_free_memory()  # what was sent
+        facts += handshake.scatter_clients(problem.meta, x0, n, problem.raw_shard, resume)
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     signals = signals or SignalRecorder()
@@ -129,7 +127,7 @@ def run_server(
     transport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
     session = Session(
         job, problem, clients, server, schedule, transport, writer, signals, resumed, handshake.end_process,
-        contained,
+        contained, observers,
     )  # fmt: skip
     return session.run()
 
@@ -190,9 +188,7 @@ def _connect_ranks(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -
     """A transport to the clients on the other ranks."""
     from mpifl.transport.mpi_server import MPIServerTransport
 
-    return MPIServerTransport(
-        comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.packed_shard
-    )
+    return MPIServerTransport(comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.raw_shard)
 
 
 def _open_run_file(

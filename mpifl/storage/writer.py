@@ -22,6 +22,7 @@ import h5py
 import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed
+from mpifl.interpreter_turns import InterpreterTurns
 from mpifl.storage import checksums
 from mpifl.storage.checkpoint_folder import folder_of, remove, undo
 from mpifl.storage.create import abandon, create_datasets, new_file, now
@@ -60,9 +61,7 @@ class RunWriter:
     config: str
     client_on: Sequence[float] | None = None
     """(n,) fraction of the run that each client was on, set at the end"""
-    writing: bool = False
-    """whether the thread is at work"""
-    on_rows: Callable[[dict[str, dict[str, np.ndarray]]], None] | None = None
+    on_rows: Sequence[Callable[[dict[str, dict[str, np.ndarray]]], None]] = ()
     """called by the thread, twice a second and at the end, with the new rows by table and column"""
 
     def __init__(
@@ -152,6 +151,7 @@ class RunWriter:
         self._states: list[tuple[int, str]] = []
         self._attrs: dict[str, float] = {}
         self._error: Exception | None = None
+        self._turns = InterpreterTurns()
         self._closed = False
         self._lock = threading.Lock()  # guards the file; the loop waits for it in `flush` and `close` alone
         self._stop = threading.Event()
@@ -190,6 +190,7 @@ class RunWriter:
         """Raises RunFailed if rows could not be written (disk full, file system gone). Called after every event."""
         if self._error is not None:
             raise RunFailed(f"writing {self.path} failed: {error_text(self._error)}") from self._error
+        self._turns.give()
 
     # -- the file ------------------------------------------------------------------------------------------------------
     def flush(self) -> None:
@@ -242,9 +243,8 @@ class RunWriter:
 
     def _run(self) -> None:
         while self._error is None and not self._stop.wait(WRITE_INTERVAL):
-            self.writing = True
-            self._try(self._write)
-            self.writing = False
+            with self._turns.working():
+                self._try(self._write)
 
     def _try(self, what: Callable[[], Any]) -> Any:
         """Calls `what` with the file locked, unless an earlier call failed; keeps its error for `check`."""
@@ -276,8 +276,8 @@ class RunWriter:
         self._file.flush()
         with contextlib.suppress(OSError):
             os.utime(self._descriptor)
-        if self.on_rows:
-            self.on_rows(new)
+        for call in self.on_rows:
+            call(new)
 
     def _read(self, table: str, start: int, stop: int) -> dict[str, np.ndarray]:
         self._check_not_replaced()

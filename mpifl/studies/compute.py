@@ -19,8 +19,8 @@ from mpifl import execution
 from mpifl.config.job import Job
 from mpifl.config.read import job_to_dict, to_yaml
 from mpifl.config.trust import outside_code
-from mpifl.errors import ConfigError, describe_unexpected
-from mpifl.server.outcome import Outcome
+from mpifl.errors import ConfigError, RunResult, describe_unexpected
+from mpifl.export import observers
 from mpifl.signals import Interrupted, SignalRecorder
 from mpifl.studies.index import keep_damaged
 from mpifl.studies.study import identify
@@ -59,9 +59,11 @@ def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
     try:
         if resume:
             with suppress(ConfigError):  # the run begins anew where no checkpoint can be used
-                return _finished(execution.execute(lambda: _resume_task(job), comm=comm))
+                return _finished(execution.execute(lambda: _resume_task(job), comm=comm, observe=observers))
         keep_damaged(job, ranks)
-        return _finished(execution.execute(lambda: execution.Task(replace(job, overwrite=True)), comm=comm))
+        return _finished(
+            execution.execute(lambda: execution.Task(replace(job, overwrite=True)), comm=comm, observe=observers)
+        )
     except (ConfigError, OSError) as error:
         return Finished("failed", " ".join(str(error).split()))
     except KeyboardInterrupt:
@@ -70,10 +72,10 @@ def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
         return Finished("failed", describe_unexpected(error))
 
 
-def _finished(outcome: Outcome) -> Finished:
+def _finished(result: RunResult) -> Finished:
     """How a run ended."""
-    error = " ".join(outcome.error.split()) if outcome.status == "failed" else ""
-    return Finished(outcome.status, error, outcome.wall_seconds)
+    error = " ".join(str(result.error).split()) if result.status == "failed" else ""
+    return Finished(result.status, error, result.wall_seconds)
 
 
 def _keep_problem() -> None:
@@ -108,7 +110,7 @@ def end_group(group: MPI.Intracomm) -> None:
     """Ends `serve_group` on the other ranks of a group; its rank 0 calls this."""
     from mpifl.transport.handshake import Handshake
 
-    Handshake(group).release_ranks(NO_MORE_RUNS)
+    Handshake(group).release_ranks(RunResult(NO_MORE_RUNS))
 
 
 NO_MORE_RUNS = -1  # the code with which the ranks of a group are released at the end

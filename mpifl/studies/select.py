@@ -163,7 +163,8 @@ def _evaluation(select: Select) -> str:
 def best_groups(groups: Sequence[Group], select: Select, axis: str) -> list[int]:
     """The indices of the groups with the best score of the rule's metric, over the trials that decide.
 
-    The best of those that differ only on the first axis, `axis`, and in what the rule selects; none where there is one.
+    Groups that differ only on the first axis, `axis`, and in what the rule selects are compared; a group alone has no
+    rival, and is not among them.
     """
     compared = {label_of(axis, [label for group in groups for label in group.labels]), *selected_labels(groups, select)}
     best: list[int] = []
@@ -222,7 +223,7 @@ class Reported(NamedTuple):
 
 
 def reported_groups(study: Study, index: Index, options: Options | None = None) -> Reported:
-    """The study's completed trials after its selection, with all metrics, or those that the options need.
+    """The study's completed trials after its selection, with all metrics, or with what the options need.
 
     Raises ConfigError if there is nothing to report.
     """

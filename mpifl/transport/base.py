@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from mpifl.algorithms.base import Algorithm, Message, Update
-from mpifl.memory import Memory
+from mpifl.memory import VectorMemory
 from mpifl.scheduling.due_queue import DueQueue
 
 
@@ -48,7 +48,7 @@ class Clients(Protocol):
     """The clients of a rank, as a transport sees them (`client.worker.Worker`)."""
 
     link: UpdateSink  # where updates go; the transport sets it
-    memory: Memory  # where vectors live that clients compute with
+    memory: VectorMemory  # where vectors live that clients compute with
     batch_size: int  # maximum number of messages that `step` takes
     held: DueQueue[Update]  # updates whose contacts are not over, by perf_counter
 

@@ -16,32 +16,32 @@ from mpifl.transport.base import PartStatus
 class ServerTransport(UpdateSource, Protocol):
     """The server's end: messages to clients, their updates, and the ranks that host them."""
 
-    rank_of: list[int]  # of each client
+    rank_of: list[int]  # client -> the rank that hosts it
     live_ranks: set[int]
-    unresponsive_ranks: set[int]  # those with a client that was abandoned
-    stuck_ranks: set[int]  # those that `shut_down` has left running
-    part_statuses: list[PartStatus]  # received; whoever handles them removes them
-    signals: list[int]  # numbers of signals that other ranks have received
-    on_death: Callable[[Mapping[int, int]], None]  # called with the ranks that have died -> their clients
+    unresponsive_ranks: set[int]  # ranks with a client that was abandoned
+    stuck_ranks: set[int]  # ranks that `shut_down` has left running
+    part_statuses: list[PartStatus]  # received reports of checkpoint parts; whoever handles one removes it
+    signals: list[int]  # numbers of the signals that other ranks have received
+    on_death: Callable[[Mapping[int, int]], None]  # called with each rank that has died -> how many clients it hosted
 
     @property
     def computing(self) -> Sequence[int]:
         """Clients that compute in this process at this instant."""
 
     def send(self, i: int, message: Message, delay: float) -> None:
-        """Sends client i a message without waiting; the client holds its update back for `delay` seconds."""
+        """Sends client i a message. Does not block. The client holds its update back for `delay` seconds."""
 
     def release_update(self, i: int) -> None:
-        """Frees the buffers of client i's update, whose vectors are not used any more."""
+        """Frees the buffers of client i's update; the caller does not use its vectors any more."""
 
     def poll(self) -> None:
-        """Handles what has arrived, without waiting."""
+        """Handles what has arrived. Does not block."""
 
     def has_arrived(self, i: int) -> bool:
-        """Whether client i's update or error has arrived; never waits."""
+        """True if client i's update or error has arrived. Does not block."""
 
     def cancel(self, i: int) -> None:
-        """Takes back client i's message, if it is lost before it computed."""
+        """Takes back client i's message, if the client is lost before it computed."""
 
     def abandon_client(self, i: int) -> None:
         """Stops waiting for client i; an update that still arrives is dropped."""
@@ -50,13 +50,15 @@ class ServerTransport(UpdateSource, Protocol):
         """Clients that have raised and are not handled yet: those in `client_failures`, and those not due."""
 
     def clients_on_dead_ranks(self) -> list[tuple[int, str]]:
-        """Clients whose ranks have died, and why they failed; their updates that had arrived are dropped."""
+        """Clients whose ranks have died, and why they failed. Drops their updates that had arrived."""
 
     def rehost(self, i: int, saved: dict[str, Any] | None, consumed: list[np.ndarray]) -> str:
-        """Moves client i to another rank; returns a clause that names it, or "" where there is none.
+        """Moves client i to another rank; returns a clause that names the rank, or "" if there is none.
 
-        saved     which checkpoint has its snapshot (`client.checkpoint.ResumePayload`); None: its initial state
-        consumed  for each vector in the algorithm's `increment_of`, the sum of what was consumed of it since
+        Args:
+            i: The client.
+            saved: Where its snapshot is (`client.checkpoint.ResumePayload`); None: it begins with its initial state.
+            consumed: For each vector in the algorithm's `increment_of`, the sum of what was consumed of it since.
         """
 
     def send_marker(self, number: int) -> None:

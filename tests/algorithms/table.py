@@ -146,8 +146,9 @@ for name, rounds in PHASES.items():
     on("T5 T6", {"name": name, "step_size": 0.1, "local_steps": 8}, optimum, 450 * rounds)
 on("T1", {"name": "feddane", "step_size": 0.05, "local_steps": 400, "mu": 10.0}, optimum, 300, note="proximal")
 on("T1 T6", {"name": "scaffold", "step_size": 0.02, "local_steps": 5, "option": "I"}, optimum, 1500, note="I")
-on("T1", {"name": "feddane", "step_size": 0.02, "local_steps": 5, "variant": "pipelined", "mu": 1.0}, optimum, 500,
-   note="pipelined")  # fmt: skip
+for variant in ("pipelined", "pipelined-memory"):
+    on("T1", {"name": "feddane", "step_size": 0.02, "local_steps": 5, "variant": variant, "mu": 1.0}, optimum, 500,
+       note=variant)  # fmt: skip
 on(
     "T6",
     {"name": "mime", "step_size": 0.1, "local_steps": 8, "lite": True},

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.ace import Ace
-from mpifl.algorithms.async_sgd import AsyncSgd
-from mpifl.algorithms.fedavg import FedAvg
 from tests.algorithms.world import World
-from tests.quadratic_runs import Log, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, close, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]
 FILL = [0, 1]  # one arrival of each client at x_0
@@ -45,62 +43,20 @@ def test_rule_by_hand(threshold: int | None, reply: str) -> None:
     assert [row[2] for row in log.updates[:6]] == [0] * 6  # versions: no step before all were heard
 
 
-@pytest.mark.parametrize(("clients", "limit"), [(T3, 0.5), (T4, 0.8)], ids=["T3", "T4"])
-def test_ACE_1(clients: list, limit: float) -> None:
-    """Cycle 0,0,0,1, reply after: the optimum, 1/2 and 4/5, where asynchronous SGD ends at 1/4 and 4/7."""
-    log = run(Ace(step_size=0.1), clients, FILL + CYCLE * 150)
-    close(log.x, [limit])
-    close(log.x, optimum(clients))
-
-
-def test_ACE_2_and_ACE_3() -> None:
-    """T4, eta .1, x_0 = 0: after 4 and 12 arrivals."""
+def test_models_after_4_and_12_arrivals() -> None:
+    """ACE.2, ACE.3: T4, eta .1, x_0 = 0: after 4 and 12 arrivals."""
     log = run(Ace(step_size=0.1), T4, FILL + CYCLE * 3)
     close(log.models[3], [0.751])
     close(log.models[11], [1.083064], 1e-6)
 
 
-def test_ACE_4() -> None:
-    """n = 1: gradient descent."""
-    (client,) = random_quadratics(2, 1)
-    log = run(Ace(step_size=0.1), [client], [0] * 11, x0=1.0)
-    close(log.models, [client.steps(np.ones(3), 0.1, k) for k in range(1, 11)])
-
-
-def test_ACE_5() -> None:
-    """An infinite threshold of ACED is ACE, to rounding."""
-    clients, order = random_quadratics(3, 4), [0, 1, 2, 3, *np.random.default_rng(3).integers(0, 4, 40).tolist()]
-    ace = run(Ace(step_size=0.1), clients, order, x0=1.0)
-    close(run(Ace(step_size=0.1, delay_threshold=10**9), clients, order, x0=1.0).models, ace.models)
-
-
-def test_ACED_1() -> None:
-    """A = {i} alone: asynchronous SGD, from the first arrival on."""
-    clients, order = random_quadratics(4, 3), np.random.default_rng(4).integers(0, 3, 30).tolist()
-    aced = run(Ace(step_size=0.1, delay_threshold=0, fill="zero"), clients, order, x0=1.0)
-    close(aced.models, run(AsyncSgd(step_size=0.1), clients, order, x0=1.0).models)
-
-
 @pytest.mark.parametrize(
     ("threshold", "mean"), [(0, 0.25), (2, 0.126544), (6, 0.5)], ids=["ACED.0T3", "ACED.2T3", "ACED.3T3"]
 )
-def test_ACED_0_2_3(threshold: int, mean: float) -> None:
-    """T3, eta .05, mean of x over a cycle: the threshold must exceed the slowest client's age, else the bias is back;
-    with 2 it is worse than without memory, since the slow client then counts in company only."""
+def test_the_bias_depends_on_the_threshold(threshold: int, mean: float) -> None:
+    """ACED.0, ACED.2, ACED.3: T3, eta .05, mean of x over a cycle: the threshold must exceed the slowest client's age,
+    else the bias is back; with 2 it is worse than without memory, since the slow client then counts in company only."""
     close(cycle_mean(run(Ace(step_size=0.05, delay_threshold=threshold), T3, FILL + CYCLE * 150)), mean, 1e-6)
-
-
-def test_all_fresh() -> None:
-    """All clients answer from one model, one after another, before it is aggregated: FedAvg's step, with the mean over
-    all n; so does the sum of a round of n steps that take the same table."""
-    clients = random_quadratics(5, 3)
-    here = World(Ace(step_size=0.1, local_steps=2), clients, np.ones(3))
-    for i in range(3):
-        here.contact(i)
-        here.receive(i)
-    assert not here.algorithm.ready(here.server)  # the last of them completes the table
-    here.aggregate()
-    close(here.server.x, run(FedAvg(step_size=0.1, local_steps=2), clients, [0, 1, 2], x0=1.0).x)
 
 
 def test_fill_zero() -> None:

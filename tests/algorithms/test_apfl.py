@@ -6,25 +6,11 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.apfl import APFL
-from mpifl.algorithms.base import Clients, Message, State
-from mpifl.algorithms.fedavg import FedAvg
-from mpifl.client.worker import Worker
-from mpifl.errors import ConfigError
+from mpifl.algorithms.base import Message, State
 from tests.quadratic_runs import Log, Quadratic, close, random_quadratics, run
 
 START = np.array([1.0, -2.0, 0.5])
 ORDER = [0, 1, 2, 3]
-
-
-class Client(Quadratic):
-    """A quadratic client without test rows of its own."""
-
-    def accuracy(self, x: np.ndarray) -> float:
-        return np.nan
-
-
-def random_clients(seed: int, n: int) -> list[Client]:
-    return [Client(**vars(o)) for o in random_quadratics(seed, n)]
 
 
 def states(log: Log) -> list[State]:
@@ -32,22 +18,9 @@ def states(log: Log) -> list[State]:
     return list(log.worker.states.values())
 
 
-@pytest.mark.parametrize("mixing", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("adapt", ["never", "step"])
-def test_APFL_1(mixing: float, adapt: str) -> None:
-    """w is FedAvg for every alpha, bit for bit; alpha = 0 leaves v as it was."""
-    clients = random_clients(1, 4)
-    kinds = {"step_size": 0.1, "local_steps": 3, "weights": "samples"}
-    log = run(APFL(mixing=mixing, adapt=adapt, **kinds), clients, ORDER * 10, x0=START)
-    fedavg = run(FedAvg(**kinds), clients, ORDER * 10, x0=START)
-    assert np.array_equal(log.models, fedavg.models)
-    if not mixing and adapt == "never":
-        assert all(np.array_equal(state.v, START) for state in states(log))
-
-
-def test_APFL_2() -> None:
-    """alpha = 1: v_i is gradient descent on f_i alone, and ends at its optimum."""
-    clients = random_clients(2, 4)
+def test_mixing_1_is_gradient_descent_on_the_own_objective() -> None:
+    """APFL.2: alpha = 1: v_i is gradient descent on f_i alone, and ends at its optimum."""
+    clients = random_quadratics(2, 4)
     algorithm = APFL(mixing=1.0, step_size=0.2, local_steps=2)
     log = run(algorithm, clients, ORDER * 3, x0=START)
     for o, state in zip(clients, states(log), strict=True):
@@ -57,24 +30,16 @@ def test_APFL_2() -> None:
     close([state.v for state in states(log)], [o.c for o in clients])
 
 
-def test_the_mixture_settles_at_the_local_optimum() -> None:
-    """0 < alpha < 1, one local step: v settles where alpha v + (1 - alpha) w = c_i, w the shared model."""
-    clients = random_clients(3, 4)
-    log = run(APFL(mixing=0.6, step_size=0.2), clients, ORDER * 900)
-    for o, state in zip(clients, states(log), strict=True):
-        close(0.6 * state.v + 0.4 * log.x, o.c)
-
-
-def contact(adapt: str, steps: int, alpha: float = 0.4, eta: float = 0.05) -> tuple[Client, State, APFL]:
+def contact(adapt: str, steps: int, alpha: float = 0.4, eta: float = 0.05) -> tuple[Quadratic, State, APFL]:
     """One contact from w = START, v = (2, 1, -1)."""
-    (o,) = random_clients(4, 1)
+    (o,) = random_quadratics(4, 1)
     algorithm = APFL(mixing=alpha, adapt=adapt, step_size=eta, local_steps=steps)
     state = State(v=np.array([2.0, 1.0, -1.0]), w=START, alpha=alpha)
     algorithm.train(state, Message((START,)), o)
     return o, state, algorithm
 
 
-def expected(o: Client, steps: int, adapting: int, alpha: float = 0.4, eta: float = 0.05) -> tuple:
+def expected(o: Quadratic, steps: int, adapting: int, alpha: float = 0.4, eta: float = 0.05) -> tuple:
     """v, w and alpha, with d/d alpha f(alpha v + (1 - alpha) w) by central differences, exact for quadratics."""
     v, w = np.array([2.0, 1.0, -1.0]), START
     for step in range(steps):
@@ -92,8 +57,9 @@ def expected(o: Client, steps: int, adapting: int, alpha: float = 0.4, eta: floa
 
 
 @pytest.mark.parametrize(("adapt", "adapting"), [("step", 4), ("round", 1), ("never", 0)])
-def test_APFL_3(adapt: str, adapting: int) -> None:
-    """alpha steps along the derivative of f(alpha v + (1 - alpha) w): at every local step, or at a contact's first."""
+def test_alpha_steps_along_the_derivative(adapt: str, adapting: int) -> None:
+    """APFL.3: alpha steps along the derivative of f(alpha v + (1 - alpha) w): at every local step, or at a contact's
+    first."""
     o, state, algorithm = contact(adapt, 4)
     v, w, alpha = expected(o, 4, adapting)
     close(state.alpha, alpha)
@@ -107,7 +73,7 @@ def test_APFL_3(adapt: str, adapting: int) -> None:
 @pytest.mark.parametrize(("kind", "power"), [("relative", 1), ("one", 0)])
 def test_step_weights(kind: str, power: int) -> None:
     """relative: w_i, v_i and alpha_i all step by eta n s_i/S."""
-    clients = random_clients(5, 3)
+    clients = random_quadratics(5, 3)
     total = sum(o.samples for o in clients)
     assert len({o.samples for o in clients}) > 1
     algorithm = APFL(mixing=0.4, adapt="step", step_size=0.05, local_steps=4, step_weights=kind)
@@ -124,35 +90,8 @@ def test_alpha_stays_in_0_to_1() -> None:
     assert contact("round", 1, eta=50.0)[1].alpha in (0.0, 1.0)
     ends = set()
     for seed in range(8):
-        (o,) = random_clients(seed, 1)
+        (o,) = random_quadratics(seed, 1)
         state = State(v=-START, w=START, alpha=0.5)
         APFL(adapt="step", step_size=20.0).train(state, Message((START,)), o)
         ends.add(state.alpha)
     assert ends == {0.0, 1.0}
-
-
-@pytest.mark.parametrize(("key", "value"), [("mixing", 1.5), ("mixing", -0.1), ("adapt", "often"), ("step_size", 0.0)])
-def test_wrong_values(key: str, value: object) -> None:
-    with pytest.raises(ConfigError) as error:
-        APFL(**{key: value})
-    assert error.value.key == key
-
-
-def test_float32_stays_and_states_are_kept() -> None:
-    algorithm = APFL(adapt="step", local_steps=2, weights="samples")
-    objectives = {
-        i: Client(np.array([1, 2], np.float32), np.array([i, 1], np.float32), i + 1, (i + 1) / 3, 2) for i in range(2)
-    }
-    x0 = np.zeros(2, np.float32)
-    worker, server = Worker(algorithm, x0, objectives), algorithm.init_server(x0, Clients(np.array([1, 2])))
-    for _ in range(3):
-        algorithm.begin_round(server, [0, 1])
-        for i in range(2):
-            update = worker.train(i, algorithm.message(server, i))
-            algorithm.receive(server, i, update, 0)
-            assert algorithm.personal_model(worker.states[i]).dtype == update.vectors[0].dtype == np.float32
-        algorithm.aggregate(server)
-        assert server.x.dtype == np.float32
-    again = State.load(worker.states[1].save())
-    assert again.alpha == worker.states[1].alpha != 0.5
-    assert np.array_equal(algorithm.personal_model(again), algorithm.personal_model(worker.states[1]))

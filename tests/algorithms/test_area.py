@@ -14,13 +14,10 @@ from mpifl.algorithms.base import Update
 from mpifl.algorithms.common.step_schedules import StronglyConvex
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
-from mpifl.rng import stream
 from mpifl.scheduling.delays import Exponential
 from mpifl.scheduling.live import VirtualClock
-from tests.quadratic_runs import Log, Picked, close, drift_point, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, Picked, close, drift_point, optimum, random_quadratics, run
 from tests.tiers import examples
-
-CYCLE = [0, 0, 0, 1]
 
 
 def plain(step: float = 0.1, every: int = 1, reply: str = "before", **more: object) -> Area:
@@ -52,40 +49,26 @@ def cases(draw: st.DrawFn) -> tuple[Area, int, int, list[int]]:
     return algorithm, n, draw(st.integers(0, 10**6)), draw(st.lists(st.integers(0, 59), min_size=1, max_size=40))
 
 
-def drive(algorithm: Area, n: int, seed: int, picks: list[int], watch) -> Log:  # type: ignore[no-untyped-def]
-    x0 = np.array([1.0, -2.0])
-    times = {"stop_updates": len(picks), "stop_time": 100.0}
-    return run(algorithm, random_quadratics(seed, n, 2), x0=x0, clock=Picked(picks), watch=watch, seed=seed, **times)
-
-
 @settings(max_examples=examples(80), deadline=None, derandomize=True)
 @given(cases())
-def test_AREA_1(case: tuple[Area, int, int, list[int]]) -> None:
-    """x_s + u/n = (1/n) sum y_i after every event, y_i the memory in client i's last consumed upload."""
+def test_memories_add_up_after_every_event(case: tuple[Area, int, int, list[int]]) -> None:
+    """AREA.1: x_s + u/n = (1/n) sum y_i, y_i the memory in client i's last consumed upload. AREA.7: with the uploads in
+    flight, the same holds for the clients' own memories."""
     algorithm, n, seed, picks = case
-    seen = []
-
-    def watch(log: Log) -> None:
-        close(log.server.x + log.server.u / n, sum(log.memories.values()) / n)
-        seen.append(1)
-
-    log = drive(algorithm, n, seed, picks, watch)
-    assert len(seen) > len(log.updates) + len(log.aggregations)
-
-
-@settings(max_examples=examples(80), deadline=None, derandomize=True)
-@given(cases())
-def test_AREA_7(case: tuple[Area, int, int, list[int]]) -> None:
-    """x_s + u/n + (1/n) sum (messages in flight) = (1/n) sum y_i, y_i the clients' own memories, after every event."""
-    algorithm, n, seed, picks = case
+    events = []
 
     def watch(log: Log) -> None:
         assert log.worker and log.link
+        known = log.server.x + log.server.u / n
+        close(known, sum(log.memories.values()) / n)
         flying = sum((update.vectors[0] for update in log.link.in_flight.values()), np.zeros(2))
-        mine = sum(state.y for state in log.worker.states.values())
-        close(log.server.x + (log.server.u + flying) / n, mine / n)
+        close(known + flying / n, sum(state.y for state in log.worker.states.values()) / n)
+        events.append(1)
 
-    drive(algorithm, n, seed, picks, watch)
+    times = {"stop_updates": len(picks), "stop_time": 100.0}
+    x0, clock = np.array([1.0, -2.0]), Picked(picks)
+    log = run(algorithm, random_quadratics(seed, n, 2), x0=x0, clock=clock, watch=watch, seed=seed, **times)
+    assert len(events) > len(log.updates) + len(log.aggregations)
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
@@ -97,40 +80,22 @@ def settled(log: Log, clients: list, step: float, tolerance: float = 1e-12) -> N
         close(log.memories[i], x - step * client.gradient(x), tolerance)
 
 
-@pytest.mark.parametrize("every", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    "trigger",
+    [*(Trigger(every=k) for k in (1, 2, 7)), Trigger(period=2.5), Trigger(poisson=0.7), Trigger(bernoulli=0.3)],
+    ids=str,
+)
 @pytest.mark.parametrize("reply", ["before", "after"])
-def test_AREA_2(every: int, reply: str) -> None:
-    """M = 1: the fixed point is x_s = x*, y_i = x* - alpha grad f_i(x*), for a random order in which client 0 arrives
-    ten times as often as client 3, and any Delta."""
+def test_one_local_step_ends_at_the_optimum(trigger: Trigger, reply: str) -> None:
+    """AREA.2, AREA.14: M = 1: x_s = x*, y_i = x* - alpha grad f_i(x*), for a random order in which client 0 arrives ten
+    times as often as client 3, whatever makes the server aggregate."""
     clients = random_quadratics(11, 4, low=1.5)
     order = np.random.default_rng(1).choice(4, 1800, p=[0.5, 0.25, 0.2, 0.05]).tolist()
-    settled(run(plain(0.2, every, reply), clients, order), clients, 0.2)
+    settled(run(plain(0.2, reply=reply, trigger=trigger), clients, order), clients, 0.2)
 
 
-def test_AREA_2_holds_from_the_fixed_point() -> None:
-    """Started at x_s = x*, y_i = x* - alpha grad f_i(x*), every upload is zero and nothing moves, whatever arrives."""
-    clients = random_quadratics(12, 3)
-    x = optimum(clients)
-    algorithm = plain(0.1)
-    points = {i: x - 0.1 * client.gradient(x) for i, client in enumerate(clients)}
-    object.__setattr__(algorithm, "init_client", lambda x0, i: Area.init_client(algorithm, points[i], i))
-    log = run(algorithm, clients, [2, 0, 0, 1, 2, 2, 1, 0], x0=x)
-    close(log.models, [x] * 8)
-    close([update.norm for _, update in log.consumed], np.zeros(8))
-
-
-@pytest.mark.parametrize("steps", [2, 5])
-def test_AREA_3(steps: int) -> None:
-    """M > 1: the limit solves mean G_i^M(x) = x with uniform weights; it is not the optimum."""
-    clients = random_quadratics(13, 4)
-    order = np.random.default_rng(2).choice(4, 2500, p=[0.4, 0.3, 0.2, 0.1]).tolist()
-    log = run(plain(0.1, 2, local_steps=steps), clients, order)
-    close(log.x, drift_point(clients, 0.1, steps))
-    assert np.abs(log.x - optimum(clients)).max() > 1e-3
-
-
-def test_AREA_4() -> None:
-    """Client step a w_i with w_i = s_i/S, server factor 1/n, M = 1: the limit is argmin sum w_i f_i."""
+def test_step_weights_by_samples_weight_the_objectives() -> None:
+    """AREA.4: Client step a w_i with w_i = s_i/S, server factor 1/n, M = 1: the limit is argmin sum w_i f_i."""
     clients = random_quadratics(14, 4, low=1.5)
     order = np.random.default_rng(3).choice(4, 2500, p=[0.4, 0.3, 0.2, 0.1]).tolist()
     log = run(plain(0.5, 3, step_weights="samples"), clients, order)
@@ -139,8 +104,8 @@ def test_AREA_4() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 4])
-def test_AREA_5(steps: int) -> None:
-    """Round robin, Delta = n, reply before: after round r, x_s is FedAvg's iterate ceil(r/2)."""
+def test_round_robin_is_fedavg_at_half_the_pace(steps: int) -> None:
+    """AREA.5: Round robin, Delta = n, reply before: after round r, x_s is FedAvg's iterate ceil(r/2)."""
     clients = random_quadratics(15, 4)
     log = run(plain(0.1, 4, local_steps=steps), clients, [0, 1, 2, 3] * 20, x0=1.0)
     fedavg = run(FedAvg(step_size=0.1, local_steps=steps), clients, [0, 1, 2, 3] * 10, x0=1.0)
@@ -159,30 +124,9 @@ def test_a_zero_first_contact_comes_one_round_later() -> None:
     assert [row[6] for row in late.updates[:4]] == [0.0] * 4
 
 
-@pytest.mark.parametrize("steps", [1, 6])
-def test_AREA_6(steps: int) -> None:
-    """All replies deferred to the aggregation of n: AREA is FedAvg with uniform weights, in any order of arrivals."""
-    clients = random_quadratics(16, 5)
-    rng = np.random.default_rng(4)
-    order = [int(i) for _ in range(15) for i in rng.permutation(5)]
-    log = run(plain(0.1, 5, "deferred", local_steps=steps), clients, order, x0=1.0)
-    fedavg = run(FedAvg(step_size=0.1, local_steps=steps), clients, order, x0=1.0)
-    close(log.models, fedavg.models)
-
-
-def test_AREA_8() -> None:
-    """M > 1: the limit does not depend on the rates."""
-    clients = random_quadratics(17, 3)
-    limits = []
-    for p in ([1 / 3] * 3, [0.8, 0.1, 0.1], [0.1, 0.2, 0.7]):
-        order = np.random.default_rng(5).choice(3, 1200, p=p).tolist()
-        limits.append(run(plain(0.1, 2, local_steps=3), clients, order).x)
-    close(limits, [drift_point(clients, 0.1, 3)] * 3)
-
-
 @pytest.mark.parametrize("order", ["round robin", "cycle", "random", "bursts"])
 @pytest.mark.parametrize("every", [1, 3])
-def test_T6(order: str, every: int) -> None:
+def test_several_local_steps_end_at_the_drift_point(order: str, every: int) -> None:
     """M = 8, alpha = 0.1: the limit solves x = mean G_i^8(x) for every pattern of arrivals."""
     clients = random_quadratics(18, 3)
     orders = {
@@ -195,18 +139,9 @@ def test_T6(order: str, every: int) -> None:
     close(log.x, drift_point(clients, 0.1, 8))
 
 
-@pytest.mark.parametrize(
-    "trigger", [Trigger(period=2.5), Trigger(poisson=0.7), Trigger(bernoulli=0.3), Trigger(every=5)], ids=str
-)
-def test_AREA_14(trigger: Trigger) -> None:
-    """The fixed point x*, whatever makes the server aggregate (Remark 2: by count, by period, at random)."""
-    clients = random_quadratics(19, 4, low=1.5)
-    order = np.random.default_rng(7).choice(4, 1500, p=[0.4, 0.3, 0.2, 0.1]).tolist()
-    settled(run(plain(0.2, trigger=trigger), clients, order), clients, 0.2)
-
-
-def test_AREA_15() -> None:
-    """One lost upload m: x_s + u/n falls short of (1/n) sum y_i by m/n for ever; the limit has alpha grad f = -m/n."""
+def test_a_lost_upload_is_missing_for_ever() -> None:
+    """AREA.15: One lost upload m: x_s + u/n falls short of (1/n) sum y_i by m/n for ever; the limit has alpha grad f =
+    -m/n."""
     clients = random_quadratics(20, 4)
     lost: list[np.ndarray] = []
 
@@ -227,48 +162,6 @@ def test_AREA_15() -> None:
 
 
 # -- no bias by rates --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("every", [1, 2, 3, 4])
-@pytest.mark.parametrize("step", [0.1, 0.5])
-def test_ASYNC_2(every: int, step: float) -> None:
-    """Equal curvature, rates 3:1, optima 0 and 1: AREA's limit is 1/2 (AS-FedAvg's is 1/4)."""
-    log = run(plain(step, every), quadratics([1, 1], [0, 1]), CYCLE * 500)
-    close(log.x, [0.5])
-
-
-@pytest.mark.parametrize("every", [1, 2, 3, 4])
-def test_ASYNC_3(every: int) -> None:
-    """Curvatures 1 and 4, rates 3:1: AREA's limit is the optimum 4/5 (FedBuff's tends to 4/7)."""
-    log = run(plain(0.1, every), quadratics([1, 4], [0, 1]), CYCLE * 500)
-    close(log.x, [0.8])
-
-
-@pytest.mark.parametrize("rates", [[1.0, 1.0, 1.0], [30.0, 3.0, 1.0]])
-def test_ASYNC_6(rates: list[float]) -> None:
-    """Random contact times at rates 30:3:1 under the virtual clock: AREA still reaches the optimum."""
-    clients = random_quadratics(21, 3)
-
-    def delay(i: int, round: int) -> float:
-        return stream(0, "delay", i, round).exponential(1 / rates[i])
-
-    log = run(plain(0.2, 2), clients, clock=VirtualClock(delay), stop_time=300.0)
-    settled(log, clients, 0.2)
-
-
-def test_T1() -> None:
-    """a = (1, 10), c = (1, -1): AREA with M = 1 has no client drift."""
-    log = run(plain(0.05), quadratics([1, 10], [1, -1]), [0, 1] * 600)
-    close(log.x, [-0.8181818181818182])
-
-
-@pytest.mark.parametrize("every", [1, 2, 5])
-def test_T3(every: int) -> None:
-    """a = (1, 1), c = (0, 1), cycle 0,0,0,1: AREA's limit is 1/2 for any Delta, alpha = 0.5 (0.1: test_ASYNC_2)."""
-    close(run(plain(0.5, every), quadratics([1, 1], [0, 1]), CYCLE * 200).x, [0.5])
-
-
-def test_T4() -> None:
-    """a = (1, 4), c = (0, 1), cycle 0,0,0,1, M = 1, alpha = 0.2, Delta = 2: 0.8."""
-    close(run(plain(0.2, 2), quadratics([1, 4], [0, 1]), CYCLE * 400).x, [0.8])
 
 
 # -- the event counter and the output ----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
 from mpifl.scheduling.delays import Exponential
 from mpifl.scheduling.live import VirtualClock
-from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, quadratics, random_quadratics, run
 
 RATES = np.array([1.0, 2.0, 5.0, 12.0])
 CLIENTS = Clients(np.ones(4, int), RATES)
@@ -56,10 +56,10 @@ def test_event_probabilities_are_what_happens(trigger: Trigger) -> None:
 
 
 @pytest.mark.parametrize("M", [1, 3, 10])
-def test_AREA_10(M: int) -> None:
-    """The matrix inequality of the proof (Lemmas 10, 11), for random event probabilities and every k of the schedule:
-    w'A <= rho w' with rho = 1 - p_min + p_min beta^(1/3), beta = 1 - alpha_k M gamma/4 >= 1/2, and
-    rho (k+d)^4 <= (k+d-1)^4."""
+def test_the_matrix_inequality_of_lemmas_10_and_11(M: int) -> None:
+    """AREA.10: The matrix inequality of the proof (Lemmas 10, 11), for random event probabilities and every k of the
+    schedule: w'A <= rho w' with rho = 1 - p_min + p_min beta^(1/3), beta = 1 - alpha_k M gamma/4 >= 1/2, and rho
+    (k+d)^4 <= (k+d-1)^4."""
     rng, mu = np.random.default_rng(M), 0.5
     for L in (0.5, 2.0, 50.0):
         for n in (1, 2, 7):
@@ -87,8 +87,9 @@ def test_AREA_10(M: int) -> None:
 
 @pytest.mark.parametrize("M", [1, 2, 10])
 @pytest.mark.parametrize("trigger", [Trigger(every=2), Trigger(poisson=3.0)], ids=str)
-def test_AREA_9(M: int, trigger: Trigger) -> None:
-    """Theorem 7: alpha_k = 1/(p_min M gamma k/48 + 1/D) = c/(k+d), alpha_0 = D; k counts uploads and aggregations."""
+def test_steps_of_theorem_7(M: int, trigger: Trigger) -> None:
+    """AREA.9: Theorem 7: alpha_k = 1/(p_min M gamma k/48 + 1/D) = c/(k+d), alpha_0 = D; k counts uploads and
+    aggregations."""
     mu, L = 0.5, 3.0
     gamma = 2 * mu * L / (mu + L)
     D = min(
@@ -116,17 +117,6 @@ def test_AREA_9(M: int, trigger: Trigger) -> None:
     assert k > 220
 
 
-def test_strongly_convex_schedule_reaches_the_optimum() -> None:
-    """With the steps of Theorem 7 and no noise, M = 1, the error falls by far; the steps fall like 1/k."""
-    clients = random_quadratics(2, 3)
-    schedule = StronglyConvex(mu=0.5, L=3.0)
-    algorithm = Area(trigger=Trigger(every=2), step_schedule=schedule, step_weights="one")
-    log = run(algorithm, clients, [0, 1, 2] * 900)
-    assert np.abs(log.x - optimum(clients)).max() < 1e-3
-    first, slope = schedule.coefficients(1.0, 1, Trigger(every=2), Clients(np.ones(3, int)))
-    close(log.sent[-1][1].numbers[0], first / (slope * (2700 + 1349) + 1))
-
-
 def test_constant_schedule() -> None:
     """alpha_k = step_size for ever."""
     assert Constant().coefficients(0.3, 5, Trigger(every=1), CLIENTS) == (0.3, 0.0)
@@ -152,8 +142,8 @@ def spread(server: float, rates: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("rates", [RATES, np.full(128, 10.0), np.array([0.1, 30.0])], ids=["four", "128", "two"])
-def test_AREA_11(rates: np.ndarray) -> None:
-    """The server rate that minimises the bound for given K is sqrt(sum lambda_i / ((2/n) sum 1/lambda_i))."""
+def test_the_best_server_rate(rates: np.ndarray) -> None:
+    """AREA.11: The server rate that minimises the bound for given K is sqrt(sum lambda_i / ((2/n) sum 1/lambda_i))."""
     best = sqrt(rates.sum() / (2 / len(rates) * (1 / rates).sum()))
     logarithmic = {"bounds": (-8, 12), "method": "bounded", "options": {"xatol": 1e-9}}
     found = minimize_scalar(lambda s: spread(np.exp(s), rates), **logarithmic)
@@ -162,22 +152,11 @@ def test_AREA_11(rates: np.ndarray) -> None:
     assert abs(spread(best + h, rates) - spread(best - h, rates)) / (2 * h) < 1e-6 * spread(best, rates) / best
 
 
-def test_AREA_12() -> None:
-    """Equal rates: lambda_s* = lambda sqrt(n/2), so every sqrt(2n) uploads: 16 for 128 clients, 2.8 for 4."""
-    for n, uploads in ((128, 16.0), (4, 2.8284271247461903)):
-        rates = np.full(n, 10.0)
-        best = sqrt(rates.sum() / (2 / n * (1 / rates).sum()))
-        close(best, 10 * sqrt(n / 2))
-        close(rates.sum() / best, uploads)
-        close(sqrt(2 * n), uploads)
-        assert spread(best, rates) <= min(spread(0.999 * best, rates), spread(1.001 * best, rates))
-
-
 @pytest.mark.parametrize("M", [1, 5])
 @pytest.mark.parametrize("trigger", [Trigger(every=4), Trigger(poisson=3.0)], ids=str)
-def test_AREA_13(M: int, trigger: Trigger) -> None:
-    """Theorem 8's step minimises a/(2 alpha M K) + alpha b/2, a = (1/p_s + 2 qbar) R^2, b = sigma^2 + (M+1) B^2/2, and
-    the minimum is the printed bound sqrt(ab/(M K))."""
+def test_the_step_of_theorem_8_minimises_its_bound(M: int, trigger: Trigger) -> None:
+    """AREA.13: Theorem 8's step minimises a/(2 alpha M K) + alpha b/2, a = (1/p_s + 2 qbar) R^2, b = sigma^2 + (M+1)
+    B^2/2, and the minimum is the printed bound sqrt(ab/(M K))."""
     B, sigma, radius, K = 1.3, 0.7, 2.5, 1000
     schedule = Convex(B=B, sigma=sigma, radius=radius, events=K)
     alpha, slope = schedule.coefficients(99.0, M, trigger, CLIENTS)

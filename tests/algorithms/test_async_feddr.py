@@ -12,11 +12,8 @@ from scipy.optimize import brentq
 from mpifl.algorithms.async_feddr import AsyncFedDR, delay_constant, largest_alpha, largest_eta
 from mpifl.algorithms.base import Clients
 from mpifl.algorithms.common.proximal import L1, Box, NoRegulariser
-from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.participation import Reply
-from mpifl.config.read import job_from_dict
-from mpifl.errors import ConfigError
-from tests.algorithms.test_feddr import JOB, X0, by_formula, exact, prox
+from tests.algorithms.test_feddr import X0, by_formula, exact, prox
 from tests.quadratic_runs import Log, Picked, close, optimum, quadratics, random_quadratics, run
 from tests.tiers import long
 
@@ -27,8 +24,9 @@ def asynchronous(eta: float = 0.3, *ends: float, **more: Any) -> AsyncFedDR:
     return exact(eta, *ends, kind=AsyncFedDR, **{"alpha": 0.5, **more})
 
 
-def test_ASYNCDR_1() -> None:
-    """No delay, each client sent the newest xbar: FedDR with one client a round, bit for bit, and by formula."""
+def test_without_delay_it_is_feddr_with_one_client_a_round() -> None:
+    """ASYNCDR.1: No delay, each client sent the newest xbar: FedDR with one client a round, bit for bit, and by
+    formula."""
     clients, order = random_quadratics(1, 4), ORDER[:60]
     fed = exact(0.3, alpha=1.2, regulariser=L1(tau=0.1))
     log = run(fed, clients, rounds=[[i] for i in order], x0=X0)
@@ -46,16 +44,9 @@ def test_ASYNCDR_1() -> None:
     close(log.models, by_formula(clients, [[i] for i in order], 1.2, 0.3, prox_g=soft))
 
 
-def test_one_client_alone_has_no_delay() -> None:
-    """In the server's loop: relaxed proximal point steps, with any alpha up to 2."""
-    clients = random_quadratics(2, 1)
-    log = run(asynchronous(alpha=1.95), clients, [0] * 40, x0=X0)
-    close(log.models, by_formula(clients, [[0]] * 40, 1.95, 0.3))
-
-
 @pytest.mark.parametrize("g", [NoRegulariser(), Box(low=-0.2, high=0.3)], ids=lambda g: g.name)
-def test_ASYNCDR_2(g: Any) -> None:
-    """xtilde = mean xhat_i after every arrival, xhat_i that of client i's last upload, in any order."""
+def test_xtilde_is_the_mean_of_xhat(g: Any) -> None:
+    """ASYNCDR.2: xtilde = mean xhat_i after every arrival, xhat_i that of client i's last upload, in any order."""
     clients, seen = random_quadratics(3, 4), []
     known = [X0] * 4
 
@@ -84,8 +75,9 @@ def test_messages_are_stale_and_answers_are_not() -> None:
 
 
 @pytest.mark.parametrize("g", [long(NoRegulariser()), L1(tau=0.2)], ids=lambda g: g.name)
-def test_ASYNCDR_3(g: Any) -> None:
-    """Client 0 arrives ten times as often as client 3, and all messages are stale: the exact minimiser all the same."""
+def test_unequal_rates_do_not_move_the_limit(g: Any) -> None:
+    """ASYNCDR.3: Client 0 arrives ten times as often as client 3, and all messages are stale: the exact minimiser all
+    the same."""
     clients = random_quadratics(5, 4, low=1.0)
     log = run(asynchronous(0.3, 1.0, 3.0, regulariser=g), clients, ORDER, x0=X0)
     slope = np.mean([o.gradient(log.x) for o in clients], axis=0)
@@ -103,19 +95,6 @@ def test_weights() -> None:
     clients = random_quadratics(6, 4, low=1.0)
     log = run(asynchronous(0.3, 1.0, 3.0, weights="samples"), clients, ORDER, x0=X0)
     close(log.x, optimum(clients, [o.samples for o in clients]))
-
-
-@pytest.mark.parametrize(("a", "limit"), [((1, 1), 0.5), ((1, 4), 0.8)])
-def test_T3_T4(a: tuple[float, float], limit: float) -> None:
-    """Rates 3:1, optima 0 and 1, equal curvatures and 1:4: no rate bias."""
-    log = run(asynchronous(0.3, 1, 4), quadratics(a, [0, 1]), [0, 0, 0, 1] * 400)
-    close(log.x, [limit])
-
-
-def test_T1() -> None:
-    """a = (1, 10), c = (1, -1): -9/11."""
-    log = run(asynchronous(0.2, 1, 10), quadratics([1, 10], [1, -1]), [0, 1, 1] * 300)
-    close(log.x, [-0.8181818181818182])
 
 
 def test_printed_start_is_wrong() -> None:
@@ -144,8 +123,9 @@ def rho(eta: float, alpha: float, L: float, c: float) -> float:
 
 
 @pytest.mark.parametrize(("alpha", "L", "tau", "n"), CASES)
-def test_ASYNCDR_4(alpha: float, L: float, tau: int, n: int) -> None:
-    """The largest eta is the positive root of (9), found by SciPy; c = (2 tau^2 - n)/n^2, 0 where that is negative."""
+def test_the_largest_eta_is_the_root_of_9(alpha: float, L: float, tau: int, n: int) -> None:
+    """ASYNCDR.4: The largest eta is the positive root of (9), found by SciPy; c = (2 tau^2 - n)/n^2, 0 where that is
+    negative."""
     c = max(0.0, (2 * tau**2 - n) / n**2)
     assert delay_constant(tau, n) == c
     assert largest_alpha(tau, n) == 2 / (2 + c)
@@ -157,8 +137,8 @@ def test_ASYNCDR_4(alpha: float, L: float, tau: int, n: int) -> None:
 
 
 @pytest.mark.parametrize(("alpha", "L", "tau", "n"), [case for case in CASES if 2 * case[2] ** 2 > case[3]][:2])
-def test_ASYNCDR_5(alpha: float, L: float, tau: int, n: int) -> None:
-    """The closed form with 7 + 4c + 4c^2 is not the root of (9); with 7 + 12c + 4c^2 it is."""
+def test_the_printed_closed_form_is_not_the_root(alpha: float, L: float, tau: int, n: int) -> None:
+    """ASYNCDR.5: The closed form with 7 + 4c + 4c^2 is not the root of (9); with 7 + 12c + 4c^2 it is."""
     c = (2 * tau**2 - n) / n**2
     for coefficient, right in ((7 + 4 * c + 4 * c**2, False), (7 + 12 * c + 4 * c**2, True)):
         eta = (np.sqrt(16 - 8 * alpha - coefficient * alpha**2) - alpha) / (2 * L * (2 + (1 + c) * alpha))
@@ -177,11 +157,6 @@ def test_steps_of_the_theorem_converge() -> None:
 
 
 # -- replies -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("reply", ["before", "deferred"])
-def test_other_replies_are_refused(reply: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        job_from_dict({**JOB, "algorithm": {"name": "async-feddr", "reply": reply}})
-    assert str(error.value) == f"algorithm.reply={reply}: after only"
 
 
 @dataclass(frozen=True)
@@ -202,15 +177,3 @@ def test_why_other_replies_are_refused() -> None:
     close(np.ravel(runs["after"])[1:], factor * np.ravel(runs["after"])[:-1])
     assert abs(runs["before"][-1][0]) > 1e5
     assert (np.array(runs["deferred"]) == np.array(runs["after"])).all()
-
-
-def test_trigger_is_no_option() -> None:
-    with pytest.raises(ConfigError, match="async-feddr has no trigger"):
-        job_from_dict({**JOB, "algorithm": {"name": "async-feddr", "trigger": {"every": 2}}})
-
-
-def test_same_defaults_as_feddr_but_for_alpha() -> None:
-    """What both share is declared once."""
-    a, b = AsyncFedDR(), FedDR()
-    assert (a.alpha, b.alpha) == (1.0, 1.95)
-    assert (a.eta, a.regulariser, a.weights, a.accuracy) == (b.eta, b.regulariser, b.weights, b.accuracy)

@@ -4,47 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
 from mpifl.algorithms.asypfl import AsyPFL
-from mpifl.algorithms.base import Clients, Message, State
+from mpifl.algorithms.base import Message, State
 from mpifl.algorithms.common.indicators import Decayed, Equal, Given, Measured, Theorem2, Theorem4
-from mpifl.algorithms.fedavg import FedAvg
-from mpifl.client.worker import Worker
-from mpifl.config.read import job_from_dict
-from mpifl.errors import ConfigError
 from mpifl.scheduling.live import VirtualClock
-from tests.algorithms.test_feddr import JOB
+from tests.algorithms.world import Passes
 from tests.quadratic_runs import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 
 START = np.array([1.0, -2.0, 0.5])
 THEOREM = {"mu": 0.2, "L": 3.0, "epsilon": 1e-3, "chi": 2.0, "sigma": 1.5, "gap": 0.3, "radius": 4.0}
 
 
-class Client(Quadratic):
-    """A quadratic client without test rows of its own; its Fisher information is a normal law's with precision A."""
-
-    def fisher(self, x: np.ndarray) -> np.ndarray:
-        return np.diag(self.matrix).astype(x.dtype)
-
-    def accuracy(self, x: np.ndarray) -> float:
-        return np.nan
-
-
-def random_clients(seed: int, n: int) -> list[Client]:
-    return [Client(**vars(o)) for o in random_quadratics(seed, n)]
-
-
-def few(a: list, c: list, samples: list[int] | None = None) -> list[Quadratic]:
-    return quadratics(a, c, samples, Client)
-
-
 @dataclass
-class Square(Client):
+class Square(Quadratic):
     """A quadratic whose Fisher information, for this test's sake, is x^2; tells where it was asked for."""
 
     asked: list = field(default_factory=list)
@@ -54,22 +31,12 @@ class Square(Client):
         return x**2
 
 
-class Epochs(Client):
-    """A quadratic an epoch of which is `samples` batches; batch j adds (-1)^j/(1 + j) to each entry of the gradient."""
-
-    def batches(self, round: int, steps: int, epochs: int | None = None) -> list:
-        return [j % self.samples for j in range(epochs * self.samples if epochs else steps)]
-
-    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
-        return super().gradient(x) + ((-1) ** rows / (1 + rows) if isinstance(rows, int) else 0.0)
-
-
 def plain(step: float = 0.1, **more: object) -> AsyPFL:
     kinds = {"indicators": Equal(), "elastic": 0.0, **more}
     return AsyPFL(step_size=step, **kinds)  # type: ignore[arg-type]
 
 
-def shares(clients: list[Client]) -> np.ndarray:
+def shares(clients: list[Quadratic]) -> np.ndarray:
     return np.array([o.samples for o in clients]) / sum(o.samples for o in clients)
 
 
@@ -85,24 +52,21 @@ def sent(log: Log) -> list[list[float]]:
 
 # -- the shared model --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("gamma", [0.0, 0.5])
-def test_ASYPFL_1(gamma: float) -> None:
-    """Synchronous, equal E_k: omega <- sum p^k G_k^E(omega), FedAvg weighted by samples; the rate is eta/(1+gamma tau),
-    tau the round."""
-    clients = random_clients(1, 4)
+def test_rounds_by_formula(gamma: float) -> None:
+    """ASYPFL.1: Synchronous, equal E_k: omega <- sum p^k G_k^E(omega), FedAvg weighted by samples; the rate is
+    eta/(1+gamma tau), tau the round."""
+    clients = random_quadratics(1, 4)
     algorithm = plain(0.1, mode="synchronous", local_steps=3, elastic=0.7, step_schedule=Decayed(gamma=gamma))
     log = run(algorithm, clients, [0, 1, 2, 3] * 12, x0=START)
     x = START
     for tau, model in enumerate(log.models):
         x = sum(p * o.steps(x, 0.1 / (1 + gamma * tau), 3) for p, o in zip(shares(clients), clients, strict=True))
         close(model, x)
-    if not gamma:
-        fedavg = run(FedAvg(step_size=0.1, local_steps=3, weights="samples"), clients, [0, 1, 2, 3] * 12, x0=START)
-        close(log.models, fedavg.models)
 
 
 def test_asynchronous_rule() -> None:
     """omega <- omega + p^k (G_k^{pi_k E}(omega^{r_k}) - omega^{r_k}) at each upload, r_k the version it was sent."""
-    clients = random_clients(2, 3)
+    clients = random_quadratics(2, 3)
     order = [0, 1, 0, 2, 0, 1, 1, 2, 0, 0]
     algorithm = plain(0.1, local_steps=2, indicators=Given(values=[1, 3, 2]), step_schedule=Decayed(gamma=0.2))
     log = run(algorithm, clients, order, x0=START)
@@ -120,7 +84,7 @@ def test_asynchronous_rule() -> None:
 def test_local_epochs() -> None:
     """E_k = pi_k E epochs a contact, of as many batches as the client has; the elastic term sees each batch's step."""
     samples, pi, E, eta, delta = [2, 5], [3, 2], 2, 0.03, 0.05
-    clients = [Epochs(o.a, o.c, s, s / 7, 2) for o, s in zip(random_quadratics(8, 2), samples, strict=True)]
+    clients = [Passes(o.a, o.c, s, s / 7, 2) for o, s in zip(random_quadratics(8, 2), samples, strict=True)]
     kinds = {"personal_step": delta, "elastic": 0.6, "fisher_steps": 1, "local_steps": 9}
     log = run(plain(eta, local_epochs=E, indicators=Given(values=pi), **kinds), clients, [0, 1], x0=START)
     assert [(i, m.numbers[0], m.work) for i, m in log.sent[:2]] == [(0, 6.0, 3), (1, 4.0, 2)]
@@ -147,7 +111,7 @@ def test_measured_indicators_with_local_epochs() -> None:
     dT^c = 1, 1, 6 s and p = 1/4, 1/4, 1/2, q = 4, 4, 6 and pi = 1, 1, 1; with dT^c = 1, 1, 12 s pi = 1, 1, 3."""
 
     @dataclass
-    class Batches(Client):
+    class Batches(Quadratic):
         size: int = 1
 
         def batches(self, round: int, steps: int, epochs: int | None = None) -> list:
@@ -168,13 +132,13 @@ def test_measured_indicators_with_local_epochs() -> None:
         assert last == {0: 5 * pi[0] * 2, 1: 5 * pi[1] * 14, 2: 5 * pi[2] * 3}
 
 
-def test_T7() -> None:
+def test_contacts_in_proportion_to_steps_remove_the_bias() -> None:
     """Contacts every pi_k E local steps, pi = (1, 3), E = 2: omega over time is 0.4903 and 0.4951 (printed to four
     digits) for eta 0.02 and 0.01 and tends to 1/2; with equal E_k it tends to 1/4, the mean over uploads is 1/4."""
 
     def mean(eta: float, algorithm: AsyPFL) -> tuple[float, float]:
         times = VirtualClock(lambda i, round: [2.0, 6.0][i])
-        log = run(algorithm, few([1, 1], [0, 1]), clock=times, stop_time=6 * 8 / eta)
+        log = run(algorithm, quadratics([1, 1], [0, 1]), clock=times, stop_time=6 * 8 / eta)
         x, at = np.ravel(log.models), [row[0] for row in log.aggregations]
         return np.diff(at)[-4:] @ x[-5:-1] / 6, x[-4:].mean()
 
@@ -188,10 +152,10 @@ def test_T7() -> None:
     assert abs(by_time - 0.25) < 0.01 / 4
 
 
-def test_ASYPFL_5() -> None:
-    """E_k = pi_k E: omega tends to argmin sum p^k f_k as eta -> 0, with an error of first order;
-    with equal E_k it tends to argmin sum (p^k / pi_k) f_k."""
-    clients = random_clients(3, 3)
+def test_indicators_decide_on_the_weights_of_the_limit() -> None:
+    """ASYPFL.5: E_k = pi_k E: omega tends to argmin sum p^k f_k as eta -> 0, with an error of first order; with equal
+    E_k it tends to argmin sum (p^k / pi_k) f_k."""
+    clients = random_quadratics(3, 3)
     pi, p = [1, 2, 6], shares(clients)
     cycle = [0, 0, 1, 0, 0, 1, 0, 0, 1, 2]  # client k contacts 6 / pi_k times
 
@@ -213,10 +177,10 @@ def test_ASYPFL_5() -> None:
 
 
 # -- personal models ---------------------------------------------------------------------------------------------------
-def test_ASYPFL_2() -> None:
-    """beta_k settles at (A + lambda diag h)^-1 (A c + lambda diag(h) omega_k), omega_k where the client's step ends,
-    h = diag A."""
-    clients = random_clients(4, 3)
+def test_where_personal_models_settle() -> None:
+    """ASYPFL.2: beta_k settles at (A + lambda diag h)^-1 (A c + lambda diag(h) omega_k), omega_k where the client's
+    step ends, h = diag A."""
+    clients = random_quadratics(4, 3)
     log = run(plain(0.2, mode="synchronous", elastic=0.7, personal_step=0.15), clients, [0, 1, 2] * 400)
     for o, beta in zip(clients, personal(log), strict=True):
         h = np.diag(np.diag(o.matrix))
@@ -260,10 +224,11 @@ def test_step_weights(kind: str, factor: float, personal_step: float | None) -> 
     close(state.beta, beta)
 
 
-def test_ASYPFL_3() -> None:
-    """lambda = 0: beta_k is gradient descent on F_k alone and ends at c_k, whatever the others do; h is never asked."""
+def test_without_coupling_clients_are_alone() -> None:
+    """ASYPFL.3: lambda = 0: beta_k is gradient descent on F_k alone and ends at c_k, whatever the others do; h is never
+    asked."""
     mine = Square(np.array([0.5, 2.0, 1.0]), np.array([1.0, 2.0, 3.0]), 2, 0.4, 3)
-    clients = [mine, *random_clients(5, 2)]
+    clients = [mine, *random_quadratics(5, 2)]
     log = run(plain(0.2, personal_step=0.3, local_steps=2), clients, [0, 1, 0, 2], x0=START)
     close(personal(log)[0], mine.steps(START, 0.3, 6))  # two contacts, and one under way
     log = run(plain(0.3, local_steps=2), clients, [0, 1, 2] * 150, x0=START)
@@ -272,8 +237,9 @@ def test_ASYPFL_3() -> None:
 
 
 # -- indicators and rates ----------------------------------------------------------------------------------------------
-def test_ASYPFL_4() -> None:
-    """The least q_k has pi = 1, and whole ratios are kept, although c/(g p) is rounded: 1e-9 before the floor."""
+def test_whole_ratios_of_indicators_are_kept() -> None:
+    """ASYPFL.4: The least q_k has pi = 1, and whole ratios are kept, although c/(g p) is rounded: 1e-9 before the
+    floor."""
     rng = np.random.default_rng(6)
     short = 0
     for _ in range(500):
@@ -302,7 +268,7 @@ def test_measured_indicators_have_a_bound_and_wait_for_a_measurement() -> None:
 def test_measured_indicators_follow_the_clock() -> None:
     """dT^g = 0.5, 1, 2 s a step, dT^c = 1, 6, 1 s, p = 1/4, 1/4, 1/2: q = 8, 24, 1, so that in the end
     E_k = (8, 24, 1) E; a contact computes for E_k dT^g."""
-    clients = few([1, 1, 1], [0, 1, 2], samples=[1, 1, 2])
+    clients = quadratics([1, 1, 1], [0, 1, 2], samples=[1, 1, 2])
     E, g, c = 2, [0.5, 1.0, 2.0], [1.0, 6.0, 1.0]
     clock = VirtualClock(lambda i, round: 0.0, lambda i, round, work: (work * E * g[i], c[i]))
     algorithm = plain(0.01, local_steps=E, indicators=Measured(most=None))
@@ -316,8 +282,8 @@ def test_measured_indicators_follow_the_clock() -> None:
     close(log.server.c, c)
 
 
-def test_ASYPFL_6() -> None:
-    """Theorem 3's E minimises T_min/E; T_min is written down here anew. Brent's method gives six digits."""
+def test_the_epochs_of_theorem_3_minimise_its_bound() -> None:
+    """ASYPFL.6: Theorem 3's E minimises T_min/E; T_min is written down here anew. Brent's method gives six digits."""
     theorem = Theorem4(**THEOREM)  # type: ignore[arg-type]
     mu, L, eps, chi, sigma, gap, r = THEOREM.values()
     p, pi = np.array([0.5, 0.3, 0.2]), np.array([1.0, 4.0, 2.0])
@@ -330,9 +296,9 @@ def test_ASYPFL_6() -> None:
     close(theorem.epochs(p, pi), np.exp(found.x), 1e-6)
 
 
-def test_ASYPFL_7() -> None:
-    """Theorem 4's pi_k minimises T_min (dT^g + dT^c/(pi_k E)) up to the factor 1 + c/(6 g E pi_k), the next order; what
-    is printed, with one mu more, is off by the factor mu^(1/3)."""
+def test_the_indicators_of_theorem_4_minimise_its_bound() -> None:
+    """ASYPFL.7: Theorem 4's pi_k minimises T_min (dT^g + dT^c/(pi_k E)) up to the factor 1 + c/(6 g E pi_k), the next
+    order; what is printed, with one mu more, is off by the factor mu^(1/3)."""
     mu, L, eps, chi, sigma, gap, r = THEOREM.values()
     p, g, c, E = np.array([0.9, 0.1]), np.array([1.0, 0.002]), np.array([0.03, 0.002]), 2
     others, k = 5.0, 1
@@ -359,7 +325,7 @@ def test_theorem_4_settles_in_a_run() -> None:
     theorem = Theorem4(**constants, most=None)  # type: ignore[arg-type]
     g, c = np.array([0.01, 0.1]), np.array([2.0, 2.0])
     clock = VirtualClock(lambda i, round: 0.0, lambda i, round, work: (work * g[i], c[i]))
-    log = run(plain(0.001, indicators=theorem), few([1, 1], [0, 1]), clock=clock, stop_time=200.0)
+    log = run(plain(0.001, indicators=theorem), quadratics([1, 1], [0, 1]), clock=clock, stop_time=200.0)
     mu, L, eps, chi, sigma, gap, r = constants.values()
     A = 2 * L / (mu * eps) * ((0.5 * sigma**2 + 6 * L * gap) / mu + 2 * L * r**2)
     B = 16 * L * chi**2 / (mu**2 * eps)
@@ -393,7 +359,7 @@ def test_theorem_4_has_a_bound() -> None:
 
 def test_theorem_2() -> None:
     """eta_tau = 2/(mu (gamma + tau)), gamma = max(8 L/mu, max_k pi_k E); delta decays alike."""
-    o = few([1.0, 1.0], [2.0, 2.0])
+    o = quadratics([1.0, 1.0], [2.0, 2.0])
     for pi, gamma in ([1, 7], 40.0), ([1, 30], 90.0):  # 8 L/mu = 40; the longest contact 21 or 90 steps
         schedule = Theorem2(mu=0.5, L=2.5)
         algorithm = plain(step_schedule=schedule, local_steps=3, indicators=Given(values=pi))
@@ -408,7 +374,7 @@ def test_theorem_2() -> None:
 def test_theorem_2_and_the_personal_rate(delta: float | None) -> None:
     """delta_tau = 2/(mu (gamma + tau)), or delta gamma/(gamma + tau) where delta is given; gamma = 8 L/mu = 40.
     `step_size` is not read."""
-    clients = random_clients(9, 3)
+    clients = random_quadratics(9, 3)
     schedule = Theorem2(mu=0.5, L=2.5)
     algorithm = plain(99.0, step_schedule=schedule, local_steps=3, personal_step=delta)
     log = run(algorithm, clients, [0, 1, 0, 2, 2], x0=START)
@@ -422,94 +388,3 @@ def test_theorem_2_and_the_personal_rate(delta: float | None) -> None:
 
 
 # -- what goes wrong, and what is kept ---------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("build", "key"),
-    [
-        (lambda: AsyPFL(elastic=-1.0), "elastic"),
-        (lambda: AsyPFL(personal_step=0.0), "personal_step"),
-        (lambda: AsyPFL(fisher_steps=0), "fisher_steps"),
-        (lambda: AsyPFL(mode="both"), "mode"),
-        (lambda: AsyPFL(indicators=Given(values=[1, 2])).validate(3), "indicators.values"),
-        (lambda: Given(), "values"),
-        (lambda: Given(values=[1, 0]), "values[1]"),
-        (lambda: Measured(most=0), "most"),
-        (lambda: Theorem4(**{**THEOREM, "mu": 0.0}), "mu"),
-        (lambda: Theorem4(**{**THEOREM, "L": 0.1}), "L"),
-        (lambda: Theorem2(mu=1.0, L=0.5), "L"),
-        (lambda: Decayed(gamma=-1.0), "gamma"),
-    ],
-)
-def test_wrong_values(build, key: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ConfigError) as error:
-        build()
-    assert error.value.key == key
-
-
-@pytest.mark.parametrize(
-    ("indicators", "name"),
-    [
-        ({}, "measured"),
-        ({"indicators": "measured"}, "measured"),
-        ({"indicators": {"name": "given", "values": [2] * 10}}, "given"),
-        ({"indicators": {"name": "theorem-4", **THEOREM}}, "theorem-4"),
-    ],
-    ids=["default", "measured", "given", "theorem-4"],
-)
-def test_rounds_want_equal_indicators(indicators: dict, name: str) -> None:
-    """In rounds every client contacts once: pi_k would bias the objective. The default, measured, is refused too."""
-    keys = {"name": "asypfl", "mode": "synchronous", **indicators}
-    with pytest.raises(ConfigError) as error:
-        job_from_dict({**JOB, "algorithm": keys})
-    text = "equal: pi_k balances unequal contact rates, which are equal in synchronous rounds"
-    assert str(error.value) == f"algorithm.indicators={name}: {text}"
-    job = job_from_dict({**JOB, "algorithm": {**keys, "indicators": "equal"}})
-    assert job.algorithm == AsyPFL(mode="synchronous", indicators=Equal())
-
-
-@pytest.mark.parametrize(
-    "theorem",
-    [
-        {"indicators": {"name": "theorem-4", **THEOREM}},
-        {"step_schedule": {"name": "theorem-2", "mu": 0.5, "L": 2.5}},
-    ],
-    ids=["theorem-4", "theorem-2"],
-)
-def test_theorems_want_local_steps(theorem: dict) -> None:
-    """Their E counts local steps."""
-    with pytest.raises(ConfigError) as error:
-        job_from_dict({**JOB, "algorithm": {"name": "asypfl", "local_epochs": 3, **theorem}})
-    assert str(error.value) == "algorithm.local_epochs=3: null: the theorems count E in local steps"
-    job_from_dict({**JOB, "algorithm": {"name": "asypfl", "local_steps": 3, **theorem}})
-    job_from_dict({**JOB, "algorithm": {"name": "asypfl", "local_epochs": 3}})
-
-
-def test_float32_stays_and_states_are_kept() -> None:
-    """Vectors keep the model's dtype, and both states go through save and load unchanged."""
-    algorithm = AsyPFL(step_size=0.1, local_steps=2, step_schedule=Decayed(gamma=0.1))
-    arrays = [(np.array([1, 2], np.float32), np.array([i, 1], np.float32)) for i in range(2)]
-    objectives = {i: Client(a, c, i + 1, (i + 1) / 3, 2) for i, (a, c) in enumerate(arrays)}
-    x0 = np.zeros(2, np.float32)
-    worker, server = Worker(algorithm, x0, objectives), algorithm.init_server(x0, Clients(np.array([1, 2])))
-    for version in range(3):
-        for i in range(2):
-            message = algorithm.message(server, i)._replace(version=version)
-            update = worker.train(i, message)._replace(compute=0.1, exchange=0.1 + i)
-            algorithm.receive(server, i, update, 0)
-            algorithm.aggregate(server)
-            assert {v.dtype for v in (*message.vectors, *update.vectors, server.x)} == {np.dtype(np.float32)}
-            assert algorithm.personal_model(worker.states[i]).dtype == np.float32
-    for state in (server, worker.states[1]):
-        again = State.load(state.save())
-        assert vars(again).keys() == vars(state).keys()
-        assert all(np.array_equal(vars(again)[k], v, equal_nan=True) for k, v in vars(state).items())
-
-
-def test_vectors_handed_out_are_left_alone() -> None:
-    """What was sent, received from the server, or given as a personal model is not changed by later contacts."""
-    clients = random_clients(7, 2)
-    log = run(plain(0.1, elastic=0.5), clients, [0, 1] * 5, x0=START)
-    models = [START, *log.models]
-    for _, message in log.sent:
-        assert np.array_equal(message.vectors[0], models[message.version])
-    for (_, a), (_, b) in pairwise(log.consumed):
-        assert a.vectors[0] is not b.vectors[0]

@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpifl.algorithms.common.robust import Median
 from mpifl.algorithms.common.server_optimizers import Momentum
-from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
-from mpifl.errors import ConfigError
-from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import close, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]
 T3, T4 = quadratics([1, 1], [0, 1]), quadratics([1, 4], [0, 1])
@@ -48,24 +45,8 @@ def test_rule_by_hand(staleness: str, momentum: float) -> None:
     close(log.models, models, 1e-10)
 
 
-@pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.parametrize(("clients", "limit"), [(T3, 0.5), (T4, 0.8)], ids=["T3", "T4"])
-def test_CA2FL_1_and_CA2FL_2(clients: list, limit: float, every: int) -> None:
-    """Cycle 0,0,0,1: the optimum, where FedBuff ends at 1/4 and 4/7."""
-    log = run(ca2fl(every, step_size=0.1), clients, CYCLE * 220)
-    close(log.x, [limit], 1e-10)
-    close(log.x, optimum(clients), 1e-10)
-
-
-def test_CA2FL_3() -> None:
-    """K = n, each client once, deferred: FedAvg."""
-    clients, order = random_quadratics(2, 4), [2, 0, 3, 1] * 8
-    log = run(ca2fl(4, reply="deferred", step_size=0.1, local_steps=3), clients, order, x0=1.0)
-    close(log.models, run(FedAvg(step_size=0.1, local_steps=3), clients, order, x0=1.0).models)
-
-
-def test_CA2FL_4_and_CA2FL_5() -> None:
-    """T4, K 1, eta .1: after 4 and 12 arrivals."""
+def test_models_after_4_and_12_arrivals() -> None:
+    """FL.4, FL.5: T4, K 1, eta .1: after 4 and 12 arrivals."""
     log = run(ca2fl(step_size=0.1), T4, CYCLE * 3)
     close(log.models[3], [0.4])
     close(log.models[11], [0.968096], 1e-6)
@@ -76,8 +57,3 @@ def test_a_client_twice_in_a_buffer() -> None:
     clients = quadratics([1, 1], [4, 8])
     log = run(ca2fl(3, reply="before", step_size=0.5), clients, [0, 0, 1])
     close(log.x, [(2 + 4) / 3])
-
-
-def test_refused() -> None:
-    with pytest.raises(ConfigError, match="mean with calibrate"):
-        ca2fl(3, aggregation=Median()).validate(4)

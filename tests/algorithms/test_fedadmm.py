@@ -9,7 +9,6 @@ import pytest
 
 from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.fedadmm import FedADMM
-from mpifl.algorithms.feddr import FedDR
 from tests.algorithms.world import World
 from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run
 
@@ -44,8 +43,9 @@ def test_rule_by_hand() -> None:
 
 
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
-def test_ADMM_0(weights: str) -> None:
-    """eta null: x = mean z_i after every round of any members, inexact solver too; the number |S|/n is the same."""
+def test_x_is_the_mean_of_z_where_eta_is_null(weights: str) -> None:
+    """ADMM.0: eta null: x = mean z_i after every round of any members, inexact solver too; the number |S|/n is the
+    same."""
     clients = random_quadratics(1, 5)
     p = (
         np.array([c.samples for c in clients]) / sum(c.samples for c in clients)
@@ -63,26 +63,10 @@ def test_ADMM_0(weights: str) -> None:
             close(here.server.x, there.server.x)
 
 
-@pytest.mark.parametrize("steps", [3, 600])
-def test_ADMM_1(steps: int) -> None:
-    """eta |S|/n: the iterates of FedDR(alpha 1, eta 1/rho) on the same sets; z_i is FedDR's xhat_i, and w_i its x_i."""
-    clients, rho, rounds = random_quadratics(2, 5), 2.0, sets(5, 2, 30)
-    solver: dict[str, Any] = {"solver": Gd(), "step_size": 0.15, "local_steps": steps}
-    admm = World(FedADMM(rho=rho, eta=None, **solver), clients, np.ones(3))
-    feddr = World(FedDR(alpha=1.0, eta=1 / rho, **solver), clients, np.ones(3))
-    for members in rounds:
-        for here in (admm, feddr):
-            here.round(members)
-        close(admm.server.x, feddr.server.x, 1e-11)
-        for one, other in zip(admm.states.values(), feddr.states.values(), strict=True):
-            close(one.z, other.xhat, 1e-11)
-            close(one.w, other.x, 1e-11)
-
-
 @pytest.mark.parametrize(("x0", "limit"), [(0.0, -0.9), (0.5, -0.95)], ids=["ADMM.2", "ADMM.4"])
-def test_ADMM_2_and_ADMM_4(x0: float, limit: float) -> None:
-    """eta 1 with one of two clients: the limit depends on x_0, grad f(x) = rho (r-1)/r (x - x_0), r = n eta/|S| = 2;
-    x - r mean z_i is conserved. eta null ends at the optimum -9/11."""
+def test_any_other_eta_depends_on_the_start(x0: float, limit: float) -> None:
+    """ADMM.2, ADMM.4: eta 1 with one of two clients: the limit depends on x_0, grad f(x) = rho (r-1)/r (x - x_0), r = n
+    eta/|S| = 2; x - r mean z_i is conserved. eta null ends at the optimum -9/11."""
     rho, r = 1.0, 2.0
     here = World(exact(rho), T1, np.full(1, x0))
     there = World(exact(rho, eta=None), T1, np.full(1, x0))

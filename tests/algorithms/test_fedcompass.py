@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.fedcompass import FedCompass
-from mpifl.errors import ConfigError
 from mpifl.scheduling.live import VirtualClock
 from tests.quadratic_runs import Log, Quadratic, close, random_quadratics, run
 
@@ -36,8 +35,8 @@ def timed(seconds: Any, updates: int, clients: list[Quadratic], **more: Any) -> 
     return run(Noted(**options), clients, clock=clock, stop_updates=updates, x0=1.0)
 
 
-def test_COMP_1() -> None:
-    """Speeds (1, 2, 4) s a step, Qmin 20, Qmax 100: one group every 100 s."""
+def test_speeds_that_make_one_group() -> None:
+    """COMP.1: Speeds (1, 2, 4) s a step, Qmin 20, Qmax 100: one group every 100 s."""
     timed(lambda i, r: (1, 2, 4)[i], 14, random_quadratics(0, 3))
     expected = [(100, 0, 100), (200, 0, 100), (200, 1, 50), (300, 0, 100), (300, 1, 50)]
     for t in (400, 500, 600):
@@ -46,8 +45,9 @@ def test_COMP_1() -> None:
     close(NOTES[3 : 3 + len(expected)], expected)
 
 
-def test_COMP_2() -> None:
-    """Speeds (1, 2, 7): client 2 cannot join, since 14 < Qmin; it founds a group due at 917, which the others meet."""
+def test_a_slow_client_founds_a_group() -> None:
+    """COMP.2: Speeds (1, 2, 7): client 2 cannot join, since 14 < Qmin; it founds a group due at 917, which the others
+    meet."""
     timed(lambda i, r: (1, 2, 7)[i], 21, random_quadratics(0, 3))
     after = [note for note in NOTES if note[0] >= 700]
     at_700 = [note for note in after if note[0] == 700]
@@ -166,22 +166,6 @@ def test_rule_by_hand(upload: str, staleness: str) -> None:
     assert counts["solo"] == 5 and counts["late"] > 5 and counts["timer"] > 5, counts
 
 
-def test_equal_speeds() -> None:
-    """One group of all: x <- (1-alpha) x + alpha mean y_i, after each client's first model was mixed in alone."""
-    clients = random_quadratics(3, 4)
-    log = timed(lambda i, r: 0.5, 24, clients, alpha=0.7, min_steps=2, max_steps=6, step_size=0.1)
-    x, bases, models = np.ones(3), [], []
-    for c in clients:
-        x = x + 0.7 / 4 * (c.steps(np.ones(3), 0.1, 6) - x)
-        bases.append(x)
-        models.append(x)
-    for _ in range(5):
-        x = 0.3 * x + 0.7 * np.mean([c.steps(b, 0.1, 6) for c, b in zip(clients, bases, strict=True)], axis=0)
-        bases = [x] * 4
-        models.append(x)
-    close(log.models, models, 1e-10)
-
-
 def test_a_lost_client_does_not_hold_its_group_for_ever() -> None:
     """The others wait to the latest time of the group; an update that waited alone is kept for the next group."""
     from mpifl.algorithms.base import Clients, Update
@@ -204,8 +188,3 @@ def test_a_lost_client_does_not_hold_its_group_for_ever() -> None:
     algorithm.aggregate(server)
     close(server.x, before + 0.9 / 2 * (1 - before))
     assert algorithm.answers(server, [0], True) == [0] and algorithm.alarm(server) == inf
-
-
-def test_refused() -> None:
-    with pytest.raises(ConfigError, match="at most max_steps, 5"):
-        FedCompass(min_steps=9, max_steps=5)

@@ -7,14 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from mpifl.algorithms.base import Clients, State
-from mpifl.algorithms.fedavg import FedAvg
+from mpifl.algorithms.base import Clients
 from mpifl.algorithms.feddane import FedDANE
-from mpifl.algorithms.fedprox import FedProx
-from mpifl.client.worker import Worker
-from mpifl.errors import ConfigError
 from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
-from tests.tiers import long, parameters
+from tests.tiers import long
 
 ALL = list(range(4))
 
@@ -49,8 +45,8 @@ def order(members: list[list[int]]) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["uniform", "samples"])
 @pytest.mark.parametrize("mu", [0.0, 1.0])
-def test_FEDDANE_1(kind: str, mu: float) -> None:
-    """All clients, exact solutions (400 steps): w+ = w - mean_k (H_k + mu I)^-1 grad f(w)."""
+def test_exact_updates_by_formula(kind: str, mu: float) -> None:
+    """FEDDANE.1: All clients, exact solutions (400 steps): w+ = w - mean_k (H_k + mu I)^-1 grad f(w)."""
     clients = random_quadratics(1, 4)
     p = shares(clients) if kind == "samples" else np.full(4, 1 / 4)
     algorithm = FedDANE(mu=mu, weights=kind, step_size=1 / (3 + mu), local_steps=400)
@@ -66,8 +62,8 @@ def test_FEDDANE_1(kind: str, mu: float) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["uniform", "samples"])
-def test_FEDDANE_2(seed: int, kind: str) -> None:
-    """The spectral radius of I - mean_k (H_k + mu I)^-1 Hbar is below 1: the limit is the exact optimum."""
+def test_the_limit_is_the_optimum_where_the_radius_is_below_1(seed: int, kind: str) -> None:
+    """FEDDANE.2: The spectral radius of I - mean_k (H_k + mu I)^-1 Hbar is below 1: the limit is the exact optimum."""
     clients = random_quadratics(seed, 4)
     p = shares(clients) if kind == "samples" else np.full(4, 1 / 4)
     inverse = sum(q * np.linalg.inv(o.matrix + np.eye(3)) for q, o in zip(p, clients, strict=True))
@@ -77,43 +73,18 @@ def test_FEDDANE_2(seed: int, kind: str) -> None:
     close(log.x, optimum(clients, p))
 
 
-@pytest.mark.parametrize(("mu", "factor"), [(0.0, -2.025), (1.0, -0.625), (10.0, 0.6125)])
-def test_the_radius_decides_in_one_dimension(mu: float, factor: float) -> None:
-    """a = (1, 10): the error is multiplied by 1 - 5.5 mean 1/(a_k + mu) in every update; without mu it diverges."""
-    log = run(FedDANE(mu=mu, step_size=1 / (10 + mu), local_steps=500), quadratics([1, 10], [1, -1]), [0, 1] * 12)
-    close(factor, 1 - 5.5 * np.mean(1 / (np.array([1, 10]) + mu)))
-    close(np.ravel(log.models[1::2]), -9 / 11 * (1 - factor ** np.arange(1, 7)))
-
-
-def test_FEDDANE_3() -> None:
-    """One Hessian for all and mu = 0: a Newton step, so the optimum after one update."""
+def test_equal_hessians_take_newtons_step() -> None:
+    """FEDDANE.3: One Hessian for all and mu = 0: a Newton step, so the optimum after one update."""
     h = random_quadratics(7, 1)[0].matrix
     clients = quadratics([h] * 4, np.random.default_rng(7).standard_normal((4, 3)))
     log = run(FedDANE(step_size=1 / 3, local_steps=400), clients, ALL * 2, x0=5.0)
     close(log.x, optimum(clients))
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.7])
-@pytest.mark.parametrize("kind", ["uniform", "samples"])
-def test_FEDDANE_4(mu: float, kind: str) -> None:
-    """No correction: the updates are rounds of FedProx, with mu = 0 of FedAvg; by formula, and by those files."""
-    clients = random_quadratics(3, 4)
-    p = shares(clients) if kind == "samples" else np.full(4, 1 / 4)
-    common = {"weights": kind, "step_size": 0.1, "local_steps": 5}
-    log = run(FedDANE(mu=mu, correction=0.0, **common), clients, ALL * 10, x0=2.0)
-    w = np.full(3, 2.0)
-    others = [run(FedProx(mu=mu, **common), clients, ALL * 5, x0=2.0)]
-    others += [run(FedAvg(**common), clients, ALL * 5, x0=2.0)] if mu == 0 else []
-    for k, model in enumerate(log.models[1::2]):
-        w = sum(q * solution(o, w, 0 * w, mu, 0.1, 5) for q, o in zip(p, clients, strict=True))
-        close(model, w)
-        for other in others:
-            close(model, other.models[k])
-
-
 @pytest.mark.parametrize(("mu", "limit"), [long(0.1, -0.042654028436), (1.0, -9 / 31), long(10.0, -9 / 13)])
-def test_FEDDANE_5(mu: float, limit: float) -> None:
-    """A decaying correction: the limit is FedProx's fixed point -9 mu/(20 + 11 mu) (T1), not the optimum -9/11."""
+def test_a_decaying_correction_ends_at_fedprox_point(mu: float, limit: float) -> None:
+    """FEDDANE.5: A decaying correction: the limit is FedProx's fixed point -9 mu/(20 + 11 mu) (T1), not the optimum
+    -9/11."""
     close(limit, -9 * mu / (20 + 11 * mu))
     algorithm = FedDANE(mu=mu, decay=0.5, step_size=1 / (10 + mu), local_steps=300)
     log = run(algorithm, quadratics([1, 10], [1, -1]), [0, 1] * 2 * 100)
@@ -129,16 +100,6 @@ def test_gamma_t_is_gamma_0_delta_to_the_t() -> None:
         g, gamma = gradient(clients, w, eye), 0.8 * 0.6**t
         w = np.mean([solution(o, w, gamma * (g - o.gradient(w)), 0.3, 0.1, 4) for o in clients], axis=0)
         close(model, w)
-
-
-@pytest.mark.parametrize("variant", ["pipelined", "pipelined-memory"])
-@pytest.mark.parametrize("kind", parameters(["uniform", "samples"], ["samples"]))
-def test_FEDDANE_6(variant: str, kind: str) -> None:
-    """Both pipelined corrections reach the optimum with all clients and mu = 10."""
-    clients = random_quadratics(2, 4)
-    algorithm = FedDANE(mu=10.0, variant=variant, weights=kind, step_size=1 / 13, local_steps=60)
-    log = run(algorithm, clients, ALL * 500)
-    close(log.x, optimum(clients, shares(clients) if kind == "samples" else None))
 
 
 @pytest.mark.parametrize("variant", ["pipelined", "pipelined-memory"])
@@ -187,33 +148,8 @@ def test_sampling_weights_and_sets(sampling: str, kind: str, same: bool) -> None
         close(model, w)
 
 
-def test_the_wire() -> None:
-    """A client in both sets: down w and g_t, up grad F_k and w_k, in two round trips; one new in S' gets w too."""
-    clients = random_quadratics(8, 6)
-    algorithm = FedDANE(cohort=3)
-    members = cohorts(algorithm, clients, 20)
-    log = run(algorithm, clients, order(members), x0=1.0)
-    seen = {2: 0, 1: 0}
-    for i, message in log.sent[: len(log.consumed)]:
-        first = message.version % 2 == 0
-        assert message.numbers[0] == (1 if first else 2)
-        w = log.models[message.version - 1] if message.version else np.ones(3)
-        if first:
-            (x,) = message.vectors
-            close(x, w)
-        else:
-            known = i in members[message.version - 1]
-            assert len(message.vectors) == (1 if known else 2)
-            close(message.vectors[-1], np.mean([clients[k].gradient(w) for k in members[message.version - 1]], axis=0))
-            seen[len(message.vectors)] += 1
-    assert min(seen.values()) > 3
-    assert all(len(update.vectors) == 1 for _, update in log.consumed)
-    steps = {(update.version % 2, update.local_steps) for _, update in log.consumed}
-    assert steps == {(0, 0), (1, 1)}
-
-
-def test_FEDDANE_8() -> None:
-    """Corollary 4: mu = 5 L B^2 and exact solutions give E f(w+) <= f(w) - 3/(25 L B^2) ||grad f(w)||^2.
+def test_the_decrease_of_corollary_4() -> None:
+    """FEDDANE.8: Corollary 4: mu = 5 L B^2 and exact solutions give E f(w+) <= f(w) - 3/(25 L B^2) ||grad f(w)||^2.
 
     B^2 = mean ||grad F_k(w)||^2 / ||grad f(w)||^2. The mean over every S_t and S'_t of one client each. For quadratics
     the bound follows from E g_t = grad f, mu <= H_k + mu I <= mu + L and E ||g_t||^2 <= B^2 ||grad f||^2: the decrease
@@ -236,53 +172,3 @@ def drop(clients: list[Quadratic], w: np.ndarray, L: float, mu: float) -> float:
     algorithm = FedDANE(mu=mu, step_size=1 / (L + mu), local_steps=60 if mu > 1 else 300)
     ends = [run(algorithm, clients, rounds=[[i], [j]], x0=w).models[1] for i, j in itertools.product(ALL, ALL)]
     return float(np.mean([o.loss(w) for o in clients]) - np.mean([o.loss(x) for x in ends for o in clients]))
-
-
-def test_T1() -> None:
-    """a = (1, 10), c = (1, -1): the optimum -9/11, where FedAvg with these steps ends at -0.4268843393694543."""
-    clients = quadratics([1, 10], [1, -1])
-    close(run(FedDANE(mu=1.0, step_size=0.05, local_steps=10), clients, [0, 1] * 300).x, [-9 / 11])
-    close(run(FedDANE(step_size=0.05, local_steps=10), clients, [0, 1] * 300).x, [-9 / 11])
-
-
-@pytest.mark.parametrize("variant", ["plain", "pipelined", "pipelined-memory"])
-def test_float32_and_saved_state(variant: str) -> None:
-    """float32 in, float32 on the wire; states saved and loaded between the phases change nothing."""
-    clients = [Quadratic(o.a.astype(np.float32), o.c.astype(np.float32), o.samples) for o in random_quadratics(3, 4)]
-    algorithm = FedDANE(mu=0.3, decay=0.9, variant=variant, cohort=2, weights="samples", local_steps=3)
-    known = Clients(np.array([o.samples for o in clients]))
-    x0 = np.ones(3, np.float32)
-    ends = []
-    for reload in (False, True):
-        worker, server = Worker(algorithm, x0, dict(enumerate(clients))), algorithm.init_server(x0, known)
-        rounds = dict.fromkeys(ALL, 0)
-        for version in range(8):
-            members = algorithm.participation(known, 0).sample(version)
-            algorithm.begin_round(server, members)
-            for i in members:
-                message = algorithm.message(server, i)._replace(version=version, round=rounds[i])
-                algorithm.receive(server, i, worker.train(i, message), 0)  # the worker checks shapes and types
-                rounds[i] += 1
-            algorithm.aggregate(server)
-            if reload:
-                server = State.load(server.save())
-                for i, state in worker.states.items():
-                    worker.states[i] = State.load(state.save())
-        assert server.x.dtype == server.g.dtype == np.float32
-        ends.append(server.x)
-    assert (ends[0] == ends[1]).all()
-
-
-@pytest.mark.parametrize(("key", "value"), [
-    ("mu", -1.0), ("correction", -0.5), ("decay", 1.5), ("decay", -0.1), ("variant", "decayed"), ("cohort", 0),
-    ("sampling", "all"), ("weights", "none"),
-])  # fmt: skip
-def test_wrong_hyper_parameters(key: str, value: object) -> None:
-    with pytest.raises(ConfigError) as error:
-        FedDANE(**{key: value})  # type: ignore[arg-type]
-    assert (error.value.key, error.value.value) == (key, value)
-
-
-def test_same_set_needs_two_phases() -> None:
-    with pytest.raises(ConfigError, match=r"^same_set=True: false: a pipelined round has one phase$"):
-        FedDANE(same_set=True, variant="pipelined")

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl.algorithms.base import Clients, Message, State, Update
+from mpifl.algorithms.base import Clients, Message, State
 from mpifl.algorithms.common.local_solver import Gd, LocalSolution
 from mpifl.algorithms.common.proximal import L1, L2, Box, ElasticNet, L2Squared, NoRegulariser
 from mpifl.algorithms.common.splitting import AbsoluteAccuracy, RelativeAccuracy
 from mpifl.algorithms.feddr import FedDR
 from mpifl.config.read import job_from_dict, job_to_dict
-from mpifl.errors import ConfigError
 from tests.algorithms.test_proximal import minimised
 from tests.algorithms.world import World
 from tests.quadratic_runs import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
@@ -72,51 +71,33 @@ def in_rounds(algorithm: FedDR, clients: Sequence[Quadratic], count: int, **more
 
 
 # -- the methods that it equals ----------------------------------------------------------------------------------------
-def test_FEDDR_1() -> None:
-    """All clients, g = 0, alpha = 2: FedSplit, z_i <- z_i + 2 (prox(2 X - z_i) - X), X <- mean z_i."""
-    clients = random_quadratics(1, 4)
-    log, _ = in_rounds(exact(alpha=2.0), clients, 25)
-    z, x = [X0] * 4, X0
-    for model in log.models:
-        z = [z[i] + 2 * (prox(o, 2 * x - z[i], 0.5) - x) for i, o in enumerate(clients)]
-        x = np.mean(z, axis=0)
-        close(model, x)
 
 
-@pytest.mark.parametrize("init", ["x0", "mean"])
-def test_FEDDR_2(init: str) -> None:
-    """All clients, g = 0, alpha = 1, exact prox: FedPD with p = 0, whose r-th aggregation is FedDR's r-th.
-
-    (Counting the first round of all clients as the initialisation `mean`, step k is FedPD's round k + 2.)"""
-    clients, eta = random_quadratics(2, 4), 0.4
-    log, _ = in_rounds(exact(eta, alpha=1.0, init=init), clients, 25)
-    dual, x_0 = [np.zeros(3)] * 4, X0
-    for model in log.models:
-        x = [prox(o, x_0 - eta * dual[i], eta) for i, o in enumerate(clients)]
-        dual = [dual[i] + (x[i] - x_0) / eta for i in range(4)]
-        x_0 = np.mean([x[i] + eta * dual[i] for i in range(4)], axis=0)
-        close(model, x_0)
-
-
-def test_the_pseudo_code() -> None:
-    """Every round of a run with cohorts, a relaxation and a regulariser is what Algorithm 1 says."""
+@pytest.mark.parametrize(
+    "options",
+    [{"cohort": 2}, {"cohort": 2, "weights": "samples"}, {"cohort": 3, "sampling": "samples"}],
+    ids=["uniform", "weights", "drawn twice"],
+)
+def test_the_pseudo_code(options: dict[str, Any]) -> None:
+    """FEDDR.9: every round of a run with cohorts, a relaxation and a regulariser is what Algorithm 1 says, weights p_i
+    in the server's sum alone; the increment of a client that is drawn twice is added once."""
     clients, eta, tau = random_quadratics(3, 5), 0.7, 0.2
-    algorithm = exact(eta, alpha=1.3, cohort=2, regulariser=L1(tau=tau))
-    log, members = in_rounds(algorithm, clients, 40)
+    log, members = in_rounds(exact(eta, alpha=1.3, regulariser=L1(tau=tau), **options), clients, 40)
+    p = np.array([o.samples for o in clients]) / sum(o.samples for o in clients) if "weights" in options else None
 
     def soft(v: np.ndarray) -> np.ndarray:
         return np.sign(v) * np.maximum(np.abs(v) - eta * tau, 0)
 
-    assert {len(m) for m in members} == {2}
-    close(log.models, by_formula(clients, members, 1.3, eta, prox_g=soft))
+    assert ({len(m) for m in members} == {2}) == ("sampling" not in options)
+    close(log.models, by_formula(clients, members, 1.3, eta, p=p, prox_g=soft))
 
 
 # -- invariants --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("sampling", ["uniform", "samples"])
 @pytest.mark.parametrize("cohort", [None, 2, 1])
-def test_FEDDR_3(cohort: int | None, sampling: str) -> None:
-    """After every upload xtilde = mean xhat_i, as uploaded; with an exact prox y_i = x_i + eta grad f_i(x_i) and
-    xhat_i = x_i - eta grad f_i(x_i) for every client that has worked."""
+def test_xtilde_is_the_mean_of_uploads(cohort: int | None, sampling: str) -> None:
+    """FEDDR.3: After every upload xtilde = mean xhat_i, as uploaded; with an exact prox y_i = x_i + eta grad f_i(x_i)
+    and xhat_i = x_i - eta grad f_i(x_i) for every client that has worked."""
     clients, eta = random_quadratics(4, 5), 0.6
     uploaded, seen = [X0] * 5, []
 
@@ -137,8 +118,8 @@ def test_FEDDR_3(cohort: int | None, sampling: str) -> None:
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("alpha", "eta"), [long(1.0, 0.5), long(1.95, 0.5), (1.5, 2.0), (0.5, 0.2)])
-def test_FEDDR_4(alpha: float, eta: float) -> None:
-    """2 of 5 clients a round: the minimiser of f, and x_i = xbar for all."""
+def test_cohorts_reach_the_optimum(alpha: float, eta: float) -> None:
+    """FEDDR.4: 2 of 5 clients a round: the minimiser of f, and x_i = xbar for all."""
     clients = random_quadratics(6, 5)
     log, _ = in_rounds(exact(eta, alpha=alpha, cohort=2), clients, 800)
     close(log.x, optimum(clients))
@@ -148,9 +129,9 @@ def test_FEDDR_4(alpha: float, eta: float) -> None:
 
 
 @pytest.mark.parametrize("init", ["x0", "mean"])
-def test_FEDDR_5(init: str) -> None:
-    """Both starts reach the optimum; `mean` begins with everybody, and xtilde is then the mean of
-    xhat_i = 2 prox(x^0) - x^0."""
+def test_both_starts_reach_the_optimum(init: str) -> None:
+    """FEDDR.5: Both starts reach the optimum; `mean` begins with everybody, and xtilde is then the mean of xhat_i = 2
+    prox(x^0) - x^0."""
     clients = random_quadratics(7, 5)
     log, members = in_rounds(exact(alpha=1.5, cohort=2, init=init), clients, 200)
     close(log.x, optimum(clients))
@@ -164,9 +145,9 @@ def test_FEDDR_5(init: str) -> None:
         close(log.models[0], np.mean([2 * prox(o, X0, 0.5) - X0 for o in clients], axis=0))
 
 
-def test_FEDDR_6() -> None:
-    """The printed start, xbar = xtilde = x^0 and xhat_i = 2 prox(x^0) - x^0: xtilde - mean xhat_i stays at its first
-    value c, and the limit has grad f = c/eta."""
+def test_the_printed_start_is_wrong() -> None:
+    """FEDDR.6: The printed start, xbar = xtilde = x^0 and xhat_i = 2 prox(x^0) - x^0: xtilde - mean xhat_i stays at its
+    first value c, and the limit has grad f = c/eta."""
     clients, eta = random_quadratics(8, 4), 0.5
     algorithm = exact(eta, alpha=1.5, cohort=2)
     first = [prox(o, X0, eta) for o in clients]
@@ -184,40 +165,15 @@ def test_FEDDR_6() -> None:
     assert np.linalg.norm(wrong - optimum(clients)) > 0.5
 
 
-BAR = np.array([1.7, -0.4, 0.15])
-CLOSED = [  # T5: f_i = 1/2 ||x - c_i||^2, BAR the mean of the c_i
-    (NoRegulariser(), BAR),
-    (L1(tau=0.3), np.array([1.4, -0.1, 0.0])),
-    (L2Squared(tau=0.25), BAR / 1.5),
-    (L2(tau=0.5), BAR * (1 - 0.5 / np.sqrt(1.7**2 + 0.4**2 + 0.15**2))),
-    (L2(tau=2.0), np.zeros(3)),
-    (Box(low=-0.2, high=1.0), np.array([1.0, -0.2, 0.15])),
-    (ElasticNet(tau_1=0.3, tau_2=0.5), np.array([0.7, -0.05, 0.0])),
-]
+REGULARISERS = [
+    NoRegulariser(), L1(tau=0.3), L2Squared(tau=0.25), L2(tau=0.5), L2(tau=2.0), Box(low=-0.2, high=1.0),
+    ElasticNet(tau_1=0.3, tau_2=0.5),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("g", "limit"), CLOSED, ids=lambda v: getattr(v, "name", ""))
-@pytest.mark.parametrize("cohort", [None, 2])
-def test_FEDDR_7(g: Any, limit: np.ndarray, cohort: int | None) -> None:
-    """T5: the closed forms for equal curvatures, with all clients and with 2 of 5."""
-    c = BAR + np.array([[1, 2, 0], [-1, 0, 3], [0.5, -2, -1], [0.5, 1, -1], [-1, -1, -1.0]])
-    clients = quadratics(np.ones((5, 3)), c)
-    log, _ = in_rounds(exact(0.8, 1, 1, alpha=1.5, cohort=cohort, regulariser=g), clients, 120 if not cohort else 300)
-    close(log.x, limit)
-
-
-def test_T5_diagonal() -> None:
-    """a = [[1,2],[3,.5],[.5,4]], c = [[1,-1],[2,.3],[-1,.2]], g = 0.5 ||x||_1: (10/9, 0), the 0 exact."""
-    clients = quadratics([[1, 2], [3, 0.5], [0.5, 4]], [[1, -1], [2, 0.3], [-1, 0.2]])
-    algorithm = exact(0.5, 0.5, 4, alpha=1.5, cohort=2, regulariser=L1(tau=0.5))
-    log, _ = in_rounds(algorithm, clients, 200, x0=np.array([3.0, 3.0]))
-    close(log.x, [1.1111111111111112, 0])
-    assert log.x[1] == 0
-
-
-@pytest.mark.parametrize("g", [g for g, _ in CLOSED], ids=lambda g: g.name)
-def test_FEDDR_8(g: Any) -> None:
-    """Full matrices, 2 of 5 clients, weights by samples: SciPy's minimiser of sum p_i f_i + g, known to 1e-6."""
+@pytest.mark.parametrize("g", REGULARISERS, ids=lambda g: g.name)
+def test_regularised_minimiser(g: Any) -> None:
+    """FEDDR.7, FEDDR.8: full matrices, 2 of 5 clients, weights by samples: SciPy's minimiser of sum p_i f_i + g."""
     clients = random_quadratics(9, 5)
     log, _ = in_rounds(exact(alpha=1.5, cohort=2, regulariser=g, weights="samples"), clients, 300)
     p = [o.samples / sum(o.samples for o in clients) for o in clients]
@@ -237,35 +193,6 @@ def test_FEDDR_8(g: Any) -> None:
     close(log.x, mapped)
 
 
-def test_FEDDR_9() -> None:
-    """Weights p_i in the server's sum alone: the minimiser of sum p_i f_i; each round as by formula."""
-    clients = random_quadratics(10, 5)
-    p = np.array([o.samples for o in clients]) / sum(o.samples for o in clients)
-    log, members = in_rounds(exact(alpha=1.5, cohort=2, weights="samples"), clients, 200)
-    close(log.x, optimum(clients, p))
-    assert np.linalg.norm(optimum(clients, p) - optimum(clients)) > 0.05
-    close(log.models[:40], by_formula(clients, members[:40], 1.5, 0.5, p=p))
-
-
-def test_T1() -> None:
-    """a = (1, 10), c = (1, -1): -9/11, with all clients and with one a round."""
-    for cohort in (None, 1):
-        algorithm = exact(0.2, 1, 10, alpha=1.5, cohort=cohort)
-        log, _ = in_rounds(algorithm, quadratics([1, 10], [1, -1]), 300, x0=0.0)
-        close(log.x, [-0.8181818181818182])
-
-
-def test_one_drawn_twice_counts_once() -> None:
-    """Sampling with replacement: an increment is added once, or the mean of the xhat_i would be lost."""
-    clients = random_quadratics(11, 4)
-    algorithm = exact(alpha=1.5, cohort=3, sampling="samples")
-    cohort = algorithm.participation(Clients(np.array([o.samples for o in clients])), 0)
-    assert any(len(set(cohort.sample(r))) < 3 for r in range(40))
-    log, members = in_rounds(algorithm, clients, 250)
-    close(log.models[:40], by_formula(clients, members[:40], 1.5, 0.5))
-    close(log.x, optimum(clients))
-
-
 # -- accuracies --------------------------------------------------------------------------------------------------------
 class Perturbed(FedDR):
     """An exact prox, off by the given error times 0.9^round, in a direction of its own each time."""
@@ -282,8 +209,9 @@ class Stubborn(Perturbed):
     decay = 1.0
 
 
-def test_FEDDR_10() -> None:
-    """Errors of the prox with a finite sum do no harm, and xtilde = mean xhat_i all the same; errors that stay do."""
+def test_summable_errors_do_no_harm() -> None:
+    """FEDDR.10: Errors of the prox with a finite sum do no harm, and xtilde = mean xhat_i all the same; errors that
+    stay do."""
     clients = random_quadratics(12, 4)
     log, _ = in_rounds(Perturbed(alpha=1.5, eta=0.5, cohort=2), clients, 800)
     close(log.x, optimum(clients))
@@ -328,29 +256,6 @@ def test_accuracy_is_kept_and_no_more(accuracy: Any) -> None:
             algorithm.receive(server, i, update, 0)
         algorithm.aggregate(server)
     assert max(counts) > 1
-
-
-def test_limits_with_accuracies() -> None:
-    """Relative accuracy: the optimum. Absolute: within some eps_k of it after k rounds, and nearer the smaller M is."""
-    clients = random_quadratics(14, 4)
-    kinds: dict[str, Any] = {"step_size": 0.2, "solver": Gd(), "eta": 0.6, "alpha": 1.5, "cohort": 2}
-    log, _ = in_rounds(FedDR(accuracy=RelativeAccuracy(theta=0.1), **kinds), clients, 300)
-    close(log.x, optimum(clients))
-    assert max(u.local_steps for _, u in log.consumed) < 100  # also where nothing but rounding moves
-    gaps = []
-    for m in (1.0, 1e-4):
-        log, _ = in_rounds(FedDR(accuracy=AbsoluteAccuracy(M=m), **kinds), clients, 300)
-        gaps.append(np.linalg.norm(log.x - optimum(clients)))
-        assert gaps[-1] < 5 * (m / 2) ** 0.5 / 301
-    assert gaps[1] < gaps[0]
-
-
-def test_certificate_of_smooth_nonconvex_losses() -> None:
-    """f = -x^2 (L = 2): ||y - prox|| = eta/(1 - eta L) ||grad phi(y)||, the factor of the module's docstring."""
-    eta, y = 0.2, 1.5
-    x = y / (1 - 2 * eta)  # -2 x + (x - y)/eta = 0
-    for z in (0.0, 2.0, 5.0):
-        assert abs(z - x) == pytest.approx(eta / (1 - 2 * eta) * abs(-2 * z + (z - y) / eta))
 
 
 def test_accuracy_ends_at_its_step_limit() -> None:
@@ -410,66 +315,9 @@ def test_budget_of_steps_is_warm_started() -> None:
         close(model, xbar)
 
 
-def test_one_vector_each_way() -> None:
-    log, _ = in_rounds(exact(cohort=2), random_quadratics(15, 4), 3)
-    assert all(len(m.vectors) == 1 and not m.numbers for _, m in log.sent)
-    assert all(len(u.vectors) == 1 and not u.numbers for _, u in log.consumed)
-
-
 def test_penalty_is_the_regulariser() -> None:
     assert FedDR(regulariser=L1(tau=0.5)).penalty(np.array([1.0, -3.0])) == 2.0
     assert FedDR().penalty(X0) == 0
-
-
-@pytest.mark.parametrize("g", [g for g, _ in CLOSED], ids=lambda g: g.name)
-def test_float32_stays_float32(g: Any) -> None:
-    """Every vector on the wire and in the states, with weights of the server in float64."""
-    clients = [Quadratic(np.float32(o.a), np.float32(o.c), o.samples) for o in random_quadratics(16, 3)]
-    for accuracy in (None, AbsoluteAccuracy(M=1e-3), RelativeAccuracy()):
-        algorithm = FedDR(weights="samples", regulariser=g, solver=Gd(), accuracy=accuracy)
-        x0 = X0.astype(np.float32)
-        server = algorithm.init_server(x0, Clients(np.array([o.samples for o in clients])))
-        states = [algorithm.init_client(x0, i) for i in range(3)]
-        for _ in range(3):
-            for i, client in enumerate(clients):
-                message = algorithm.message(server, i)
-                update = algorithm.train(states[i], message, client)
-                assert message.vectors[0].dtype == update.vectors[0].dtype == np.float32
-                algorithm.receive(server, i, update, 0)
-            algorithm.aggregate(server)
-        assert {v.dtype for s in states for v in vars(s).values()} == {np.dtype(np.float32)}
-        assert server.x.dtype == server.xtilde.dtype == np.float32
-
-
-def test_what_was_sent_is_not_changed() -> None:
-    """xbar on its way stays as it was while the next round's increments come in."""
-    clients = random_quadratics(17, 3)
-    for g in (NoRegulariser(), L1()):
-        algorithm = exact(regulariser=g)
-        server = algorithm.init_server(X0, Clients(np.ones(3, int)))
-        states = [algorithm.init_client(X0, i) for i in range(3)]
-        for _ in range(3):
-            sent = algorithm.message(server, 0)
-            copy = sent.vectors[0].copy()
-            for i in range(3):
-                algorithm.receive(server, i, algorithm.train(states[i], sent, clients[i]), 0)
-            algorithm.aggregate(server)
-            assert (sent.vectors[0] == copy).all()
-        assert (X0 == [1.0, -2.0, 0.5]).all()
-
-
-def test_states_are_saved_and_loaded_to_the_bit() -> None:
-    clients = random_quadratics(18, 2)
-    algorithm = exact(weights="samples")
-    server = algorithm.init_server(X0, Clients(np.array([2, 3])))
-    state = algorithm.init_client(X0, 0)
-    for k in range(3):
-        update = algorithm.train(state, Message((server.x,), version=k, round=k), clients[0])
-        algorithm.receive(server, 0, update, 0)
-        algorithm.aggregate(server)
-        for kept, loaded in ((server, State.load(server.save())), (state, State.load(state.save()))):
-            assert set(vars(kept)) == set(vars(loaded))
-            assert all(np.array_equal(v, vars(loaded)[k]) for k, v in vars(kept).items())
 
 
 def test_theorem_steps() -> None:
@@ -499,39 +347,3 @@ def test_configuration() -> None:
     for name in ("none", "l1", "l2", "l2sq", "box", "elastic-net"):
         job = job_from_dict({**JOB, "algorithm": {"name": "feddr", "regulariser": name}})
         assert job.algorithm.regulariser.name == name  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("keys", "text"),
-    [
-        ({"alpha": 2.5}, "algorithm.alpha=2.5: a number above 0 and up to 2"),
-        ({"alpha": 0}, "algorithm.alpha=0.0: a number above 0 and up to 2"),
-        ({"eta": 0}, "algorithm.eta=0.0: a number above 0"),
-        ({"init": "zero"}, "algorithm.init=zero: one of x0, mean"),
-        ({"weights": "rows"}, "algorithm.weights=rows: one of uniform, samples"),
-        ({"regulariser": {"name": "l1", "tau": -1}}, "algorithm.regulariser.tau=-1.0: a number of at least 0"),
-        ({"accuracy": "absolute"}, "algorithm.solver=sgd: gd with accuracy: the error of the other solvers is unknown"),
-        ({"accuracy": {"name": "absolute", "M": 0}}, "algorithm.accuracy.M=0.0: a number above 0"),
-        ({"accuracy": {"name": "relative", "theta": 0}}, "algorithm.accuracy.theta=0.0: a number above 0"),
-        ({"accuracy": {"name": "relative", "at_most": 0}}, "algorithm.accuracy.at_most=0: an integer of at least 1"),
-        ({"cohort": 11}, "algorithm.cohort=11: at most 10, the number of clients"),
-        ({"reply": "after"}, "algorithm.reply=after: deferred only"),
-    ],
-)
-def test_wrong_keys(keys: dict[str, Any], text: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        job_from_dict({**JOB, "algorithm": {"name": "feddr", **keys}})
-    assert str(error.value) == text
-
-
-def test_update_is_the_increment() -> None:
-    """D = (2 x_i - y_i) - xhat_i, and a second contact sends the difference to the first."""
-    clients = quadratics([[1.0, 2, 3]], [[1.0, 0, -1]])
-    algorithm, state = exact(0.5, 1, 3), None
-    state = algorithm.init_client(X0, 0)
-    sums = X0
-    for k, xbar in enumerate((X0, X0 + 1)):
-        update: Update = algorithm.train(state, Message((xbar,), version=k, round=k), clients[0])
-        sums = sums + update.vectors[0]
-        close(sums, 2 * state.x - state.y)
-        close(sums, state.xhat)

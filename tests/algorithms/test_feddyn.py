@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.common.local_solver import Gd
-from mpifl.algorithms.common.splitting import AbsoluteAccuracy
-from mpifl.algorithms.fedadmm import FedADMM
-from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.feddyn import FedDyn
-from mpifl.algorithms.fedpd import FedPD
 from tests.algorithms.world import World
 from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run
 
@@ -49,8 +45,9 @@ def test_rule_by_hand() -> None:
     close(log.models, models, 1e-10)
 
 
-def test_DYN_1() -> None:
-    """h = (1/n) sum g_i after every round of any members, inexact solver too; g_i = grad f_i(th_i) for an exact one."""
+def test_h_is_the_mean_of_g() -> None:
+    """DYN.1: h = (1/n) sum g_i after every round of any members, inexact solver too; g_i = grad f_i(th_i) for an exact
+    one."""
     clients = random_quadratics(4, 5)
     here = World(FedDyn(alpha=0.7, step_size=0.1, local_steps=3), clients, np.ones(3))
     for members in sets(5, 2, 30):
@@ -58,8 +55,8 @@ def test_DYN_1() -> None:
         close(here.server.h, np.mean([-0.7 * s.q for s in here.states.values()], axis=0))
 
 
-def test_DYN_1b() -> None:
-    """After an exact local solution th_i: g_i = grad f_i(th_i)."""
+def test_g_is_the_gradient_at_an_exact_solution() -> None:
+    """DYN.1b: After an exact local solution th_i: g_i = grad f_i(th_i)."""
     clients = random_quadratics(4, 4)
     here = World(FedDyn(alpha=0.7, solver=Gd(), step_size=0.25, local_steps=200), clients, np.ones(3))
     for members in sets(4, 2, 10):
@@ -72,8 +69,8 @@ def test_DYN_1b() -> None:
         here.aggregate()
 
 
-def test_DYN_6_and_DYN_7_and_DYN_8() -> None:
-    """T1, alpha 1: x_1 = -9/22, x_2 = -27/44, limit -9/11."""
+def test_two_clients_in_numbers() -> None:
+    """DYN.6, DYN.7, DYN.8: T1, alpha 1: x_1 = -9/22, x_2 = -27/44, limit -9/11."""
     log = run(exact(1.0), T1, [0, 1] * 150)
     close(log.models[0], [-0.409091], 1e-6)
     close(log.models[0], [-9 / 22])
@@ -84,8 +81,8 @@ def test_DYN_6_and_DYN_7_and_DYN_8() -> None:
 
 
 @pytest.mark.parametrize(("size", "n"), [(2, 5), (1, 2)])
-def test_DYN_5_and_DYN_10(size: int, n: int) -> None:
-    """Partial participation: the limit is the optimum, with h = 0; 2 of 5 clients, and 1 of 2 on T1."""
+def test_partial_participation_reaches_the_optimum(size: int, n: int) -> None:
+    """DYN.5, DYN.10: Partial participation: the limit is the optimum, with h = 0; 2 of 5 clients, and 1 of 2 on T1."""
     clients = random_quadratics(4, 5) if n == 5 else T1
     algorithm = exact(2.0, **RANDOM) if n == 5 else exact(2.0)
     log = run(algorithm, clients, rounds=sets(n, size, 400), x0=0.5)
@@ -94,31 +91,14 @@ def test_DYN_5_and_DYN_10(size: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("M", [1, 5, 20])
-def test_DYN_11(M: int) -> None:
-    """A few gradient steps from x in place of the exact solver: the same limit (T1, alpha 1, eta .02)."""
+def test_inexact_solutions_have_the_same_limit(M: int) -> None:
+    """DYN.11: A few gradient steps from x in place of the exact solver: the same limit (T1, alpha 1, eta .02)."""
     algorithm = FedDyn(alpha=1.0, solver=Gd(), step_size=0.02, local_steps=M)
     close(run(algorithm, T1, [0, 1] * 1200).x, [-9 / 11], 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("id", "other"),
-    [
-        ("DYN.2", FedPD(eta=0.5, solver=Gd(), step_size=0.08, local_steps=800)),
-        ("DYN.3", FedADMM(rho=2.0, solver=Gd(), step_size=1 / 12, local_steps=600)),
-        ("DYN.4", FedDR(alpha=1.0, eta=0.5, solver=Gd(), step_size=0.08, accuracy=AbsoluteAccuracy(M=1e-28))),
-    ],
-    ids=lambda v: v if isinstance(v, str) else "",
-)
-def test_DYN_2_3_4(id: str, other: Any) -> None:
-    """All clients, exact solver: the iterates of FedPD(eta 1/alpha), FedADMM(rho alpha), FedDR(1, eta 1/alpha)."""
-    clients, order = random_quadratics(6, 3), [0, 1, 2] * 25
-    dyn, same = run(exact(2.0, **RANDOM), clients, order, x0=1.0), run(other, clients, order, x0=1.0)
-    close(dyn.models, same.models, 1e-10)
-    assert np.abs(dyn.models[0] - dyn.models[1]).max() > 1e-3
-
-
-def test_DYN_9() -> None:
-    """alpha -> infinity: x_1 = x_0 - (2/alpha) grad f(x_0) + O(alpha^-2); alpha -> 0: th_i are the own optima."""
+def test_very_large_and_very_small_alpha() -> None:
+    """DYN.9: alpha -> infinity: x_1 = x_0 - (2/alpha) grad f(x_0) + O(alpha^-2); to 0: th_i are the own optima."""
     clients = random_quadratics(7, 3)
     gradient = np.mean([c.gradient(np.ones(3)) for c in clients], axis=0)
     errors = []
@@ -149,10 +129,3 @@ def test_output() -> None:
         expected = {"server": here.server.x, "members": (th[0] + th[2]) / 2, "all": sum(th.values()) / 3}
         close(models[output], expected[output])
     assert np.abs(models["all"] - models["members"]).max() > 1e-3
-
-
-def test_the_limit_of_weighted_clients() -> None:
-    """weights: samples minimises sum (s_i/S) f_i, with two of four clients a round."""
-    clients = random_quadratics(9, 4)
-    log = run(exact(2.0, **RANDOM, weights="samples"), clients, rounds=sets(4, 2, 400), x0=1.0)
-    close(log.x, optimum(clients, [c.samples for c in clients]), 1e-9)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedexp import FedExP
 from tests.algorithms.world import World
 from tests.quadratic_runs import Log, close, drift_point, quadratics, random_quadratics, run
@@ -42,32 +41,17 @@ def test_rule_by_hand(weights: str) -> None:
     close(FedExP(output="last").model(log.server), models[-1], 1e-10)
 
 
-def test_EXP_1() -> None:
-    """Equal updates: the ratio is 1/2 or less, and eta_g = 1, so FedAvg."""
-    clients = quadratics([2, 2, 2], [1, 1, 1])
-    log = run(FedExP(step_size=0.1, local_steps=4, epsilon=0.0), clients, [0, 1, 2] * 5)
-    avg = run(FedAvg(step_size=0.1, local_steps=4), clients, [0, 1, 2] * 5)
-    close(log.models, avg.models)
-    assert log.server.eta_g == 1
-
-
-def test_EXP_2() -> None:
-    """epsilon -> infinity: FedAvg."""
-    avg = run(FedAvg(step_size=STEP, local_steps=Q), T1, [0, 1] * 20)
-    close(rounds(20, 1e9).models, avg.models)
-
-
-def test_EXP_3_4_5_6() -> None:
-    """T1, epsilon 1e-3, x_0 = 0: eta_g and x of rounds 1 and 3."""
+def test_rounds_1_and_3_in_numbers() -> None:
+    """EXP.3, EXP.4, EXP.5, EXP.6: T1, epsilon 1e-3, x_0 = 0: eta_g and x of rounds 1 and 3."""
     for count, eta, x in ((1, 3.207871, -0.958769), (3, 18.592218, 1.003139)):
         log = rounds(count, 1e-3)
         close(log.server.eta_g, eta, 1e-6)
         close(log.x, [x], 1e-6)
 
 
-def test_EXP_7_8_9() -> None:
-    """Near FedAvg's point eta_g is mean D_i^2/(2 eps): it is stable where eps > eps* = kbar mean D_i^2/4 = 0.057380.
-    1.2 eps* ends at the point, .8 eps* never settles."""
+def test_epsilon_decides_on_stability() -> None:
+    """EXP.7, EXP.8, EXP.9: Near FedAvg's point eta_g is mean D_i^2/(2 eps): it is stable where eps > eps* = kbar mean
+    D_i^2/4 = 0.057380. 1.2 eps* ends at the point, .8 eps* never settles."""
     point = drift_point(T1, STEP, Q)
     D = np.array([point - c.steps(point, STEP, Q) for c in T1])
     bound = KBAR * np.mean(D**2) / 4

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.common.local_solver import Gd, Sgd
-from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fednova import FedNova
-from mpifl.errors import ConfigError
 from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 T1 = quadratics([1, 10], [1, -1])
@@ -28,15 +26,6 @@ def numbers(log: Any) -> list[float]:
     return [update.numbers[0] for _, update in log.consumed]
 
 
-def test_NOVA_1() -> None:
-    """Equal a_i: FedAvg, also weighted by samples, with momentum, and for one round of any cohort."""
-    clients, order = random_quadratics(1, 4), [0, 1, 2, 3] * 8
-    for more in ({}, {"weights": "samples"}, {"solver": Sgd(momentum=0.9)}):
-        nova = run(FedNova(step_size=0.05, local_steps=4, **more), clients, order, x0=1.0)
-        avg = run(FedAvg(step_size=0.05, local_steps=4, **more), clients, order, x0=1.0)
-        close(nova.models, avg.models, 1e-13)
-
-
 def limit(step: float, normalise: bool) -> np.ndarray:
     """sum k_i c_i / sum k_i, k_i = 1 - (1 - step a_i)^tau_i, over tau_i where the updates are normalised."""
     a, c = np.array([1, 10]), np.array([1, -1])
@@ -49,8 +38,9 @@ def limit(step: float, normalise: bool) -> np.ndarray:
     [(0.01, False, -0.940705), (0.01, True, -0.734957), (0.001, False, -0.959044), (0.001, True, -0.810724)],
     ids=["NOVA.2a", "NOVA.3a", "NOVA.2b", "NOVA.3b"],
 )
-def test_NOVA_2_and_NOVA_3(step: float, normalise: bool, figure: float) -> None:
-    """T1 with tau = (2, 10): where FedAvg and FedNova rest, by a run from there and one round beside it."""
+def test_where_unequal_steps_rest(step: float, normalise: bool, figure: float) -> None:
+    """NOVA.2, NOVA.3: T1 with tau = (2, 10): where FedAvg and FedNova rest, by a run from there and one round beside
+    it."""
     close(limit(step, normalise), [figure], 1e-6)
     algorithm = FedNova(step_size=step, steps=TAU.tolist(), normalise=normalise)
     log = run(algorithm, T1, [0, 1] * 300, x0=limit(step, normalise)[0] + 0.1)
@@ -61,8 +51,8 @@ def test_NOVA_2_and_NOVA_3(step: float, normalise: bool, figure: float) -> None:
     close(run(algorithm, T1, [0, 1], x0=limit(step, normalise)).x, limit(step, normalise))
 
 
-def test_NOVA_4() -> None:
-    """As the step tends to 0 FedAvg tends to sum tau a c/sum tau a = -49/51, FedNova to the optimum."""
+def test_where_small_steps_rest() -> None:
+    """NOVA.4: As the step tends to 0 FedAvg tends to sum tau a c/sum tau a = -49/51, FedNova to the optimum."""
     close(limit(1e-7, False), [-0.960784], 1e-6)
     close(limit(1e-9, False), [-49 / 51], 1e-6)
     close(limit(1e-7, True), optimum(T1), 1e-6)
@@ -77,8 +67,8 @@ def a_by_hand(beta: float, steps: int) -> float:
     return y
 
 
-def test_NOVA_5_and_NOVA_6() -> None:
-    """Momentum .9 and 6 steps: 17.82969, from what a client sends; and in closed form."""
+def test_weight_of_momentum() -> None:
+    """NOVA.5, NOVA.6: Momentum .9 and 6 steps: 17.82969, from what a client sends; and in closed form."""
     log = run(FedNova(step_size=0.01, local_steps=6, solver=Sgd(momentum=0.9)), T1, [0, 1])
     close(numbers(log), [17.82969] * 2, 1e-5)
     for beta in (0.1, 0.5, 0.9):
@@ -88,8 +78,9 @@ def test_NOVA_5_and_NOVA_6() -> None:
             close(a_by_hand(beta, steps), (steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta))
 
 
-def test_NOVA_7() -> None:
-    """A proximal term: a_i = (1 - (1 - eta mu)^tau)/(eta mu), what gradients of 1 add up to; tau_eff: of the tau_i."""
+def test_weight_of_a_proximal_term() -> None:
+    """NOVA.7: A proximal term: a_i = (1 - (1 - eta mu)^tau)/(eta mu), what gradients of 1 add up to; tau_eff: of the
+    tau_i."""
     eta, mu = 0.05, 2.0
     y = 0.0
     for _ in range(6):
@@ -126,16 +117,3 @@ def test_epochs_on_unequal_shards() -> None:
     log = run(FedNova(step_size=0.01, local_epochs=2), clients, [0, 1] * 500)
     assert [row[4] for row in log.updates[:2]] == [2, 10] and numbers(log)[:2] == [2.0, 10.0]
     close(log.x, limit(0.01, True), 1e-9)
-
-
-def test_refused() -> None:
-    for options, key in (
-        ({"mu": 1.0, "solver": Sgd(momentum=0.5)}, "mu"),
-        ({"steps": [1, 2], "local_epochs": 2}, "local_epochs"),
-        ({"normalise": False, "tau_eff": 3.0}, "tau_eff"),
-    ):
-        with pytest.raises(ConfigError) as error:
-            FedNova(**options)
-        assert error.value.key == key
-    with pytest.raises(ConfigError, match="one per client"):
-        FedNova(steps=[1, 2]).validate(3)

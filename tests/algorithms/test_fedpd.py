@@ -11,9 +11,8 @@ import pytest
 from scipy.optimize import minimize
 
 from mpifl.algorithms.base import Clients, Message, State
-from mpifl.algorithms.common.local_solver import Gd, Sarah, Sgd, Svrg
+from mpifl.algorithms.common.local_solver import Gd, Sarah, Sgd
 from mpifl.algorithms.fedpd import FedPD
-from mpifl.errors import ConfigError
 from tests.algorithms.test_fedprox import Noisy, noisy
 from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
 
@@ -47,8 +46,9 @@ def contacts(
 
 
 # -- dual identities ---------------------------------------------------------------------------------------------------
-def test_FEDPD_1() -> None:
-    """Exact oracle: lambda_i = -grad f_i(x_i), and what is uploaded is x_i - eta grad f_i(x_i); here with p = 0.5."""
+def test_exact_duals_are_gradients() -> None:
+    """FEDPD.1: Exact oracle: lambda_i = -grad f_i(x_i), and what is uploaded is x_i - eta grad f_i(x_i); here with p =
+    0.5."""
     clients, eta = random_quadratics(1, 4), 0.4
     algorithm = exact(eta, skip=0.5)
     for server, states, _ in islice(contacts(algorithm, clients, 1.0), 20):
@@ -57,8 +57,8 @@ def test_FEDPD_1() -> None:
         close(server.x, np.mean([s.x - eta * g for s, g in zip(states, gradients, strict=True)], axis=0))
 
 
-def test_FEDPD_2() -> None:
-    """p = 0, exact: sum_i (lambda_i + (x_i - x_0)/eta) = 0 after each aggregation."""
+def test_exact_duals_balance() -> None:
+    """FEDPD.2: p = 0, exact: sum_i (lambda_i + (x_i - x_0)/eta) = 0 after each aggregation."""
     clients, eta = random_quadratics(2, 4), 0.3
     for server, states, _ in islice(contacts(exact(eta), clients, 1.0), 20):
         close(sum(s.lam + (s.x - server.x) / eta for s in states), np.zeros(3))
@@ -74,29 +74,21 @@ any_oracle = pytest.mark.parametrize("oracle", ORACLES.values(), ids=ORACLES)
 
 
 @any_oracle
-def test_FEDPD_3(oracle: dict) -> None:
-    """p = 0, any oracle: mean lambda^{r+1} = (xbar^{r+1} - xbar^r)/eta, xbar the mean of the x_i."""
+def test_the_mean_dual_is_the_last_move(oracle: dict) -> None:
+    """FEDPD.3, FEDPD.5: p = 0, any oracle: mean lambda^{r+1} = (xbar^{r+1} - xbar^r)/eta, xbar the mean of the x_i, and
+    x_0^{r+1} = 2 xbar^{r+1} - xbar^r."""
     eta, old = 0.3, np.ones(3)
-    for _, states, _ in islice(contacts(FedPD(eta=eta, **oracle), noisy(3, 4), 1.0), 30):
+    for server, states, _ in islice(contacts(FedPD(eta=eta, **oracle), noisy(3, 4), 1.0), 30):
         new = np.mean([s.x for s in states], axis=0)
         close(np.mean([s.lam for s in states], axis=0), (new - old) / eta)
-        old = new
-
-
-@any_oracle
-def test_FEDPD_5(oracle: dict) -> None:
-    """p = 0, any oracle: x_0^{r+1} = 2 xbar^{r+1} - xbar^r."""
-    old = np.ones(3)
-    for server, states, _ in islice(contacts(FedPD(eta=0.3, **oracle), noisy(4, 4), 1.0), 30):
-        new = np.mean([s.x for s in states], axis=0)
         close(server.x, 2 * new - old)
         old = new
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("eta", [0.1, 0.5, 2.0])
-def test_FEDPD_4(eta: float) -> None:
-    """p = 0, exact: x_0 tends to the optimum and lambda_i to -grad f_i(x*)."""
+def test_exact_rounds_reach_the_optimum(eta: float) -> None:
+    """FEDPD.4: p = 0, exact: x_0 tends to the optimum and lambda_i to -grad f_i(x*)."""
     clients = random_quadratics(5, 4)
     *_, (server, states, _) = islice(contacts(exact(eta), clients), 300)
     x = optimum(clients)
@@ -114,8 +106,8 @@ def test_limit_is_the_optimum_whatever_the_oracle_leaves(oracle: str) -> None:
     close([s.lam for s in states], [-o.gradient(x) for o in clients])
 
 
-def test_FEDPD_6() -> None:
-    """p = 1, exact: x_i <- prox_{eta f_i}(x_i) round after round, which tends to the client's own optimum.
+def test_without_communication_clients_take_proximal_steps() -> None:
+    """FEDPD.6: p = 1, exact: x_i <- prox_{eta f_i}(x_i) round after round, which tends to the client's own optimum.
 
     No job has p = 1: a client is told here that the next communication is 7, and then 400, rounds away.
     """
@@ -132,9 +124,9 @@ def test_FEDPD_6() -> None:
     close(state.x, client.c)
 
 
-def test_FEDPD_7() -> None:
-    """p = 0.5 under heterogeneity: the iterates are those of the exact proximal maps between the communications that
-    the server drew, and stay away from the optimum; with p = 0 they reach it."""
+def test_skipped_rounds_stay_off_the_optimum() -> None:
+    """FEDPD.7: p = 0.5 under heterogeneity: the iterates are those of the exact proximal maps between the
+    communications that the server drew, and stay away from the optimum; with p = 0 they reach it."""
     clients, eta = random_quadratics(8, 4), 0.4
     x_star = optimum(clients)
     distances, x_0 = [], np.zeros(3)
@@ -157,8 +149,8 @@ def test_FEDPD_7() -> None:
 
 
 @pytest.mark.parametrize("eta", [0.1, 0.3, 0.45])
-def test_FEDPD_8(eta: float) -> None:
-    """f1 = x^2, f2 = -x^2, exact, x^0 = 1: x_0^1 = (1 + 4 eta^2)/(1 - 4 eta^2), then 1/(1 - 4 eta^2) for ever.
+def test_where_all_points_are_optimal(eta: float) -> None:
+    """FEDPD.8: f1 = x^2, f2 = -x^2, exact, x^0 = 1: x_0^1 = (1 + 4 eta^2)/(1 - 4 eta^2), then 1/(1 - 4 eta^2) for ever.
 
     A round maps (x_1, x_2) to (1/2) 11' (x_1, x_2), so from round 2 on both are the same number.
     """
@@ -170,23 +162,6 @@ def test_FEDPD_8(eta: float) -> None:
     ]
     for (old_1, old_2), new in pairwise(pairs):
         close(new, [(old_1 + old_2) / 2] * 2)
-
-
-def test_T1() -> None:
-    """a = (1, 10), c = (1, -1): no client drift with p = 0, whether the oracle is exact or eight steps long."""
-    for algorithm in (exact(0.2, 10.0), FedPD(eta=0.05, step_size=0.03, local_steps=8, solver=Gd())):
-        log = run(algorithm, quadratics([1, 10], [1, -1]), [0, 1] * 400)
-        close(log.x, [-0.8181818181818182])
-
-
-@pytest.mark.parametrize(
-    ("eta", "first", "after"),
-    [(0.1, 1.083333333333, 1.041666666667), (0.3, 2.125, 1.5625), (0.45, 9.526315789474, 5.263157894737)],
-)
-def test_T2(eta: float, first: float, after: float) -> None:
-    """The divergence example of FedAvg in printed numbers (12 digits after the point)."""
-    log = run(exact(eta, 2.0), quadratics([2, -2], [0, 0]), [0, 1] * 5, x0=1.0)
-    close(np.ravel(log.models), [first] + [after] * 4, 6e-13)
 
 
 def test_weights_by_samples() -> None:
@@ -246,8 +221,8 @@ def one_step(**options: float) -> tuple[np.ndarray, ...]:
 
 
 @pytest.mark.parametrize("gamma", [0.1, 0.3, 5.0])
-def test_FEDPD_9(gamma: float) -> None:
-    """The step minimises <g + lambda_i, x> + ||x - x^q||^2/(2 gamma) + ||x - x_{0,i}||^2/(2 eta)."""
+def test_a_step_of_oracle_2_minimises_its_model(gamma: float) -> None:
+    """FEDPD.9: The step minimises <g + lambda_i, x> + ||x - x^q||^2/(2 gamma) + ||x - x_{0,i}||^2/(2 eta)."""
     x, x_0, lam, g, new = one_step(gamma=gamma)
 
     def slope(y: np.ndarray) -> np.ndarray:
@@ -263,17 +238,17 @@ def test_FEDPD_9(gamma: float) -> None:
     close(new, (0.3 * x + gamma * x_0 - 0.3 * gamma * (g + lam)) / (0.3 + gamma))
 
 
-def test_FEDPD_10() -> None:
-    """gamma -> infinity: the step is x_{0,i} - eta (g + lambda_i), which is step_size = eta."""
+def test_large_gamma_is_a_step_of_eta() -> None:
+    """FEDPD.10: gamma -> infinity: the step is x_{0,i} - eta (g + lambda_i), which is step_size = eta."""
     for limit in ({"gamma": 1e18}, {"gamma": 1e300}, {"step_size": 0.3}):
         _, x_0, lam, g, new = one_step(**limit)
         close(new, x_0 - 0.3 * (g + lam))
 
 
 @pytest.mark.parametrize("refresh", [1, 4])
-def test_FEDPD_11(refresh: int) -> None:
-    """Oracle II as printed, closed form and estimate carried over the rounds, is steps eta gamma/(eta + gamma) along
-    the gradient of L_i, on random batches and over contacts of several rounds."""
+def test_oracle_2_as_printed(refresh: int) -> None:
+    """FEDPD.11: Oracle II as printed, closed form and estimate carried over the rounds, is steps eta gamma/(eta +
+    gamma) along the gradient of L_i, on random batches and over contacts of several rounds."""
     eta, gamma, (client,) = 0.3, 3.0, noisy(13, 1)
     algorithm = FedPD(eta=eta, gamma=gamma, refresh=refresh, local_steps=5, solver=Sarah())
     same = FedPD(eta=eta, step_size=eta * gamma / (eta + gamma), refresh=refresh, local_steps=5, solver=Sarah())
@@ -309,8 +284,8 @@ class Curved(Quadratic):
 
 
 @pytest.mark.parametrize("refresh", [2, 7, 10**6])
-def test_FEDPD_12(refresh: int) -> None:
-    """Oracle II with full-batch differences, gamma = 10 eta: g is grad f_i at the present x_i, for any I."""
+def test_full_batches_keep_the_estimate_exact(refresh: int) -> None:
+    """FEDPD.12: Oracle II with full-batch differences, gamma = 10 eta: g is grad f_i at the present x_i, for any I."""
     clients = quadratics([[1, 2], [3, 0.5], [0.2, 4]], [[1, -1], [2, 0.3], [-1, 0.2]], kind=Curved)
     algorithm = FedPD(eta=0.15, gamma=1.5, refresh=refresh, local_steps=4, skip=0.3, solver=Sarah())
     for _, states, _ in islice(contacts(algorithm, clients, 1.0), 40):
@@ -319,18 +294,6 @@ def test_FEDPD_12(refresh: int) -> None:
 
 
 # -- rounds without communication --------------------------------------------------------------------------------------
-def test_a_skipped_round_sends_nothing() -> None:
-    """n messages and n updates a communication, one vector each way, whatever the rounds between; the message says how
-    many there are, as its number and as the work that it asks for."""
-    clients = random_quadratics(14, 3)
-    algorithm = FedPD(eta=0.3, local_steps=2, solver=Gd(), skip=0.6)
-    log = run(algorithm, clients, [0, 1, 2] * 40)
-    assert len(log.aggregations) == 40 and len(log.consumed) == 120 and len(log.sent) == 123
-    assert {len(m.vectors) for _, m in log.sent} == {len(u.vectors) for _, u in log.consumed} == {1}
-    asked = [m.work for _, m in log.sent]
-    assert asked == [int(m.numbers[0]) for _, m in log.sent] and len(set(asked)) > 4
-    assert asked[::3] == asked[1::3] == asked[2::3]  # one coin for all
-    assert [u.local_steps for _, u in log.consumed] == [2 * k for k in asked[:120]]
 
 
 @pytest.mark.parametrize("p", [0.25, 0.5, 0.9])
@@ -383,70 +346,3 @@ def test_each_local_round_has_batches_of_its_own() -> None:
 
 
 # -- what every method must do -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("wrong", "key"),
-    [
-        ({"eta": 0}, "eta"),
-        ({"gamma": 0}, "gamma"),
-        ({"skip": 1}, "skip"),
-        ({"skip": -0.1}, "skip"),
-        ({"period": 0}, "period"),
-        ({"skip": 0.5, "period": 2}, "period"),
-        ({"refresh": 0, "solver": Sarah()}, "refresh"),
-        ({"refresh": 2}, "refresh"),
-        ({"refresh": 2, "solver": Svrg()}, "refresh"),
-        ({"accuracy": 1e-3}, "accuracy"),
-        ({"accuracy": 1e-3, "solver": Sarah()}, "accuracy"),
-        ({"accuracy": -1, "solver": Gd()}, "accuracy"),
-        ({"gamma": 0.5, "step_weights": "relative"}, "step_weights"),
-        ({"gamma": 0.5, "step_weights": "samples"}, "step_weights"),
-        ({"gamma": 0.5, "step_weights": "uniform"}, "step_weights"),
-    ],
-)
-def test_wrong_hyper_parameters(wrong: dict, key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        FedPD(**wrong)
-    assert caught.value.key == key
-
-
-def test_gamma_takes_no_step_weights() -> None:
-    """eta gamma/(eta + gamma) is a client's whole step; without gamma step_weights are as ever."""
-    with pytest.raises(ConfigError) as caught:
-        FedPD(gamma=0.5, step_weights="relative")
-    assert str(caught.value) == "step_weights=relative: one with gamma: the closed form has no such factor"
-    FedPD(gamma=0.5)
-    clients = random_quadratics(19, 3)
-    total = sum(o.samples for o in clients)
-    _, states, _ = next(contacts(FedPD(eta=0.4, step_size=0.05, step_weights="relative"), clients, 1.0))
-    for o, s in zip(clients, states, strict=True):
-        close(s.x, np.ones(3) - 0.05 * 3 * o.samples / total * o.gradient(np.ones(3)))
-
-
-def test_no_cohort() -> None:
-    """All clients work in every round: there is no way to ask for fewer."""
-    with pytest.raises(TypeError):
-        FedPD(cohort=2)  # type: ignore[call-arg]
-    assert FedPD().participation(Clients(np.ones(5, int)), 0).sample(3) == [0, 1, 2, 3, 4]
-
-
-@any_oracle
-def test_float32_stays_float32(oracle: dict) -> None:
-    single = Quadratic(np.array([1, 3], np.float32), np.array([1, -1], np.float32))
-    x0 = np.zeros(2, np.float32)
-    for server, states, _ in islice(contacts(FedPD(eta=0.3, skip=0.5, **oracle), [single, single], x0), 4):
-        assert server.x.dtype == np.float32
-        assert {v.dtype for s in states for v in vars(s).values() if isinstance(v, np.ndarray)} == {np.dtype("float32")}
-
-
-@any_oracle
-def test_saved_states_go_on_to_the_bit(oracle: dict) -> None:
-    """A client that is saved and loaded after each contact ends as one that is not."""
-    (client,) = noisy(18, 1)
-    algorithm = FedPD(eta=0.3, **oracle)
-    state = algorithm.init_client(np.ones(3), 0)
-    kept = State.load(state.save())
-    for rounds in (1, 3, 2):
-        message = Message((np.full(3, 0.1 * rounds),), (rounds,))
-        one, other = algorithm.train(state, message, client), algorithm.train(kept, message, client)
-        assert np.array_equal(one.vectors, other.vectors)
-        kept = State.load(kept.save())

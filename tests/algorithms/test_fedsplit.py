@@ -5,17 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.fedsplit import FedSplit
-from mpifl.config.read import job_from_dict
-from mpifl.errors import ConfigError
-from tests.algorithms.test_feddr import JOB, X0, exact, prox
-from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run
+from tests.algorithms.test_feddr import X0, exact, prox
+from tests.quadratic_runs import close, optimum, random_quadratics, run
 
 
-def test_FEDDR_1() -> None:
-    """z_i <- z_i + 2 (prox(2 X - z_i) - X), X <- mean z_i, from z_i = X = x^0; and bit for bit FedDR with alpha = 2."""
+def test_by_hand_and_bit_for_bit_feddr() -> None:
+    """FEDDR.1: z_i <- z_i + 2 (prox(2 X - z_i) - X), X <- mean z_i, from z_i = X = x^0; and bit for bit FedDR with
+    alpha = 2."""
     clients, order = random_quadratics(1, 4), list(range(4)) * 25
     log = run(exact(kind=FedSplit), clients, order, x0=X0)
     z, x = [X0] * 4, X0
@@ -33,16 +31,3 @@ def test_limit(weights: str) -> None:
     clients = random_quadratics(2, 5)
     log = run(exact(kind=FedSplit, weights=weights), clients, list(range(5)) * 150, x0=X0)
     close(log.x, optimum(clients, [o.samples for o in clients] if weights == "samples" else None))
-
-
-def test_T1() -> None:
-    """a = (1, 10), c = (1, -1): -9/11."""
-    log = run(exact(0.2, 1, 10, kind=FedSplit), quadratics([1, 10], [1, -1]), [0, 1] * 100)
-    close(log.x, [-0.8181818181818182])
-
-
-@pytest.mark.parametrize("key", ["alpha", "regulariser", "init", "cohort", "sampling"])
-def test_what_makes_it_fedsplit_is_no_option(key: str) -> None:
-    with pytest.raises(ConfigError, match="no such key"):
-        job_from_dict({**JOB, "algorithm": {"name": "fedsplit", key: 1}})
-    assert job_from_dict({**JOB, "algorithm": {"name": "fedsplit", "solver": "gd"}}).algorithm == FedSplit(solver=Gd())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -36,24 +34,3 @@ def test_an_exact_update_in_numbers() -> None:
     """Exact solutions with mu: w+ = w - mean_k (H_k + mu I)^-1 grad f(w), here in numbers: a = (1, 3), mu = 1."""
     log = run(InexactDANE(mu=1.0, step_size=0.25, local_steps=80), quadratics([1, 3], [4, 0]), [0, 1] * 2, x0=3.0)
     close(log.x, [3 - (1 / 2 + 1 / 4) / 2 * ((3 - 4) + 3 * 3) / 2])  # 1.5
-
-
-def test_T1() -> None:
-    """a = (1, 10), c = (1, -1): the optimum -9/11."""
-    log = run(InexactDANE(mu=1.0, step_size=0.05, local_steps=10), quadratics([1, 10], [1, -1]), [0, 1] * 400)
-    close(log.x, [-9 / 11])
-
-
-def test_everybody_meets_both_phases() -> None:
-    """Two round trips an update: down w, then g; up grad F_k(w), then w_k."""
-    log = run(InexactDANE(), random_quadratics(2, 3), [0, 1, 2] * 4)
-    assert [i for i, _ in log.sent[:12]] == [0, 1, 2] * 4
-    assert all(len(message.vectors) == 1 for _, message in log.sent)
-    assert all(len(update.vectors) == 1 for _, update in log.consumed)
-
-
-def test_what_makes_it_the_special_case_is_no_option() -> None:
-    fixed = {f.name: f.default for f in dataclasses.fields(InexactDANE) if not f.init}
-    assert fixed == {
-        "cohort": None, "sampling": "uniform", "same_set": False, "correction": 1.0, "decay": 1.0, "variant": "plain",
-    }  # fmt: skip

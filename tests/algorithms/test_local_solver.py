@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from mpifl.algorithms.common.local_solver import Gd, LocalTraining, Sarah, Sgd, Solver, Svrg
-from mpifl.errors import ConfigError
 from mpifl.rng import stream
 from tests.quadratic_runs import close
 
@@ -110,21 +108,6 @@ def test_gd(term: dict[str, Any]) -> None:
 
 
 @each_term
-def test_many_steps_of_gd_minimise_phi(term: dict[str, Any]) -> None:
-    """f(y) + <shift, y> + weight/2 ||y - centre||^2, minimised by scipy from its values alone."""
-    f = Squares()
-
-    def phi(y: np.ndarray) -> float:
-        gap = y - term.get("centre", np.zeros(D))
-        return f.loss(y) + float(term.get("shift", np.zeros(D)) @ y) + term.get("weight", 0.0) / 2 * float(gap @ gap)
-
-    found = minimize(phi, X, method="Powell", options={"xtol": 1e-11, "ftol": 1e-15})
-    solved = local(Gd(), local_steps=4000).solve(f, X, 0, **term)
-    close(solved.x, found.x, 1e-5)  # a minimiser found by values has half their digits
-    assert phi(solved.x) <= found.fun + 1e-12
-
-
-@each_term
 def test_svrg(term: dict[str, Any]) -> None:
     """y <- y - step (g_B(y) - g_B(x) + grad f(x) + ...), x the start; one full gradient in all."""
     f = Squares()
@@ -161,62 +144,6 @@ def test_full_batches_are_gd(solver: Solver, term: dict[str, Any]) -> None:
     close(solved.x, local(Gd()).solve(f, X, 0, **term).x)
     if solver.name == "sarah":
         close(solved.estimate, f.gradient(solved.x))
-
-
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_the_expectation_of_svrgs_direction_is_the_full_gradient(size: int) -> None:
-    """The mean over all batches of a size, of one step at x != z: x - step grad f(x), exactly."""
-    z = np.array([0.2, 0.9, -1.0])
-    ends = []
-    for rows in combinations(range(ROWS), size):
-        f = Squares(given=[list(rows)])
-        ends.append(local(Svrg(), local_steps=1).solve(f, X, 0, initial_estimate=(z, f.gradient(z))).x)
-    close(np.mean(ends, axis=0), X - 0.2 * f.gradient(X))
-    assert np.ptp(ends, axis=0).min() > 1e-3  # the single ones differ
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_sarahs_estimate_is_unbiased_for_the_change(size: int) -> None:
-    """The mean over all batches of v_1 - v_0 is grad f(y_1) - grad f(y_0), whatever v_0 is; the step takes v_0."""
-    f, v0 = Squares(), np.array([5.0, 1.0, -4.0])
-    y1 = X - 0.2 * v0
-    found = []
-    for rows in combinations(range(ROWS), size):
-        solved = local(Sarah(), local_steps=1).solve(Squares(given=[list(rows)]), X, 0, initial_estimate=v0)
-        close(solved.x, y1)
-        found.append(solved.estimate)
-    close(np.mean(found, axis=0) - v0, f.gradient(y1) - f.gradient(X))
-
-
-@pytest.mark.parametrize("kind", [Sgd, Gd])
-def test_heavy_ball(kind: type) -> None:
-    """y_{k+1} = y_k - step grad phi(y_k) + momentum (y_k - y_{k-1}), y_{-1} = y_0; each contact begins at rest."""
-    f, beta = Squares(size=None), 0.7
-    trail = [X, X]
-    for _ in range(12):
-        trail.append(trail[-1] - 0.2 * f.gradient(trail[-1]) + beta * (trail[-1] - trail[-2]))
-    algorithm = local(kind(momentum=beta), local_steps=12)
-    first = algorithm.solve(f, X, 0)
-    close(first.x, trail[-1])
-    one, two = (local(kind(momentum=beta), local_steps=k).solve(f, X, 0).x for k in (1, 2))
-    again = local(kind(momentum=beta), local_steps=1).solve(f, one, 1).x
-    close(again, one - 0.2 * f.gradient(one))
-    assert np.abs(two - again).max() > 1e-2
-
-
-@pytest.mark.parametrize("solver", [Svrg(), Sarah()], ids=lambda s: s.name)
-def test_variance_reduced_solvers_pass_sgds_noise_floor(solver: Solver) -> None:
-    """Restarted every contact, they reach the minimiser of f with batches of two and a constant step; sgd does not."""
-    f = Squares()
-    best = np.linalg.solve(f.hessian, f.p.T @ f.q / ROWS)
-    ends = {}
-    for kind in (solver, Sgd()):
-        y = X
-        for round in range(200):
-            y = local(kind, step_size=0.05, local_steps=20).solve(f, y, round).x
-        ends[kind.name] = y
-    close(ends[solver.name], best, 1e-10)
-    assert np.abs(ends["sgd"] - best).max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["one", "relative"])
@@ -326,18 +253,6 @@ def test_on_step_is_called_after_every_step(solver: Solver) -> None:
     assert np.array_equal(local(solver).solve(f, X, 2).x, solved.x)  # looking on changes nothing
 
 
-def test_on_step_couples_a_second_iterate() -> None:
-    """v <- v - step grad f(v; the same rows) with y: SGD on the same batches, as APFL's personal model has it."""
-    f, v = Squares(), 2 * X
-
-    def second_iterate(before: np.ndarray, after: np.ndarray, rows: Any) -> None:
-        nonlocal v
-        v = v - 0.2 * f.gradient(v, rows)
-
-    local().solve(f, X, 6, on_step=second_iterate)
-    close(v, local().solve(f, 2 * X, 6).x)
-
-
 @each_term
 def test_stop_ends_gd(term: dict[str, Any]) -> None:
     """It is called before each step, with y and the gradient of phi at y; the number of steps taken is returned."""
@@ -373,33 +288,3 @@ def test_nothing_that_is_given_changes(solver: Solver) -> None:
         assert np.array_equal(term[key], value)
     for name, start in starts.items():
         assert np.array_equal(np.array(start), kept[name])
-
-
-@each_solver
-@pytest.mark.parametrize("kind", ["one", "samples"])
-def test_float32_stays(solver: Solver, kind: str) -> None:
-    f, x = Squares(dtype=np.float32), X.astype(np.float32)
-    term = {k: v.astype(np.float32) if k != "weight" else v for k, v in TERMS[3].items()}
-    solved = local(solver, step_weights=kind).solve(f, x, 0, **term)
-    assert solved.x.dtype == np.float32
-    assert solved.estimate is None or solved.estimate.dtype == np.float32
-    close(solved.x, local(solver, step_weights=kind).solve(Squares(), X, 0, **TERMS[3]).x, 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("step_size", 0.0), ("step_size", -1.0), ("local_steps", 0), ("local_epochs", 0), ("step_weights", "all"),
-        ("step_size", float("nan")),
-    ],
-)  # fmt: skip
-def test_wrong_values(key: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=key):
-        LocalTraining(**{key: value})
-
-
-@pytest.mark.parametrize("momentum", [-0.1, 1.0, 2.0, float("nan")])
-def test_momentum_is_at_least_0_and_below_1(momentum: float) -> None:
-    for kind in (Sgd, Gd):
-        with pytest.raises(ConfigError, match="momentum"):
-            kind(momentum=momentum)

@@ -23,7 +23,6 @@ from mpifl.algorithms.mifa import Mifa
 from mpifl.algorithms.participation import CohortSampler, Trigger
 from mpifl.algorithms.scaffold import Scaffold
 from mpifl.algorithms.vrl_sgd import VrlSgd
-from mpifl.errors import ConfigError
 from tests.algorithms import test_state
 from tests.algorithms.test_state import CASES, LONG, N, build
 from tests.algorithms.world import World
@@ -127,48 +126,6 @@ def test_the_last_member_that_drops_out_leaves_nothing() -> None:
     compare(one, other)
 
 
-def test_weights_by_samples_of_the_others() -> None:
-    """FedAvg, s = 1 .. 5, members 0, 1, 2, 2, 4 without 1: (1 x_0 + 2*3 x_2 + 5 x_4)/12."""
-    here = world("fedavg-cohort=2,sampling=samples,weights=samples")
-    here.algorithm.begin_round(here.server, MEMBERS)
-    y = {i: here.contact(i).vectors[0] for i in (0, 1, 2, 4)}
-    here.receive(2)
-    here.algorithm.on_client_lost(here.server, LOST)
-    here.receive(0), here.receive(4)
-    here.aggregate()
-    close(here.server.x, (1 * y[0] + 6 * y[2] + 5 * y[4]) / 12, 1e-15)
-
-
-def test_SCAFFOLD_adds_no_control_variate_of_who_drops_out() -> None:
-    """x <- x + mean over the others of dy; c <- c + (1/n) sum over the others of dc: c stays the mean of the c_i that
-    the server knows."""
-    here = World(Scaffold(step_size=0.1, local_steps=3), random_quadratics(0, 4), np.zeros(3))
-    here.round(range(4))
-    x, c = here.server.x, here.server.c
-    here.algorithm.begin_round(here.server, [0, 1, 2])
-    dy, dc = zip(*(here.contact(i).vectors for i in (0, 1, 2)), strict=True)
-    here.receive(0)
-    here.algorithm.on_client_lost(here.server, 1)
-    here.receive(2)
-    here.aggregate()
-    close(here.server.x, x + (dy[0] + dy[2]) / 2, 1e-15)
-    close(here.server.c, c + (dc[0] + dc[2]) / 4, 1e-15)
-    close(here.server.c, np.mean([here.received_states[i].c for i in range(4)], axis=0), 1e-15)
-
-
-def test_FEDDR_keeps_the_last_point_of_who_drops_out() -> None:
-    """xtilde <- xtilde + sum over the others of p_i (new xhat_i - xhat_i)."""
-    here = World(FedDR(step_size=0.1, local_steps=3), random_quadratics(0, 3), np.zeros(3))
-    here.round(range(3))
-    before = here.server.xtilde.copy()
-    here.algorithm.begin_round(here.server, [0, 1, 2])
-    sent = [here.contact(i).vectors[0] for i in range(3)]
-    here.algorithm.on_client_lost(here.server, 1)
-    here.receive(0), here.receive(2)
-    here.aggregate()
-    close(here.server.xtilde, before + (sent[0] + sent[2]) / 3, 1e-15)
-
-
 def test_the_second_phase_does_not_count_on_who_was_lost_in_the_first() -> None:
     """Who dropped out of the phase of gradients is sent the model with their mean, should it ever be a member again."""
     for name in PHASED:
@@ -201,9 +158,9 @@ def frozen(algorithm: Any, rounds: int, before: int, clients: list[Quadratic] = 
 
 
 @pytest.mark.parametrize("M", [1, 3])
-def test_LOST_1(M: int) -> None:
-    """AREA: (n I - sum_left (I - alpha A_i)^M) x = sum_left (I - (I - alpha A_i)^M) c_i + sum_lost y_i; for M = 1
-    x is the minimiser of sum_left f_i + sum_lost ||x - y_i||^2/(2 alpha), and not of sum_left f_i."""
+def test_area_keeps_the_memories_of_the_lost(M: int) -> None:
+    """LOST.1: AREA: (n I - sum_left (I - alpha A_i)^M) x = sum_left (I - (I - alpha A_i)^M) c_i + sum_lost y_i; for M =
+    1 x is the minimiser of sum_left f_i + sum_lost ||x - y_i||^2/(2 alpha), and not of sum_left f_i."""
     here = frozen(Area(step_size=STEP, step_weights="one", local_steps=M), 900, 7)
     y = sum(here.states[i].y for i in GONE)
     powers = {i: np.linalg.matrix_power(EYE - STEP * CLIENTS[i].matrix, M) for i in LEFT}
@@ -214,8 +171,8 @@ def test_LOST_1(M: int) -> None:
     assert np.abs(here.server.x - optimum([CLIENTS[i] for i in LEFT])).max() > 0.01
 
 
-def test_LOST_2() -> None:
-    """FedDR: the minimiser of sum_left p_i f_i + sum_lost p_i ||x - xhat_i||^2/(2 eta) + g."""
+def test_feddr_keeps_the_points_of_the_lost() -> None:
+    """LOST.2: FedDR: the minimiser of sum_left p_i f_i + sum_lost p_i ||x - xhat_i||^2/(2 eta) + g."""
     eta, tau = 0.7, 0.3
     exact = {"solver": Gd(), "accuracy": AbsoluteAccuracy(M=1e-26)}
     algorithm = FedDR(eta=eta, step_size=0.2, alpha=1.0, weights="samples", regulariser=L2Squared(tau=tau), **exact)
@@ -228,9 +185,9 @@ def test_LOST_2() -> None:
 
 @pytest.mark.parametrize("algorithm", [Scaffold, FedGate, VrlSgd], ids=lambda a: a.__name__)
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
-def test_LOST_3(algorithm: type, weights: str) -> None:
-    """SCAFFOLD, FedGATE, VRL-SGD: the minimiser of sum_left p_i f_i + <sum_lost p_i c_i, x>, the gradients of those
-    lost staying at c_i, the mean one of their last contact (delta_i brought up to date with that contact)."""
+def test_variates_keep_the_gradients_of_the_lost(algorithm: type, weights: str) -> None:
+    """LOST.3: SCAFFOLD, FedGATE, VRL-SGD: the minimiser of sum_left p_i f_i + <sum_lost p_i c_i, x>, the gradients of
+    those lost staying at c_i, the mean one of their last contact (delta_i brought up to date with that contact)."""
     here = frozen(algorithm(step_size=0.05, local_steps=4, weights=weights), 700, 4)
     p = np.array([o.samples for o in CLIENTS]) if weights == "samples" else np.ones(5)
     at_loss = frozen(algorithm(step_size=0.05, local_steps=4, weights=weights), 4, 4)
@@ -247,9 +204,9 @@ def test_LOST_3(algorithm: type, weights: str) -> None:
     assert np.abs(held).max() > 1e-2
 
 
-def test_LOST_4() -> None:
-    """FedPD forgets: after one round the duals of those left have the mean (xbar - old xbar)/eta again, and the limit
-    is the minimiser of sum_left f_i."""
+def test_fedpd_forgets_the_lost() -> None:
+    """LOST.4: FedPD forgets: after one round the duals of those left have the mean (xbar - old xbar)/eta again, and the
+    limit is the minimiser of sum_left f_i."""
     exact = FedPD(eta=0.3, solver=Gd(), step_size=0.2, local_steps=400, accuracy=1e-30)
     xbar = []
     for rounds in (6, 7, 400):
@@ -261,9 +218,9 @@ def test_LOST_4() -> None:
     close(here.server.x, optimum([CLIENTS[i] for i in LEFT]), 1e-11)
 
 
-def test_LOST_5() -> None:
-    """The later the nearer: AREA's frozen y_i of an already converged run are those of the optimum of all clients,
-    which then stays."""
+def test_the_later_a_loss_the_nearer_the_optimum() -> None:
+    """LOST.5: The later the nearer: AREA's frozen y_i of an already converged run are those of the optimum of all
+    clients, which then stays."""
     here = frozen(Area(step_size=STEP, step_weights="one"), 900, 600)
     close(here.server.x, optimum(CLIENTS), 1e-10)
     distances = []
@@ -303,8 +260,3 @@ def test_tables_keep_or_drop_who_is_lost(method: str, lost: str) -> None:
     gone = sum(held.values()) if lost == "keep" else 0
     close(sum(CLIENTS[i].gradient(x) for i in LEFT) + gone, 0, 1e-9)
     assert np.abs(sum(held.values())).max() > 0.1
-
-
-def test_only_a_calibrated_buffer_can_drop() -> None:
-    with pytest.raises(ConfigError, match=r"^lost=drop: keep without calibrate"):
-        FedBuff(lost="drop").validate(5)

@@ -10,79 +10,16 @@ import pytest
 
 from mpifl.algorithms.ace import Ace
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.async_sgd import AsyncSgd
-from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
-from mpifl.algorithms.mifa import Mifa
-from mpifl.algorithms.participation import Reply, Trigger
-from tests.algorithms.world import World
-from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run
+from mpifl.algorithms.participation import Trigger
+from tests.quadratic_runs import close, optimum, quadratics, run
 
 T1 = quadratics([1, 10], [1, -1])
 
 
-@pytest.mark.parametrize("reply", ["before", "after", "deferred"])
-@pytest.mark.parametrize("every", [1, 3])
-def test_MEM_1(reply: Reply, every: int) -> None:
-    """AREA = async-fedavg with server-memory: the same x at every event, for the same arrivals, steps and replies."""
-    clients, order = random_quadratics(1, 4), np.random.default_rng(1).integers(0, 4, 60).tolist()
-    options: dict[str, Any] = {"step_size": 0.5, "local_steps": 3, "trigger": Trigger(every=every), "reply": reply}
-    if reply == "deferred":
-        order = [0, 1, 2, 3] * 15 if every == 1 else [0, 1, 2] * 4
-        options["trigger"] = Trigger(every=3 if every == 3 else 4)
-    area = run(Area(**options), clients, order, x0=1.0)
-    memory = run(AsyncFedAvg(rule="server-memory", **options), clients, order, x0=1.0)
-    close(area.trail, memory.trail)
-
-
-def test_MEM_2() -> None:
-    """All b_i equal: MIFA, AREA deferred with every: n, CA2FL likewise and FedAvg have the same iterates."""
-    clients, order, n = random_quadratics(2, 4), [2, 0, 3, 1] * 10, 4
-    local: dict[str, Any] = {"step_size": 0.1, "local_steps": 3}
-    deferred: dict[str, Any] = {"trigger": Trigger(every=n), "reply": "deferred"}
-    fedavg = run(FedAvg(**local), clients, order, x0=1.0)
-    for other in (
-        Mifa(**local),
-        Area(step_weights="one", **local, **deferred),
-        FedBuff(calibrate=True, **local, **deferred),
-    ):
-        close(run(other, clients, order, x0=1.0).models, fedavg.models)
-
-
-def test_AREA_and_ACE_differ_by_one_term() -> None:
-    """x+_AREA - x+_ACE = mean b_i - x for the same b: both written from the same models trained on."""
-    clients, rng = random_quadratics(3, 3), np.random.default_rng(3)
-    b, x = rng.standard_normal((3, 3)), rng.standard_normal(3)
-    y = np.array([c.steps(b[i], 0.1, 2) for i, c in enumerate(clients)])
-    close(y.mean(0) - (x - (b - y).mean(0)), b.mean(0) - x)
-
-
-def test_CA2FL_and_MIFA_differ_by_one_term() -> None:
-    """A round of K members S, from the same x and table: x - (h + (1/K) sum_S (D_i - h_i)), which is FedVARP, against
-    x - (1/n) sum_all D_j; so they are apart by (1/K - 1/n) sum_S (D_i - h_i)."""
-    clients, members, n = random_quadratics(4, 5), [0, 3], 5
-    ca2fl = World(FedBuff(step_size=0.1, local_steps=2, calibrate=True), clients, np.ones(3))
-    mifa = World(Mifa(step_size=0.1, local_steps=2), clients, np.ones(3))
-    for round in (range(n), members):
-        x, h = ca2fl.server.x, dict(ca2fl.server.table)
-        for i in round:
-            ca2fl.contact(i)
-        for i in round:
-            ca2fl.receive(i)
-        ca2fl.aggregate()
-        mifa.round(round)
-        if round is not members:
-            close(ca2fl.server.x, mifa.server.x)
-    change = sum(x - clients[i].steps(x, 0.1, 2) - h[i] for i in members)
-    mean = sum(h.values()) / n
-    close(ca2fl.server.x, x - mean - change / 2)
-    close(mifa.server.x - ca2fl.server.x, (1 / 2 - 1 / n) * change)
-    assert np.abs(change).max() > 0.01
-
-
-def test_MEM_3() -> None:
-    """M = 1: AREA converges for every order of arrivals if mean |1 - eta a_i| < 1; on T1 that is eta < 2/9."""
+def test_area_converges_for_any_order_of_arrivals() -> None:
+    """MEM.3: M = 1: AREA converges for every order of arrivals if mean |1 - eta a_i| < 1; on T1 that is eta < 2/9."""
     a = np.array([1, 10])
     assert np.abs(1 - 0.999 * 2 / 9 * a).mean() < 1 < np.abs(1 - 1.001 * 2 / 9 * a).mean()
     for seed in range(6):
@@ -154,9 +91,9 @@ def growth(rule: Callable, size: int, order: list[int], step: float) -> float:
         "CRIT.area10", "CRIT.ace10", "CRIT.ca2fl10", "CRIT.asgd10",
     ],
 )  # fmt: skip
-def test_CRIT(name: str, slow: int, figure: float) -> None:
-    """T1, client 0 `slow` times and client 1 once, reply after: the largest stable step. The methods' own runs shrink
-    five percent below it, and grow five percent above."""
+def test_largest_stable_step(name: str, slow: int, figure: float) -> None:
+    """CRIT: T1, client 0 `slow` times and client 1 once, reply after: the largest stable step. The methods' own runs
+    shrink five percent below it, and grow five percent above."""
     rule, method, size = METHODS[name]
     order = [0] * slow + [1]
     low, high = 1e-3, 1.0

@@ -7,7 +7,6 @@ import pytest
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients
-from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.mifa import Mifa
 from mpifl.config import read
 from mpifl.errors import ConfigError
@@ -37,15 +36,9 @@ def test_rule_by_hand(schedule: str) -> None:
     close(log.models, models, 1e-10)
 
 
-def test_MIFA_1() -> None:
-    """All clients in every round: FedAvg with as many local steps."""
-    clients, order = random_quadratics(2, 4), [0, 1, 2, 3] * 10
-    mifa = run(Mifa(step_size=0.1, local_steps=3), clients, order, x0=1.0)
-    close(mifa.models, run(FedAvg(step_size=0.1, local_steps=3), clients, order, x0=1.0).models)
-
-
-def test_MIFA_2_and_MIFA_5() -> None:
-    """T1, eta .05, M 10, client 1 in every fourth round: MIFA diverges, AREA on 0,0,0,0,1 ends at FedAvg's point."""
+def test_a_step_that_area_takes_diverges() -> None:
+    """MIFA.2, MIFA.5: T1, eta .05, M 10, client 1 in every fourth round: MIFA diverges, AREA on 0,0,0,0,1 ends at
+    FedAvg's point."""
     rounds = [[0, 1], *([[0], [0], [0], [0, 1]] * 80)]
     models = np.abs(run(Mifa(step_size=0.05, local_steps=10), T1, rounds=rounds).models)
     first, second, third = (models[k : k + 80].max() for k in (1, 121, 241))
@@ -55,14 +48,14 @@ def test_MIFA_2_and_MIFA_5() -> None:
     close(area.x, drift_point(T1, 0.05, 10), 1e-10)
 
 
-def test_MIFA_3() -> None:
-    """T1, eta .01, M 10, rounds {0,1},{0},{0},{0,1} from 0."""
+def test_a_pattern_in_numbers() -> None:
+    """MIFA.3: T1, eta .01, M 10, rounds {0,1},{0},{0},{0,1} from 0."""
     log = run(Mifa(step_size=0.01, local_steps=10), T1, rounds=PATTERN)
     close(log.models[3], [-0.775529], 1e-6)
 
 
-def test_MIFA_4() -> None:
-    """The limit is FedAvg's drift point, for any pattern: mean_i D_i = 0."""
+def test_any_pattern_ends_at_the_drift_point() -> None:
+    """MIFA.4: The limit is FedAvg's drift point, for any pattern: mean_i D_i = 0."""
     for rounds in (PATTERN * 60, [[0, 1], *([[0], [1]] * 200)]):
         log = run(Mifa(step_size=0.01, local_steps=10), T1, rounds=rounds)
         close(log.x, [-0.743974], 1e-6)

@@ -9,7 +9,6 @@ import pytest
 from scipy.stats import kstest
 
 from mpifl.algorithms.participation import CohortSampler, Trigger
-from mpifl.errors import ConfigError
 
 ROUNDS = 6000
 
@@ -74,9 +73,3 @@ def test_a_trigger_answers_for_itself_alone() -> None:
     for trigger in (Trigger(every=1), Trigger(bernoulli=0.5)):
         assert not trigger.timed and trigger.next_time(3.0, 1, 0) == np.inf
     assert Trigger(period=0.5).next_time(3.0, 6, 0) == 3.5
-
-
-@pytest.mark.parametrize("given", [{}, {"every": 1, "period": 2.0}, {"every": 0}, {"period": -1.0}, {"bernoulli": 1.5}])
-def test_one_trigger_is_given(given: dict) -> None:
-    with pytest.raises(ConfigError):
-        Trigger(**given)

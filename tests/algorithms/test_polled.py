@@ -3,6 +3,7 @@ have done by then."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -54,29 +55,24 @@ def favas_at_rest(step: float) -> float:
     return float(k @ C / k.sum())
 
 
-def check_limit(folder: Path, name: str, step: float, by_hand: float, figure: float, updates: int) -> None:
-    assert by_hand == pytest.approx(figure, abs=5e-7)
-    with finished(folder, {"name": name, "step_size": step}, SPEED, stop={"updates": updates}) as run:
+@pytest.mark.parametrize(
+    ("name", "step", "by_hand", "figure", "updates"),
+    [
+        ("quafl", 0.05, quafl_at_rest, 0.290583, 2000),
+        ("quafl", 0.005, quafl_at_rest, 0.254616, 12000),  # small steps: 1/4, client 0 takes three of four steps
+        ("favas", 0.05, favas_at_rest, 0.512601, 2000),
+        ("favas", 0.005, favas_at_rest, 0.501251, 14000),  # small steps: 1/2, the optimum
+    ],
+    ids=["QUAFL.2a", "QUAFL.2b", "FAVAS.1a", "FAVAS.1b"],
+)
+def test_where_models_rest(
+    tmp_path: Path, name: str, step: float, by_hand: Callable[[float], float], figure: float, updates: int
+) -> None:
+    """The fixed point in closed form, as printed, and that of a run."""
+    assert by_hand(step) == pytest.approx(figure, abs=5e-7)
+    with finished(tmp_path, {"name": name, "step_size": step}, SPEED, stop={"updates": updates}) as run:
         assert np.array_equal(run.updates.local_steps, E[run.updates.client])
-        close(run.model, [by_hand], 1e-9)
-
-
-def test_QUAFL_2a(tmp_path: Path) -> None:
-    check_limit(tmp_path, "quafl", 0.05, quafl_at_rest(0.05), 0.290583, 2000)
-
-
-def test_QUAFL_2b(tmp_path: Path) -> None:
-    """Small steps: 1/4, since client 0 takes three of four steps."""
-    check_limit(tmp_path, "quafl", 0.005, quafl_at_rest(0.005), 0.254616, 12000)
-
-
-def test_FAVAS_1a(tmp_path: Path) -> None:
-    check_limit(tmp_path, "favas", 0.05, favas_at_rest(0.05), 0.512601, 2000)
-
-
-def test_FAVAS_1b(tmp_path: Path) -> None:
-    """Small steps: 1/2, the optimum."""
-    check_limit(tmp_path, "favas", 0.005, favas_at_rest(0.005), 0.501251, 14000)
+        close(run.model, [by_hand(step)], 1e-9)
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -92,8 +88,8 @@ def world(algorithm: Algorithm, n: int) -> Polled:
     return Polled(algorithm, random_quadratics(4, n), np.ones(3))
 
 
-def test_QUAFL_1() -> None:
-    """x + sum of X_i over all clients changes by the sum of Y_i - X_i over those polled, whoever they are."""
+def test_quafl_keeps_the_sum_of_models() -> None:
+    """QUAFL.1: x + sum of X_i over all clients changes by the sum of Y_i - X_i over those polled, whoever they are."""
     draw = np.random.default_rng(0)
     w = world(QuAFL(step_size=0.1, local_steps=5), 6)
 

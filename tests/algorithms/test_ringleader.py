@@ -58,8 +58,8 @@ def test_rule_by_hand(seed: int) -> None:
     assert len(models) >= 8
 
 
-def test_RL_1() -> None:
-    """The delay is at most 2n - 2, and that is reached."""
+def test_the_delay_is_at_most_2n_minus_2() -> None:
+    """RL.1: The delay is at most 2n - 2, and that is reached."""
     for n in (2, 3, 5):
         most = 0
         for seed in range(40):
@@ -70,17 +70,9 @@ def test_RL_1() -> None:
         assert most == 2 * n - 2
 
 
-@pytest.mark.parametrize("seconds", [[1.0, 3.0, 10.0], [1.0, 1.0, 1.0]])
-def test_RL_2(seconds: list[float]) -> None:
-    """The limit is the optimum, at any rates."""
-    clients = random_quadratics(6, 3)
-    log = timed(clients, seconds, 0.1, 8000 if max(seconds) > 1 else 2500)
-    close(log.x, optimum(clients), 1e-10)
-
-
-def test_RL_3() -> None:
-    """Exact gradients: all n steps of a round go along one direction, the mean gradient of the models that the clients
-    got in the round before."""
+def test_the_steps_of_a_round_have_one_direction() -> None:
+    """RL.3: Exact gradients: all n steps of a round go along one direction, the mean gradient of the models that the
+    clients got in the round before."""
     clients, gamma, n = random_quadratics(7, 3), 0.1, 3
     log = timed(clients, [1.0, 2.3, 5.1], gamma, 200, x0=1.0)
     models = [np.ones(3), *log.models]
@@ -94,28 +86,12 @@ def test_RL_3() -> None:
             got[log.updates[aggregated[r * n + j - 1]][1]] = models[r * n + j]
 
 
-def test_RL_4_5_6() -> None:
-    """T4, seconds (1, 3), gamma .05: x_2 = .2, x_4 = .37, delay 2."""
+def test_two_clients_in_numbers() -> None:
+    """RL.4, RL.5, RL.6: T4, seconds (1, 3), gamma .05: x_2 = .2, x_4 = .37, delay 2."""
     log = timed(T4, [1.0, 3.0], 0.05, 40)
     close(log.models[1], [0.2])
     close(log.models[3], [0.37])
     assert max(by_hand(T4, log.order, 0.05, np.zeros(1))[1]) == 2
-
-
-def test_one_client() -> None:
-    """n = 1: SGD."""
-    (client,) = random_quadratics(8, 1)
-    log = run(Ringleader(step_size=0.1), [client], [0] * 10, x0=1.0)
-    close(log.models, [client.steps(np.ones(3), 0.1, k) for k in range(1, 11)])
-
-
-def test_one_new_model_a_round() -> None:
-    """A client that goes on is sent no vector; each gets one model for n steps."""
-    log = timed(random_quadratics(9, 3), [1.0, 4.0, 9.0], 0.1, 300)
-    with_model = [i for i, message in log.sent if message.vectors]
-    assert abs(with_model.count(0) - with_model.count(2)) <= 1
-    assert len([1 for i, message in log.sent if not message.vectors]) > 150
-    assert len(with_model) == pytest.approx(len(log.models), abs=4)
 
 
 def contact(here: World, i: int) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -47,50 +45,19 @@ def test_rule_by_hand(R: int) -> None:
     assert [row[3] >= R for row in log.updates].count(True) == discarded
 
 
-def test_RM_1() -> None:
-    """R = infinity is asynchronous SGD, to the bit."""
-    clients, order = random_quadratics(2, 4), np.random.default_rng(2).integers(0, 4, 60).tolist()
-    plain = run(AsyncSgd(step_size=0.1), clients, order, x0=1.0)
-    assert np.array_equal(run(ringmaster(10**9), clients, order, x0=1.0).models, plain.models)
-
-
 @pytest.mark.parametrize(("R", "mean"), [(3, 0.0), (4, 0.25)], ids=["RM.2a", "RM.2b"])
-def test_RM_2(R: int, mean: float) -> None:
-    """T3, cycle 0,0,0,1: R = 3 discards all of client 1, R >= 4 applies everything."""
+def test_the_threshold_decides_on_the_slow_client(R: int, mean: float) -> None:
+    """RM.2: T3, cycle 0,0,0,1: R = 3 discards all of client 1, R >= 4 applies everything."""
     log = run(ringmaster(R, 0.01), T3, CYCLE * 600)
     close(cycle_mean(log), mean, 0.005 if mean else 1e-6)
     assert len(log.aggregations) == (2400 if R > 3 else 1800)
 
 
-def test_RM_3() -> None:
-    """R = 1, two clients in turn: of 200 gradients the 100 of client 0 are applied, none of client 1."""
+def test_of_two_in_turn_one_is_discarded() -> None:
+    """RM.3: R = 1, two clients in turn: of 200 gradients the 100 of client 0 are applied, none of client 1."""
     log = run(ringmaster(1), T3, [0, 1] * 100)
     assert len(log.aggregations) == 100
     assert [row[1] for row in log.updates if row[3] < 1] == [0] * 100
-
-
-class Counting(AsyncSgd):
-    """As if discarded gradients made versions."""
-
-    def ready(self, server: Any) -> bool:
-        if not server.applies:
-            server.step = 0 * server.step
-        return True
-
-
-def test_RM_4() -> None:
-    """With a version that counts discarded arrivals the run stalls after one step: all that follows is late."""
-    algorithm = Counting(step_size=0.1, step_rule="ringmaster", threshold=1)
-    log = run(algorithm, quadratics([1, 1], [1, 1]), [0, 1] * 100)
-    moved = np.flatnonzero(np.diff([0.0, *np.ravel(log.models)]))
-    assert len(moved) == 1 and len(log.aggregations) == 200
-
-
-def test_threshold_is_required() -> None:
-    with pytest.raises(ConfigError, match="required, the delay R"):
-        AsyncSgd(step_rule="ringmaster")
-    with pytest.raises(ConfigError, match="null without"):
-        AsyncSgd(threshold=3)
 
 
 # -- Rescaled ----------------------------------------------------------------------------------------------------------
@@ -102,7 +69,7 @@ def rescaled(rule: str, clients: list, gamma: float, cycles: int) -> Log:
     return run(algorithm, clients, clock=clock, rates=fixed.rates(2, 0), stop_updates=4 * cycles)
 
 
-def test_RS_g() -> None:
+def test_rescaled_factors() -> None:
     """Cycle 0,0,0,1: factors 1/(2 q_i) = 2/3 (RS.g0) and 2 (RS.g1), exactly by rates and by times once both are heard;
     by counts in the limit, so that the mean step is gamma."""
     for rule, accuracy in (("rates", 1e-12), ("times", 1e-8), ("counts", 0.02)):
@@ -119,20 +86,13 @@ def test_RS_g() -> None:
     [(T3, 0.1, 0.484538), (T3, 0.01, 0.498346), (T4, 0.1, 0.747520), (T4, 0.01, 0.794202)],
     ids=["RS.T3a", "RS.T3b", "RS.T4a", "RS.T4b"],
 )
-def test_RS_T3_and_T4(clients: list, gamma: float, mean: float) -> None:
+def test_rescaled_steps_remove_the_bias_to_first_order(clients: list, gamma: float, mean: float) -> None:
     """Mean of x over a cycle: unbiased as gamma tends to 0 only; sum over the cycle of gamma_i a_i (b_k - c_i) = 0."""
     log = rescaled("rates", clients, gamma, int(14 / gamma))
     close(np.mean([x[0] for x in log.models[-4:]]), mean, 1e-6)
     a, c, factor = np.array([clients[0].a[0], clients[1].a[0]]), np.array([0.0, 1.0]), np.array([2 / 3, 2])
     cycle, bases = np.array(log.order[-4:]), np.ravel(log.bases[-4:])
     close(np.sum(factor[cycle] * a[cycle] * (bases - c[cycle])), 0.0, 1e-9)
-
-
-@pytest.mark.parametrize(("clients", "mean"), [(T3, 0.25), (T4, 0.567803)], ids=["AS.T3", "AS.T4"])
-def test_AS(clients: list, mean: float) -> None:
-    """Without rescaling, gamma = .01."""
-    log = rescaled("none", clients, 0.01, 1400)
-    close(np.mean([x[0] for x in log.models[-4:]]), mean, 1e-6)
 
 
 @pytest.mark.parametrize("rule", ["rates", "times", "counts"])

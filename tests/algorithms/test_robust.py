@@ -9,12 +9,10 @@ import pytest
 from scipy import stats
 
 from mpifl.algorithms import find
-from mpifl.algorithms.base import State
 from mpifl.algorithms.common.robust import Aggregation, Clip, Krum, Mean, Median, TrimmedMean, aggregate_vectors
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
-from tests.algorithms.test_state import same, written
 from tests.algorithms.world import World
 from tests.quadratic_runs import Quadratic, close, drift_point, quadratics, random_quadratics, run
 
@@ -91,16 +89,6 @@ def test_krum_far_from_the_origin() -> None:
         Krum(bad=1), dict(enumerate(v[:, None])), dict.fromkeys(range(5), 0.2), np.zeros(1, np.float32)
     )
     assert found == np.float32(1e6 + 1) and found.dtype == np.float32
-
-
-@every_rule
-def test_float32_stays(rule: Aggregation) -> None:
-    v = RNG.standard_normal((6, 4)).astype(np.float32)
-    before = v.copy()
-    found = aggregate_vectors(rule, dict(enumerate(v)), dict.fromkeys(range(6), 1 / 6), v[0])
-    assert found.dtype == np.float32 and not np.shares_memory(found, v)
-    assert np.array_equal(v, before)
-    close(found, of(rule, v, base=v[0].astype(float)), 1e-6)
 
 
 @every_rule
@@ -227,28 +215,3 @@ def test_a_lost_member_makes_no_room_for_a_bad_one() -> None:
         buffered.receive(i)
     buffered.aggregate()
     close(buffered.server.x, expected)
-
-
-@every_rule
-def test_saved_in_the_middle_of_a_round(rule: Aggregation) -> None:
-    clients = random_quadratics(1, 6)
-    for algorithm in (FedAvg(step_size=0.2, aggregation=rule), FedBuff(step_size=0.2, aggregation=rule)):
-        one, other = World(algorithm, clients, np.ones(3)), World(algorithm, clients, np.ones(3))
-        for here in (one, other):
-            here.algorithm.begin_round(here.server, list(range(6)))
-            for i in range(6):
-                here.contact(i)
-                here.receive(i)
-                if here is other:
-                    assert len(here.server.received) == i + 1
-                    here.server = written(State(**vars(here.server)))
-            here.aggregate()
-        assert same(one.server, other.server)
-
-
-def test_a_mean_holds_nothing() -> None:
-    here = World(FedAvg(step_size=0.2), random_quadratics(1, 6), np.ones(3))
-    here.algorithm.begin_round(here.server, [0, 1])
-    here.contact(0)
-    here.receive(0)
-    assert here.server.received == {} and here.server.sum.any()

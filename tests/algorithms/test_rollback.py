@@ -231,7 +231,7 @@ def test_pipelined_memory_of_a_first_state() -> None:
     close(update.vectors[0], y)
 
 
-def test_FEDPD_forgets_an_older_dual() -> None:
+def test_fedpd_forgets_an_older_dual() -> None:
     """mean lambda = (xbar - old xbar)/eta holds again after the second round, and the limit is the optimum of all."""
     here = World(FedPD(eta=0.3, solver=Gd(), step_size=0.2, local_steps=400, accuracy=1e-30), CLIENTS, np.ones(3))
     kept = snapshot(here.states[VICTIM])

@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
-from mpifl.algorithms.base import Clients, State
-from mpifl.algorithms.common.local_solver import Gd, Sgd
-from mpifl.algorithms.fedavg import FedAvg
-from mpifl.algorithms.fedgate import FedGate
+from mpifl.algorithms.base import Clients
+from mpifl.algorithms.common.local_solver import Sgd
 from mpifl.algorithms.scaffold import Scaffold
-from mpifl.algorithms.vrl_sgd import VrlSgd
-from mpifl.errors import ConfigError
-from mpifl.rng import stream
-from tests.quadratic_runs import Log, Quadratic, close, drift_point, optimum, quadratics, random_quadratics, run
-
-
-@dataclass
-class Noisy(Quadratic):
-    """A quadratic whose gradient has fresh noise in every local step: the "rows" of a step are its noise."""
-
-    def batches(self, round: int, steps: int, epochs: int | None = None) -> list:
-        return list(stream(int(1e6 * abs(self.c[0])), "noise", round=round).standard_normal((steps, self.c.size)))
-
-    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
-        return super().gradient(x) + (rows if isinstance(rows, np.ndarray) else 0.0)
-
-
-class Linear(Quadratic):
-    """f(x) = <c, x>: one gradient everywhere."""
-
-    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
-        return self.c.copy()
-
-
-class Passes(Quadratic):
-    """A quadratic an epoch of which is `samples` batches; batch j adds (-1)^j/(1 + j) to each entry of the gradient."""
-
-    def batches(self, round: int, steps: int, epochs: int | None = None) -> list:
-        return [j % self.samples for j in range(epochs * self.samples if epochs else steps)]
-
-    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
-        return super().gradient(x) + ((-1) ** rows / (1 + rows) if isinstance(rows, int) else 0.0)
+from tests.algorithms.world import Passes
+from tests.quadratic_runs import Log, close, optimum, quadratics, random_quadratics, run
 
 
 def cohorts(algorithm: Scaffold, clients: list, rounds: int) -> list[list[int]]:
@@ -63,8 +28,8 @@ def follow(algorithm: Scaffold, clients: list, rounds: int, **more: object) -> L
 @pytest.mark.parametrize("option", ["I", "II"])
 @pytest.mark.parametrize("cohort", [2, 5])
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
-def test_SCAFFOLD_1(option: str, cohort: int, weights: str) -> None:
-    """c = mean c_i: with what has come in this round, and what is on its way, after every event."""
+def test_c_is_the_mean_of_the_control_variates(option: str, cohort: int, weights: str) -> None:
+    """SCAFFOLD.1: c = mean c_i: with what has come in this round, and what is on its way, after every event."""
     clients = random_quadratics(1, 5)
     p = np.array([o.share for o in clients]) if weights == "samples" else np.full(5, 0.2)
     algorithm = Scaffold(step_size=0.1, local_steps=3, cohort=cohort, option=option, weights=weights)
@@ -84,17 +49,8 @@ def test_SCAFFOLD_1(option: str, cohort: int, weights: str) -> None:
     assert max(seen) > 0.1
 
 
-@pytest.mark.parametrize("option", ["I", "II"])
-def test_SCAFFOLD_2(option: str) -> None:
-    """Two of five clients a round, several local steps: the limit is the optimum, where FedAvg drifts."""
-    clients = random_quadratics(2, 5, low=1.5)
-    algorithm = Scaffold(step_size=0.05, local_steps=4, cohort=2, option=option)
-    close(follow(algorithm, clients, 400).x, optimum(clients))
-    assert np.abs(drift_point(clients, 0.05, 4) - optimum(clients)).max() > 1e-2
-
-
-def test_SCAFFOLD_3() -> None:
-    """c_i tends to the gradient of f_i at the optimum, and c to 0."""
+def test_control_variates_tend_to_the_gradients() -> None:
+    """SCAFFOLD.3: c_i tends to the gradient of f_i at the optimum, and c to 0."""
     clients = random_quadratics(3, 5, low=1.5)
     for cohort in (2, 5):
         log = follow(Scaffold(step_size=0.05, local_steps=4, cohort=cohort), clients, 400)
@@ -108,8 +64,9 @@ def test_SCAFFOLD_3() -> None:
 @pytest.mark.parametrize("server_step", [1.0, 0.5])
 @pytest.mark.parametrize("option", ["I", "II"])
 @pytest.mark.parametrize("cohort", [2, 4])
-def test_SCAFFOLD_4(option: str, cohort: int, server_step: float) -> None:
-    """Both options, all clients or some, any eta_g: by hand, iterate by iterate, and the optimum in the end."""
+def test_rounds_by_hand(option: str, cohort: int, server_step: float) -> None:
+    """SCAFFOLD.4: Both options, all clients or some, any eta_g: by hand, iterate by iterate, and the optimum in the
+    end."""
     clients = random_quadratics(4, 4, low=1.5)
     eta, steps, rounds = 0.05, 5, 400
     algorithm = Scaffold(step_size=eta, local_steps=steps, cohort=cohort, option=option, server_step=server_step)
@@ -128,59 +85,13 @@ def test_SCAFFOLD_4(option: str, cohort: int, server_step: float) -> None:
     close(log.x, optimum(clients))
 
 
-@pytest.mark.parametrize("kind", [Quadratic, Noisy])
-@pytest.mark.parametrize("weights", ["uniform", "samples"])
-def test_SCAFFOLD_5(kind: type[Quadratic], weights: str) -> None:
-    """All clients, option II, eta_g = 1: FedGATE with gamma = 1 and VRL-SGD, iterate by iterate, batches or none."""
-    base = random_quadratics(5, 4)
-    clients = [kind(o.a, o.c, o.samples, o.share, o.clients) for o in base]
-    options = {"step_size": 0.05, "local_steps": 6, "weights": weights}
-    order = [0, 1, 2, 3] * 60
-    scaffold = run(Scaffold(**options), clients, order, x0=1.0)  # type: ignore[arg-type]
-    gate = run(FedGate(**options), clients, order, x0=1.0)  # type: ignore[arg-type]
-    vrl = run(VrlSgd(**options), clients, order, x0=1.0)  # type: ignore[arg-type]
-    close(gate.models, scaffold.models)
-    close(vrl.models, scaffold.models)
-    assert scaffold.worker and scaffold.link and gate.worker and vrl.worker
-    for i in range(4):  # delta_i is c_i - c with the c_i of the round's start: before the change that is on its way
-        then = scaffold.worker.states[i].c - scaffold.link.in_flight[i].vectors[1]
-        close(gate.worker.states[i].delta, then - scaffold.server.c)
-        close(vrl.worker.states[i].delta, then - scaffold.server.c)
-
-
-@pytest.mark.parametrize("option", ["I", "II"])
-def test_SCAFFOLD_6(option: str) -> None:
-    """All control variates are 0 at first: the first round is FedAvg's, whoever is drawn."""
-    clients = random_quadratics(6, 5)
-    for cohort in (2, 5):
-        options = {"step_size": 0.1, "local_steps": 4, "cohort": cohort}
-        scaffold = Scaffold(option=option, **options)  # type: ignore[arg-type]
-        first = cohorts(scaffold, clients, 1)[0]
-        one = run(scaffold, clients, first, x0=1.0)
-        other = run(FedAvg(**options), clients, first, x0=1.0)  # type: ignore[arg-type]
-        close(one.models, other.models)
-
-
-@pytest.mark.parametrize("option", ["I", "II"])
-def test_T1(option: str) -> None:
-    """a = (1, 10), c = (1, -1), eta = 0.05, Q = 10: the optimum -9/11, where FedAvg stops at -0.4268843393694543."""
-    log = run(Scaffold(step_size=0.05, local_steps=10, option=option), quadratics([1, 10], [1, -1]), [0, 1] * 350)
-    close(log.x, [-0.8181818181818182])
-
-
 @pytest.mark.parametrize("option", ["I", "II"])
 @pytest.mark.parametrize("eta", [0.1, 0.3])
-def test_T2(option: str, eta: float) -> None:
+def test_where_all_points_are_optimal(option: str, eta: float) -> None:
     """f1 = x^2, f2 = -x^2, Q = 2: x_{k+1} - x_k = 4 eta^2 (x_k - x_{k-1}), so x ends at 1/(1 - 4 eta^2), where FedAvg
     grows by 1 + 4 eta^2 in each round for ever."""
     log = run(Scaffold(step_size=eta, local_steps=2, option=option), quadratics([2, -2], [0, 0]), [0, 1] * 60, x0=1.0)
     close(np.ravel(log.models), (1 - (4 * eta**2) ** np.arange(2, 62)) / (1 - 4 * eta**2))
-
-
-def test_T4() -> None:
-    """a = (1, 4), c = (0, 1), one of the two clients a round: 4/5."""
-    clients = quadratics([1, 4], [0, 1])
-    close(follow(Scaffold(step_size=0.05, local_steps=3, cohort=1), clients, 400).x, [0.8])
 
 
 def test_weights_by_samples() -> None:
@@ -199,48 +110,6 @@ def test_unequal_client_steps_keep_the_limit() -> None:
     clients = random_quadratics(8, 4, low=1.5)
     algorithm = Scaffold(step_size=0.02, step_weights="relative", local_steps=4)
     close(follow(algorithm, clients, 800).x, optimum(clients))
-
-
-def at_the_optimum(log: Log, clients: Sequence[Quadratic]) -> None:
-    """The model is the optimum, and delta_i = grad f_i there (FedGATE, VRL-SGD)."""
-    close(log.x, optimum(clients))
-    assert log.worker
-    for i, client in enumerate(clients):
-        close(log.worker.states[i].delta, client.gradient(optimum(clients)))
-
-
-MOMENTUM = {"step_size": 0.02, "local_steps": 10, "solver": Sgd(momentum=0.9)}
-
-
-def sum_of_steps(Q: int, eta: float = 0.02, beta: float = 0.9) -> float:
-    """The way of Q steps along one and the same gradient, over it."""
-    velocity = way = 0.0
-    for _ in range(Q):
-        velocity = beta * velocity + 1
-        way += eta * velocity
-    return way
-
-
-@pytest.mark.parametrize("cohort", [2, 4])
-@pytest.mark.parametrize("solver", [Sgd(momentum=0.9), Gd(momentum=0.9)], ids=lambda s: s.name)
-def test_momentum_keeps_the_limit(cohort: int, solver: Sgd) -> None:
-    """Heavy-ball steps, option II: the optimum, and c_i = grad f_i there. (With Q eta_l as printed it diverges.)"""
-    clients = random_quadratics(10, 4, low=1.5)
-    log = follow(Scaffold(**{**MOMENTUM, "solver": solver}, cohort=cohort), clients, 150)  # type: ignore[arg-type]
-    close(log.x, optimum(clients))
-    assert log.worker
-    for i, client in enumerate(clients):
-        close(log.worker.states[i].c, client.gradient(optimum(clients)))
-
-
-def test_c_i_of_a_constant_gradient_is_that_gradient() -> None:
-    """f_i = <g_i, x>, momentum, option II: c_i = g_i from the first round on, and x moves along the mean of the g_i."""
-    clients = quadratics([[1, 1], [1, 1], [1, 1]], [[1, -2], [0.5, 4], [3, 0]], kind=Linear)
-    log = run(Scaffold(**MOMENTUM), clients, [0, 1, 2] * 5)  # type: ignore[arg-type]
-    assert log.worker
-    close([log.worker.states[i].c for i in range(3)], [[1, -2], [0.5, 4], [3, 0]])
-    close(log.server.c, [1.5, 2 / 3])
-    close(log.models, -sum_of_steps(10) * np.outer(np.arange(1, 6), [1.5, 2 / 3]))
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.7])
@@ -299,37 +168,3 @@ def test_a_client_drawn_twice(weights: str) -> None:
         c = p @ ci
         close(model, x)
     close(log.server.c, c)
-
-
-def test_two_vectors_each_way() -> None:
-    """Down x and c, up dy and dc: what FedPD's paper holds against it."""
-    log = run(Scaffold(local_steps=2), random_quadratics(9, 3), [0, 1, 2] * 2)
-    assert {len(m.vectors) for _, m in log.sent} == {2} == {Scaffold.vectors_down}
-    assert {len(u.vectors) for _, u in log.consumed} == {2} == {Scaffold.vectors_up}
-
-
-def test_float32_stays() -> None:
-    """All states and all that is sent are of the model's dtype."""
-    algorithm = Scaffold(step_size=0.1, local_steps=2, server_step=0.7, weights="samples")
-    x0 = np.ones(3, np.float32)
-    server, client = algorithm.init_server(x0, Clients(np.array([1, 2]))), algorithm.init_client(x0, 0)
-    objective = Quadratic(np.ones(3, np.float32), np.zeros(3, np.float32))
-    for _ in range(3):
-        algorithm.begin_round(server, [0, 1])
-        update = algorithm.train(client, algorithm.message(server, 0), objective)
-        assert {v.dtype for v in update.vectors} == {x0.dtype}
-        algorithm.receive(server, 0, update, 0)
-        algorithm.aggregate(server)
-        assert {v.dtype for s in (server, client) for v in vectors(s)} == {x0.dtype}
-
-
-def vectors(state: State) -> list[np.ndarray]:
-    return [v for k, v in vars(state).items() if isinstance(v, np.ndarray) and k not in ("p", "samples")]
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("option", "III"), ("server_step", 0.0), ("cohort", 0), ("weights", "all"), ("step_size", -1.0)]
-)
-def test_wrong_values(key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=key):
-        Scaffold(**{key: value})  # type: ignore[arg-type]

@@ -66,8 +66,9 @@ def blocks(n: int, every: int) -> float:
     return float(np.sum((s - 1) / n**2 * (1 - 1 / n) ** (s - 2) * np.ceil(s / every)))
 
 
-def test_SPEED_1() -> None:
-    """-dx/dt: AREA alpha lambda/2, AS-FedAvg alpha lambda up to Delta/n, FedBuff n lambda alpha eta_g/Delta."""
+def test_speed_along_a_constant_gradient() -> None:
+    """SPEED.1: -dx/dt is for AREA alpha lambda/2, AS-FedAvg alpha lambda up to Delta/n, FedBuff
+    n lambda alpha eta_g/Delta."""
     n = 16
     area = Area(step_size=ALPHA, step_weights="one", trigger=Trigger(every=1))
     agrees(slopes(area, n, 80), ALPHA * LAMBDA / 2)
@@ -80,9 +81,9 @@ def test_SPEED_1() -> None:
 
 
 @pytest.mark.parametrize(("n", "every"), [(8, 4), (4, 4), (6, 2)])
-def test_SPEED_2(n: int, every: int) -> None:
-    """A loop takes 1 + Delta/n contact times in AS-FedAvg, exactly; in AREA it takes Delta/n E ceil(S/Delta), which is
-    2 + (Delta-1)/(2n) up to 2 %."""
+def test_contact_times_of_a_loop(n: int, every: int) -> None:
+    """SPEED.2: A loop takes 1 + Delta/n contact times in AS-FedAvg, exactly; in AREA it takes Delta/n E ceil(S/Delta),
+    which is 2 + (Delta-1)/(2n) up to 2 %."""
     trigger = Trigger(every=every)
     replace = AsyncFedAvg(step_size=ALPHA, step_weights="one", trigger=trigger)
     agrees(slopes(replace, n, 150), ALPHA * LAMBDA / (1 + every / n))
@@ -91,9 +92,9 @@ def test_SPEED_2(n: int, every: int) -> None:
     agrees(slopes(Area(step_size=ALPHA, step_weights="one", trigger=trigger), n, 150), ALPHA * LAMBDA / loop)
 
 
-def test_T9_and_DATA_4() -> None:
-    """4 of 128 clients at rate 10: a round takes 25/120 s, so 72 rounds in 15 s, 9.6 in 2 s, 480 in 100 s. All clients
-    at their own pace: 128*10*2 = 2560 arrivals in 2 s, 19200 in 15 s; four clients: 4000 in 100 s.
+def test_rounds_and_arrivals_by_time() -> None:
+    """DATA.4: 4 of 128 clients at rate 10: a round takes 25/120 s, so 72 rounds in 15 s, 9.6 in 2 s, 480 in 100 s. All
+    clients at their own pace: 128*10*2 = 2560 arrivals in 2 s, 19200 in 15 s; four clients: 4000 in 100 s.
 
     A round's standard deviation is 0.1 sqrt(1 + 1/4 + 1/9 + 1/16) s; arrivals are Poisson.
     """

@@ -1,18 +1,107 @@
-"""Corrections that sum to 0 over all clients, of which one goes on from an earlier state: FedGATE and VRL-SGD."""
+"""Corrections of client drift, SCAFFOLD's, FedGATE's and VRL-SGD's: their sum, limits, and clients that go back."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Algorithm
+from mpifl.algorithms.common.local_solver import Gd, Sgd
 from mpifl.algorithms.fedgate import FedGate
+from mpifl.algorithms.scaffold import Scaffold
 from mpifl.algorithms.vrl_sgd import VrlSgd
 from mpifl.client.worker import Worker
 from tests.algorithms.test_rollback import CLIENTS, VICTIM
 from tests.algorithms.world import World, snapshot
-from tests.quadratic_runs import close, optimum
+from tests.quadratic_runs import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 
+
+# -- the sum, and limits with momentum ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (FedGate, {"server_step": 0.6}),
+        (FedGate, {"server_step": 0.6, "levels": 1}),
+        (FedGate, {"server_step": 0.6, "levels": 5}),
+        (VrlSgd, {}),
+        (VrlSgd, {"warm_up": True}),
+    ],
+    ids=str,
+)
+def test_corrections_sum_to_0_in_every_round(kind: type[Algorithm], options: dict[str, Any], weights: str) -> None:
+    """FEDGATE.1, VRLSGD.1: the sum is weighted as the mean is, whatever gamma and quantiser."""
+    clients = random_quadratics(1, 4)
+    p = np.array([o.share for o in clients]) if weights == "samples" else np.full(4, 0.25)
+    largest = []
+
+    def watch(log: Log) -> None:
+        assert log.worker and log.link
+        if len(log.link.in_flight) == 4:  # all have begun the round
+            deltas = np.array([log.worker.states[i].delta for i in range(4)])
+            close(p @ deltas, np.zeros(3))
+            largest.append(np.abs(deltas).max())
+
+    algorithm = kind(step_size=0.05, local_steps=4, weights=weights, **options)  # type: ignore[call-arg]
+    run(algorithm, clients, [0, 1, 2, 3] * 40, x0=1.0, watch=watch)
+    assert len(largest) >= 39 and max(largest) > 0.5
+
+
+class Linear(Quadratic):
+    """f(x) = <c, x>: one gradient everywhere."""
+
+    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+        return self.c.copy()
+
+
+MOMENTUM: dict[str, Any] = {"step_size": 0.02, "local_steps": 10, "solver": Sgd(momentum=0.9)}
+with_momentum = pytest.mark.parametrize(
+    "algorithm",
+    [
+        Scaffold(**MOMENTUM),
+        Scaffold(**{**MOMENTUM, "solver": Gd(momentum=0.9)}),
+        FedGate(**MOMENTUM, server_step=0.5),
+        VrlSgd(**MOMENTUM),
+        VrlSgd(**MOMENTUM, warm_up=True),
+    ],
+    ids=["scaffold", "scaffold-gd", "fedgate", "vrl-sgd", "vrl-sgd-w"],
+)
+
+
+def corrections(log: Log) -> list[np.ndarray]:
+    """delta_i, of SCAFFOLD c_i - c."""
+    assert log.worker
+    states = [log.worker.states[i] for i in sorted(log.worker.states)]
+    return [s.delta if hasattr(s, "delta") else s.c - log.server.c for s in states]
+
+
+@with_momentum
+def test_momentum_keeps_the_limit(algorithm: Algorithm) -> None:
+    """Heavy-ball steps: the optimum, and delta_i = grad f_i there. (With eta Q as printed it diverges.)"""
+    clients = random_quadratics(10, 4, low=1.5)
+    log = run(algorithm, clients, [0, 1, 2, 3] * 150)
+    x = optimum(clients)
+    close(log.x, x)
+    close(corrections(log), [o.gradient(x) for o in clients])
+
+
+@with_momentum
+def test_corrections_of_constant_gradients(algorithm: Algorithm) -> None:
+    """f_i = <g_i, x>: delta_i = g_i - mean g after the first round, and x moves along the mean."""
+    clients = quadratics([[1, 1], [1, 1], [1, 1]], [[1, -2], [0.5, 4], [3, 0]], kind=Linear)
+    log = run(algorithm, clients, [0, 1, 2] * 5)
+    close(corrections(log), [[-0.5, -8 / 3], [-1, 10 / 3], [1.5, -2 / 3]])
+    velocity = way = 0.0
+    for _ in range(10):
+        velocity = 0.9 * velocity + 1
+        way += 0.02 * velocity
+    ways = np.cumsum([0.02 if getattr(algorithm, "warm_up", False) else way, way, way, way, way])
+    close(log.models, -getattr(algorithm, "server_step", 1.0) * np.outer(ways, [1.5, 2 / 3]))
+
+
+# -- a client goes back to an earlier state ----------------------------------------------------------------------------
 every_method = pytest.mark.parametrize(
     "algorithm",
     [FedGate(step_size=0.05, local_steps=4, server_step=0.7), VrlSgd(step_size=0.05, local_steps=4),

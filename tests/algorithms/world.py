@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
+from tests.quadratic_runs import Quadratic
 
 
 class World:
@@ -69,3 +70,13 @@ class World:
 def snapshot(state: State) -> State:
     """The state as it is now: client rules change no vector in place."""
     return State(**vars(state))
+
+
+class Passes(Quadratic):
+    """A quadratic an epoch of which is `samples` batches; batch j adds (-1)^j/(1 + j) to each entry of the gradient."""
+
+    def batches(self, round: int, steps: int, epochs: int | None = None) -> list:
+        return [j % self.samples for j in range(epochs * self.samples if epochs else steps)]
+
+    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+        return super().gradient(x) + ((-1) ** rows / (1 + rows) if isinstance(rows, int) else 0.0)

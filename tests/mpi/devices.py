@@ -22,13 +22,13 @@ import torch
 
 from mpifl import memory
 from mpifl.cli import main
-from mpifl.memory import IncomingVectors, Memory, OutgoingVectors, Staged
+from mpifl.memory import IncomingVectors, OutgoingVectors, Staged, VectorMemory
 from mpifl.problems.torch import batched, device
 
 copies = {"load": 0, "store": 0}
 
 
-class Tensors(Memory):
+class Tensors(VectorMemory):
     on_host = False
 
     def from_host(self, v: np.ndarray) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, replace
 from math import isnan, nan
@@ -19,7 +18,7 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
 from mpifl.objective import Objective, Vector
 from mpifl.problems import Problem, load, objective
-from mpifl.server.evaluator import REST_SECONDS, Evaluator, GilSharing
+from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.storage.fairness import summarise
 from mpifl.storage.tables import ClientEvaluationRow, EvaluationRow
 from tests.quadratic_runs import Quadratic, close
@@ -58,7 +57,7 @@ class Fake:
         """The rows of evaluations with these personal accuracies."""
         evaluator = Evaluator(self, self, deterministic=True, accuracy=None, **options)  # type: ignore[arg-type]
         for k, known in enumerate(personal):
-            evaluator(float(k), k, k, np.array([x, -x]), known)
+            evaluator(EvaluationRequest(float(k), k, k, np.array([x, -x]), known))
         evaluator.close()
         assert evaluator.latest == self.rows[-1]
         return self.rows
@@ -270,34 +269,3 @@ def test_virtual_time_stops_at_the_evaluation_that_reaches_the_target(
         reached = run.evaluations.test_accuracy >= 0.18
         assert reached.iloc[-1] and not reached.iloc[:-1].any()
         assert len(run.updates) == run.evaluations.updates.iloc[-1] > 0
-
-
-def test_the_loop_rests_while_a_thread_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most once in a millisecond, while a model is evaluated or the run file is written."""
-    begun, end, rests, at = threading.Event(), threading.Event(), list[float](), {"now": 5.0}
-
-    class Slow(Fake):
-        writing = False
-
-        def evaluate(self, x: Vector) -> dict[str, float]:
-            begun.set()
-            assert end.wait(60)
-            return super().evaluate(x)
-
-    fake = Slow()
-    evaluator = Evaluator(fake, fake, deterministic=True, accuracy=None)  # type: ignore[arg-type]
-    gil = GilSharing(evaluator, fake)  # type: ignore[arg-type]
-    monkeypatch.setattr("mpifl.server.evaluator.perf_counter", lambda: at["now"])
-    monkeypatch.setattr("mpifl.server.evaluator.sleep", rests.append)
-    gil.rest()
-    assert not rests
-    evaluator(0.0, 0, 0, np.ones(2))
-    assert begun.wait(60)
-    for at["now"], count in ((5.0, 1), (5.0009, 1), (5.0011, 2)):
-        gil.rest()
-        assert rests == [REST_SECONDS] * count
-    end.set()
-    evaluator.close()
-    for at["now"], fake.writing, count in ((6.0, False, 2), (7.0, True, 3)):
-        gil.rest()
-        assert len(rests) == count
