@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mpifl import execution
 from mpifl.errors import ConfigError, RunFailed, RunResult, inside
 from mpifl.execution import Task, execute
+from mpifl.export import observers
 from mpifl.signals import Interrupted, SignalRecorder
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def run(
         KeyboardInterrupt: Ctrl-C or another signal ended the run. Its file is closed with the status "interrupted", and
             `resume` continues it if a checkpoint could be saved. A second Ctrl-C does not wait for that.
     """
-    return finished_run(execute(lambda: Task(load_job(job, *overrides, **keys)), comm=comm))
+    return finished_run(execute(lambda: Task(load_job(job, *overrides, **keys)), comm=comm, observe=observers))
 
 
 def resume(path: str | Path, trust: bool = False) -> Run:
@@ -99,7 +100,7 @@ def resume(path: str | Path, trust: bool = False) -> Run:
     Raises:
         ConfigError: The run is completed, still running, or has no checkpoint.
     """
-    return finished_run(execute(lambda: execution.resume_task(Path(path), trust=trust)))
+    return finished_run(execute(lambda: execution.resume_task(Path(path), trust=trust), observe=observers))
 
 
 def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) -> Run:
@@ -114,7 +115,7 @@ def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) 
         trust: As for `resume`.
         keys: `output`, `overwrite` and `memory` as plain values.
     """
-    return finished_run(execute(lambda: execution.replay_task(Path(path), overrides, keys, trust)))
+    return finished_run(execute(lambda: execution.replay_task(Path(path), overrides, keys, trust), observe=observers))
 
 
 def open_run(path: str | Path) -> Run:

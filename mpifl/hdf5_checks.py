@@ -7,20 +7,20 @@ file says so. The sizes that a file states may be false as well.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, BinaryIO
 
 import h5py
 from h5py import h5d, h5z
 
-MAX_DEPTH = 8  # of groups
-MAX_LINKS = 10_000  # of a file; a group that is linked twice counts twice
+MAX_DEPTH = 8  # nested groups
+MAX_LINKS = 10_000  # links in a file; those of a group that is linked twice count twice
 MAX_CHUNK = 1 << 26  # bytes: a chunk is read into memory as a whole
 MAX_ATTRIBUTE = 1 << 26  # bytes that an attribute may take
 HEAP = b"GCOL\x01\0\0\0"  # how a global heap begins
-HEAPS_WITHIN = 1 << 22  # bytes
-MAX_TEXTS = 100_000  # in the heaps
+HEAP_SEARCH_BYTES = 1 << 22  # searched at each end of the file
+MAX_TEXTS = 100_000  # texts in the heaps
 BUILT_IN = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF)
 
 
@@ -31,12 +31,12 @@ class Refused(ValueError):
 def check_heaps(file: BinaryIO) -> None:
     """Raises Refused if a global heap, which holds strings of attributes, is damaged: HDF5 may read it for ever.
 
-    Searches the first and the last `HEAPS_WITHIN` bytes: mpifl writes heaps before all rows or after them.
+    Searches the first and the last `HEAP_SEARCH_BYTES` bytes: mpifl writes heaps before all rows or after them.
     """
     size, left = file.seek(0, os.SEEK_END), MAX_TEXTS
-    for start in {0, max(0, size - HEAPS_WITHIN) // 8 * 8}:
+    for start in {0, max(0, size - HEAP_SEARCH_BYTES) // 8 * 8}:
         file.seek(start)
-        data = file.read(HEAPS_WITHIN + 8)
+        data = file.read(HEAP_SEARCH_BYTES + 8)
         place = data.find(HEAP)
         while place >= 0:
             if place % 8 == 0:
@@ -58,54 +58,47 @@ def _follow_heap(data: bytes, place: int, most: int) -> int:
     return objects
 
 
-def datasets(
-    group: h5py.Group, first: Sequence[str] = (), soft: bool = False, filters: Collection[int] = ()
-) -> Iterator[h5py.Dataset]:
-    """The datasets below a group, all checked. Raises Refused; `filters` are accepted, others as in `check_links`."""
-    for _, found in _checked_links(group, first, soft):
-        if isinstance(found, h5py.Dataset):
-            check_dataset(found, filters)
-            yield found
+def datasets(group: h5py.Group, first: Sequence[str] = (), most: int = MAX_LINKS) -> list[h5py.Dataset]:
+    """The datasets below a group, all checked; arguments as of `check_links`. Raises Refused."""
+    found = [value for value in check_links(group, first, most=most) if isinstance(value, h5py.Dataset)]
+    for dataset in found:
+        check_dataset(dataset)
+    return found
 
 
-def check_links(group: h5py.Group, first: Sequence[str] = (), soft: bool = False) -> list[str]:
-    """The paths of all links below a group. Raises Refused for one that may lead out of the file.
+def check_links(group: h5py.Group, first: Sequence[str] = (), soft: bool = False, most: int = MAX_LINKS) -> list[Any]:
+    """The objects below a group. Raises Refused for a link that may lead out of the file, before any is followed.
 
     first  members of the group in the order in which they are opened, the others after them: HDF5 reads the extent of a
            dataset when it is first opened, also in a file that is being written
     soft   accept soft links; they lead to objects of the same file, as it has no external link
+    most   links that are accepted
     """
-    return [path for path, _ in _checked_links(group, first, soft)]
-
-
-def _checked_links(group: h5py.Group, first: Sequence[str], soft: bool) -> list[tuple[str, Any]]:
-    """The paths of all links below a group, and their objects, as in `check_links`. All links are checked first."""
-    found = []
-    for path, link, member in _links(group, "", MAX_DEPTH, [MAX_LINKS], first):
+    found: list[tuple[str, Any]] = []
+    for path, link, member in _links(group, "", MAX_DEPTH, first):
+        if len(found) == most:
+            raise Refused(f"it has more than {most} links")
         if not isinstance(link, h5py.HardLink) and not (soft and isinstance(link, h5py.SoftLink)):
             kind = {h5py.ExternalLink: "a link to another file", h5py.SoftLink: "a soft link"}.get(type(link))
             raise Refused(f"{path} is {kind or 'a link of an unknown kind'}")
         found.append((path, member))
-    return [(path, group.get(path) if member is None else member) for path, member in found]
+    return [group.get(path) if member is None else member for path, member in found]
 
 
-def _links(
-    group: h5py.Group, path: str, depth: int, left: list[int], first: Sequence[str] = ()
-) -> Iterator[tuple[str, Any, Any]]:
+def _links(group: h5py.Group, path: str, depth: int, first: Sequence[str] = ()) -> Iterator[tuple[str, Any, Any]]:
     """Every link below a group with its object, without following any but hard ones; the object of others is None."""
+    if not depth:
+        raise Refused(f"it has groups nested more than {MAX_DEPTH} deep")
     for name in sorted(group, key=lambda name: first.index(name) if name in first else len(first)):
-        left[0] -= 1
-        if left[0] < 0 or not depth:
-            raise Refused(f"it has more than {MAX_LINKS} links, or groups nested more than {MAX_DEPTH} deep")
         place = f"{path}/{name}"
         try:
             link = group.get(name, getlink=True)
-        except TypeError:  # of a kind that a program defines
+        except TypeError:  # a kind of link that a program defines
             link = None
         member = group.get(name) if isinstance(link, h5py.HardLink) else None
         yield place, link, member
         if isinstance(member, h5py.Group):
-            yield from _links(member, place, depth - 1, left)
+            yield from _links(member, place, depth - 1)
 
 
 def check_dataset(dataset: h5py.Dataset, filters: Collection[int] = ()) -> None:
@@ -128,6 +121,13 @@ def check_dataset(dataset: h5py.Dataset, filters: Collection[int] = ()) -> None:
 def data_size(dataset: h5py.Dataset) -> int:
     """Bytes that the dataset takes in memory; 0 for one without a shape."""
     return prod(dataset.shape) * dataset.dtype.itemsize if dataset.shape is not None else 0
+
+
+def check_sizes(file: h5py.File, found: Iterable[h5py.Dataset]) -> None:
+    """Raises Refused where datasets of the file have more bytes than the file: they share data, or are not stored."""
+    held, size = sum(map(data_size, found)), os.fstat(file.id.get_vfd_handle()).st_size
+    if held > size:
+        raise Refused(f"the tables have {held} bytes, and the file has {size}")
 
 
 def read_attribute(owner: h5py.HLObject, name: str) -> Any:

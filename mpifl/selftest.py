@@ -178,13 +178,11 @@ def _alone() -> dict[str, str]:
 
 def _locks(folder: Path) -> tuple[str, str]:
     """Locks a file here, and asks another process for the lock."""
-    from mpifl.storage.live import Lock
+    from mpifl.storage.run_lock import Lock
 
     path = folder / "lock"
     path.touch()
-    ask = (
-        f"import sys, pathlib; from mpifl.storage.live import is_locked; print(is_locked(pathlib.Path({str(path)!r})))"
-    )
+    ask = f"import pathlib; from mpifl.storage.run_lock import is_locked; print(is_locked(pathlib.Path({str(path)!r})))"
     lock = Lock(path)
     held = _python(ask)
     lock.release()

@@ -17,8 +17,8 @@ from mpifl.host_memory import available_memory
 
 MAX_VALUES = 50_000  # values of one configuration, references resolved: seconds of work, some 100 MB
 MAX_TEXT = 1 << 21  # bytes of one configuration
-MAX_RATIO = 100  # bytes that one compressed byte may stand for, in data above SMALL
-SMALL = 1 << 26  # bytes of data that are read whatever their ratio
+MAX_RATIO = 100  # bytes that one compressed byte may stand for, in data above SMALL_BYTES
+SMALL_BYTES = 1 << 26  # data up to this size are read whatever their ratio
 CONTROLS = (
     *range(0x20), *range(0x7F, 0xA0),  # C0, DEL, C1: terminals act on them
     0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF,  # order of text
@@ -48,9 +48,9 @@ def printable(text: object, lines: bool = False, most: int | None = None) -> str
 def check_size(size: int, stored: int, what: str) -> None:
     """Raises ValueError for data of `size` bytes that are implausible for the `stored` bytes, or too large for memory.
 
-    At most MAX_RATIO bytes for each stored one where the data are larger than SMALL.
+    At most MAX_RATIO bytes for each stored one where the data are larger than SMALL_BYTES.
     """
-    if size > max(SMALL, MAX_RATIO * stored):
+    if size > max(SMALL_BYTES, MAX_RATIO * stored):
         text = f"more than {MAX_RATIO} times the {stored} bytes that are stored"
         raise ValueError(f"{what} of {size} bytes, {text}; such data must be stored without compression")
     check_memory(size, what)
@@ -58,13 +58,16 @@ def check_size(size: int, stored: int, what: str) -> None:
 
 def check_memory(size: int, what: str) -> None:
     """Raises ValueError where `size` bytes are more than the memory that is available."""
-    if size > SMALL and size > (free := available_memory()):
+    if size > SMALL_BYTES and size > (free := available_memory()):
         raise ValueError(f"{what} of {size} bytes, but only {free} bytes of memory are available")
 
 
-def regular_size(path: Path) -> int:
-    """The size of a regular file. Raises OSError for anything else: a device has no end, a pipe blocks."""
-    found = os.stat(path)
+def regular_size(path: Path, follow_links: bool = True) -> int:
+    """The size of a regular file. Raises OSError for anything else: a device has no end, a pipe blocks.
+
+    follow_links  False: a link is anything else, because it may lead anywhere
+    """
+    found = os.stat(path, follow_symlinks=follow_links)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(None, "it is not a regular file")
     return found.st_size

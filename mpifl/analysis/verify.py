@@ -108,15 +108,12 @@ def _check(run: Run) -> str:
 def read_history(run: Run, blocks: Mapping[str, Any]) -> History:
     """The tables of a run file as arrays; blocks: of rows that were written at once, by table. Raises ConfigError."""
     tables = {table: _columns(run, table, list(TABLES[table].columns), run.count(table)) for table in TABLES}
-    clients = _columns(run, "clients", list(CLIENTS.columns), None)
+    tables["clients"] = _columns(run, "clients", list(CLIENTS.columns), None)
     closed = not run.open_ended and run.status != "running"
     # An event may be written after updates that follow it, but it is written before the next block of updates.
     firm = blocks["updates"][-1].first if blocks["updates"] else 0
-    x = run.rows("model", "x", 0, None)
     return History(
-        tables["updates"], tables["aggregations"], tables["evaluations"], tables["client_evaluations"],
-        tables["metrics"],
-        tables["events"], clients, run.attrs, run.config, x.size, x.itemsize, run.model_version, run.layout, closed,
+        tables, run.attrs, run.config, run.rows("model", "x", 0, None), run.model_version, run.layout, closed,
         run.count("updates") if closed else firm,
     )  # fmt: skip
 
@@ -162,8 +159,8 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
     known["always"] = availability is None or _value(config, "clock.availability.name") == "always"
     if names := outside_code({"algorithm": algorithm, "clock": {"delay": delay, "availability": availability}}):
         return Rules(**known), f"{', '.join(names)} is code outside mpifl"
-    rates = history.clients["rate"]
-    clients = Clients(history.clients["samples"], None if np.isnan(rates).any() else rates, known["seed"])
+    rates = history.tables["clients"]["rate"]
+    clients = Clients(history.tables["clients"]["samples"], None if np.isnan(rates).any() else rates, known["seed"])
     try:
         sections = {"algorithm": algorithm, **({"delay": delay} if delay else {})}
         sections |= {"availability": availability} if availability else {}

@@ -44,7 +44,7 @@ class ClientCheckpointer:
 
     def save(self, number: int) -> None:
         """Writes the part of checkpoint `number`; `done` reports when it is durable, or why it is not."""
-        self._part.save_made(number, self._worker.snapshots)
+        self._part.save(number, self._worker.snapshots)
         self._open += 1
 
     def done(self) -> list[Written]:

@@ -87,8 +87,8 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
 
 def _host(job: ClientJob, setup: ClientSetup, shards: Mapping[int, Shard]) -> HostedClients:
     resources = ComputeResources(*setup.resources)
-    unpacked = {i: job.model.unpack_shard(setup.meta, shard) for i, shard in shards.items()}
-    return host(job.model, job.settings, setup.meta, unpacked, job.seed, resources)
+    scaled = {i: job.model.scale_shard(setup.meta, shard) for i, shard in shards.items()}
+    return host(job.model, job.settings, setup.meta, scaled, job.seed, resources)
 
 
 class ClientRank:
@@ -120,7 +120,7 @@ class ClientRank:
         from pathlib import Path
 
         from mpifl.client.checkpoint import attach_checkpoints
-        from mpifl.storage.checkpoint_set import folder_of
+        from mpifl.storage.checkpoint_folder import folder_of
 
         folder = folder_of(Path(self._job.output))
         self._checkpointer = attach_checkpoints(self._transport, self._worker, folder, self._comm.rank)

@@ -1,6 +1,6 @@
 """TensorBoard's scalars while a run goes on, written by a thread of rank 0 that the run never waits for.
 
-The thread gets the rows that the run file has got. Whatever goes wrong in it ends the live export, not the run.
+The session tells it the rows that the run file has got. Whatever goes wrong in it ends the live export, not the run.
 """
 
 from __future__ import annotations
@@ -53,22 +53,31 @@ def check_output(output: str, replaced: bool) -> None:
 
 
 class LiveScalars:
-    """Writes the points of a run into a new event file, which replaces those of earlier sessions of the run."""
+    """Writes the points of a run into a new event file, which replaces those of earlier sessions of the run.
 
-    def __init__(self, output: str, began: Callable[[], float], resumed: Run | None = None) -> None:
-        """
-        output   the run file
-        began    Unix time (s) at which the run's clock started; called once there is a point
-        resumed  the run file as it is resumed: its points are written first
-        """
-        self.folder, self._began = folder_of(output), began
+    A `mpifl.server.session.RowsObserver`.
+    """
+
+    def __init__(self, output: str) -> None:
+        """output: the run file."""
+        self.folder = folder_of(output)
         self._scalars = Scalars()
-        self._points = list(points(resumed, self._scalars)) if resumed else []  # that are to be written
+        self._points: list[Point] = []  # points that are to be written next
         self._queue: SimpleQueue[Blocks | None] = SimpleQueue()
         self._evaluations: Mapping[str, np.ndarray] = {}  # rows that are not points yet
         self.failed = ""  # why there are no more points
-        self._step = -1  # of the last point that was written
+        self._step = -1  # step of the last point that was written
         self._thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
+
+    def begin(self, began: Callable[[], float], resumed: Run | None = None) -> None:
+        """Starts the thread.
+
+        began    returns the Unix time (s) at which the run's clock started; called once there is a point
+        resumed  the run file as it is resumed: its points are written first
+        """
+        self._began = began
+        if resumed:
+            self._points = list(points(resumed, self._scalars))
         self._thread.start()
 
     def put(self, blocks: Blocks) -> None:

@@ -150,8 +150,8 @@ class Problem:
         """Client i's C-contiguous arrays, views where there is one big array."""
         raise NotImplementedError
 
-    def packed_shard(self, i: int) -> list[np.ndarray]:
-        """Client i's arrays as they are sent to its rank, where `Model.unpack_shard` makes `shard(i)` of them."""
+    def raw_shard(self, i: int) -> list[np.ndarray]:
+        """Client i's arrays as they are sent to its rank, where `Model.scale_shard` makes `shard(i)` of them."""
         return self.shard(i)
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
@@ -206,8 +206,8 @@ class Model(Config):
         """Reads the data and partitions it; on rank 0 or in one process."""
         raise NotImplementedError
 
-    def unpack_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
-        """`Problem.shard` of a client, from its `Problem.packed_shard`."""
+    def scale_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
+        """`Problem.shard` of a client, from its `Problem.raw_shard`."""
         return shard
 
     @abstractmethod

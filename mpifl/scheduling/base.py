@@ -19,8 +19,8 @@ class Event(NamedTuple):
     client: int = -1
     update: Update | None = None
     aggregates: bool = False  # this update triggers an aggregation
-    waited: float = 0.0  # s that the message waited until the client was on
-    age: float = 0.0  # s since the evaluation was due
+    waited_for_client: float = 0.0  # s that the message waited until the client was on
+    late_by: float = 0.0  # s from when the evaluation was due to `time`
     text: str = ""
 
 
@@ -60,14 +60,17 @@ class Schedule(Protocol):
     def held(self) -> int:
         """Updates that have arrived and wait until their clients are on."""
 
-    def register_message(self, i: int, round: int, work: int = 1) -> float:
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
         """Notes that a message asking for `work` units is sent to client i now; returns the delay (s) it carries."""
 
     def cancel(self, i: int) -> None:
         """Stops expecting an update of client i."""
 
-    def decide(self, ready: bool) -> bool:
-        """Whether the last update triggers an aggregation, where the algorithm decides: `ready`, or as recorded."""
+    def set_aggregates(self, ready: bool) -> bool:
+        """Sets whether the last update triggers an aggregation, where the algorithm decides; returns it.
+
+        A live schedule takes `ready`, a replay what was recorded.
+        """
 
     def on_seconds(self, i: int, seconds: float) -> float:
         """How many of the last `seconds` s of wall time client i was on; `faults.patience` is compared with that."""

@@ -51,8 +51,8 @@ class IntermittentRealClock(RealClock):
         super().load(saved)
         self._waits = dict(zip(saved.client, saved.waited, strict=True))
 
-    def register_message(self, i: int, round: int, work: int = 1) -> float:
-        seconds = super().register_message(i, round, work)
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
+        seconds = super().contact_time(i, round, work)
         sent, _ = self._in_flight[i]
         begin, over = self._timeline.contact(i, sent, seconds)
         self._waits[i] = begin - sent if over < inf else inf

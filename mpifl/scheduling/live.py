@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from math import inf, isnan, nan, nextafter
 from typing import Protocol
 
-from mpifl.algorithms.base import Update, new_tuple
+from mpifl.algorithms.base import Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.errors import RunFailed
 from mpifl.scheduling.base import Event, UpdateSource
@@ -27,7 +27,7 @@ STALLED = (
     "no client with a message is on again (clock.availability): the run cannot continue; give stop.time, "
     "after: repeat, or cohort_from: available"
 )
-UNKNOWN = (nan, nan)  # times of computing and exchange, where the delay model has none
+UNKNOWN = (nan, nan)  # the times of computing and exchange where the delay model has none
 POLL_INTERVAL = 0.2  # s of real time that a clock waits at most, so that the server can handle signals and failures
 
 
@@ -68,7 +68,7 @@ class Clock(Protocol):
     def on_seconds(self, i: int, seconds: float) -> float:
         """How many of the last `seconds` s of wall time client i was on; `faults.patience` is compared with that."""
 
-    def register_message(self, i: int, round: int, work: int = 1) -> float:
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
         """Notes that a message asking for `work` units is sent to client i now; returns the delay (s) it carries."""
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
@@ -92,8 +92,8 @@ class RealClock:
 
     def __init__(self, contact_times: ContactTimes, split_times: SplitTimes | None = None) -> None:
         self._contact_times, self._split_times, self.time = contact_times, split_times, 0.0
-        self._last_turn, self.timed_out = 0.0, False  # _last_turn: when updates were last received, or none were there
-        # client -> when its message was sent, emulated computing and exchange times
+        self._last_receive, self.timed_out = 0.0, False  # _last_receive: s, when updates were last asked for
+        # By client: when its message was sent (s), and the emulated times of computing and exchange.
         self._in_flight: dict[int, tuple[float, tuple[float, float] | None]] = {}
 
     @property
@@ -114,32 +114,32 @@ class RealClock:
         )  # fmt: skip
 
     def load(self, saved: ClockState) -> None:
-        self.time = self._last_turn = saved.time
+        self.time = self._last_receive = saved.time
         in_flight = zip(saved.client, saved.due, saved.compute, saved.exchange, strict=True)
         self._in_flight = {i: (sent, None if isnan(c) else (c, e)) for i, sent, c, e in in_flight}
 
-    def register_message(self, i: int, round: int, work: int = 1) -> float:
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
         times = self._split_times(i, round, work) if self._split_times else None
         self._in_flight[i] = time.perf_counter() - self._origin, times
         return sum(times) if times else self._contact_times(i, round)
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
-        end = deadline if deadline < stop else stop  # on the path of every update: faster than `min`
+        end = min(deadline, stop)
         if end == inf and not self._in_flight:
             raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
         now = time.perf_counter() - self._origin
-        # What was overdue when updates had their last turn comes first; what became overdue since must not starve them.
-        if now < end or (self._last_turn < end and now < stop):
-            left = end - now
-            if got := source.receive_any(POLL_INTERVAL if left > POLL_INTERVAL else max(0.0, left)):
-                self._last_turn = self.time = now = time.perf_counter() - self._origin
+        # Events already overdue at the last receive come first. Later ones wait for one receive, so that they cannot
+        # starve updates.
+        if now < end or (self._last_receive < end and now < stop):
+            got = source.receive_any(min(POLL_INTERVAL, max(0.0, end - now)))
+            self._last_receive = self.time = now = time.perf_counter() - self._origin
+            if got:
                 self.timed_out = False
                 i, update = got
                 sent, times = self._in_flight.pop(i)
-                # the times of the delay model if it has them, else those that were measured
+                # The times of the delay model if it has them, else those that were measured.
                 compute, exchange = times or (update.compute, now - sent - update.busy)
-                return i, update.timed(compute, exchange, now)
-            self._last_turn = self.time = time.perf_counter() - self._origin
+                return i, update._replace(compute=compute, exchange=exchange, time=now)
         elif self.time < stop:
             self.time = now
         self.timed_out = self.time < end
@@ -165,8 +165,9 @@ class VirtualClock:
         self._contact_times, self._split_times, self.time, self.timed_out = contact_times, split_times, 0.0, False
         self._timeline, self.waited = timeline, 0.0
         self._due = DueQueue[None]()
-        self._times: dict[int, tuple[float, float]] = {}  # of computing and exchange, where the delay model has them
-        self._waits: dict[int, float] = {}  # s that the message waits until its client is on
+        # By client: the times of computing and exchange, where the delay model has them.
+        self._times: dict[int, tuple[float, float]] = {}
+        self._waits: dict[int, float] = {}  # by client: s that the message waits until the client is on
 
     @property
     def has_in_flight(self) -> bool:
@@ -200,7 +201,7 @@ class VirtualClock:
         if self._timeline:
             self._waits = dict(zip(saved.client, saved.waited, strict=True))
 
-    def register_message(self, i: int, round: int, work: int = 1) -> float:
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
         if self._split_times:
             self._times[i] = times = self._split_times(i, round, work)
             delay = sum(times)
@@ -215,7 +216,7 @@ class VirtualClock:
         return 0.0
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
-        end = deadline if deadline < stop else stop
+        end = min(deadline, stop)
         due, i = self._due.first()
         self.timed_out = False
         if due > end or i < 0:
@@ -233,7 +234,7 @@ class VirtualClock:
         compute, exchange = self._times.pop(i, UNKNOWN) if self._split_times else UNKNOWN
         if self._timeline:
             self.waited = self._waits.pop(i, 0.0)
-        return i, update.timed(compute, exchange, due)
+        return i, update._replace(compute=compute, exchange=exchange, time=due)
 
     def now(self) -> float:
         """The time (s) of the present event."""
@@ -275,37 +276,43 @@ class LiveSchedule:
         self._evaluate_every, self._evaluate_updates = evaluate_every or inf, evaluate_updates
         self._checkpoint_every, self._updates_per_checkpoint = checkpoint_every or inf, checkpoint_updates or inf
         self._periodic_checkpoints = min(self._checkpoint_every, self._updates_per_checkpoint) < inf
-        self.deterministic, self.register_message = clock.deterministic, clock.register_message
+        self.deterministic = clock.deterministic
         self.round_size = 0
         self.checkpoint_requested = False
         self.alarm = inf
-        self._pending = self._updates = 0  # updates since the last aggregation, and all
-        self._due, self._taken = False, 0  # whether the last update triggered one, and how many it then takes
-        self._timed_aggregations = self._aggregations = 0  # timed ones, and all
+        self._updates = 0
+        self._unaggregated = 0  # updates since the last aggregation
+        self._unaggregated_at_update = 0  # updates that an aggregation by the last update takes, itself included
+        self._aggregates = False  # whether the last update triggers an aggregation
+        self._aggregations = self._timed_aggregations = 0  # all aggregations, and those that were due by time
         self._evaluations = self._checkpoints = 0  # due times of evaluations and of checkpoints that have passed
         self._next_evaluation = self._evaluate_every
-        self._checkpoint_updates = 0  # updates at the last checkpoint
+        self._checkpoint_updates = 0  # updates before the last checkpoint
         self._next_aggregation = trigger.next_time(0.0, 0, seed) if trigger else inf
-        self._evaluated: tuple[float, int, int] | None = None  # time, updates, aggregations
+        # Time, updates and aggregations at the last evaluation.
+        self._evaluated: tuple[float, int, int] | None = None
 
     def save(self) -> ScheduleState:
         """The state between two events, the clock's included."""
         time, updates, aggregations = self._evaluated or (nan, -1, -1)
         return ScheduleState(
-            self.clock.save(), self.round_size, self._updates, self._pending, self._aggregations,
+            self.clock.save(), self.round_size, self._updates, self._unaggregated, self._aggregations,
             self._timed_aggregations, self._next_aggregation, self._evaluations, self._checkpoints,
             self._checkpoint_updates, time, updates, aggregations,
         )  # fmt: skip
 
     def load(self, saved: ScheduleState) -> None:
         self.clock.load(saved.clock)
-        self.round_size, self._updates, self._pending = saved.round_size, saved.updates, saved.pending
+        self.round_size, self._updates, self._unaggregated = saved.round_size, saved.updates, saved.pending
         self._aggregations, self._timed_aggregations = saved.aggregations, saved.timed_aggregations
         self._next_aggregation, self._evaluations = saved.next_aggregation, saved.evaluations
         self._next_evaluation = (self._evaluations + 1) * self._evaluate_every
         self._checkpoints, self._checkpoint_updates = saved.checkpoints, saved.checkpoint_updates
         evaluated = saved.evaluated_time, saved.evaluated_updates, saved.evaluated_aggregations
         self._evaluated = None if saved.evaluated_updates < 0 else evaluated
+
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
+        return self.clock.contact_time(i, round, work)
 
     def cancel(self, i: int) -> None:
         self.clock.cancel(i)
@@ -317,10 +324,13 @@ class LiveSchedule:
     def on_seconds(self, i: int, seconds: float) -> float:
         return self.clock.on_seconds(i, seconds)
 
-    def decide(self, ready: bool) -> bool:
-        self._aggregations += ready - self._due
-        self._due, self._pending = ready, 0 if ready else self._taken
+    def set_aggregates(self, ready: bool) -> bool:
+        self._aggregations += ready - self._aggregates
+        self._aggregates, self._unaggregated = ready, 0 if ready else self._unaggregated_at_update
         return ready
+
+    def _count_aggregation(self) -> None:
+        self._aggregations, self._unaggregated = self._aggregations + 1, 0
 
     def _checkpoint_due(self) -> bool:
         due = self.checkpoint_requested or self._updates - self._checkpoint_updates >= self._updates_per_checkpoint
@@ -338,27 +348,29 @@ class LiveSchedule:
         while self._updates < self._stop_updates:
             if (self._periodic_checkpoints or self.checkpoint_requested) and self._checkpoint_due():
                 yield Event("checkpoint", clock.time)
-            if self._pending and not clock.has_in_flight and self.alarm == inf and not (trigger and trigger.timed):
-                self._aggregations, self._pending = self._aggregations + 1, 0
+            if self._unaggregated and not clock.has_in_flight and self.alarm == inf and not (trigger and trigger.timed):
+                self._count_aggregation()
                 yield Event("aggregate", clock.time)
             next_evaluation = self._next_evaluation
-            deadline = next_evaluation if next_evaluation < self._next_aggregation else self._next_aggregation
-            if self.alarm < deadline:
-                deadline = self.alarm
-            got = clock.next_update(source, deadline, self._stop_time)
-            if got:
+            deadline = min(next_evaluation, self._next_aggregation, self.alarm)
+            if got := clock.next_update(source, deadline, self._stop_time):
                 i, update = got
                 if update.refused:
                     yield Event("refused", clock.time, i, update)
                     continue
-                self._updates = updates = self._updates + 1
-                self._pending = self._taken = pending = self._pending + 1
-                self._due = due = trigger.due(pending, updates, seed) if trigger else pending >= self.round_size
-                if due:
-                    self._pending = 0
-                    self._aggregations += 1
-                yield new_tuple(Event, ("update", clock.time, i, update, due, clock.waited, 0.0, ""))
-                if self._evaluate_updates and updates % self._evaluate_updates == 0:
+                self._updates += 1
+                self._unaggregated += 1
+                self._unaggregated_at_update = self._unaggregated
+                if trigger:
+                    self._aggregates = trigger.due(self._unaggregated, self._updates, seed)
+                else:
+                    self._aggregates = self._unaggregated >= self.round_size
+                if self._aggregates:
+                    self._count_aggregation()
+                yield Event(
+                    "update", clock.time, i, update, aggregates=self._aggregates, waited_for_client=clock.waited
+                )
+                if self._evaluate_updates and self._updates % self._evaluate_updates == 0:
                     yield self._evaluation(clock.time)
             elif clock.timed_out:
                 yield Event("idle", clock.time)
@@ -367,12 +379,12 @@ class LiveSchedule:
             elif self._next_aggregation <= min(clock.time, self._stop_time, next_evaluation):
                 assert trigger
                 self._timed_aggregations += 1
-                self._aggregations, self._pending = self._aggregations + 1, 0
+                self._count_aggregation()
                 after = trigger.next_time(clock.time, self._timed_aggregations, seed)
                 self._next_aggregation = max(after, nextafter(clock.time, inf))
                 yield Event("aggregate", clock.time)
             elif self.alarm <= min(clock.time, self._stop_time, next_evaluation):
-                self._aggregations, self._pending = self._aggregations + 1, 0
+                self._count_aggregation()
                 yield Event("aggregate", clock.time)
             elif next_evaluation <= min(clock.time, self._stop_time):
                 if clock.is_stalled and self._stop_time == self._next_aggregation == self.alarm == inf:
@@ -385,6 +397,6 @@ class LiveSchedule:
         if self._evaluated != (clock.time, self._updates, self._aggregations):
             yield self._evaluation(clock.time, max(0.0, clock.time - self._stop_time))
 
-    def _evaluation(self, time: float, age: float = 0.0) -> Event:
+    def _evaluation(self, time: float, late_by: float = 0.0) -> Event:
         self._evaluated = time, self._updates, self._aggregations
-        return Event("evaluate", time, age=age)
+        return Event("evaluate", time, late_by=late_by)

@@ -50,7 +50,7 @@ class ReplaySchedule:
         self.checkpoint_requested = False
         self.alarm = inf  # those of the recorded run are among its aggregations, unless they are polls
         self._aggregated = 0
-        self._due = False  # whether the last update triggered an aggregation
+        self._aggregates = False  # whether the last update triggered an aggregation
 
     @classmethod
     def from_run(
@@ -72,7 +72,7 @@ class ReplaySchedule:
             progress,
         )
 
-    def register_message(self, i: int, round: int, work: int = 1) -> float:
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
         return 0.0
 
     def cancel(self, i: int) -> None:
@@ -81,10 +81,10 @@ class ReplaySchedule:
     def on_seconds(self, i: int, seconds: float) -> float:
         return seconds
 
-    def decide(self, ready: bool) -> bool:
-        if self._due and not ready:  # the recorded aggregation came later, by an alarm
-            self._aggregated, self._due = self._aggregated - 1, False
-        return self._due
+    def set_aggregates(self, ready: bool) -> bool:
+        if self._aggregates and not ready:  # the recorded aggregation came later, by an alarm
+            self._aggregated, self._aggregates = self._aggregated - 1, False
+        return self._aggregates
 
     def events(self, source: UpdateSource) -> Iterator[Event]:
         """The recorded events in order. Raises RunFailed where a client does not answer as it did."""
@@ -110,7 +110,7 @@ class ReplaySchedule:
             while True:
                 if due := evaluation(updates):
                     evaluated += 1
-                    yield Event("evaluate", due[0], age=due[3])
+                    yield Event("evaluate", due[0], late_by=due[3])
                 elif (found := incident(updates)) and self.polls and self.alarm <= found.time:
                     yield Event("poll", self.alarm)
                 elif found:
@@ -128,11 +128,11 @@ class ReplaySchedule:
             separate = self._timed or evaluation(count) or incident(count)  # an event precedes the aggregation
             due = after(self._aggregated) == count and not separate
             self._aggregated += due
-            self._due = due
+            self._aggregates = due
             if self.polls and self.alarm < inf:
                 yield Event("poll", self.alarm)
-            update = self._receive(source, client).timed(compute, exchange, time)
-            yield Event("update", time, client, update, due, waited)
+            update = self._receive(source, client)._replace(compute=compute, exchange=exchange, time=time)
+            yield Event("update", time, client, update, aggregates=due, waited_for_client=waited)
             yield from between(count)
         for what, done, rows in (
             ("aggregation", self._aggregated, self._aggregations),

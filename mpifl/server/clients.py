@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from math import isnan, nan
-from typing import cast
 
 import numpy as np
 
@@ -16,24 +15,16 @@ LIVE, LOST, ASIDE = "live", "lost", "aside"  # states of a client; aside: its up
 class ClientTable:
     """Columns with an item for each of n clients, and the sets that change with every message."""
 
-    __slots__ = (
-        "accuracies", "bytes_down", "in_flight", "inactive", "moved", "n", "refused", "rounds", "rows",
-        "state", "waiting",
-    )  # fmt: skip
-
     def __init__(self, n: int, personal: bool = False) -> None:
         """personal: whether clients report the accuracy of their own models."""
         self.n = n
         self.state = [LIVE] * n
-        # A row for each client, so that its values share a cache line; the last 8 of its 32 bytes are unused.
-        self.rows = np.zeros((n, 4), np.int64)
-        self.rounds = self.rows[:, 0].data  # messages sent
-        self.bytes_down = self.rows[:, 1].data  # of the last message
-        # When (perf_counter) a client's silence starts to count, while its update is in flight; else nan.
-        self.in_flight = cast("memoryview[float]", self.rows.view(np.float64)[:, 2].data)
-        np.asarray(self.in_flight)[:] = nan
-        self.refused: Counter[int] = Counter()  # updates refused in a row, of clients that have any
-        self.moved: Counter[int] = Counter()  # likewise moves to another rank, without an update consumed between them
+        self.rounds = [0] * n  # messages sent
+        self.bytes_down = [0] * n  # size of the last message
+        # (n,) when (perf_counter) a client's silence starts to count; nan where no update is in flight.
+        self.in_flight = np.full(n, nan)
+        self.refused: Counter[int] = Counter()  # updates of each client that were refused in a row
+        self.moved: Counter[int] = Counter()  # moves of each client to another rank since its last update was consumed
         self.waiting: list[int] = []  # clients to be answered at the next aggregation
         self.inactive: set[int] = set()  # clients that are not live
         self.accuracies = np.full(n, np.nan) if personal else None  # (n,) as last reported
@@ -53,9 +44,8 @@ class ClientTable:
 
     def in_flight_times(self) -> list[tuple[int, float]]:
         """The clients whose updates are in flight, and since when (perf_counter) their silence counts."""
-        since = np.asarray(self.in_flight)
-        flying = np.flatnonzero(~np.isnan(since))
-        return list(zip(flying.tolist(), since[flying].tolist(), strict=True))
+        flying = np.flatnonzero(~np.isnan(self.in_flight))
+        return list(zip(flying.tolist(), self.in_flight[flying].tolist(), strict=True))
 
     def save(self, now: float) -> ClientTableState:
         """now: perf_counter."""
@@ -77,7 +67,8 @@ class ClientTable:
     def load(self, saved: ClientTableState, now: float) -> None:
         """now: perf_counter."""
         self.state = list(saved.state)
-        self.rows[:, 0], self.rows[:, 1], np.asarray(self.in_flight)[:] = saved.rounds, saved.bytes_down, nan
+        self.rounds, self.bytes_down = list(saved.rounds), list(saved.bytes_down)
+        self.in_flight[:] = nan
         self.refused = Counter({i: count for i, count in enumerate(saved.refused) if count})
         self.moved = Counter({i: count for i, count in enumerate(saved.moved) if count})
         self.waiting = list(saved.waiting)

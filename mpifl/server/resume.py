@@ -18,10 +18,11 @@ from mpifl.errors import ConfigError
 from mpifl.server.clients import LIVE
 from mpifl.storage import Run, open_run
 from mpifl.storage.checkpoint import ServerSnapshot
-from mpifl.storage.checkpoint_set import Checkpoint, Manifest, belongs, folder_of, newest, undone
+from mpifl.storage.checkpoint_folder import folder_of
+from mpifl.storage.checkpoint_set import Checkpoint, Manifest, belongs, newest, undone
 from mpifl.storage.create import damaged_name
-from mpifl.storage.live import check_not_written
 from mpifl.storage.reader import UnreadableRun
+from mpifl.storage.run_lock import check_not_written
 from mpifl.untrusted import parse_yaml
 
 log = logging.getLogger(__package__)

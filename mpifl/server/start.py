@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import ComputeResources, Problem, Shard
     from mpifl.server.resume import ResumePoint
+    from mpifl.server.session import RowsObserver
     from mpifl.storage import Run, RunWriter
     from mpifl.transport.mpi import MPI
 
@@ -36,12 +37,14 @@ if TYPE_CHECKING:
 def run_server(
     job: Job, handshake: Handshake | None = None, *, replay: Run | None = None, resumed: ResumePoint | None = None,
     load: Callable[[Job], Problem] | None = None, signals: SignalRecorder | None = None, contained: bool = False,
+    observers: Sequence[RowsObserver] = (),
 ) -> RunResult:  # fmt: skip
     """Runs a job, repeats a recorded run, or resumes an interrupted one.
 
     Raises ConfigError before the run starts. In any case the caller releases the other ranks, and ends those that are
     stuck. `load`: loads the job's problem, or has it already. `signals`: end the run.
     `contained`: an unexpected error of the server is a failure of the run, after which all ranks go on.
+    `observers`: get the rows that the run file gets.
     """
     from mpifl import problems
     from mpifl.config.client_job import ClientJob
@@ -111,7 +114,7 @@ def run_server(
         facts = [compute]
     else:
         resume = payload.to_dict() if payload else None
-        facts += handshake.scatter_clients(problem.meta, x0, n, problem.packed_shard, resume)
+        facts += handshake.scatter_clients(problem.meta, x0, n, problem.raw_shard, resume)
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     signals = signals or SignalRecorder()
@@ -124,7 +127,7 @@ def run_server(
     transport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
     session = Session(
         job, problem, clients, server, schedule, transport, writer, signals, resumed, handshake.end_process,
-        contained,
+        contained, observers,
     )  # fmt: skip
     return session.run()
 
@@ -148,7 +151,7 @@ def _host_in_process(
     from mpifl.client import checkpoint
     from mpifl.client.worker import Worker
     from mpifl.problems import host
-    from mpifl.storage.checkpoint_set import folder_of
+    from mpifl.storage.checkpoint_folder import folder_of
 
     hosted = host(job.problem.model, job.problem.settings, problem.meta, Shards(problem), job.seed, resources)
     worker = Worker(
@@ -185,9 +188,7 @@ def _connect_ranks(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -
     """A transport to the clients on the other ranks."""
     from mpifl.transport.mpi_server import MPIServerTransport
 
-    return MPIServerTransport(
-        comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.packed_shard
-    )
+    return MPIServerTransport(comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.raw_shard)
 
 
 def _open_run_file(
@@ -197,7 +198,7 @@ def _open_run_file(
     """A new run file, or the one of the resumed run with the rows up to its checkpoint. Raises ConfigError."""
     from mpifl.storage import RunWriter
     from mpifl.storage.create import refuse_live
-    from mpifl.storage.live import is_locked
+    from mpifl.storage.run_lock import is_locked
 
     n, ranks = problem.clients, attrs["ranks"]
     columns = {

@@ -10,24 +10,23 @@ Nothing is pickled: all values are numbers, booleans and texts. h5py is imported
 from __future__ import annotations
 
 import dataclasses
-import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, BinaryIO, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from mpifl.storage.durable import error_text
+from mpifl.untrusted import regular_size
 
 # 1: a binary format of the project's own; 2: the rows were in the run file alone; 3, 4: other columns in the tables
 FORMAT = 5
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-SMALL = 1 << 16  # bytes up to which rows are copied together, or read at once
+PART = "a part of a checkpoint"  # what a file should be, in errors
 T = TypeVar("T")
 
 
@@ -45,7 +44,7 @@ class ClientTableState:
     rounds: list[int]
     """messages that the client has been sent"""
     bytes_down: list[int]
-    """bytes of the last message"""
+    """size of the last message to the client, bytes"""
     refused: list[int]
     """updates refused in a row"""
     moved: list[int]
@@ -53,11 +52,11 @@ class ClientTableState:
     in_flight: list[int]
     """clients whose update the server has not consumed"""
     grace: list[float]
-    """for each client in flight: s until its silence counts"""
+    """for each client in `in_flight`: s until its silence counts as a failure"""
     waiting: list[int]
     """clients that are answered at the next aggregation"""
     accuracies: list[float] | None = None
-    """of the client's personal model, 0 to 1; nan: none reported yet; absent: the method has no personal models"""
+    """accuracy of the client's personal model, 0 to 1; nan: none reported yet; absent: the method has none"""
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class ClockState:
     time: float
     """s of the run's clock"""
     client: list[int]
-    """clients, in the clock's order"""
+    """clients whose updates are in flight, in the clock's order"""
     due: list[float]
     """s of the run's clock: virtual, when the update is due; real, when the message was sent"""
     compute: list[float]
@@ -105,7 +104,7 @@ class ScheduleState:
     aggregations: int
     """aggregations so far"""
     timed_aggregations: int
-    """of those, the ones due by the clock"""
+    """aggregations so far that were due by the clock"""
     next_aggregation: float
     """s: when the next one is due by the clock; inf: never"""
     evaluations: int
@@ -117,9 +116,9 @@ class ScheduleState:
     evaluated_time: float = nan
     """s: time of the last evaluation; nan: none yet"""
     evaluated_updates: int = -1
-    """updates before it"""
+    """updates before the last evaluation; -1: none yet"""
     evaluated_aggregations: int = -1
-    """aggregations before it"""
+    """aggregations before the last evaluation; -1: none yet"""
 
 
 @dataclass(frozen=True)
@@ -129,13 +128,13 @@ class PendingEvaluation:
     time: float
     """s of the run's clock"""
     updates: int
-    """updates consumed before it"""
+    """updates consumed before the model was taken"""
     version: int
-    """aggregations before it"""
+    """aggregations before the model was taken"""
     model: np.ndarray
-    """(d,)"""
+    """(d,) the model"""
     accuracies: np.ndarray | None = None
-    """(n,) of the clients' personal models at that time; absent: the method has none"""
+    """(n,) accuracies of the clients' personal models at that time; absent: the method has none"""
     age: float | None = None
     """s from when the evaluation was due to `time`; absent: written by an older version"""
 
@@ -149,7 +148,7 @@ class EvaluatorState:
     reached: bool
     """whether the target accuracy was reached"""
     pending: list[PendingEvaluation]
-    """in the order of submission"""
+    """models that wait to be evaluated, in the order of submission"""
 
 
 @dataclass(frozen=True)
@@ -157,11 +156,11 @@ class ServerSnapshot:
     """The server between two events, and where each client was then."""
 
     number: int
-    """of the checkpoint"""
+    """number of the checkpoint"""
     run: str
-    """id of the run, as in the run file"""
+    """id of the run, from the run file"""
     session: str
-    """id of the process that wrote it, as in the run file"""
+    """id of the process that wrote the checkpoint, from the run file"""
     resumed_from: int
     """number of the checkpoint that this process resumed from; 0: none"""
     resumes: int
@@ -185,7 +184,7 @@ class ServerSnapshot:
     schedule: ScheduleState
     """the schedule and the clock"""
     evaluator: EvaluatorState
-    """evaluations in progress"""
+    """targets and pending evaluations"""
     algorithm: dict[str, np.ndarray]
     """the algorithm's server state, by the names that the method gives"""
 
@@ -202,25 +201,25 @@ class UpdateSnapshot:
     vectors: tuple[np.ndarray, ...]
     """(d,) each"""
     numbers: tuple[float, ...]
-    """that the method sends with the vectors"""
+    """numbers that the method sends with the vectors"""
     local_steps: int
     """gradient steps taken"""
     version: int
-    """of the message that it answers: aggregations before that was sent"""
+    """version of the message that it answers: aggregations before that was sent"""
     round: int
-    """of the message that it answers: earlier messages to the client"""
+    """round of the message that it answers: earlier messages to the client"""
     norm: float
-    """Euclidean, over all vectors"""
+    """Euclidean norm of all vectors"""
     compute: float
     """s that the computation took; nan: unknown"""
     busy: float
     """s that the rank spent on it: computing, and evaluating the personal model"""
     accuracy: float
-    """of the client's personal model on its own test rows, 0 to 1; nan: there is none"""
+    """accuracy of the client's personal model on its own test rows, 0 to 1; nan: there is none"""
     refused: str
     """why the update was refused; empty: it was not"""
     hold: float
-    """s that it is still held back"""
+    """s for which the update is still held back"""
 
 
 @dataclass(frozen=True)
@@ -232,58 +231,50 @@ class ClientSnapshot:
     objective: Mapping[str, np.ndarray] = field(default_factory=dict)
     """the state of the client's objective: statistics of batch norm, an optimiser's state"""
     update: UpdateSnapshot | None = None
-    """None: it has sent none since it was started or moved, or it raised"""
+    """the last update; None: the client has sent none since it was started or moved, or it raised an error"""
     error: str = ""
-    """what it raised on its last message"""
+    """error that the client raised on its last message; empty: none"""
 
 
-SCALARS = {"local_steps": "i8", "version": "i8", "round": "i8", "norm": "f8", "compute": "f8", "busy": "f8",
-           "accuracy": "f8", "hold": "f8"}  # fmt: skip
+DTYPES = {int: "i8", float: "f8"}
+# Fields of an update that are single numbers: name -> NumPy's type.
+SCALARS = {name: DTYPES[hint] for name, hint in get_type_hints(UpdateSnapshot).items() if hint in DTYPES}
 PartContent = ServerSnapshot | Mapping[int, ClientSnapshot]
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
-def write_part(file: BinaryIO, number: int, rank: int, content: PartContent) -> None:
-    """Makes `file`, which is empty, the part of rank `rank` in checkpoint `number`. Arrays are written as they are now.
+def write_part(path: Path, number: int, rank: int, content: PartContent) -> None:
+    """Makes the file `path` the part of rank `rank` in checkpoint `number`. Arrays are written as they are now.
 
     Raises OSError; TypeError or ValueError for what cannot be stored.
     """
     from mpifl.storage.checkpoint_hdf5 import write
 
     body = _tree(content) if isinstance(content, ServerSnapshot) else _clients_tree(content)
-    write(file, {"format": FORMAT, "number": number, "rank": rank, **body})
+    write(path, {"format": FORMAT, "number": number, "rank": rank, **body})
 
 
 def read_server(path: Path) -> ServerSnapshot:
     """The content of rank 0's part. Raises Unusable."""
-    with _opened_part(path) as tree:
+    with opened_file(path, PART) as tree:
         return _record(ServerSnapshot, tree)
 
 
 def read_clients(path: Path, wanted: Iterable[int] | None = None) -> dict[int, ClientSnapshot]:
     """The snapshots of these clients (None: all), as far as they are in a part; new arrays. Raises Unusable."""
-    with _opened_part(path) as tree:
+    with opened_file(path, PART) as tree:
         return _clients(tree, None if wanted is None else set(wanted))
 
 
 def check_part(path: Path, number: int, rank: int) -> None:
     """Raises Unusable for what is not the part of that rank in checkpoint `number`; reads no large array of clients."""
-    with _opened_part(path) as tree:
-        if (tree["number"], tree["rank"]) != (number, rank):
-            raise ValueError(f"it is that of rank {tree['rank']} in checkpoint {tree['number']}")
+    with opened_file(path, PART) as tree:
+        if (found := tree.get("rank")) != rank or tree["number"] != number:
+            raise ValueError(f"it is that of rank {found} in checkpoint {tree['number']}")
         if rank == 0:
             _record(ServerSnapshot, tree)
         else:
             _clients(tree, set())
-
-
-@contextmanager
-def _opened_part(path: Path) -> Iterator[dict[str, Any]]:
-    """Opens a part as a tree. Raises Unusable for whatever is wrong with it."""
-    with opened_file(path, "a part of a checkpoint") as tree:
-        if type(tree.get("rank")) is not int:
-            raise ValueError("rank is missing")
-        yield tree
 
 
 @contextmanager
@@ -293,7 +284,7 @@ def opened_file(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     kind  what the file should be, for the error
     """
     try:
-        regular(path)
+        regular_size(path, follow_links=False)
         with path.open("rb") as file:
             signature = file.read(len(SIGNATURE))
     except OSError as error:
@@ -314,14 +305,6 @@ def opened_file(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     except Exception as error:  # HDF5 may raise anything for a file that is damaged
         reason = " ".join(str(error).split()) or type(error).__name__
         raise Unusable(f"is damaged: {path.name} is not {kind} ({reason[:200]})") from error
-
-
-def regular(path: Path) -> int:
-    """The size of a regular file. Raises OSError for anything else: a pipe blocks, a link may lead anywhere."""
-    found = os.lstat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(None, "not a file")
-    return found.st_size
 
 
 def other_format(name: str, version: int) -> Unusable:
@@ -350,7 +333,7 @@ def _node(value: Any, hint: Any) -> Any:
         return {str(k): _tree(each) for k, each in enumerate(value)}
     if item[0] is str:
         return text_array(value)
-    return np.array(value, {int: np.int64, float: np.float64}[item[0]])
+    return np.array(value, DTYPES[item[0]])
 
 
 def text_array(texts: list[str]) -> np.ndarray:
@@ -422,13 +405,15 @@ def _clients_tree(clients: Mapping[int, ClientSnapshot]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(clients: list[int], values: Mapping[str, Any]) -> dict[str, Any]:
+def _table(clients: list[int], values: Any) -> dict[str, Any]:
     return {"client": np.array(clients, np.int64), "values": values}
 
 
 def _by_client(values: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """A dataset (clients, ...) for each name; a group of several, each with its clients, where some lack it or have
     another shape or type."""
+    from mpifl.storage.checkpoint_hdf5 import Stack
+
     kinds: dict[str, dict[tuple[Any, ...], dict[int, np.ndarray]]] = {}
     for i, arrays in values.items():
         for name, array in arrays.items():
@@ -438,18 +423,10 @@ def _by_client(values: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]
     for name, blocks in kinds.items():
         (first, *others) = blocks.values()
         if not others and len(first) == len(values):
-            datasets[name] = _stacked(first)
+            datasets[name] = Stack(first.values())
         else:
-            datasets[name] = {str(k): _table(list(b), _stacked(b)) for k, b in enumerate(blocks.values())}
+            datasets[name] = {str(k): _table(list(b), Stack(b.values())) for k, b in enumerate(blocks.values())}
     return _table(list(values), datasets)
-
-
-def _stacked(block: Mapping[int, np.ndarray]) -> Any:
-    """The arrays as rows: of small ones a copy, of large ones the arrays themselves."""
-    from mpifl.storage.checkpoint_hdf5 import Rows
-
-    rows = list(block.values())
-    return np.stack(rows) if rows[0].nbytes <= SMALL else Rows(rows)
 
 
 def _clients(tree: Mapping[str, Any], wanted: set[int] | None) -> dict[int, ClientSnapshot]:
@@ -491,10 +468,8 @@ def _rows(table: Mapping[str, Any], wanted: set[int] | None) -> dict[int, dict[s
             stored = block["values"]
             if stored.shape[:1] != (len(members),):
                 raise ValueError(f"{name} does not have a row for each client")
-            asked = [(k, i) for k, i in enumerate(members) if i in found]
-            whole = stored.read() if asked and stored.nbytes <= SMALL else None
-            for k, i in asked:
-                found[i][name] = stored.row(k) if whole is None else whole[k, ...].copy()
+            for k, row in stored.rows({k for k, i in enumerate(members) if i in found}):
+                found[members[k]][name] = row
     return found
 
 

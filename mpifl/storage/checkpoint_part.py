@@ -5,20 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from queue import Queue
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from mpifl.storage.checkpoint import PartContent, write_part
+from mpifl.storage.checkpoint_folder import part_name
 from mpifl.storage.durable import checksum, error_text, sync_folder
-
-
-def part_name(number: int, rank: int) -> str:
-    """Of a file in the folder of checkpoints."""
-    return f"{number:06d}.rank{rank}"
 
 
 class Written(NamedTuple):
@@ -30,101 +25,67 @@ class Written(NamedTuple):
     error: str
 
 
-class _Job(NamedTuple):
-    number: int
-    file: BinaryIO | None  # None: could not be written
-    temporary: Path
-    error: str
-
-
 class PartWriter:
     """Writes the parts of rank `rank` into `folder`, which is created when it is needed. Not thread-safe."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank = Path(folder), rank
         self._names = (f"{secrets.token_hex(4)}{k}" for k in count())
-        self._queue: Queue[_Job | None] = Queue()
-        self._finished: list[Written] = []
-        self._lock = threading.Lock()  # of the list
+        self._pool = ThreadPoolExecutor(1, "checkpoint")  # starts its thread with the first part
+        self._parts: list[Future[Written]] = []  # parts that `done` has not reported, in the order of `save`
         self._closing = False
-        self._thread: threading.Thread | None = None  # a rank that never saves has none
 
-    def save(self, number: int, content: PartContent) -> None:
-        """Writes the part of checkpoint `number`; the arrays may change when this returns.
+    def save(self, number: int, make: Callable[[], PartContent]) -> None:
+        """Writes the part of checkpoint `number` that `make` returns; its arrays may change when this returns.
 
-        Raises TypeError or ValueError for what cannot be stored; what the disk refuses is reported by `done`.
+        `done` reports what cannot be made or stored, and what the disk refuses.
         """
-        self._begin()
+        if self._closing:
+            raise ValueError("saved after close")
         temporary = self._folder / f".{part_name(number, self._rank)}.{next(self._names)}"
-        file: BinaryIO | None = None
+        error = ""
         try:
+            content = make()
             self._folder.mkdir(exist_ok=True)  # not its parent, which is missing if the file system vanished
-            file = temporary.open("x+b")
-            write_part(file, number, self._rank, content)
-            file.flush()
-            self._queue.put(_Job(number, file, temporary, ""))
-        except OSError as error:
-            _discard(file, temporary)
-            self._queue.put(_Job(number, None, temporary, error_text(error)))
+            write_part(temporary, number, self._rank, content)
+        except (OSError, TypeError, ValueError, OverflowError) as failure:
+            _discard(temporary)
+            error = error_text(failure)
         except BaseException:
-            _discard(file, temporary)
+            _discard(temporary)
             raise
-
-    def save_made(self, number: int, make: Callable[[], PartContent]) -> None:
-        """Writes the part that `make` returns; an error in making or storing it is reported by `done` as well."""
-        self._begin()
-        try:
-            self.save(number, make())
-        except (TypeError, ValueError, OverflowError) as error:
-            self._queue.put(_Job(number, None, self._folder, str(error)))
+        self._parts.append(self._pool.submit(self._finish, number, temporary, error))
 
     def done(self) -> list[Written]:
         """Parts that became durable, or failed, since the last call, in the order of `save`; never waits."""
-        with self._lock:
-            finished, self._finished = self._finished, []
-        return finished
+        written = []
+        while self._parts and self._parts[0].done():
+            written.append(self._parts.pop(0).result())
+        return written
 
     def close(self) -> None:
         """Ends the thread; parts that it has not begun to make durable are abandoned. A second call does nothing."""
         self._closing = True
-        if self._thread is not None and self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
+        self._pool.shutdown()
 
-    def _begin(self) -> None:
-        if self._closing:
-            raise ValueError("saved after close")
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
-            self._thread.start()
-
-    def _run(self) -> None:
-        while (job := self._queue.get()) is not None:
-            written = self._finish(job)
-            with self._lock:
-                self._finished.append(written)
-
-    def _finish(self, job: _Job) -> Written:
+    def _finish(self, number: int, temporary: Path, error: str) -> Written:
         """Synchronises the file, takes its checksum, gives it its name, synchronises the folder."""
-        if job.file is None:
-            return Written(job.number, 0, 0, job.error)
+        if error:
+            return Written(number, 0, 0, error)
         try:
             if self._closing:
                 raise OSError(None, "given up at the end")
-            os.fsync(job.file.fileno())
-            size, crc = checksum(job.file)
-            job.file.close()  # may report an error too
-            os.replace(job.temporary, self._folder / part_name(job.number, self._rank))
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+                size, crc = checksum(file)
+            os.replace(temporary, self._folder / part_name(number, self._rank))
             sync_folder(self._folder)
-        except Exception as error:
-            _discard(job.file, job.temporary)
-            return Written(job.number, 0, 0, error_text(error) if isinstance(error, OSError) else repr(error))
-        return Written(job.number, size, crc, "")
+        except Exception as failure:
+            _discard(temporary)
+            return Written(number, 0, 0, error_text(failure))
+        return Written(number, size, crc, "")
 
 
-def _discard(file: BinaryIO | None, temporary: Path) -> None:
-    if file is not None:
-        with contextlib.suppress(OSError):
-            file.close()
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+def _discard(temporary: Path) -> None:
+    with contextlib.suppress(OSError):
+        temporary.unlink()

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from mpifl.storage.checkpoint import FORMAT, opened_file
+from mpifl.storage.checkpoint_folder import segment_name
 from mpifl.storage.durable import checksum, durable_file
-from mpifl.storage.tables import TABLES
+from mpifl.storage.tables import TABLES, RowBlock
 
-SEGMENT_BYTES = 1 << 26  # of the rows of a table, and of segments that are merged
+SEGMENT_BYTES = 1 << 26  # maximum for the rows of a table in a segment, and for segments that are merged
 RATIO = 3  # a segment is merged with those after it once they have so many times its bytes
 
-Rows = Mapping[str, Mapping[str, np.ndarray]]  # of each table, an array for each column
 ReadRows = Callable[[str, int, int], Mapping[str, np.ndarray]]  # table, first row, row after the last one
 
 
@@ -35,7 +35,7 @@ class Segment:
     name: str
     bytes: int
     crc: int
-    rows: Mapping[str, int]  # of each table
+    rows: Mapping[str, int]  # number of rows of each table
 
 
 def row_counts(segments: Sequence[Segment]) -> dict[str, int]:
@@ -55,7 +55,7 @@ def extend_segments(
     Raises OSError, and what `read` raises; files of new segments may then be left.
     """
     stored = row_counts(segments)
-    size = sum((counts[table] - stored[table]) * row_bytes(table) for table in TABLES)
+    size = sum((counts[table] - stored[table]) * TABLES[table].row_bytes for table in TABLES)
     if any(counts[table] < stored[table] for table in TABLES):
         raise ValueError(f"{counts} rows, of which {stored} are stored")
     if not size:
@@ -63,15 +63,10 @@ def extend_segments(
     kept = list(segments[: first_to_merge([segment.bytes for segment in segments], size)])
     first, new = row_counts(kept), list[Segment]()
     while first != dict(counts):
-        stop = {t: min(counts[t], first[t] + SEGMENT_BYTES // row_bytes(t)) for t in TABLES}
+        stop = {t: min(counts[t], first[t] + SEGMENT_BYTES // TABLES[t].row_bytes) for t in TABLES}
         new.append(_write(folder, number, len(new), first, stop, read))
         first = stop
     return kept + new
-
-
-def row_bytes(table: str) -> int:
-    """Bytes of a row in all columns of a table."""
-    return sum(np.dtype(column.dtype).itemsize for column in TABLES[table].columns.values())
 
 
 def first_to_merge(sizes: Sequence[int], new: int) -> int:
@@ -92,9 +87,9 @@ def _write(
     from mpifl.storage.checkpoint_hdf5 import write
 
     tables = {table: {"first": first[table], **read(table, first[table], stop[table])} for table in TABLES}
-    path = folder / f"{number:06d}.rows{k}"
+    path = folder / segment_name(number, k)
     with durable_file(path) as file:
-        write(file, {"format": FORMAT, "number": number, **tables})
+        write(Path(file.name), {"format": FORMAT, "number": number, **tables})
         size, crc = checksum(file)
     return Segment(path.name, size, crc, {table: stop[table] - first[table] for table in TABLES})
 
@@ -110,7 +105,7 @@ def opened_segment(path: Path, segment: Segment, first: Mapping[str, int]) -> It
         yield tables
 
 
-def read_segment(path: Path, segment: Segment, first: Mapping[str, int]) -> Rows:
+def read_segment(path: Path, segment: Segment, first: Mapping[str, int]) -> RowBlock:
     """The rows of a segment; arguments as of `opened_segment`. Raises Unusable."""
     with opened_segment(path, segment, first) as tables:
         return {table: {name: stored.read() for name, stored in tables[table].items()} for table in TABLES}
@@ -121,9 +116,8 @@ def _columns(tree: Mapping[str, Any], table: str, first: int, rows: int) -> dict
     group = dict(tree[table]) if isinstance(tree.get(table), dict) else {}
     if group.pop("first", None) != first:
         raise ValueError(f"{table} does not begin with row {first}")
-    kinds = {name: (np.dtype(column.dtype), (rows,)) for name, column in TABLES[table].columns.items()}
-    if {
-        name: (getattr(stored, "dtype", None), getattr(stored, "shape", ())) for name, stored in group.items()
-    } != kinds:
+    expected = {name: (np.dtype(column.dtype), (rows,)) for name, column in TABLES[table].columns.items()}
+    found = {name: (getattr(stored, "dtype", None), getattr(stored, "shape", ())) for name, stored in group.items()}
+    if found != expected:
         raise ValueError(f"{table} does not have {rows} rows of its columns")
     return group

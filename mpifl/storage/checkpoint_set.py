@@ -1,13 +1,10 @@
-"""Checkpoints of a run: sets of files in the folder NAME.ckpt beside NAME.h5.
+"""Checkpoints of a run: sets of files in the folder NAME.ckpt (`checkpoint_folder` has their names).
 
-    000012.rank0, 000012.rank1, ...   the parts of checkpoint 12, HDF5 files, each written by its rank (`PartWriter`)
-    000003.rows0, 000012.rows0, ...   the rows up to it, HDF5 files that later checkpoints need too (`extend_segments`)
-    000012.json                       its manifest, written last by rank 0 (`commit`): this makes the set valid
-
-Names that begin with a dot are temporary. The last two complete sets are kept.
+Each rank writes its part (`PartWriter`), rank 0 also the rows (`extend_segments`) and, last, the manifest (`commit`),
+which makes the set valid. The last two complete sets are kept.
 
 A run that resumes from checkpoint k writes k + 1 next. Sets with a higher number belong to the undone part of
-the run: `undo` removes their manifests.
+the run: `checkpoint_folder.undo` removes their manifests.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,22 +28,12 @@ from mpifl.storage.checkpoint import (
     other_format,
     read_clients,
     read_server,
-    regular,
 )
-from mpifl.storage.checkpoint_part import part_name
-from mpifl.storage.checkpoint_rows import Rows, Segment, opened_segment, read_segment, row_counts
+from mpifl.storage.checkpoint_folder import FILE, SEGMENT, files, manifest_name, part_name, sets
+from mpifl.storage.checkpoint_rows import Segment, opened_segment, read_segment, row_counts
 from mpifl.storage.durable import checksum, error_text, sync_folder, write_durably
-from mpifl.storage.tables import TABLES
-
-MANIFEST = re.compile(r"(\d{6,})\.json")
-SEGMENT = re.compile(r"\d{6,}\.rows\d+")
-FILE = re.compile(r"\.?(\d{6,})\.(?:rank\d+|rows\d+|json)(?:\.[0-9a-f]{8}\d*)?")  # of a set, temporary or not
-
-
-def folder_of(run_file: Path) -> Path:
-    """Where the checkpoints of a run file are: NAME.ckpt beside NAME.h5."""
-    name = run_file.name.removesuffix(".h5")
-    return run_file.with_name(f"{name}.ckpt")
+from mpifl.storage.tables import TABLES, RowBlock
+from mpifl.untrusted import regular_size
 
 
 @dataclass(frozen=True)
@@ -75,7 +61,7 @@ class Checkpoint:
         """Reads the manifest. Raises Unusable."""
         self.number = number
         self.folder = folder
-        self.manifest = _manifest(folder / _manifest_name(number), number)
+        self.manifest = _manifest(folder / manifest_name(number), number)
         self._files = self.manifest.files()
 
     def server(self) -> ServerSnapshot:
@@ -88,7 +74,7 @@ class Checkpoint:
         with self._part(rank) as path:
             return read_clients(path, wanted)
 
-    def rows(self) -> Iterator[Rows]:
+    def rows(self) -> Iterator[RowBlock]:
         """The rows of the run up to the checkpoint, block by block in order. Raises ConfigError("checkpoint", ...)."""
         for segment, first in self._segments():
             path = self.folder / segment.name
@@ -142,7 +128,7 @@ class Checkpoint:
     def _check_size(self, name: str) -> None:
         size = self._files[name][0]
         try:
-            found = regular(self.folder / name)
+            found = regular_size(self.folder / name, follow_links=False)
         except FileNotFoundError:
             raise Unusable(f"is damaged: {name} is missing") from None
         except OSError as error:
@@ -157,12 +143,12 @@ def commit(folder: Path, manifest: Manifest) -> None:
     Its files must be durable; their names need not be. Raises OSError; the set is then not valid.
     """
     for name, (size, _) in manifest.files().items():
-        if regular(folder / name) != size:
+        if regular_size(folder / name, follow_links=False) != size:
             raise OSError(errno.EIO, f"{name} does not have its {size} bytes", folder / name)
     sync_folder(folder)
     with contextlib.suppress(PermissionError):  # the folder's own name; the parent may not be ours to open
         sync_folder(folder.parent)
-    write_durably(folder / _manifest_name(manifest.number), _encode(manifest))
+    write_durably(folder / manifest_name(manifest.number), _encode(manifest))
     with contextlib.suppress(OSError):  # the set is valid; the next commit removes what remains
         _tidy(folder, manifest)
 
@@ -181,7 +167,7 @@ def discard(folder: Path, number: int) -> None:
     Rows that were written with it stay where another set needs them.
     """
     with contextlib.suppress(OSError):  # the next commit removes what remains
-        if number not in (numbers := _numbers(folder)):
+        if number not in (numbers := sets(folder)):
             needed = {name for k in numbers for name in _files_of(folder, k)}
             for path in folder.glob(f"{number:06d}.r*"):
                 if path.name not in needed:
@@ -198,9 +184,7 @@ def newest(
     mismatch  returns why a set of the run cannot be used, "is ...", or ""
     """
     try:
-        numbers = _numbers(folder)
-    except FileNotFoundError:
-        return None, []
+        numbers = sets(folder)
     except OSError as error:
         return None, [f"{folder} cannot be read: {error_text(error)}"]
     passed: list[str] = []
@@ -219,16 +203,8 @@ def newest(
 
 def open_set(folder: Path, number: int) -> Checkpoint:
     """A checkpoint that rank 0 has checked: no part is read. Raises ConfigError("checkpoint", ...)."""
-    with _config_error(folder / _manifest_name(number)):
+    with _config_error(folder / manifest_name(number)):
         return Checkpoint(folder, number)
-
-
-def sets(folder: Path) -> list[int]:
-    """The numbers of the sets that have a manifest, of whichever run; none where there is no folder. OSError."""
-    try:
-        return _numbers(folder)
-    except FileNotFoundError:
-        return []
 
 
 def undone(folder: Path, manifest: Manifest) -> bool:
@@ -241,53 +217,11 @@ def undone(folder: Path, manifest: Manifest) -> bool:
     return False
 
 
-def undo(folder: Path, number: int) -> None:
-    """Removes the manifests of all sets above `number`, of whichever run. OSError."""
-    undone = [k for k in sets(folder) if k > number]
-    for k in reversed(undone):
-        (folder / _manifest_name(k)).unlink()
-    if undone:
-        sync_folder(folder)
-
-
-def remove(folder: Path) -> None:
-    """Removes all sets, of whichever run, and the folder if nothing else is in it. OSError.
-
-    Of a link to a folder that holds sets only the link is removed: what it leads to may belong to somebody else.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        if folder.is_symlink():
-            if _numbers(folder):
-                folder.unlink()
-            return
-        for path in _files(folder):
-            path.unlink(missing_ok=True)
-        sync_folder(folder)
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-
-
 # -- the folder --------------------------------------------------------------------------------------------------------
-def _manifest_name(number: int) -> str:
-    return f"{number:06d}.json"
-
-
-def _numbers(folder: Path) -> list[int]:
-    """The numbers of the manifests, in order."""
-    found = (MANIFEST.fullmatch(path.name) for path in folder.iterdir())
-    return sorted(int(match[1]) for match in found if match and match[0] == _manifest_name(int(match[1])))
-
-
-def _files(folder: Path) -> list[Path]:
-    """All that belongs to a set, the manifests first: no set is valid that lacks a part."""
-    files = [path for path in folder.iterdir() if FILE.fullmatch(path.name)]
-    return sorted(files, key=lambda path: (not MANIFEST.fullmatch(path.name), path.name))
-
-
 def _files_of(folder: Path, number: int) -> set[str]:
     """The names of the files of a set, its manifest included; none where that is damaged."""
     try:
-        return {_manifest_name(number), *Checkpoint(folder, number).manifest.files()}
+        return {manifest_name(number), *Checkpoint(folder, number).manifest.files()}
     except Unusable:
         return set()
 
@@ -308,9 +242,9 @@ def _tidy(folder: Path, manifest: Manifest) -> None:
             return False
         return belongs(checkpoint.manifest, manifest.run, manifest.session, manifest.resumed_from)
 
-    before = next((k for k in reversed(_numbers(folder)) if k < number and complete(k)), None)
+    before = next((k for k in reversed(sets(folder)) if k < number and complete(k)), None)
     kept = _files_of(folder, number) | (set() if before is None else _files_of(folder, before))
-    for path in _files(folder):
+    for path in files(folder):
         found = FILE.fullmatch(path.name)
         next_part = found and int(found[1]) > number and "rank" in path.name
         if path.name not in kept and not next_part:
@@ -328,7 +262,8 @@ def _config_error(path: Path) -> Iterator[None]:
 
 
 # -- the manifest ------------------------------------------------------------------------------------------------------
-BROKEN = (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError)  # of JSON of any kind
+# Errors that JSON of any content may lead to.
+BROKEN = (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError)
 
 
 def _encode(manifest: Manifest) -> bytes:
@@ -354,7 +289,7 @@ def _manifest(path: Path, number: int) -> Manifest:
     """Raises Unusable."""
     damaged = Unusable(f"is damaged: {path.name} is not what was written")
     try:
-        regular(path)
+        regular_size(path, follow_links=False)
         data = path.read_bytes()
         content = json.loads(data)
         if type(content["format"]) is int and content["format"] != FORMAT:

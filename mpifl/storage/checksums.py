@@ -15,8 +15,7 @@ import numpy as np
 from h5py import h5s
 
 from mpifl.hdf5_checks import read_attribute
-from mpifl.storage.columns import append_values
-from mpifl.storage.tables import CHANGING, CHECKSUMS, CLIENTS, CLIENTS_CHANGING, TABLES, ChecksumRow, encode
+from mpifl.storage.tables import CHANGING, CHECKSUMS, CLIENTS, CLIENTS_CHANGING, TABLES, ChecksumRow, append_rows
 
 ROWS_AT_ONCE = 1 << 16  # rows read at once, at least a block
 
@@ -40,11 +39,7 @@ def plain(value: Any) -> Any:
 # -- writing -----------------------------------------------------------------------------------------------------------
 def append(file: h5py.File, rows: Sequence[ChecksumRow]) -> None:
     """Appends rows to /checksums."""
-    group = file["checksums"]
-    for (name, column), values in zip(CHECKSUMS.columns.items(), zip(*rows), strict=False):  # without rows: nothing
-        if column.dtype.startswith("S"):
-            values = tuple(encode(value, int(column.dtype[1:])) for value in values)
-        append_values(group[name], np.array(values, column.dtype))
+    append_rows(file["checksums"], CHECKSUMS.arrays(rows))
 
 
 def replace(file: h5py.File, row: ChecksumRow) -> None:
@@ -114,8 +109,8 @@ def _crc_of_value(value: Any) -> int:
 class Coverage(NamedTuple):
     """What the checksums of a file cover, and the first contradiction."""
 
-    rows: dict[str, int]  # of each table that grows, from the first row on
-    blocks: dict[str, list[ChecksumRow]]  # of each table that grows
+    rows: dict[str, int]  # number of rows with a checksum in each table that grows, from the first row on
+    blocks: dict[str, list[ChecksumRow]]  # checksums of each table that grows
     wrong: str = ""  # what disagrees with its checksum; "": nothing
 
 

@@ -7,7 +7,6 @@ import datetime
 import errno
 import json
 import os
-import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
@@ -20,13 +19,13 @@ from h5py import h5f, h5p
 
 from mpifl.errors import ConfigError
 from mpifl.storage import checksums
-from mpifl.storage.checkpoint_set import folder_of, sets
-from mpifl.storage.durable import error_text
-from mpifl.storage.live import check_not_written, is_locked, with_locks_if_any
+from mpifl.storage.checkpoint_folder import folder_of, sets
+from mpifl.storage.durable import error_text, temporary_name
 from mpifl.storage.reader import open_run
-from mpifl.storage.tables import CHANGING, CHECKSUMS, CLIENTS, SCHEMA, TABLES, encode
+from mpifl.storage.run_lock import check_not_written, is_locked, with_locks_if_any
+from mpifl.storage.tables import CHANGING, CHECKSUMS, CLIENTS, SCHEMA, TABLES
 
-MAX_ATTRIBUTES = 1024  # in the object header, where an attribute can be changed while others read
+MAX_ATTRIBUTES = 1024  # kept in the object header, where an attribute can be changed while others read
 
 
 def now() -> str:
@@ -40,7 +39,7 @@ def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
 
     Raises ConfigError("output", ...) where `path` cannot be written, or exists and `overwrite` is false.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = temporary_name(path)
     file = None
     try:
         refuse_existing(path, overwrite)
@@ -51,7 +50,7 @@ def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
         rename(temporary, path, overwrite)
     except OSError as error:
         _discard(file, temporary)
-        raise ConfigError("output", path, f"a file that can be written ({error_reason(error)})") from error
+        raise ConfigError("output", path, f"a file that can be written ({error_text(error)})") from error
     except BaseException:
         _discard(file, temporary)
         raise
@@ -115,12 +114,6 @@ def damaged_name(path: Path) -> Path:
     return next(name for name in names if not os.path.lexists(name))
 
 
-def error_reason(error: Exception) -> str:
-    """The operating system's message of an error, without the text that HDF5 puts around it."""
-    message = re.search(r"error message = '([^']*)'", str(error))
-    return message[1] if message else getattr(error, "strerror", None) or str(error)
-
-
 def _create(path: Path) -> h5py.File:
     shape = h5p.create(h5p.FILE_CREATE)
     shape.set_attr_phase_change(MAX_ATTRIBUTES, 0)
@@ -175,12 +168,12 @@ def create_datasets(
         "rate": np.full(n, np.nan) if rates is None else rates,
         "rank": clients["rank"],
         "updates": np.zeros(n),
+        "state": states or ["live"] * n,
         "on": np.full(n, np.nan),
-        "state": [encode(state, int(CLIENTS.columns["state"].dtype[1:])) for state in states or ["live"] * n],
     }
     for name, column in CLIENTS.columns.items():
-        dtype, values = h5_type(column.dtype), first_values[name]
-        file.create_dataset(f"clients/{name}", data=np.array(values, dtype), dtype=dtype)
+        dtype = h5_type(column.dtype)
+        file.create_dataset(f"clients/{name}", data=column.array(first_values[name]).astype(dtype), dtype=dtype)
     model = file.create_dataset("model/x", data=x)
     model.attrs["layout"] = json.dumps([[name, list(shape)] for name, shape in layout])
     model.attrs["version"] = np.int64(version)
@@ -192,3 +185,13 @@ def create_datasets(
 def h5_type(dtype: str) -> Any:
     """The HDF5 type of a column: UTF-8 for strings."""
     return h5py.string_dtype("utf-8", int(dtype[1:])) if dtype.startswith("S") else np.dtype(dtype)
+
+
+def abandon(file: h5py.File, descriptor: int) -> None:
+    """Closes a file without writing to it, as a kill would: a regular close would mark it as complete."""
+    with contextlib.suppress(Exception):
+        if file:  # HDF5 writes to a substitute
+            substitute = os.memfd_create("abandoned")
+            os.dup2(substitute, descriptor)
+            os.close(substitute)
+        file.close()

@@ -1,10 +1,11 @@
-"""Durable writes and checksums of files. Raises nothing but OSError."""
+"""Durable writes and checksums of files."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
 import secrets
 import zlib
 from collections.abc import Iterator
@@ -12,17 +13,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 BLOCK_BYTES = 1 << 20  # read at once
-
 SYNC_NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP)  # file systems whose folders need no fsync
 
 
-def error_text(error: OSError) -> str:
-    """The operating system's message of an error."""
-    return error.strerror or str(error)
+def error_text(error: Exception) -> str:
+    """The operating system's message of an error, without the text that HDF5 puts around it."""
+    message = re.search(r"error message = '([^']*)'", str(error))
+    return message[1] if message else getattr(error, "strerror", None) or str(error) or repr(error)
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the entries of `folder` durable: files created, renamed and removed."""
+    """Makes the entries of `folder` durable: files created, renamed and removed. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -43,7 +44,7 @@ def write_durably(path: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def durable_file(path: Path) -> Iterator[BinaryIO]:
     """A new file that replaces `path` when the block succeeds: its content is durable, its name once its folder is."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = temporary_name(path)
     try:
         with temporary.open("x+b") as file:
             yield file
@@ -54,6 +55,11 @@ def durable_file(path: Path) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def temporary_name(path: Path) -> Path:
+    """A hidden name beside `path` that no other file has."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
 
 def checksum(file: BinaryIO) -> tuple[int, int]:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Self
 import h5py
 import numpy as np
 from h5py import h5f, h5p
+from h5py._objects import phil
 
 from mpifl.errors import ConfigError
-from mpifl.hdf5_checks import Refused, check_heaps, data_size, datasets, read_attribute
+from mpifl.hdf5_checks import Refused, check_heaps, check_sizes, datasets, read_attribute
 from mpifl.storage.checksums import Coverage, plain
 from mpifl.storage.checksums import check as check_checksums
-from mpifl.storage.live import with_locks_if_any
+from mpifl.storage.run_lock import with_locks_if_any
 from mpifl.storage.tables import CLIENTS, SCHEMA, TABLES
 from mpifl.storage.validate import check
 from mpifl.untrusted import parse_json, parse_yaml, printable
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-OPEN_ATTEMPTS = 20  # a file may be opened between two writes that belong together
+MAX_ATTEMPTS = 20  # to open a file, which may be between two writes that belong together
 OPEN_INTERVAL = 0.05  # s between two attempts
 HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is taken for dead; a live one writes twice a second
-FEW_ATTEMPTS, PATIENCE = 4, 1.5  # attempts after which no other is made when they have taken so long (s)
+MIN_ATTEMPTS = 4  # minimum, however slow they are
+MAX_ATTEMPTS_SECONDS = 1.5  # s after which no further attempt is made
 MAX_METRICS = 20  # columns that are added to the evaluations, of a file that may come from anywhere
 METADATA_ATTEMPTS = 25  # 2**25 ns in all
 # Errors of h5py on a damaged file.
@@ -129,7 +131,7 @@ class Run(RunTables):
         """Reads the file again. Raises ConfigError as `open_run` does."""
         self.close()
         begin = time.monotonic()
-        for attempt in range(OPEN_ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             try:
                 self._file, self.open_ended = _open(self.path)
                 self._read()
@@ -141,8 +143,8 @@ class Run(RunTables):
                     raise
                 if isinstance(error, Refused):
                     raise _damaged(self.path, f"a run file as mpifl writes it; in this one {error}") from error
-                slow = attempt + 1 >= FEW_ATTEMPTS and time.monotonic() - begin > PATIENCE
-                if closed or slow or attempt + 1 == OPEN_ATTEMPTS or not self.path.exists():
+                slow = attempt + 1 >= MIN_ATTEMPTS and time.monotonic() - begin > MAX_ATTEMPTS_SECONDS
+                if closed or slow or attempt + 1 == MAX_ATTEMPTS or not self.path.exists():
                     expected = (
                         "a complete file; this one is truncated" if "truncated" in str(error) else "a readable run file"
                     )
@@ -154,8 +156,7 @@ class Run(RunTables):
         if "schema" not in file.attrs:
             raise _bad(self.path, "a run file of mpifl; this is another HDF5 file")
         # Before anything is read; tables that refer to others first, so that what they refer to is there.
-        opened = list(datasets(file, ["checksums", *reversed(TABLES)]))
-        held = sum(map(data_size, opened))
+        opened = datasets(file, ["checksums", *reversed(TABLES)])
         schema = plain(read_attribute(file, "schema"))
         if isinstance(schema, int) and schema > SCHEMA:
             expected = f"a run file of schema {SCHEMA} or older; this is schema {schema}, update mpifl"
@@ -167,8 +168,7 @@ class Run(RunTables):
         if self.open_ended:
             self._check_not_truncated()
             self._rows["updates"] = self._complete_updates()
-        if held > (size := os.fstat(file.id.get_vfd_handle()).st_size):
-            raise Refused(f"the tables have {held} bytes, and the file has {size}")
+        check_sizes(file, opened)
 
     def _complete_updates(self) -> int:
         """Rows of /updates whose version is in /aggregations, which is written later.
@@ -182,7 +182,7 @@ class Run(RunTables):
 
     def _check_not_truncated(self) -> None:
         """Raises ConfigError where rows lie beyond the end of the file, which HDF5 reads as zeros in an open file."""
-        size = os.fstat(self._open_file.id.get_vfd_handle()).st_size  # of this file: a resumed run replaces it
+        size = os.fstat(self._open_file.id.get_vfd_handle()).st_size  # not of the path: a resumed run replaces the file
         for table in (*TABLES, "checksums"):
             rows = self._rows[table]
             for dataset in self._open_file[table].values() if rows else ():
@@ -393,9 +393,10 @@ def _open(path: Path) -> tuple[h5py.File, bool]:
 def _limit_attempts(access: h5p.PropFAID) -> None:
     """Makes HDF5 fail on a damaged file instead of hanging: by default it retries 100 times, doubling its pause.
 
-    h5py does not expose this setting; the HDF5 library that it is linked to does.
+    h5py does not expose this setting; the HDF5 library that it is linked to does. ctypes releases the GIL: the lock of
+    h5py keeps other threads out of HDF5 meanwhile.
     """
-    with contextlib.suppress(OSError, AttributeError):
+    with phil, contextlib.suppress(OSError, AttributeError):
         setting = ctypes.CDLL(h5p.__file__).H5Pset_metadata_read_attempts
         setting.argtypes = [ctypes.c_int64, ctypes.c_uint]
         setting(access.id, METADATA_ATTEMPTS)

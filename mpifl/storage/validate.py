@@ -16,21 +16,21 @@ from mpifl.storage.tables import ATTRIBUTES, CHECKSUMS, CLIENTS, STATUSES, TABLE
 from mpifl.untrusted import parse_json
 
 KINDS = {"f": "fiu", "i": "iu", "S": "S"}  # column of floats, integers, text -> dtype kinds that are accepted
-VALUES = {"f": "numbers", "i": "integers", "S": "text"}  # of a column, in errors
-SINGULARS = {int: "an integer", float: "a number", str: "text"}  # of attributes, likewise
+VALUES = {"f": "numbers", "i": "integers", "S": "text"}  # words for the values of a column in errors
+SINGULARS = {int: "an integer", float: "a number", str: "text"}  # words for attributes in errors
 PLURALS = {int: "integers", float: "numbers", str: "texts"}
 
 
 def check(
-    file: h5py.File, attrs: Mapping[str, Any], closed: bool, opened: Mapping[str, h5py.Dataset] | None = None
+    file: h5py.File, attrs: Mapping[str, Any], closed: bool, datasets: Mapping[str, h5py.Dataset]
 ) -> dict[str, int]:  # fmt: skip
     """Checks the attributes, tables and model; the number of rows of each table.
 
     That is 0 where a file of an older version has no such table. Raises ValueError with the reason.
 
-    attrs   root attributes as plain values
-    closed  whether the file was closed, so that every row must be stored
-    opened  datasets of the file by path, which need not be opened again
+    attrs     root attributes as plain values
+    closed    whether the file was closed, so that every row must be stored
+    datasets  the file's datasets by path
     """
     _attributes(attrs)
     rows = {}
@@ -39,18 +39,19 @@ def check(
         if table.added and name not in file:
             rows[name] = 0
             continue
-        group = _member(file, name, h5py.Group)
-        lengths = []
+        lengths = set()
         for field, column in table.columns.items():
-            known = (opened or {}).get(f"/{name}/{field}")
-            if known is not None or field in group:
-                lengths.append(_column(group, field, column.dtype, closed, known).shape[0])
+            if (found := datasets.get(f"/{name}/{field}")) is not None:
+                _column(found, column.dtype, closed)
+                lengths.add(len(found))
             elif column.missing is None:
                 raise ValueError(f"column {name}/{field} is missing")
+        if name == "clients" and len(lengths) > 1:
+            raise ValueError("columns of clients differ in length")
         rows[name] = min(lengths)
-    if len({file["clients"][name].shape for name in CLIENTS.columns if name in file["clients"]}) > 1:
-        raise ValueError("columns of clients differ in length")
-    _model(file, closed)
+    if (model := datasets.get("/model/x")) is None:
+        raise ValueError("model/x is missing")
+    _model(model, closed)
     return rows
 
 
@@ -75,31 +76,16 @@ def _list(value: Any, name: str) -> list[Any]:
     return found
 
 
-def _member(group: h5py.Group, name: str, kind: type) -> Any:
-    found = group[name]
-    if not isinstance(found, kind):
-        raise ValueError(f"{name} is not a {kind.__name__.lower()}")
-    return found
-
-
-def _column(
-    group: h5py.Group, name: str, kind: str, closed: bool, known: h5py.Dataset | None = None
-) -> h5py.Dataset:  # fmt: skip
-    column = _member(group, name, h5py.Dataset) if known is None else known
+def _column(column: h5py.Dataset, kind: str, closed: bool) -> None:
     if column.shape is None or len(column.shape) != 1 or column.dtype.kind not in KINDS[kind[0]]:
         raise ValueError(f"{column.name} is not a column of {VALUES[kind[0]]}")
-    if closed and not _stored(column):
+    # HDF5 would fill in rows that are not stored, however many.
+    if closed and column.id.get_storage_size() < column.size * column.dtype.itemsize:
         raise ValueError(f"{column.name} stores fewer rows than its shape")
-    return column
 
 
-def _stored(dataset: h5py.Dataset) -> bool:
-    """Whether the file stores all rows of the dataset: HDF5 would fill in the rest, however much."""
-    return bool(dataset.id.get_storage_size() >= dataset.size * dataset.dtype.itemsize)
-
-
-def _model(file: h5py.File, closed: bool) -> None:
-    x = _column(_member(file, "model", h5py.Group), "x", "f8", closed)
+def _model(x: h5py.Dataset, closed: bool) -> None:
+    _column(x, "f8", closed)
     if x.dtype.kind != "f" or not isinstance(int(read_attribute(x, "version")), int):
         raise ValueError("model/x is not a vector of floats with a version")
     for name, shape in _list(read_attribute(x, "layout"), "layout"):

@@ -1,7 +1,7 @@
 """Checks that the tables of a run file are a consistent history of the server's events.
 
-Nothing here reads a file or runs a job: tables are dicts of arrays, and what the job says about the order of events is
-a `Rules`. Every check raises `Contradiction` at the first row that is wrong.
+Nothing here reads a file or runs a job: a `History` has the tables as arrays, and a `Rules` what the job says about the
+order of events. Every check raises `Contradiction` at the first row that is wrong.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import product
 from math import inf, isnan, nan, nextafter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from mpifl.errors import Contradiction
 from mpifl.storage.fairness import summarise
+from mpifl.storage.tables import TABLES, EventRow, UpdateRow
 
 Columns = Mapping[str, np.ndarray]
-RUN_EVENTS = (  # of no client
+RUN_EVENTS = (  # events that are about no client
     "checkpoint", "checkpoint-skipped", "checkpoint-failed", "resumed", "interrupted", "failed", "dropped",
     "evaluation-skipped",
 )  # fmt: skip
@@ -72,59 +73,67 @@ class Rules:
     rates: np.ndarray | None = None  # (n,) of the clients, 1/s
     header: int = 0  # bytes of a frame's header; 0: sizes are not known
     vectors: tuple[int, int] = (0, 0)  # maximum number of vectors in an update and in a message
-    refusals: int | None = None  # in a row, after which a client is set aside
-    norm: float = inf  # of an update, at most
+    refusals: int | None = None  # refused updates in a row after which a client is set aside
+    norm: float = inf  # maximum norm of an update
     stop_time: float | None = None
     stop_updates: int | None = None
     stop_accuracy: float | None = None
     evaluate_every: float | None = None
     evaluate_updates: int | None = None
     evaluate_clients: bool = False
-    metrics: Sequence[str] = ()  # of `evaluate.metrics`
+    metrics: Sequence[str] = ()  # names in `evaluate.metrics`
 
 
 @dataclass(frozen=True)
 class History:
-    """The content of a run file.
+    """The content of a run file."""
 
-    closed  whether the run has ended and its file was closed, so that nothing is missing
-    firm    updates before which every event is in the tables; all of them in a closed file
-    """
-
-    updates: Columns
-    aggregations: Columns
-    evaluations: Columns
-    client_evaluations: Columns
-    metrics: Columns  # `metric` as str
-    events: Columns  # `kind` as str
-    clients: Columns  # `state` as str
+    tables: Mapping[str, Columns]
+    """every table by name; text as str"""
     attrs: Mapping[str, Any]
+    """the root attributes"""
     config: Mapping[str, Any]
-    model_size: int
-    model_itemsize: int
+    """the resolved job"""
+    model: np.ndarray
+    """(d,)"""
     model_version: int
     layout: Sequence[tuple[str, tuple[int, ...]]]
+    """names and shapes of the parts of the model"""
     closed: bool
+    """whether the run has ended and its file was closed, so that nothing is missing"""
     firm: int
-    before: np.ndarray = field(init=False)  # (updates + 1,) aggregations before each update, and after the last
+    """updates before which every event is in the tables; all of them in a closed file"""
+    before: np.ndarray = field(init=False)
+    """(updates + 1,) aggregations before each update, and after the last"""
 
     def __post_init__(self) -> None:
-        order = np.arange(len(self.updates["time"]) + 1)
-        object.__setattr__(self, "before", np.searchsorted(self.aggregations["updates"], order, side="right"))
+        order = np.arange(self.rows("updates") + 1)
+        made = self.tables["aggregations"]["updates"]
+        object.__setattr__(self, "before", np.searchsorted(made, order, side="right"))
 
+    def rows(self, table: str) -> int:
+        """The number of rows of a table."""
+        return len(next(iter(self.tables[table].values())))
 
-def verify(history: History, rules: Rules) -> None:
-    """Raises Contradiction at the first row that contradicts another one, or the job."""
-    for check in (_attributes, _values, _versions, _order, _evaluations, _client_evaluations, _metrics, _clients, _end):
-        check(history, rules)
+    def records(self, table: str, stop: int | None = None) -> Iterator[Any]:
+        """The first `stop` rows of a table (None: all) as its typed records."""
+        row: Any = TABLES[table].row
+        return map(row._make, zip(*(self.tables[table][name][:stop].tolist() for name in row._fields), strict=True))
 
+    def expect(self, table: str, column: str, good: np.ndarray, expected: str | Callable[[int], object]) -> None:
+        """Raises Contradiction for the first row that is not good; expected: what would be right in a row."""
+        bad = np.flatnonzero(~good)
+        if bad.size:
+            k = int(bad[0])
+            raise wrong(
+                table, k, column, self.tables[table][column][k], expected(k) if callable(expected) else expected
+            )
 
-def expect(good: np.ndarray, table: str, column: str, values: np.ndarray, expected: Callable[[int], object]) -> None:
-    """Raises Contradiction for the first row that is not good; expected: what would be right in a row."""
-    bad = np.flatnonzero(~good)
-    if bad.size:
-        k = int(bad[0])
-        raise wrong(table, k, column, values[k], expected(k))
+    def expect_increasing(self, table: str, column: str) -> None:
+        """Raises Contradiction for the first row with less than the one before."""
+        values = self.tables[table][column]
+        good = np.concatenate([np.ones(min(1, len(values)), bool), values[1:] >= values[:-1]])
+        self.expect(table, column, good, lambda k: f"at least {values[k - 1]}, as in the row before")
 
 
 def wrong(table: str, row: int, column: str, value: object, expected: object) -> Contradiction:
@@ -137,207 +146,175 @@ def is_missing(values: np.ndarray) -> np.ndarray:
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
 
 
+def verify(history: History, rules: Rules) -> None:
+    """Raises Contradiction at the first row that contradicts another one, or the job."""
+    for check in (
+        _attributes, _values, _delays, _accuracies, _clients_at_start, _bytes, _versions, _order, _evaluations,
+        _client_evaluations, _metrics, _clients_at_end, _end,
+    ):  # fmt: skip
+        check(history, rules)
+
+
 # -- values by themselves ----------------------------------------------------------------------------------------------
 def _attributes(h: History, rules: Rules) -> None:
-    attrs, n = h.attrs, len(h.clients["samples"])
     algorithm = h.config.get("algorithm")
     expected = {
-        "clients": n,
+        "clients": h.rows("clients"),
         "seed": h.config.get("seed"),
         "name": h.config.get("name"),
         "algorithm": algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm,
     }
     for name, value in expected.items():
-        if name in attrs and value is not None and attrs[name] != value:
-            raise Contradiction(f"attribute {name} is {attrs[name]!r}, expected {value!r}")
-    hosts, ranks = attrs.get("hosts"), attrs.get("ranks")
+        if name in h.attrs and value is not None and h.attrs[name] != value:
+            raise Contradiction(f"attribute {name} is {h.attrs[name]!r}, expected {value!r}")
+    hosts, ranks = h.attrs.get("hosts"), h.attrs.get("ranks")
     hosts = json.loads(hosts) if isinstance(hosts, str) and hosts else hosts
     if hosts and ranks is not None and len(hosts) != ranks:
         raise Contradiction(f"attribute hosts has {len(hosts)} names, expected {ranks}, one for each rank")
     size = sum(int(np.prod(shape, dtype=float)) for _, shape in h.layout)
-    if h.layout and size != h.model_size:
-        raise Contradiction(f"model/x has {h.model_size} values, expected {size}, by its layout")
+    if h.layout and size != h.model.size:
+        raise Contradiction(f"model/x has {h.model.size} values, expected {size}, by its layout")
     for name in ("started", "finished"):
-        if attrs.get(name):
+        if h.attrs.get(name):
             try:
-                datetime.fromisoformat(str(attrs[name]))
+                datetime.fromisoformat(str(h.attrs[name]))
             except ValueError:
-                raise Contradiction(f"attribute {name} is {attrs[name]!r}, expected a time in ISO 8601") from None
+                raise Contradiction(f"attribute {name} is {h.attrs[name]!r}, expected a time in ISO 8601") from None
 
 
 def _values(h: History, rules: Rules) -> None:
     """Bounds of single values, and orders within a column."""
-    u, e, n = h.updates, h.evaluations, len(h.clients["samples"])
-    for table, columns in (("updates", u), ("client_evaluations", h.client_evaluations), ("events", h.events)):
-        clients, low = columns["client"], -1 if table == "events" else 0
-        expect((clients >= low) & (clients < n), table, "client", clients, lambda k: f"one of {n} clients")
-    for table, columns in (("updates", u), ("aggregations", h.aggregations), ("events", h.events), ("evaluations", e)):
-        time = columns["time"]
-        expect(np.isfinite(time) & (time >= 0), table, "time", time, lambda k: "a time of 0 s or more")
+    n = h.rows("clients")
+    for table, low in (("updates", 0), ("client_evaluations", 0), ("events", -1)):
+        client = h.tables[table]["client"]
+        h.expect(table, "client", (client >= low) & (client < n), f"one of {n} clients")
+    for table in ("updates", "aggregations", "events", "evaluations"):
+        time = h.tables[table]["time"]
+        h.expect(table, "time", np.isfinite(time) & (time >= 0), "a time of 0 s or more")
         if table in ("updates", "aggregations"):
-            _increasing(table, "time", time)
-    for table, columns, names in (
-        ("updates", u, ("version", "local_steps", "bytes")),
-        ("evaluations", e, ("updates", "version")),
-    ):
+            h.expect_increasing(table, "time")
+    for table, names in (("updates", ("version", "local_steps", "bytes")), ("evaluations", ("updates", "version"))):
         for name in names:
-            expect(columns[name] >= 0, table, name, columns[name], lambda k: "0 or more")
-    norm = u["norm"]
-    expect(
-        np.isfinite(norm) & (norm >= 0) & (norm <= rules.norm), "updates", "norm", norm,
-        lambda k: "a finite number of 0 or more" + (f", at most {rules.norm}" if rules.norm < inf else ""),
-    )  # fmt: skip
-    expect(is_missing(u["compute"]) | (u["compute"] >= 0), "updates", "compute", u["compute"], lambda k: "0 s or more")
+            h.expect(table, name, h.tables[table][name] >= 0, "0 or more")
+    norm = h.tables["updates"]["norm"]
+    most = f", at most {rules.norm}" if rules.norm < inf else ""
+    good = np.isfinite(norm) & (norm >= 0) & (norm <= rules.norm)
+    h.expect("updates", "norm", good, f"a finite number of 0 or more{most}")
+    kind, client = h.tables["events"]["kind"], h.tables["events"]["client"]
+    of_client, of_run = np.isin(kind, FAILURES), np.isin(kind, RUN_EVENTS)
+    h.expect("events", "client", ~of_client | (client >= 0), lambda k: f"a client, since kind is {kind[k]!r}")
+    h.expect("events", "client", ~of_run | (client == -1), lambda k: f"-1, since kind is {kind[k]!r}")
+
+
+def _delays(h: History, rules: Rules) -> None:
+    """Times that updates and evaluations took."""
+    u, age = h.tables["updates"], h.tables["evaluations"]["age"]
+    h.expect("updates", "compute", is_missing(u["compute"]) | (u["compute"] >= 0), "0 s or more")
     if rules.virtual and not rules.split:
         for name in ("compute", "exchange"):
-            expect(is_missing(u[name]), "updates", name, u[name], lambda k: "NaN: the delay model does not give it")
+            h.expect("updates", name, is_missing(u[name]), "NaN: the delay model does not give it")
     waited = u["waited"]
-    expect(
-        np.isfinite(waited) & ((waited == 0) if rules.always else (waited >= 0)),
-        "updates",
-        "waited",
-        waited,
-        lambda k: "0 s: clients are always on" if rules.always else "0 s or more",
-    )
-    age = e["age"]
-    expect(
-        is_missing(age) | (age == 0 if rules.virtual else age >= 0),
-        "evaluations",
-        "age",
-        age,
-        lambda k: "0 s" if rules.virtual else "0 s or more",
-    )
-    kind, client = h.events["kind"], h.events["client"]
-    expect(
-        ~np.isin(kind, FAILURES) | (client >= 0),
-        "events",
-        "client",
-        client,
-        lambda k: f"a client, since kind is {kind[k]!r}",
-    )
-    expect(
-        ~np.isin(kind, RUN_EVENTS) | (client == -1),
-        "events",
-        "client",
-        client,
-        lambda k: f"-1, since kind is {kind[k]!r}",
-    )
-    _bytes(h, rules)
-    fractions = [("evaluations", name, values) for name, values in e.items() if "accuracy" in name]
-    by_client = h.client_evaluations
-    fractions += [("client_evaluations", name, by_client[name]) for name in ("accuracy", "personal_accuracy")]
-    for table, name, values in fractions:
+    if rules.always:
+        h.expect("updates", "waited", waited == 0, "0 s: clients are always on")
+    else:
+        h.expect("updates", "waited", np.isfinite(waited) & (waited >= 0), "0 s or more")
+    if rules.virtual:
+        h.expect("evaluations", "age", is_missing(age) | (age == 0), "0 s")
+    else:
+        h.expect("evaluations", "age", is_missing(age) | (age >= 0), "0 s or more")
+
+
+def _accuracies(h: History, rules: Rules) -> None:
+    e = h.tables["evaluations"]
+    names = [("evaluations", name) for name in e if "accuracy" in name]
+    for table, name in [*names, ("client_evaluations", "accuracy"), ("client_evaluations", "personal_accuracy")]:
+        values = h.tables[table][name]
         good = is_missing(values) & (name != "accuracy") | ((values >= 0) & (values <= 1))
-        expect(good, table, name, values, lambda k: "0 to 1")
+        h.expect(table, name, good, "0 to 1")
     for whose, (lower, upper) in product(("personal", "client"), (("q25", "median"), ("median", "q75"))):
-        values, least = e[f"{whose}_accuracy_{upper}"], e[f"{whose}_accuracy_{lower}"]
-        expect(
-            ~(values < least),
-            "evaluations",
-            f"{whose}_accuracy_{upper}",
-            values,
-            lambda k: f"at least {least[k]}",  # noqa: B023
-        )
+        least, name = e[f"{whose}_accuracy_{lower}"], f"{whose}_accuracy_{upper}"
+        h.expect("evaluations", name, ~(e[name] < least), lambda k: f"at least {least[k]}")  # noqa: B023
     best = e["personal_accuracy_best"]
     if len(best) and not h.attrs.get("resumed_from"):  # a file resumed from an older version has only some
         highest = np.fmax.accumulate(e["personal_accuracy_mean"])
-        expect(
-            is_missing(best) | (best == highest), "evaluations", "personal_accuracy_best", best, lambda k: highest[k]
-        )
+        good = is_missing(best) | (best == highest)
+        h.expect("evaluations", "personal_accuracy_best", good, lambda k: highest[k])
+
+
+def _clients_at_start(h: History, rules: Rules) -> None:
+    """Columns of the clients that do not change during the run."""
+    clients, n = h.tables["clients"], h.rows("clients")
     ranks = int(h.attrs.get("ranks") or 1)
     home = 1 + np.arange(n) % (ranks - 1) if ranks > 1 else np.zeros(n, int)
-    expect(h.clients["rank"] == home, "clients", "rank", h.clients["rank"], lambda k: home[k])
+    h.expect("clients", "rank", clients["rank"] == home, lambda k: home[k])
     if (rates := rules.rates) is not None:
-        rate = h.clients["rate"]
-        expect(rate == rates, "clients", "rate", rate, lambda k: f"{rates[k]}, by the delay model")
-    on = h.clients["on"]
-    expect(is_missing(on) | ((on >= 0) & (on <= 1)), "clients", "on", on, lambda k: "0 to 1")
-    expect(h.clients["samples"] >= 0, "clients", "samples", h.clients["samples"], lambda k: "0 or more")
-
-
-def _increasing(table: str, column: str, values: np.ndarray) -> None:
-    good = np.ones(len(values), bool)
-    good[1:] = values[1:] >= values[:-1]
-    expect(good, table, column, values, lambda k: f"at least {values[k - 1]}, as in the row before")
+        h.expect("clients", "rate", clients["rate"] == rates, lambda k: f"{rates[k]}, by the delay model")
+    on = clients["on"]
+    h.expect("clients", "on", is_missing(on) | ((on >= 0) & (on <= 1)), "0 to 1")
+    h.expect("clients", "samples", clients["samples"] >= 0, "0 or more")
 
 
 def _bytes(h: History, rules: Rules) -> None:
-    """A header and whole vectors."""
-    vector = h.model_size * h.model_itemsize
-    if not rules.header or not vector:
+    """A frame has a header and whole vectors."""
+    if not rules.header or not h.model.size:
         return
     for name, most in zip(("bytes", "bytes_down"), rules.vectors, strict=True):
-        values = h.updates[name]
-        count, rest = np.divmod(np.where(is_missing(values), rules.header, values) - rules.header, vector)
+        values = h.tables["updates"][name]
+        count, rest = np.divmod(np.where(is_missing(values), rules.header, values) - rules.header, h.model.nbytes)
         good = (rest == 0) & (count >= 0) & ((count <= most) | (most == 0))
         if name == "bytes_down" and h.attrs.get("resumed_from"):  # 0 in rows of an older version
             good |= values == 0
-        expect(good, "updates", name, values, lambda k: f"{rules.header} + {vector} for each of at most {most} vectors")  # noqa: B023
+        h.expect("updates", name, good, f"{rules.header} + {h.model.nbytes} for each of at most {most} vectors")
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------
 def _versions(h: History, rules: Rules) -> None:
     """Staleness is the model's version when an update is consumed minus the update's version; counts agree."""
-    u, made = h.updates, h.aggregations["updates"]
-    total = len(u["time"])
-    expect((made >= 0) & (made <= total), "aggregations", "updates", made, lambda k: f"0 to {total}")
-    _increasing("aggregations", "updates", made)
-    version, before = u["version"], h.before[:-1]
-    expect(version <= before, "updates", "version", version, lambda k: f"at most {before[k]}, the model's at that time")
-    good = u["staleness"] == before - version
-    expect(
-        good, "updates", "staleness", u["staleness"],
-        lambda k: f"{before[k] - version[k]}: the model had version {before[k]}, the update {version[k]}",
-    )  # fmt: skip
-    order = np.argsort(u["client"], kind="stable")
-    same = u["client"][order][1:] == u["client"][order][:-1]
+    u, made, total = h.tables["updates"], h.tables["aggregations"]["updates"], h.rows("updates")
+    h.expect("aggregations", "updates", (made >= 0) & (made <= total), f"0 to {total}")
+    h.expect_increasing("aggregations", "updates")
+    version, client, before = u["version"], u["client"], h.before[:-1]
+    h.expect("updates", "version", version <= before, lambda k: f"at most {before[k]}, the model's at that time")
+
+    def staleness(k: int) -> str:
+        return f"{before[k] - version[k]}: the model had version {before[k]}, the update {version[k]}"
+
+    h.expect("updates", "staleness", u["staleness"] == before - version, staleness)
+    order = np.argsort(client, kind="stable")
+    same = client[order][1:] == client[order][:-1]
     last = np.full(total, -1)
     last[order[1:][same]] = before[order[:-1][same]]
-    expect(
-        version >= last, "updates", "version", version,
-        lambda k: f"at least {last[k]}: client {u['client'][k]} got its message after its previous update",
-    )  # fmt: skip
+
+    def earlier(k: int) -> str:
+        return f"at least {last[k]}: client {client[k]} got its message after its previous update"
+
+    h.expect("updates", "version", version >= last, earlier)
 
 
-def _instants(h: History, table: str, rows: Columns, low: np.ndarray) -> None:
+def _instants(h: History, table: str, low: np.ndarray) -> None:
     """`updates` and `version` of a row name a point between two updates, and never decrease. -1: not known."""
-    updates, version = rows["updates"], rows["version"]
+    updates, version, total = h.tables[table]["updates"], h.tables[table]["version"], h.rows("updates")
     known = (updates >= 0) & (version >= 0)
-    total = len(h.updates["time"])
-    expect(~known | (updates <= total), table, "updates", updates, lambda k: f"at most {total}")
+    h.expect(table, "updates", ~known | (updates <= total), f"at most {total}")
     at = np.clip(updates, 0, total)
-    expect(
-        ~known | ((version >= low[at]) & (version <= h.before[at])),
-        table, "version", version, lambda k: f"{low[at[k]]} to {h.before[at[k]]} after {updates[k]} updates",
-    )  # fmt: skip
-    rank = np.flatnonzero(known)
-    for name, fixed in (("updates", None), ("version", updates)):
-        values = rows[name][rank]
-        good = np.ones(len(rows[name]), bool)
-        good[rank[1:]] = (values[1:] >= values[:-1]) | (
-            np.zeros(len(rank) - 1 if len(rank) else 0, bool) if fixed is None else fixed[rank][1:] != fixed[rank][:-1]
-        )
-        expect(good, table, name, rows[name], lambda k: "not less than in the row before")
+    good = ~known | ((version >= low[at]) & (version <= h.before[at]))
+    h.expect(table, "version", good, lambda k: f"{low[at[k]]} to {h.before[at[k]]} after {updates[k]} updates")
+    rows = np.flatnonzero(known)
+    fewer, older = np.diff(updates[rows]) < 0, (np.diff(version[rows]) < 0) & (np.diff(updates[rows]) == 0)
+    for name, decreases in (("updates", fewer), ("version", older)):
+        good = np.ones(len(updates), bool)
+        good[rows[1:]] = ~decreases
+        h.expect(table, name, good, "not less than in the row before")
 
 
 # -- the order of events -----------------------------------------------------------------------------------------------
-class Failure(NamedTuple):
-    row: int
-    time: float
-    kind: str
-    client: int
-    updates: int
-    version: int
-
-
 class ServerModel:
     """The server as the job describes it: which message each client has, and when an aggregation is due."""
 
     def __init__(self, h: History, rules: Rules) -> None:
-        self.h, self.rules, self.n = h, rules, len(h.clients["samples"])
-        self.times_are_exact = (
-            rules.virtual or not is_missing(h.evaluations["age"]).any()
-        )  # else some are when an event was due: the real clock of an older version
+        self.h, self.rules, self.n = h, rules, h.rows("clients")
+        # Under the real clock, older versions recorded when an event was due.
+        self.times_are_exact = rules.virtual or not is_missing(h.tables["evaluations"]["age"]).any()
         self.version = self.pending = self.round_size = self.timed = 0
         self.message: list[int | None] = [None] * self.n  # version of the message in flight
         self.sent = [nan] * self.n  # s: when it was sent
@@ -346,31 +323,29 @@ class ServerModel:
         self.inactive: set[int] = set()
         self.waiting: list[int] = []
         self.in_flight = 0
-        self.own = np.zeros(len(h.updates["time"]) + 1, int)  # 1: the update triggered an aggregation by itself
+        self.own = np.zeros(h.rows("updates") + 1, int)  # 1: the update triggered an aggregation by itself
         self.next_time = rules.trigger.next_time(0.0, 0, rules.seed) if rules.trigger else inf
-        self._made = h.aggregations["updates"].tolist()
-        self._times = h.aggregations["time"].tolist()
-        columns = [h.events[name].tolist() for name in ("time", "kind", "client", "updates", "version")]
-        rows = (Failure(k, *row) for k, row in enumerate(zip(*columns, strict=True)))
-        self._failures = [row for row in rows if row.kind in FAILURES]
-        self._failed = 0  # of them, those that were applied
+        self._made = h.tables["aggregations"]["updates"].tolist()
+        self._times = h.tables["aggregations"]["time"].tolist()
+        events = enumerate(h.records("events"))
+        self._failures: list[tuple[int, EventRow]] = [(k, event) for k, event in events if event.kind in FAILURES]
+        self._failed = 0  # number of failures that were applied
 
     def run(self) -> None:
         """Goes through the updates in order. Raises Contradiction."""
-        if any(row.updates < 0 for row in self._failures):  # of an older version: their place is not known
+        if any(event.updates < 0 for _, event in self._failures):  # an older version: their place is not known
             return
-        u = self.h.updates
         self._start_round(0.0)
         self._between(0)
-        columns = [
-            u[name][: self.h.firm].tolist() for name in ("time", "client", "version", "compute", "exchange", "waited")
-        ]
-        for k, row in enumerate(zip(*columns, strict=True)):
-            self._update(k, *row)
+        for k, update in enumerate(self.h.records("updates", self.h.firm)):
+            self._update(k, update)
             self._between(k + 1)
         if self.h.closed and self._failed < len(self._failures):
-            row = self._failures[self._failed]
-            raise wrong("events", row.row, "version", row.version, f"one that the server had at {row.updates} updates")
+            raise self._out_of_place(*self._failures[self._failed])
+
+    @staticmethod
+    def _out_of_place(row: int, event: EventRow) -> Contradiction:
+        return wrong("events", row, "version", event.version, f"one that the server had at {event.updates} updates")
 
     def _send(self, members: Sequence[int], time: float) -> None:
         for i in members:
@@ -401,19 +376,16 @@ class ServerModel:
         self.message[i] = None
         return had
 
-    def _update(
-        self, k: int, time: float, i: int, version: int, compute: float, exchange: float, waited: float
-    ) -> None:  # fmt: skip
-        rules, sent = self.rules, self.message[i]
+    def _update(self, k: int, update: UpdateRow) -> None:
+        rules, i, time, sent = self.rules, update.client, update.time, self.message[update.client]
         if i in self.inactive:
             raise wrong("updates", k, "client", i, "a live client; this one was lost or set aside")
         if sent is None:
             raise wrong("updates", k, "client", i, "a client with a message to answer; this one had none")
-        if version != sent:
-            raise wrong("updates", k, "version", version, f"{sent}, of the last message to client {i}")
+        if update.version != sent:
+            raise wrong("updates", k, "version", update.version, f"{sent}, of the last message to client {i}")
         if rules.virtual:
-            seconds = rules.contact_times(i, self.contacts[i] - 1) if rules.contact_times else compute + exchange
-            self._check_time(k, time, i, seconds, waited)
+            self._check_time(k, update)
             if time > self.next_time:
                 raise wrong("updates", k, "time", time, f"at most {self.next_time}, when an aggregation is due")
         self._drop(i)
@@ -432,7 +404,7 @@ class ServerModel:
         if due_now:
             if self._next_made() == k + 1:
                 self._own_aggregation(k, time)
-            elif self.h.closed and (k + 1 < len(self.h.updates["time"]) or not self._may_end_with_an_update()):
+            elif self.h.closed and (k + 1 < self.h.rows("updates") or not self._may_end_with_an_update()):
                 found = self._next_made()
                 if found is None:
                     raise Contradiction(f"aggregations: {self.version} rows, expected one more after {k + 1} updates")
@@ -440,19 +412,22 @@ class ServerModel:
         if rules.reply == "after":
             self._send([i], time)
 
-    def _check_time(self, k: int, time: float, i: int, seconds: float, waited: float) -> None:
-        """Checks when an update was due under the virtual clock; seconds: of its contact, nan: not known."""
-        rules, sent = self.rules, self.sent[i]
-        if isnan(seconds) or not (rules.always or rules.timeline):
+    def _check_time(self, k: int, update: UpdateRow) -> None:
+        """Checks when an update was due under the virtual clock."""
+        rules, i, sent = self.rules, update.client, self.sent[update.client]
+        seconds = update.compute + update.exchange
+        if rules.contact_times:
+            seconds = rules.contact_times(i, self.contacts[i] - 1)
+        if isnan(seconds) or not (rules.always or rules.timeline):  # not known
             return
         if not rules.timeline:
             begin, due, models = sent, sent + seconds, "the delay model"
         else:
             (begin, due), models = rules.timeline.contact(i, sent, seconds), "the delay model and clock.availability"
-        if time != due:
-            raise wrong("updates", k, "time", time, f"{due}, by {models}")
-        if waited != begin - sent:
-            raise wrong("updates", k, "waited", waited, f"{begin - sent}, by clock.availability")
+        if update.time != due:
+            raise wrong("updates", k, "time", update.time, f"{due}, by {models}")
+        if update.waited != begin - sent:
+            raise wrong("updates", k, "waited", update.waited, f"{begin - sent}, by clock.availability")
 
     def _may_end_with_an_update(self) -> bool:
         """Whether the last update may lack its aggregation: the run failed then, or repeats a record without it."""
@@ -462,10 +437,9 @@ class ServerModel:
         return self._made[self.version] if self.version < len(self._made) else None
 
     def _own_aggregation(self, k: int, time: float) -> None:
-        if self._times[self.version] != time:
-            raise wrong(
-                "aggregations", self.version, "time", self._times[self.version], f"{time}, the time of its last update"
-            )
+        found = self._times[self.version]
+        if found != time:
+            raise wrong("aggregations", self.version, "time", found, f"{time}, the time of its last update")
         self.own[k + 1] = 1
         self._aggregate(time)
 
@@ -480,18 +454,17 @@ class ServerModel:
     def _between(self, updates: int) -> None:
         """The aggregations and failures after so many updates and before the next one."""
         while True:
-            row = self._failures[self._failed] if self._failed < len(self._failures) else None
-            if row and (row.updates, row.version) == (updates, self.version):
-                self._failed += 1
-                self._fail(row)
-            elif row and row.updates < updates:
-                raise wrong(
-                    "events", row.row, "version", row.version, f"one that the server had at {row.updates} updates"
-                )
-            elif self._next_made() == updates:
-                self._separate_aggregation(updates)
-            else:
+            if self._failed < len(self._failures):
+                row, event = self._failures[self._failed]
+                if (event.updates, event.version) == (updates, self.version):
+                    self._failed += 1
+                    self._fail(row, event)
+                    continue
+                if event.updates < updates:
+                    raise self._out_of_place(row, event)
+            if self._next_made() != updates:
                 return
+            self._separate_aggregation(updates)
 
     def _separate_aggregation(self, updates: int) -> None:
         """An aggregation that no update triggered: the clock did, or no other update is to come."""
@@ -507,36 +480,36 @@ class ServerModel:
             raise Contradiction(f"aggregations row {self.version}: updates is {updates}, {text}")
         self._aggregate(time)
 
-    def _fail(self, row: Failure) -> None:
-        i, rules = row.client, self.rules
+    def _fail(self, row: int, event: EventRow) -> None:
+        i, rules = event.client, self.rules
         if i < 0:
-            raise wrong("events", row.row, "client", i, "a client")
-        if row.kind == "refused":
+            raise wrong("events", row, "client", i, "a client")
+        if event.kind == "refused":
             if i in self.inactive:
                 return
             if self.message[i] is None:
-                raise wrong("events", row.row, "client", i, "a client with a message to answer; this one had none")
+                raise wrong("events", row, "client", i, "a client with a message to answer; this one had none")
             self.refused[i] += 1
             if rules.refusals and self.refused[i] >= rules.refusals:
                 return  # set aside
             self._drop(i)
-            self._send([i], row.time)
-        elif row.kind == "rehosted":
+            self._send([i], event.time)
+        elif event.kind == "rehosted":
             if self._drop(i):
-                self._send([i], row.time)
+                self._send([i], event.time)
         else:
             if i in self.inactive:
-                raise wrong("events", row.row, "client", i, "a live client; this one was lost or set aside before")
-            if row.kind == "aside" and rules.refusals and self.refused[i] < rules.refusals:
+                raise wrong("events", row, "client", i, "a live client; this one was lost or set aside before")
+            if event.kind == "aside" and rules.refusals and self.refused[i] < rules.refusals:
                 text = f"a client with {rules.refusals} updates refused in a row; this one has {self.refused[i]}"
-                raise wrong("events", row.row, "client", i, text)
+                raise wrong("events", row, "client", i, text)
             self.inactive.add(i)
             if i in self.waiting:
                 self.waiting.remove(i)
             if self._drop(i) and rules.cohort:
                 self.round_size -= 1
                 if not self.round_size:
-                    self._start_round(row.time)
+                    self._start_round(event.time)
 
 
 def _order(h: History, rules: Rules) -> None:
@@ -546,30 +519,28 @@ def _order(h: History, rules: Rules) -> None:
         model = ServerModel(h, rules)
         model.run()
         low += model.own
-    _instants(h, "evaluations", h.evaluations, low)
-    _instants(h, "events", h.events, low)
+    _instants(h, "evaluations", low)
+    _instants(h, "events", low)
 
 
 # -- evaluations and events beside updates -----------------------------------------------------------------------------
 def _evaluations(h: History, rules: Rules) -> None:
     """No row is earlier than an update that it reflects, nor later than the next one."""
-    e, times = h.evaluations, h.updates["time"]
-    exact = np.full(len(e["time"]), True) if rules.virtual else ~is_missing(e["age"])
-    _beside("evaluations", e, h, exact)
+    e, events = h.tables["evaluations"], h.tables["events"]
+    exact = np.ones(len(e["time"]), bool) if rules.virtual else ~is_missing(e["age"])
+    _beside(h, "evaluations", exact)
     if exact.all():
-        _increasing("evaluations", "time", e["time"])
+        h.expect_increasing("evaluations", "time")
         if len(exact):  # files of older versions have events with the time at which they were due
-            _beside("events", h.events, h, (h.events["updates"] >= 0) & (h.events["version"] >= 0))
+            _beside(h, "events", (events["updates"] >= 0) & (events["version"] >= 0))
     every, last = rules.evaluate_every, float(e["time"].max(initial=0.0))
-    if not h.closed or h.attrs.get("clock") == "replay" or (h.events["kind"] == "evaluation-skipped").any():
+    if not h.closed or h.attrs.get("clock") == "replay" or (events["kind"] == "evaluation-skipped").any():
         return
-    if rules.evaluate_updates and h.attrs.get("status") == "completed":
+    if (step := rules.evaluate_updates) and h.attrs.get("status") == "completed":
         made = set(e["updates"].tolist())
-        for count in range(0, len(times) + 1, rules.evaluate_updates):
+        for count in range(0, h.rows("updates") + 1, step):
             if count not in made:
-                raise Contradiction(
-                    f"evaluations: none after {count} updates, expected one every {rules.evaluate_updates}"
-                )
+                raise Contradiction(f"evaluations: none after {count} updates, expected one every {step}")
     if every and rules.virtual:
         if last / every > len(exact) + 1:
             raise Contradiction(f"evaluations: {len(exact)} rows up to {last} s, expected one every {every} s")
@@ -579,47 +550,37 @@ def _evaluations(h: History, rules: Rules) -> None:
                 raise Contradiction(f"evaluations: none at {k * every} s, expected one every {every} s")
 
 
-def _beside(table: str, rows: Columns, h: History, which: np.ndarray) -> None:
+def _beside(h: History, table: str, which: np.ndarray) -> None:
     """Each row's time is between those of the updates and aggregations around it. which: the rows to check."""
-    time = rows["time"]
-    for column, what, times in (
-        ("updates", "update", h.updates["time"]), ("version", "aggregation", h.aggregations["time"])
-    ):  # fmt: skip
-        count = np.clip(rows[column], 0, len(times))
-        padded = np.concatenate([[0.0], times, [inf]])
-        after, before = padded[count], padded[count + 1]
-        expect(
-            ~which | (time >= after),
-            table,
-            "time",
-            time,
-            lambda k: f"at least {after[k]}, the time of the {what} before",  # noqa: B023
-        )
-        expect(
-            ~which | (time <= before),
-            table,
-            "time",
-            time,
-            lambda k: f"at most {before[k]}, the time of the next {what}",  # noqa: B023
-        )
+    time = h.tables[table]["time"]
+    for column, what, other in (("updates", "update", "updates"), ("version", "aggregation", "aggregations")):
+        times = h.tables[other]["time"]
+        count = np.clip(h.tables[table][column], 0, len(times))
+        around = np.concatenate([[0.0], times, [inf]])
+        low, high = around[count], around[count + 1]
+        for good, text, bound in (
+            (time >= low, f"at least {{}}, the time of the {what} before", low),
+            (time <= high, f"at most {{}}, the time of the next {what}", high),
+        ):
+            h.expect(table, "time", ~which | good, lambda k: text.format(bound[k]))  # noqa: B023
 
 
 def _client_evaluations(h: History, rules: Rules) -> None:
     """Each evaluation has its clients once, in ascending order, and their summary is that of its row."""
-    table, c, e = "client_evaluations", h.client_evaluations, h.evaluations
-    row, client, total = c["evaluation"], c["client"], len(e["time"])
-    expect((row >= 0) & (row < total), table, "evaluation", row, lambda k: f"0 to {total - 1}, a row of evaluations")
-    _increasing(table, "evaluation", row)
+    table, e, total = "client_evaluations", h.tables["evaluations"], h.rows("evaluations")
+    row, client, accuracy = (h.tables[table][name] for name in ("evaluation", "client", "accuracy"))
+    h.expect(table, "evaluation", (row >= 0) & (row < total), f"0 to {total - 1}, a row of evaluations")
+    h.expect_increasing(table, "evaluation")
     good = np.ones(len(row), bool)
     good[1:] = (row[1:] > row[:-1]) | (client[1:] > client[:-1])
-    expect(good, table, "client", client, lambda k: f"more than {client[k - 1]}, as clients ascend in an evaluation")
+    h.expect(table, "client", good, lambda k: f"more than {client[k - 1]}, as clients ascend in an evaluation")
     rows, first, counts = np.unique(row, return_index=True, return_counts=True)
     for k, start, count in zip(rows.tolist(), first.tolist(), counts.tolist(), strict=True):
         if not h.closed and k == rows[-1]:  # its rows may have been written in part
             break
         if count != counts[0]:
             raise Contradiction(f"{table}: {count} rows of evaluation {k}, expected {counts[0]}")
-        for name, expected in summarise(c["accuracy"][start : start + count]).items():
+        for name, expected in summarise(accuracy[start : start + count]).items():
             value = e[f"client_accuracy_{name}"][k]
             if not np.isclose(value, expected, rtol=1e-9, atol=1e-12):
                 raise wrong("evaluations", k, f"client_accuracy_{name}", value, f"{expected}, by the table {table}")
@@ -629,82 +590,68 @@ def _client_evaluations(h: History, rules: Rules) -> None:
 
 def _metrics(h: History, rules: Rules) -> None:
     """Each evaluation has the metrics of the job, in their order; fractions are from 0 to 1."""
-    row, name, value, names = h.metrics["evaluation"], h.metrics["metric"], h.metrics["value"], rules.metrics
-    total, count = len(h.evaluations["time"]), max(1, len(names))
-    order = np.arange(len(row))
-    expect((order < total * len(names)), "metrics", "evaluation", row, lambda k: f"{total * len(names)} rows in all")
-    expect(row == order // count, "metrics", "evaluation", row, lambda k: k // count)
+    row, name, value = (h.tables["metrics"][column] for column in ("evaluation", "metric", "value"))
+    names, total, order = rules.metrics, h.rows("evaluations"), np.arange(len(row))
+    rows, count = total * len(names), max(1, len(names))
+    h.expect("metrics", "evaluation", order < rows, f"{rows} rows in all")
+    h.expect("metrics", "evaluation", row == order // count, lambda k: k // count)
     wanted = np.array([names[k % count] for k in range(len(row))], object)
-    expect(name == wanted, "metrics", "metric", name, lambda k: f"{wanted[k]!r}, by evaluate.metrics")
+    h.expect("metrics", "metric", name == wanted, lambda k: f"{wanted[k]!r}, by evaluate.metrics")
     own = np.array([":" in each for each in name.tolist()], bool)
-    expect(own | np.isnan(value) | ((value >= 0) & (value <= 1)), "metrics", "value", value, lambda k: "0 to 1")
-    if h.attrs.get("status") == "completed" and h.closed and len(row) != total * len(names):
+    h.expect("metrics", "value", own | np.isnan(value) | ((value >= 0) & (value <= 1)), "0 to 1")
+    if h.attrs.get("status") == "completed" and h.closed and len(row) != rows:
         raise Contradiction(f"metrics: {len(row)} rows, expected {len(names)} for each of {total} evaluations")
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
-def _clients(h: History, rules: Rules) -> None:
+def _clients_at_end(h: History, rules: Rules) -> None:
+    """Columns of the clients that follow from other tables once the run is over."""
     if not h.closed:
         return
-    count = np.bincount(h.updates["client"], minlength=len(h.clients["updates"]))
-    expect(
-        h.clients["updates"] == count,
-        "clients",
-        "updates",
-        h.clients["updates"],
-        lambda k: f"{count[k]}, by the table updates",
-    )
+    clients, events = h.tables["clients"], h.tables["events"]
+    count = np.bincount(h.tables["updates"]["client"], minlength=h.rows("clients"))
+    h.expect("clients", "updates", clients["updates"] == count, lambda k: f"{count[k]}, by the table updates")
     state = np.full(len(count), "live", object)
-    for kind, i in zip(h.events["kind"].tolist(), h.events["client"].tolist(), strict=True):
+    for kind, i in zip(events["kind"].tolist(), events["client"].tolist(), strict=True):
         if kind in ("lost", "aside"):
             state[i] = kind
-    expect(
-        h.clients["state"] == state,
-        "clients",
-        "state",
-        h.clients["state"],
-        lambda k: f"{state[k]!r}, by the table events",
-    )
+    h.expect("clients", "state", clients["state"] == state, lambda k: f"{state[k]!r}, by the table events")
 
 
 def _end(h: History, rules: Rules) -> None:
-    attrs, status, count = h.attrs, h.attrs.get("status"), len(h.updates["time"])
+    attrs, status, count = h.attrs, h.attrs.get("status"), h.rows("updates")
     if rules.stop_updates is not None and count > rules.stop_updates:
         raise Contradiction(f"updates: {count} rows, expected at most stop.updates={rules.stop_updates}")
     if rules.virtual and rules.stop_time is not None:
-        for table, columns in (
-            ("updates", h.updates),
-            ("aggregations", h.aggregations),
-            ("evaluations", h.evaluations),
-        ):
-            time = columns["time"]
-            expect(time <= rules.stop_time, table, "time", time, lambda k: f"at most stop.time={rules.stop_time}")
+        for table in ("updates", "aggregations", "evaluations"):
+            good = h.tables[table]["time"] <= rules.stop_time
+            h.expect(table, "time", good, f"at most stop.time={rules.stop_time}")
     if not h.closed:
         return
     if not attrs.get("finished"):
         raise Contradiction(f"attribute finished is empty, expected a time, since status is {status!r}")
-    kinds = set(h.events["kind"].tolist())
-    if status == "completed" and (ended := kinds & {"failed", "interrupted"}):
+    kinds = h.tables["events"]["kind"].tolist()
+    if status == "completed" and (ended := {*kinds} & {"failed", "interrupted"}):
         raise Contradiction(f"attribute status is 'completed', expected {ended.pop()!r}, by the table events")
     if status == "interrupted" and "interrupted" not in kinds:
         raise Contradiction("attribute status is 'interrupted', expected an event that says so")
-    made = len(h.aggregations["time"])
+    made = h.rows("aggregations")
     if status in ("completed", "interrupted") and h.model_version != made:
         raise Contradiction(f"model/x has version {h.model_version}, expected {made}, the number of aggregations")
-    resumed = [k for k in range(len(h.events["kind"])) if h.events["kind"][k] == "resumed"]
+    resumed = kinds.count("resumed")
     if "resumed_from" in attrs and bool(resumed) != bool(attrs["resumed_from"]):
-        raise Contradiction(f"attribute resumed_from is {attrs['resumed_from']}, with {len(resumed)} events 'resumed'")
+        raise Contradiction(f"attribute resumed_from is {attrs['resumed_from']}, with {resumed} events 'resumed'")
     if status == "completed" and attrs.get("clock") != "replay" and not any(_reached(h, rules)):
         raise Contradiction("attribute status is 'completed', but the run met no condition of its `stop`")
 
 
 def _reached(h: History, rules: Rules) -> Iterator[bool]:
     """Whether each `stop` condition that the job gives was met; True if it gives none."""
-    e = h.evaluations
+    e = h.tables["evaluations"]
     if rules.stop_time is rules.stop_updates is rules.stop_accuracy is None:
         yield True
     if rules.stop_updates is not None:
-        yield len(h.updates["time"]) >= rules.stop_updates
+        yield h.rows("updates") >= rules.stop_updates
     if rules.stop_time is not None:
         yield bool((e["time"] >= rules.stop_time).any())
     if rules.stop_accuracy is not None:

@@ -1,7 +1,7 @@
-"""Writes the run file during the run.
+"""Writes the run file during the run, anew or from a checkpoint.
 
-The server loop only appends rows to buffers; a thread writes them twice a second, in an order that leaves the file
-readable at every instant, a kill included. `check` raises the thread's errors to the loop.
+The server loop appends rows to lists; a thread writes them twice a second, in an order that leaves the file readable at
+every instant, a kill included. `check` raises the thread's errors to the loop.
 """
 
 from __future__ import annotations
@@ -9,36 +9,31 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import secrets
+import re
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from mpifl.errors import RunFailed
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.interpreter_turns import InterpreterTurns
 from mpifl.storage import checksums
-from mpifl.storage.checkpoint_rows import Rows
-from mpifl.storage.checkpoint_set import folder_of, remove
-from mpifl.storage.columns import append_values
-from mpifl.storage.continuation import continue_file
-from mpifl.storage.create import create_datasets, error_reason, new_file, now
-from mpifl.storage.durable import sync_folder
-from mpifl.storage.live import Lock, with_locks_if_any
-from mpifl.storage.row_buffer import RowBuffer
-from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, encode
+from mpifl.storage.checkpoint_folder import folder_of, remove, undo
+from mpifl.storage.create import abandon, create_datasets, new_file, now
+from mpifl.storage.durable import error_text, sync_folder, temporary_name
+from mpifl.storage.reader import UnreadableRun, open_run
+from mpifl.storage.run_lock import Lock, with_locks_if_any
+from mpifl.storage.tables import CHANGING, CLIENTS, STATUSES, TABLES, ChecksumRow, Row, RowBlock, append_rows, encode
 
-PATIENCE = 0.005  # s for which the thread writes before the loop waits for it
-TURN = 0.01  # s for which the loop waits at a time, again as long as the thread computes for more than half of them
-TURNS = 5  # at most, each time the thread writes
 WRITE_INTERVAL = 0.5  # s of wall time; also the heartbeat (the file's mtime) of a run that has no rows to write
 ROWS_READ = 1 << 14  # rows read while the file is locked
+STALE_AGE = 60.0  # s since the last write, after which a temporary file has no owner
 
 
 class RunWriter:
@@ -52,8 +47,8 @@ class RunWriter:
     Raises ConfigError("output", ...) if the file cannot be made, or it or checkpoints beside it are there already and
     `overwrite` is false. With `overwrite` they are removed.
 
-    id       of the run, the same after it was resumed
-    session  of this writer, until the run is resumed again
+    id       identifies the run, also after it was resumed
+    session  identifies this writer: a resume draws another one
     resumed_from  number of the checkpoint that it continues from; 0: none
     started, began, config   as in the file
     """
@@ -66,7 +61,7 @@ class RunWriter:
     config: str
     client_on: Sequence[float] | None = None
     """(n,) fraction of the run that each client was on, set at the end"""
-    on_rows: Callable[[dict[str, dict[str, np.ndarray]]], None] | None = None
+    on_rows: Sequence[Callable[[dict[str, dict[str, np.ndarray]]], None]] = ()
     """called by the thread, twice a second and at the end, with the new rows by table and column"""
 
     def __init__(
@@ -92,7 +87,7 @@ class RunWriter:
         *,
         attrs: Mapping[str, Any],
         clients: Mapping[str, Any],
-        rows: Iterable[Rows],
+        rows: Iterable[RowBlock],
         states: Sequence[str],
         x: np.ndarray,
         version: int,
@@ -100,7 +95,7 @@ class RunWriter:
         session: str | None,
         aside: Path | None = None,
     ) -> RunWriter:
-        """Continues a run from a checkpoint in a new file at `path`.
+        """Continues a run from a checkpoint in a new file, which replaces the one at `path` in one step, durably.
 
         attrs    of the resuming process, and `id`, `started`, `began` and `resumed_from` of the run: the number of the
                  checkpoint; later ones are removed
@@ -110,19 +105,35 @@ class RunWriter:
         session  of the old file; None: it is missing or cannot be read
         aside    the name that an old file gets which cannot be read
 
-        The new file replaces the old one in one step, durably. Raises ConfigError("run file", ...) if the old one
-        has another session, ConfigError("checkpoint", ...) if rows cannot be read, ConfigError("output", ...) if the
-        new one cannot be written; the old one then stays.
+        Raises ConfigError("run file", ...) if the old file is not of that session, ConfigError("checkpoint", ...) if
+        rows cannot be read, ConfigError("output", ...) if the new file cannot be written; the old one then stays.
         """
         writer = cls.__new__(cls)
-        writer.path = Path(path)
-        new: dict[str, Any] = {"attrs": attrs, "clients": clients, "x": np.asarray(x), "layout": layout}
-        checkpoint: dict[str, Any] = {"rows": rows, "states": states, "version": version}
-        writer._begin(continue_file(writer.path, **new, **checkpoint, session=session, aside=aside))
+        writer.path = path = Path(path)
+        with new_file(path, overwrite=True) as file:
+            _check_not_resumed(path, session)
+            create_datasets(file, attrs, clients, np.asarray(x), layout, version, states)
+            file.attrs.modify("began", np.float64(attrs.get("began", np.nan)))
+            for block in rows:
+                for table in TABLES:
+                    append_rows(file[table], block[table])
+            for table in TABLES:
+                checksums.append(file, checksums.of_table(file, table))
+            file["clients/updates"][...] = _updates_by_client(path, file, len(states))
+            file.flush()
+            os.fsync(file.id.get_vfd_handle())
+            if session is None and aside is not None:
+                path.rename(aside)
+        with contextlib.suppress(OSError):  # a set that remains has another session
+            undo(folder_of(path), int(attrs["resumed_from"]))
+        with contextlib.suppress(OSError):  # the next checkpoint syncs the folder again
+            _remove_leftovers(path)
+            sync_folder(path.parent)
+        writer._begin(file)
         return writer
 
     def _begin(self, file: h5py.File) -> None:
-        """Opens the columns of a new or continued file, and starts the thread."""
+        """Takes over a new or continued file, and starts the thread."""
         self.id, self.session = str(file.attrs["id"]), str(file.attrs["session"])
         self.resumed_from = int(file.attrs["resumed_from"])
         self.started, self.config = str(file.attrs["started"]), str(file.attrs.get("config", ""))
@@ -130,26 +141,19 @@ class RunWriter:
         self._file: h5py.File = file
         self._descriptor: int = file.id.get_vfd_handle()
         self._alive = Lock(self.path)
-        self._columns = {name: [file[name][column] for column in table.columns] for name, table in TABLES.items()}
-        self._written = {table: len(columns[0]) for table, columns in self._columns.items()}
+        self._written = {name: len(file[name][next(iter(table.columns))]) for name, table in TABLES.items()}
         self._crc = checksums.running(file)
-        # Rows that the thread has not taken, by table, and by type of the row.
-        self._rows = {
-            name: RowBuffer({name: column.dtype for name, column in table.columns.items()})
-            for name, table in TABLES.items()
-        }
-        self._rows_of = {table.row: self._rows[name] for name, table in TABLES.items()}
+        self._rows: dict[str, list[Row]] = {name: [] for name in TABLES}  # rows that the thread has not taken
+        self._rows_of = {table.row: self._rows[name] for name, table in TABLES.items()}  # the same lists
         self._taken = dict(self._written)  # rows of each table that the thread has taken
-        self._taking = threading.Lock()  # of `_rows` and `_taken`; never held while the file is written
+        self._taking = threading.Lock()  # guards `_rows` and `_taken`; never held while the file is written
         self._counts: np.ndarray = file["clients/updates"][...]
         self._states: list[tuple[int, str]] = []
         self._attrs: dict[str, float] = {}
         self._error: Exception | None = None
-        self._writing_since = inf  # perf_counter; infinity: there is nothing that the loop should wait for
-        self._idle = threading.Event()  # set while the thread is not writing
-        self._idle.set()
+        self._turns = InterpreterTurns()
         self._closed = False
-        self._lock = threading.Lock()  # the file's: the loop never waits for it
+        self._lock = threading.Lock()  # guards the file; the loop waits for it in `flush` and `close` alone
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="run file", daemon=True)
         self._thread.start()
@@ -157,7 +161,7 @@ class RunWriter:
 
     # -- called from the server loop: nothing here touches the file ----------------------------------------------------
     def append(self, row: Row) -> None:
-        """Adds a row to its table. Called tens of thousands of times a second."""
+        """Adds a row to its table."""
         self._rows_of[type(row)].append(row)
 
     def extend(self, rows: Sequence[Row]) -> None:
@@ -185,23 +189,8 @@ class RunWriter:
     def check(self) -> None:
         """Raises RunFailed if rows could not be written (disk full, file system gone). Called after every event."""
         if self._error is not None:
-            raise RunFailed(f"writing {self.path} failed: {error_reason(self._error)}") from self._error
-        if self._writing_since < inf and time.perf_counter() - self._writing_since > PATIENCE:
-            self._writing_since = inf
-            self._wait_while_thread_computes()
-
-    def _wait_while_thread_computes(self) -> None:
-        """Waits until the thread has written, or waits for the file system itself, or has computed for `TURNS`.
-
-        A loop that releases the GIL for moments only, again and again, wakes the thread up each time and has the GIL
-        again before it: both then wait more than they work.
-        """
-        with contextlib.suppress(OSError):  # the thread has ended
-            used = time.clock_gettime(self._clock)
-            for _ in range(TURNS):
-                if self._idle.wait(TURN) or (now := time.clock_gettime(self._clock)) - used <= TURN / 2:
-                    return
-                used = now
+            raise RunFailed(f"writing {self.path} failed: {error_text(self._error)}") from self._error
+        self._turns.give()
 
     # -- the file ------------------------------------------------------------------------------------------------------
     def flush(self) -> None:
@@ -253,13 +242,9 @@ class RunWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        self._clock = time.pthread_getcpuclockid(threading.get_ident())
         while self._error is None and not self._stop.wait(WRITE_INTERVAL):
-            self._idle.clear()
-            self._writing_since = time.perf_counter()
-            self._try(self._write)
-            self._writing_since = inf
-            self._idle.set()
+            with self._turns.working():
+                self._try(self._write)
 
     def _try(self, what: Callable[[], Any]) -> Any:
         """Calls `what` with the file locked, unless an earlier call failed; keeps its error for `check`."""
@@ -284,17 +269,15 @@ class RunWriter:
                 self._file.flush()
         while self._states:
             client, state = self._states.pop(0)
-            self._file["clients/state"][client] = encode(state, int(CLIENTS.columns["state"].dtype[1:]))
+            self._file["clients/state"][client] = CLIENTS.columns["state"].array([state])[0]
         while self._attrs:
             self._set(*self._attrs.popitem())
         checksums.append(self._file, blocks)  # last: a kill before it leaves rows without a checksum, which is no error
         self._file.flush()
         with contextlib.suppress(OSError):
             os.utime(self._descriptor)
-        if self.on_rows:
-            self._writing_since = inf
-            self._idle.set()  # the rows are written
-            self.on_rows(new)
+        for call in self.on_rows:
+            call(new)
 
     def _read(self, table: str, start: int, stop: int) -> dict[str, np.ndarray]:
         self._check_not_replaced()
@@ -303,25 +286,27 @@ class RunWriter:
         if self._written[table] < stop:
             raise ValueError(f"{stop} rows of {table} were not appended")
         with contextlib.ExitStack() as stack:
-            group = (self._file or stack.enter_context(open_closed(self.path, "r")))[table]
+            group = (self._file or stack.enter_context(_open_closed(self.path, "r")))[table]
             return {name: group[name][start:stop] for name in TABLES[table].columns}
 
     def _check_not_replaced(self) -> None:
-        check_not_replaced(self.path, os.fstat(self._descriptor) if self._file else self._closed_file)
+        """Raises OSError where `path` is no longer this file: it was deleted, moved or replaced."""
+        if not os.path.samestat(os.stat(self.path), os.fstat(self._descriptor) if self._file else self._closed_file):
+            raise OSError(None, "the file was replaced")
 
     def _write_rows(self, table: str, count: int) -> tuple[ChecksumRow, dict[str, np.ndarray]]:
         """Writes the first `count` rows that were appended to a table; their checksum, and the rows by column."""
-        with self._taking:  # the loop only appends: the rows that were counted are the first
-            columns = self._rows[table].take(count)
+        with self._taking:
+            rows = self._rows[table][:count]
+            del self._rows[table][:count]
             self._taken[table] += count
-        start, arrays = self._written[table], list(columns.values())
-        for column, array in zip(self._columns[table], arrays, strict=True):
-            append_values(column, array)
+        columns, start = TABLES[table].arrays(rows), self._written[table]
+        append_rows(self._file[table], columns)
         self._written[table] = start + count
         if table == "updates":
             self._counts += np.bincount(columns["client"], minlength=len(self._counts))
             self._file["clients/updates"][...] = self._counts
-        self._crc[table] = checksums.crc(arrays, self._crc[table])
+        self._crc[table] = checksums.crc(columns.values(), self._crc[table])
         return ChecksumRow(table, start, count, self._crc[table]), columns
 
     def _finish(self, status: str, x: np.ndarray | None, version: int | None) -> None:
@@ -329,8 +314,8 @@ class RunWriter:
         if self.client_on is not None:
             self._file["clients/on"][...] = self.client_on
         if x is not None:
-            replace_model(self._file, x, self._written["aggregations"] if version is None else version)
-        check_not_replaced(self.path, os.fstat(self._descriptor))
+            _replace_model(self._file, x, self._written["aggregations"] if version is None else version)
+        self._check_not_replaced()
         self._file.flush()
         os.fsync(self._descriptor)  # the status is written when all that it speaks of is on the disk
         self._set("finished", now())
@@ -344,10 +329,10 @@ class RunWriter:
     def _abandon(self) -> None:
         """Leaves the file as a kill would, readable, with status "failed" where that can still be written."""
         with contextlib.suppress(Exception):  # attributes change in place, which may succeed on a full disk
-            for table, datasets in self._columns.items():
-                for dataset in datasets:  # rows of a failed write were not flushed: no reader has seen them
-                    if len(dataset) > self._written[table]:
-                        dataset.resize((self._written[table],))
+            for table, rows in self._written.items():
+                for column in self._file[table].values():  # rows of a failed write: no reader has seen them
+                    if len(column) > rows:
+                        column.resize((rows,))
             self._set("finished", now())
             self._set("status", "failed")
             self._file.flush()
@@ -358,25 +343,48 @@ class RunWriter:
         self._file.attrs.modify(name, encode(value, int(CHANGING[name][1:])) if isinstance(value, str) else value)
 
 
-def replace_model(file: h5py.File, x: np.ndarray, version: int) -> None:
+def _check_not_resumed(path: Path, session: str | None) -> None:
+    """Raises ConfigError where the run file is of another session than when it was looked at first."""
+    found: str | None = None
+    try:
+        with open_run(path) as old:
+            found = old.attrs.get("session", "")
+    except UnreadableRun:
+        if session is not None:
+            raise
+    if found != session:
+        raise ConfigError("run file", path, "one that no other process has resumed; this one was resumed meanwhile")
+
+
+def _updates_by_client(path: Path, file: h5py.File, n: int) -> np.ndarray:
+    """(n,) updates of each client. Raises ConfigError for a client that does not exist."""
+    clients = file["updates/client"][...]
+    if clients.size and (clients.min() < 0 or clients.max() >= n):
+        raise ConfigError("checkpoint", folder_of(path), f"rows of clients 0 to {n - 1}; this one has those of others")
+    return np.bincount(clients, minlength=n)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Removes temporary files of resumes that were killed; a younger one may belong to a process that is alive."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
+    for other in path.parent.iterdir():
+        if name.fullmatch(other.name) and time.time() - other.stat().st_mtime > STALE_AGE:
+            other.unlink()
+
+
+def _replace_model(file: h5py.File, x: np.ndarray, version: int) -> None:
     """Overwrites the model in the file by `x` (d,) of `version`. Raises ValueError for another shape."""
     model = file["model/x"]
     if np.shape(x) != model.shape:
         raise ValueError(f"a model of shape {np.shape(x)} where {model.shape} is expected")
     x = np.asarray(x, model.dtype)
-    for step in (-1, version):
-        model.attrs.modify("version", np.int64(step))  # -1: a reader refuses the model
-        file.flush()
-        if step == -1:
-            model[...] = x
-            checksums.replace(file, ChecksumRow("model/x", 0, x.size, checksums.crc([x])))
-            file.flush()
-
-
-def check_not_replaced(path: Path, file: os.stat_result) -> None:
-    """Raises OSError where `path` is no longer this file: it was deleted, moved or replaced."""
-    if not os.path.samestat(os.stat(path), file):
-        raise OSError(None, "the file was replaced")
+    model.attrs.modify("version", np.int64(-1))  # a reader refuses the model
+    file.flush()
+    model[...] = x
+    checksums.replace(file, ChecksumRow("model/x", 0, x.size, checksums.crc([x])))
+    file.flush()
+    model.attrs.modify("version", np.int64(version))
+    file.flush()
 
 
 def finalize_attributes(path: Path) -> None:
@@ -385,10 +393,10 @@ def finalize_attributes(path: Path) -> None:
     The copy also gets the checksums of what changed until the end. h5py reads fixed-length text as bytes; users of
     plain h5py expect text. Where there is no room for a copy the file stays as it is.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = temporary_name(path)
     try:
         shutil.copyfile(path, temporary)
-        with open_closed(temporary, "r+") as file:
+        with _open_closed(temporary, "r+") as file:
             for name, kind in CHANGING.items():
                 if kind != "f8":
                     file.attrs[name] = bytes(file.attrs[name]).decode()
@@ -402,18 +410,8 @@ def finalize_attributes(path: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def open_closed(path: Path, mode: str) -> h5py.File:
+def _open_closed(path: Path, mode: str) -> h5py.File:
     """A run file that is closed, opened again."""
     return with_locks_if_any(
         lambda lock: h5py.File(path, mode, libver="latest", locking="best-effort" if lock else False)
     )
-
-
-def abandon(file: h5py.File, descriptor: int) -> None:
-    """Closes a file without writing to it, as a kill would: a regular close would mark it as complete."""
-    with contextlib.suppress(Exception):
-        if file:  # HDF5 writes to a substitute
-            substitute = os.memfd_create("abandoned")
-            os.dup2(substitute, descriptor)
-            os.close(substitute)
-        file.close()

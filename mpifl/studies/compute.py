@@ -20,6 +20,7 @@ from mpifl.config.job import Job
 from mpifl.config.read import job_to_dict, to_yaml
 from mpifl.config.trust import outside_code
 from mpifl.errors import ConfigError, RunResult, describe_unexpected
+from mpifl.export import observers
 from mpifl.signals import Interrupted, SignalRecorder
 from mpifl.studies.index import keep_damaged
 from mpifl.studies.study import identify
@@ -58,9 +59,11 @@ def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
     try:
         if resume:
             with suppress(ConfigError):  # the run begins anew where no checkpoint can be used
-                return _finished(execution.execute(lambda: _resume_task(job), comm=comm))
+                return _finished(execution.execute(lambda: _resume_task(job), comm=comm, observe=observers))
         keep_damaged(job, ranks)
-        return _finished(execution.execute(lambda: execution.Task(replace(job, overwrite=True)), comm=comm))
+        return _finished(
+            execution.execute(lambda: execution.Task(replace(job, overwrite=True)), comm=comm, observe=observers)
+        )
     except (ConfigError, OSError) as error:
         return Finished("failed", " ".join(str(error).split()))
     except KeyboardInterrupt:

@@ -24,9 +24,9 @@ from mpifl.config.job import Job
 from mpifl.config.trust import outside_code
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.storage import open_run
-from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.storage.checkpoint_folder import folder_of, sets
 from mpifl.storage.create import damaged_name
-from mpifl.storage.live import is_locked
+from mpifl.storage.run_lock import is_locked
 from mpifl.studies.parts import Part, index_lock
 from mpifl.studies.study import Study, StudyRun, identify
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mpifl.errors import ConfigError
-from mpifl.storage.live import is_locked
+from mpifl.storage.run_lock import is_locked
 
 T = TypeVar("T")
 log = logging.getLogger(__package__)

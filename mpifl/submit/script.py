@@ -21,7 +21,7 @@ from mpifl.config.job import Job
 from mpifl.config.read import job_to_dict, load, parse_override
 from mpifl.errors import ConfigError
 from mpifl.storage import open_run
-from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.storage.checkpoint_folder import folder_of, sets
 from mpifl.storage.create import refuse_existing, refuse_live
 from mpifl.studies.index import Index
 from mpifl.studies.study import NOT_IDENTITY, Study

@@ -43,7 +43,7 @@ import os, signal, sys, time
 from pathlib import Path
 from mpifl.cli import main
 from mpifl.storage import RunWriter
-from mpifl.storage.checkpoint_set import sets
+from mpifl.storage.checkpoint_folder import sets
 from mpifl.storage.tables import UpdateRow
 
 def append(writer, row):

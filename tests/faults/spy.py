@@ -16,7 +16,8 @@ import pytest
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State, Update
 from mpifl.storage import open_run
-from mpifl.storage.checkpoint_set import folder_of, newest
+from mpifl.storage.checkpoint_folder import folder_of
+from mpifl.storage.checkpoint_set import newest
 from tests.faults.harness import mpifl
 
 

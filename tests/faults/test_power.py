@@ -175,7 +175,7 @@ def test_a_run_is_completed_or_not(
     root.mkdir()
     disk, path = Disk(root), root / "run.h5"
     records = recorded(root, 0, "run", write(tmp_path, "job", JOBS[0]), f"output={path}")
-    monkeypatch.setattr(reader, "OPEN_ATTEMPTS", 1)  # nobody writes to it
+    monkeypatch.setattr(reader, "MAX_ATTEMPTS", 1)  # nobody writes to it
     monkeypatch.setattr(reader, "METADATA_ATTEMPTS", 1)
     (last,) = [k for k, record in enumerate(records) if record.operation == "R" and record.other == str(path)][-1:]
     (status,) = [k for k in range(last) if records[k].operation == "E"][-2:-1]  # of the sync after it was written

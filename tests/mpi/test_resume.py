@@ -12,7 +12,7 @@ import pytest
 
 from mpifl import open_run
 from mpifl.cli import main
-from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.storage.checkpoint_folder import folder_of, sets
 from tests.faults.harness import FULL
 from tests.mpi.cases import AREA, DIGITS, LARGE, intermittent, job
 from tests.mpi.conftest import MPIFL, Command, Start, in_one_job, until, write

@@ -31,11 +31,11 @@ def events(plan: LiveSchedule, reply: bool = True) -> list[tuple]:
 
     found = []
     for i in range(3):
-        plan.register_message(i, 0)
+        plan.contact_time(i, 0)
     for event in plan.events(Nothing()):  # type: ignore[arg-type]
         found.append((event.kind, event.time, event.client, event.aggregates))
         if event.kind == "update" and reply:
-            plan.register_message(event.client, 1)
+            plan.contact_time(event.client, 1)
     return found
 
 

@@ -168,3 +168,30 @@ def test_a_process_that_closes_no_writer_ends(tmp_path: Path) -> None:
     for k in range(3):
         with open_run(tmp_path / f"{k}.h5") as run:
             assert (run.updates.time == np.arange(len(run.updates))).all()
+
+
+THREADS = """
+import sys, threading
+import h5py
+from h5py import h5p
+from mpifl.storage import reader
+file = h5py.File(sys.argv[1], "w", libver="latest")
+file["group/column"] = [0.0]
+over = threading.Event()
+def write():
+    while not over.is_set():
+        len(file["group"]["column"])
+thread = threading.Thread(target=write)
+thread.start()
+sys.setswitchinterval(1e-5)
+for _ in range(1000):
+    reader._limit_attempts(h5p.create(h5p.FILE_ACCESS))
+over.set()
+thread.join()
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_file_is_opened_while_another_thread_uses_hdf5(tmp_path: Path) -> None:
+    """HDF5 is not thread-safe: the setting that h5py does not have must wait for h5py's lock."""
+    subprocess.run([sys.executable, "-c", THREADS, tmp_path / "a.h5"], cwd=ROOT, timeout=100, check=True)

@@ -25,7 +25,7 @@ from mpifl.analysis.trials import Group, Trial, load_trial
 from mpifl.cli import main
 from mpifl.config.read import to_yaml
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.storage.live import is_locked
+from mpifl.storage.run_lock import is_locked
 from mpifl.studies.index import INDEX, Index
 from mpifl.studies.parts import Part
 from mpifl.studies.processes import processes
