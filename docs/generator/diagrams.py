@@ -71,7 +71,7 @@ def packages() -> str:
         [("algorithms", "one file a method"), ("problems", "data, partitions, models, torch")],
         [
             (
-                "storage, memory, cuda_mpi, host_memory, prefetch, signals",
+                "storage, memory, cuda_mpi, host_memory, signals",
                 "run file and checkpoints; where vectors live",
             )
         ],
