@@ -204,14 +204,14 @@ class Worker:
         """
         from mpifl.checkpoint.snapshot import ClientSnapshot
 
-        saved, over, now = {}, self.held.due_times(), time.perf_counter()
+        saved, held, now = {}, self.held.entries(), time.perf_counter()
         for i in {**dict.fromkeys(self.states.changed()), **self.last_updates, **self.failed_clients}:
             hosted = i in self.states
             update = self.last_updates.get(i) if hosted else None
             saved[i] = ClientSnapshot(
                 self.states[i].save() if hosted else None,
                 {name: to_numpy(v) for name, v in _saved(self.objectives[i]).items()} if hosted else {},
-                update and _update_snapshot(update, max(0.0, over.get(i, now) - now)),
+                update and _update_snapshot(update, max(0.0, held[i][0] - now) if i in held else 0.0),
                 self.failed_clients.get(i, ""),
             )
         return saved
