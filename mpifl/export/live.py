@@ -22,7 +22,7 @@ from mpifl.storage import Run
 from mpifl.storage.durable import error_text
 from mpifl.storage.tables import TABLES
 
-KEY = "output_tensorboard"  # of the job
+KEY = "output_tensorboard"  # the job's key
 QUEUE_LIMIT = 1000  # blocks of rows that may wait, one each half second: the file system hangs
 CLOSE_TIMEOUT = 5.0  # s in which the last points are written at the end of a run
 Blocks = Mapping[str, Mapping[str, np.ndarray]]  # rows by table and column
@@ -103,7 +103,7 @@ class LiveScalars:
             self._write()
         except OSError as error:
             self._fail(error_text(error))
-        except Exception as error:  # of the package, say: the run goes on
+        except Exception as error:  # an error of the package, say: the run goes on
             self._fail(f"{type(error).__name__}: {error}")
 
     def _write(self) -> None:

@@ -45,8 +45,8 @@ class Rows:
     classes: int  # labels are 0 .. classes - 1
     divisor: float = 1  # features are x / divisor
     owner: np.ndarray | None = None  # (S,) int client of each training row
-    owner_test: np.ndarray | None = None  # (T,) likewise of each test row; -1: no client's
-    shape: tuple[int, ...] = ()  # of one row where it is an image: channels, height, width
+    owner_test: np.ndarray | None = None  # (T,) int client of each test row; -1: no client
+    shape: tuple[int, ...] = ()  # channels, height and width of a row that is an image
     tokens: Tokens | None = None  # where the rows are text
 
     def __post_init__(self) -> None:
@@ -68,9 +68,9 @@ class ProblemSize(NamedTuple):
 
     d: int  # entries of the model
     clients: int  # their number
-    data: int  # once they are loaded
-    loading: int  # besides, while they are loaded
-    evaluating: int  # while a model is evaluated
+    data: int  # the loaded data
+    loading: int  # more while the data are loaded
+    evaluating: int  # more while a model is evaluated
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class RowModel(Model):
 
     def scale_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
         if not shard or shard[0].dtype.kind != "u" or meta.get("divisor") is None:
-            return shard  # as with `problem.entry`, where clients load their own
+            return shard  # clients load their own rows, as with `problem.entry`
         x, *rest = shard
         return [_scaled(x, meta["divisor"], np.dtype(meta["dtype"]), np.arange(len(x))), *rest]
 
@@ -118,7 +118,7 @@ class RowProblem(Problem):
         self._rows, self._y = ScaledRows(rows.x, rows.divisor, dtype, kept), train[kept]
         repartitioned = rows.owner_test is None or owner is not rows.owner  # then test rows belong to no client
         whose = np.full(len(rows.y_test), -1) if repartitioned else np.asarray(rows.owner_test)
-        order = np.argsort(whose, kind="stable")  # those of no client come first
+        order = np.argsort(whose, kind="stable")  # rows of no client come first
         self._test_rows, self._y_test = ScaledRows(rows.x_test, rows.divisor, dtype, order), test[order]
         if settings.test_split:  # a client's own test rows: held out, else those that the data bring for it
             own_rows, self._y_own, whose = ScaledRows(rows.x, rows.divisor, dtype, own), train[own], owner[own]
@@ -223,7 +223,7 @@ class RowProblem(Problem):
         return self.evaluate_with_clients(x)[0]
 
     def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
-        with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged; the setting belongs to a thread
+        with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged; the setting belongs to a thread
             train, _ = self._mean(x, *self._evaluated[0])
             test, accuracy = self._mean(x, *self._evaluated[1])
             validation = [self._mean(x, *part) for part in self._evaluated[2:]]
@@ -242,7 +242,7 @@ class RowProblem(Problem):
         from mpifl.problems.metrics import softmax
 
         rows, y = self._evaluated[1]
-        with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged
+        with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged
             return self.model.labels(y).copy(), softmax(self._outputs(x, rows, y) if len(y) else np.empty((0, 1)))
 
     def _outputs(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -23,8 +23,8 @@ class ClientIncident(NamedTuple):
     time: float  # s of the run's clock
     client: int
     text: str
-    updates: int  # that the server had consumed
-    version: int  # aggregations before
+    updates: int  # number of updates before it
+    version: int  # number of aggregations before it
 
 
 class ReplaySchedule:
@@ -48,7 +48,7 @@ class ReplaySchedule:
         self._aggregations, self._evaluations = aggregations, evaluations
         self.round_size = 0
         self.checkpoint_requested = False
-        self.alarm = inf  # those of the recorded run are among its aggregations, unless they are polls
+        self.alarm = inf  # recorded alarms are aggregations of the record, except polls
         self._aggregated = 0
         self._aggregates = False  # whether the last update triggered an aggregation
 

@@ -65,9 +65,9 @@ class Evaluator:
         clients   also record the accuracy on each client's own test rows
         metrics   functions of the test rows' labels and scores, by name
         penalty   penalty(x) is added to the training loss
-        first     (n,) accuracies of the clients before they report one
+        first     (n,) the clients' accuracies until they report one
         best      the highest mean personal accuracy so far (BMTA)
-        rows      evaluations of earlier sessions that are in the run file
+        rows      number of evaluations that the run file has from earlier sessions
         """
         self._problem, self._writer = problem, writer
         self._gradient, self._penalty, self._first, self.best = gradient, penalty, first, best
@@ -76,13 +76,13 @@ class Evaluator:
         self._failed: RunFailed | None = None  # the error of a user's metric
         self._pool = ThreadPoolExecutor(1, "evaluate")
         self._pending: deque[tuple[Future[float], EvaluationRequest]] = deque()
-        self._best = best  # BMTA of the models that are no longer pending
+        self._best = best  # BMTA after the last model that is no longer pending
         self._submitted = 0
-        self._skipped: EvaluationRequest | None = None  # the last request, where it was skipped
-        self.reached = False  # the target accuracy
-        self.latest: dict[str, float] = {}  # metrics
+        self._skipped: EvaluationRequest | None = None  # the last request if it was skipped, else None
+        self.reached = False  # whether the target accuracy has been reached
+        self.latest: dict[str, float] = {}  # the metrics of the last evaluation
         self.turns = InterpreterTurns()
-        self.max_age = 0.0  # s by which an evaluation was late
+        self.max_age = 0.0  # s, the most by which an evaluation was late
 
     def __call__(self, request: EvaluationRequest) -> bool:
         """Queues a model; whether the target accuracy has been reached. Raises what an earlier evaluation raised."""
@@ -173,7 +173,7 @@ class Evaluator:
         if self._failed:
             raise self._failed
         found = self._problem.test_scores(x)
-        assert found is not None  # by `check_evaluation`
+        assert found is not None  # `check_evaluation` has checked that
         try:
             return [MetricRow(self._rows, *each) for each in measure(self._metrics, *found).items()]
         except ConfigError as error:

@@ -18,7 +18,7 @@ from mpifl.transport.server_base import ServerTransport
 
 log = logging.getLogger(__package__)
 
-POLL_INTERVAL = 0.5  # s between two polls for silent clients
+POLL_INTERVAL = 0.5  # s between two looks for silent clients
 
 
 class Action(Enum):
@@ -27,10 +27,10 @@ class Action(Enum):
     WAIT = auto()  # its silence counts from `Decision.since` only
     ABANDON = auto()  # drop its update in flight, should it still arrive
     RESEND = auto()  # send it a new message
-    MOVE = auto()  # to another rank; it is lost where there is none
-    LOSE = auto()
-    SET_ASIDE = auto()
-    FAIL = auto()  # the run
+    MOVE = auto()  # move it to another rank; lose it where there is none
+    LOSE = auto()  # go on without it
+    SET_ASIDE = auto()  # go on without it: its updates were refused too often
+    FAIL = auto()  # end the run
 
 
 class Decision(NamedTuple):

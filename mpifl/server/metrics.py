@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
 
-Metric = Callable[[np.ndarray, np.ndarray], Any]  # of labels (T,) and scores (T, C)
+Metric = Callable[[np.ndarray, np.ndarray], Any]  # labels (T,), scores (T, C) -> a number
 WANTED = "a function of labels (rows,) and scores (rows, classes) that returns a number"
 
 

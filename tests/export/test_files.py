@@ -314,22 +314,16 @@ def test_the_command(
 
 
 # -- run files by hand -------------------------------------------------------------------------------------------------
+TWO = np.ones(2)
+
+
 def written(
-    path: Path,
-    x: np.ndarray | None = None,
-    layout: Any = (("w", (2,)),),
-    config: Any = None,
-    events: Any = (),
+    path: Path, x: np.ndarray = TWO, layout: Any = (("w", (2,)),), config: Any = None, events: Any = (),
     status: str = "completed",
-) -> Path:
-    x = np.ones(2) if x is None else x
-    writer = RunWriter(
-        path,
-        attrs={"name": "a", "algorithm": "area", "config": yaml.safe_dump(config or {}), "clock": "virtual"},
-        clients={"samples": [3, 4], "rank": [1, 1], "rate": None},
-        x0=x,
-        layout=layout,
-    )
+) -> Path:  # fmt: skip
+    attrs = {"name": "a", "algorithm": "area", "config": yaml.safe_dump(config or {}), "clock": "virtual"}
+    clients = {"samples": [3, 4], "rank": [1, 1], "rate": None}
+    writer = RunWriter(path, attrs=attrs, clients=clients, x0=x, layout=layout)
     writer.append(UpdateRow(0.5, 0, 0, 0, 1, 16, 0.0))
     for event in events:
         writer.append(event)

@@ -66,23 +66,6 @@ def small(*norm: nn.Module) -> nn.Module:
 
 
 # -- flat vectors ------------------------------------------------------------------------------------------------------
-def test_parameters_and_gradients_are_views() -> None:
-    """One contiguous buffer each: arithmetic on the vector is arithmetic on the module."""
-    flat = Flat(small(), CPU, torch.float64, True)
-    x = np.arange(float(flat.d))
-    flat.bind(x)
-    x *= 2  # in place, on the NumPy side
-    at = 0
-    for (_, shape), p in zip(flat.layout, flat.module.parameters(), strict=True):
-        assert p.data_ptr() == x.ctypes.data + 8 * at
-        assert p.detach().reshape(-1).tolist() == (2 * np.arange(at, at + p.numel())).tolist()
-        assert tuple(p.shape) == shape
-        at += p.numel()
-    assert at == flat.d == 5 * 4 + 4 + 4 * 3 + 3
-    gradient = flat.new_gradient()
-    pointers = [p.grad.data_ptr() for p in flat.module.parameters() if p.grad is not None]
-    sizes = np.cumsum([0, *(8 * p.numel() for p in flat.module.parameters())])[:-1]
-    assert pointers == [gradient.data_ptr() + int(size) for size in sizes]
 
 
 def test_gradient_is_that_of_autograd() -> None:
@@ -366,14 +349,3 @@ def test_autocast_computes_in_bfloat16() -> None:
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
-def test_few_rows_are_measured() -> None:
-    """The same drawn rows each time: losses of a hundred rows, not of all."""
-    whole, few = (
-        problems.load(ProblemConfig(model=problems.MODELS["torch-logistic"](), clients=3, evaluation_rows=rows))
-        for rows in (None, 100)
-    )
-    x = whole.initial(0)
-    assert few.evaluate(x) == few.evaluate(x)
-    assert few.evaluate(x) != whole.evaluate(x)
-    assert few.evaluate(x)["test_accuracy"] * 100 == pytest.approx(round(few.evaluate(x)["test_accuracy"] * 100))
-    assert few.samples.tolist() == whole.samples.tolist()

@@ -233,17 +233,6 @@ def test_parts_of_another_number_are_refused_meanwhile(copied: Study) -> None:
     assert sweep(copied, 1, part=Part(1, 3)).counts() == {"completed": 4}
 
 
-def test_unchanged_run_files_are_not_opened(copied: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index has the size and the time of change of each; one that has changed is looked at."""
-    before = Index(copied).entries
-    monkeypatch.setattr("mpifl.studies.index.open_run", lambda path: pytest.fail(f"{path} was opened"))
-    assert Index(copied).entries == before
-    monkeypatch.undo()
-    with copied.runs[2].path.open("r+b") as file:
-        file.truncate(3000)
-    assert Index(copied).counts() == {"completed": 3, "damaged": 1}
-
-
 def test_what_a_killed_sweep_left_is_removed(copied: Study) -> None:
     names = [f".{INDEX}.1234", ".small-AREA-10-0-00112233aabb.h5.1234", ".small-AREA-10-0-00112233aabb.yaml"]
     old, new = [copied.folder / name for name in names], copied.folder / f".{INDEX}.5678"
