@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mpifl.problems import Problem
     from mpifl.server.resume import ResumePoint
     from mpifl.server.session import RowsObserver
-    from mpifl.storage import Run
+    from mpifl.runfile import Run
     from mpifl.transport.handshake import Handshake
     from mpifl.transport.mpi import MPI
 
@@ -60,7 +60,7 @@ def replay_task(
     """The task that replays a run file. Raises ConfigError if that is impossible, or a key changes that may not."""
     from mpifl.config import read
     from mpifl.config.trust import check_sizes
-    from mpifl.storage import open_run
+    from mpifl.runfile import open_run
 
     recorded = open_run(path)
     check_sizes(recorded.config, path, len(recorded.clients), recorded.rows("model", "x", 0, None).size)
@@ -153,7 +153,7 @@ def _failed(error: RunFailed) -> RunResult:
 
 def _serve(comm: MPI.Comm, process_ends: bool) -> RunResult:
     """The part of every rank but 0: hosts clients."""
-    from mpifl.client.rank import run_client_rank
+    from mpifl.client.client_rank import run_client_rank
 
     with _one_thread():
         return run_client_rank(comm, process_ends)

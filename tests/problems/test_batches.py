@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifl.problems.config import ProblemConfig
+from mpifl.problems.problem_section import ProblemConfig
 from mpifl.problems.models import Logistic
 
 

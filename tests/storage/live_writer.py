@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-import mpifl.storage.writer as writer_module
-from mpifl.storage import RunWriter
-from mpifl.storage.tables import AggregationRow, EvaluationRow, EventRow, UpdateRow
+import mpifl.runfile.writer as writer_module
+from mpifl.runfile import RunWriter
+from mpifl.runfile.tables import AggregationRow, EvaluationRow, EventRow, UpdateRow
 
 ATTRS: dict[str, Any] = {
     "name": "live", "algorithm": "area", "config": "name: live\n", "clock": "real", "clients": 7

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpifl.storage import RunWriter, open_run
+from mpifl.runfile import RunWriter, open_run
 from tests.storage.live_writer import ATTRS, append
 from tests.storage.test_resumed import attributes, rows_of
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.storage.checkpoint import (
+from mpifl.checkpoint.snapshot import (
     ClientSnapshot,
     ClientTableState,
     ClockState,
@@ -25,9 +25,9 @@ from mpifl.storage.checkpoint import (
     ServerSnapshot,
     UpdateSnapshot,
 )
-from mpifl.storage.checkpoint_part import PartWriter, Written
-from mpifl.storage.checkpoint_rows import Segment
-from mpifl.storage.checkpoint_set import Checkpoint, Manifest, commit
+from mpifl.checkpoint.part import PartWriter, Written
+from mpifl.checkpoint.segments import Segment
+from mpifl.checkpoint.sets import Checkpoint, Manifest, commit
 
 
 def arrays(number: int, rank: int, size: int = 50_000) -> dict[str, np.ndarray]:

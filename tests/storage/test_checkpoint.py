@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from mpifl.errors import ConfigError
-from mpifl.storage.checkpoint import (
+from mpifl.checkpoint.snapshot import (
     FORMAT,
     ClientSnapshot,
     PartContent,
@@ -26,9 +26,9 @@ from mpifl.storage.checkpoint import (
     read_server,
     write_part,
 )
-from mpifl.storage.checkpoint_folder import folder_of, remove, sets
-from mpifl.storage.checkpoint_part import Written
-from mpifl.storage.checkpoint_set import newest, open_set
+from mpifl.runfile.checkpoint_folder import folder_of, remove, sets
+from mpifl.checkpoint.part import Written
+from mpifl.checkpoint.sets import newest, open_set
 from tests.storage.sets import check, content, make_valid, same, save, save_part, server
 from tests.tiers import examples
 

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from mpifl.storage.checkpoint_folder import folder_of
+from mpifl.runfile.checkpoint_folder import folder_of
 from tests.mpi.cases import AREA, DIGITS, job
 from tests.server.test_resume import kept, run  # noqa: F401 - a fixture
 

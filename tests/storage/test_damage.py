@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifl.errors import ConfigError
-from mpifl.storage.checkpoint import FORMAT, SIGNATURE, Unusable, read_clients, write_part
-from mpifl.storage.checkpoint_set import Checkpoint, newest, open_set
+from mpifl.checkpoint.snapshot import FORMAT, SIGNATURE, Unusable, read_clients, write_part
+from mpifl.checkpoint.sets import Checkpoint, newest, open_set
 from tests.storage.sets import check, content, make_valid, save
 from tests.tiers import examples, long
 

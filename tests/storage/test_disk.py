@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.storage import checkpoint_part as part_module
-from mpifl.storage import open_run
-from mpifl.storage import writer as writer_module
-from mpifl.storage.checkpoint import ClientSnapshot
-from mpifl.storage.checkpoint_set import newest
-from mpifl.storage.tables import EventRow, UpdateRow
-from mpifl.storage.writer import finalize_attributes
+from mpifl.checkpoint import part as part_module
+from mpifl.runfile import open_run
+from mpifl.runfile import writer as writer_module
+from mpifl.checkpoint.snapshot import ClientSnapshot
+from mpifl.checkpoint.sets import newest
+from mpifl.runfile.tables import EventRow, UpdateRow
+from mpifl.runfile.writer import finalize_attributes
 from tests.storage.sets import check, make_valid, save, save_part
 from tests.storage.test_writer import writer
 
@@ -124,7 +124,7 @@ def test_a_folder_of_checkpoints_that_is_a_file(tmp_path: Path) -> None:
 LIMITED = """
 import sys, numpy as np
 from pathlib import Path
-from mpifl.storage.checkpoint import ClientSnapshot
+from mpifl.checkpoint.snapshot import ClientSnapshot
 from tests.storage.sets import save_part
 for number, x in ((1, np.ones(100_000)), (2, np.ones(100_000)[::2]), (3, np.ones(100))):
     print(number, save_part(Path(sys.argv[1]), number, 0, {0: ClientSnapshot({"x": x})}).error)

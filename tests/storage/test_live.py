@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mpifl.errors import ConfigError
-from mpifl.storage import Run, open_run
+from mpifl.runfile import Run, open_run
 from tests.tiers import examples
 
 ROOT = Path(__file__).parents[2]
@@ -149,9 +149,9 @@ def test_killed_and_cut_off_is_refused_or_whole(start: Start) -> None:
 LEFT = """
 import sys
 import numpy as np
-import mpifl.storage.writer as writer_module
-from mpifl.storage import RunWriter
-from mpifl.storage.tables import UpdateRow
+import mpifl.runfile.writer as writer_module
+from mpifl.runfile import RunWriter
+from mpifl.runfile.tables import UpdateRow
 writer_module.WRITE_INTERVAL = 1e-5
 facts = {"attrs": {"name": "left"}, "clients": {"samples": np.ones(3), "rank": np.ones(3)}, "layout": [("w", (4,))]}
 left = [RunWriter(f"{sys.argv[1]}/{k}.h5", **facts, x0=np.zeros(4)) for k in range(3)]
@@ -174,7 +174,7 @@ THREADS = """
 import sys, threading
 import h5py
 from h5py import h5p
-from mpifl.storage import reader
+from mpifl.runfile import reader
 file = h5py.File(sys.argv[1], "w", libver="latest")
 file["group/column"] = [0.0]
 over = threading.Event()

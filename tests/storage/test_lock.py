@@ -18,8 +18,8 @@ import pytest
 from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.storage.checkpoint_folder import folder_of, sets
-from mpifl.storage.run_lock import WATCH_TIME, Lock, is_locked
+from mpifl.runfile.checkpoint_folder import folder_of, sets
+from mpifl.runfile.run_lock import WATCH_TIME, Lock, is_locked
 from tests.mpi.cases import AREA, SMALL, job
 from tests.mpi.conftest import write
 

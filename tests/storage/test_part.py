@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpifl.storage import checkpoint_part as part_module
-from mpifl.storage.checkpoint import ClientSnapshot
-from mpifl.storage.checkpoint_part import PartWriter
-from mpifl.storage.checkpoint_set import open_set
+from mpifl.checkpoint import part as part_module
+from mpifl.checkpoint.snapshot import ClientSnapshot
+from mpifl.checkpoint.part import PartWriter
+from mpifl.checkpoint.sets import open_set
 from tests.storage.sets import finished, make_valid
 from tests.storage.test_checkpoint import ROOT, names
 
@@ -87,6 +87,6 @@ def test_a_rank_that_never_saved_ends_without_a_trace(tmp_path: Path) -> None:
 
 
 def test_a_client_rank_imports_no_h5py() -> None:
-    code = "import sys, mpifl.storage.checkpoint_set; print(*{m.partition('.')[0] for m in sys.modules})"
+    code = "import sys, mpifl.checkpoint.sets; print(*{m.partition('.')[0] for m in sys.modules})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert not {"h5py", "pandas", "mpi4py", "yaml"} & {*out.split()} and "numpy" in out

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from mpifl.errors import ConfigError
-from mpifl.storage import RunWriter, open_run
-from mpifl.storage import writer as writer_module
-from mpifl.storage.tables import (
+from mpifl.runfile import RunWriter, open_run
+from mpifl.runfile import writer as writer_module
+from mpifl.runfile.tables import (
     TABLES,
     AggregationRow,
     ClientEvaluationRow,

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl.analysis import show as show_module
-from mpifl.storage import RunWriter, open_run
-from mpifl.storage import writer as writer_module
+from mpifl.tools.analysis import show as show_module
+from mpifl.runfile import RunWriter, open_run
+from mpifl.runfile import writer as writer_module
 from tests.storage.resumer import counts
 from tests.storage.test_live import ROOT, Start, consistent, start
 from tests.storage.test_resumed import attributes, fill, resumed, rows_of

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from mpifl.errors import RunFailed
-from mpifl.storage import RunWriter, open_run
-from mpifl.storage import checkpoint_rows as rows_module
-from mpifl.storage import durable as durable_module
-from mpifl.storage import writer as writer_module
-from mpifl.storage.checkpoint_folder import sets
-from mpifl.storage.checkpoint_rows import Segment, extend_segments, first_to_merge, row_counts
-from mpifl.storage.checkpoint_set import Checkpoint, discard, newest
-from mpifl.storage.tables import TABLES, EventRow, UpdateRow
+from mpifl.runfile import RunWriter, open_run
+from mpifl.checkpoint import segments as rows_module
+from mpifl.runfile import durable as durable_module
+from mpifl.runfile import writer as writer_module
+from mpifl.runfile.checkpoint_folder import sets
+from mpifl.checkpoint.segments import Segment, extend_segments, first_to_merge, row_counts
+from mpifl.checkpoint.sets import Checkpoint, discard, newest
+from mpifl.runfile.tables import TABLES, EventRow, UpdateRow
 from tests.storage.sets import make_valid, save
 from tests.storage.test_resumed import fill, resumed
 from tests.storage.test_writer import writer

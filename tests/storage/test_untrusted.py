@@ -18,9 +18,9 @@ import pytest
 
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.storage import RunWriter, open_run
-from mpifl.storage.checkpoint_hdf5 import opened
-from mpifl.storage.tables import TABLES, EvaluationRow, EventRow, UpdateRow
+from mpifl.runfile import RunWriter, open_run
+from mpifl.checkpoint.hdf5 import opened
+from mpifl.runfile.tables import TABLES, EvaluationRow, EventRow, UpdateRow
 
 SECRET = b"a line of another file\n" * 20
 Change = Callable[[h5py.File, Path], None]
@@ -213,7 +213,7 @@ SCHEMA: list[tuple[Change, str]] = [
 def test_a_file_that_breaks_the_schema_is_refused(
     path: Path, how: Change, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mpifl.storage.reader.OPEN_INTERVAL", 0)
+    monkeypatch.setattr("mpifl.runfile.reader.OPEN_INTERVAL", 0)
     change(path, how)
     with pytest.raises(ConfigError, match=f"run file={path}: .*{text}"):
         open_run(path)

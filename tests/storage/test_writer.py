@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.storage import RunWriter, open_run
-from mpifl.storage import create as create_module
-from mpifl.storage.tables import TABLES, AggregationRow, EvaluationRow, EventRow, UpdateRow, append_rows, encode
+from mpifl.runfile import RunWriter, open_run
+from mpifl.runfile import create as create_module
+from mpifl.runfile.tables import TABLES, AggregationRow, EvaluationRow, EventRow, UpdateRow, append_rows, encode
 
 ROOT = Path(__file__).parents[2]
 ATTRS: dict[str, Any] = {
@@ -146,7 +146,7 @@ def test_a_file_that_appears_meanwhile_is_not_lost(tmp_path: Path, monkeypatch: 
         create_datasets(*arguments)
         path.write_text("precious")
 
-    monkeypatch.setattr("mpifl.storage.writer.create_datasets", slow)
+    monkeypatch.setattr("mpifl.runfile.writer.create_datasets", slow)
     with pytest.raises(ConfigError, match="overwrite=true"):
         writer(path)
     assert path.read_text() == "precious" and os.listdir(tmp_path) == ["run.h5"]
@@ -181,7 +181,7 @@ def test_disk_error_in_the_thread_is_raised(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mpifl.storage.writer.append_rows", full)
+        patch.setattr("mpifl.runfile.writer.append_rows", full)
         w.append(UpdateRow(0, 0, 0, 0, 1, 0, 0))
         with pytest.raises(RunFailed, match=r"run\.h5 failed: No space left on device"):
             w.flush()
@@ -196,7 +196,7 @@ def test_disk_error_in_the_thread_is_raised(tmp_path: Path, monkeypatch: pytest.
 FULL = """
 import sys, time, numpy as np
 from mpifl.errors import RunFailed
-from mpifl.storage.tables import UpdateRow
+from mpifl.runfile.tables import UpdateRow
 from tests.storage.test_writer import writer
 from pathlib import Path
 w = writer(Path(sys.argv[1]))
