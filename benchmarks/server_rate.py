@@ -35,9 +35,9 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import serve_clients
+from mpifl.runfile.tables import Row
 from mpifl.scheduling.live_schedule import LiveSchedule, RealClock
 from mpifl.server.loop import ServerLoop
-from mpifl.runfile.tables import Row
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.frames import HEADER_BYTES
 from mpifl.transport.mpi import FRAME, MPI

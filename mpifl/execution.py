@@ -21,9 +21,9 @@ from mpifl.signals import Interrupted, SignalRecorder
 if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
+    from mpifl.runfile import Run
     from mpifl.server.resume import ResumePoint
     from mpifl.server.session import RowsObserver
-    from mpifl.runfile import Run
     from mpifl.transport.handshake import Handshake
     from mpifl.transport.mpi import MPI
 

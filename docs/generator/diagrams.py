@@ -54,22 +54,17 @@ def drawing(width: int, height: int, title: str, *parts: str) -> str:
 def packages() -> str:
     """Who may import whom: everything below."""
     rows = [
-        [("cli", "commands"), ("api", "the Python API")],
+        [("cli", "the commands, a module for each group"), ("api", "the Python API")],
         [("tools", "analysis, export, studies, submit, reproduce, verify, selftest")],
         [("execution", "one run on all ranks")],
-        [("server", "loop, client table, failures, checkpointer, session")],
-        [("client", "the worker, what a client rank runs")],
+        [("server", "loop, client table, failures, evaluator, session")],
+        [("client", "the worker, its states, the main loop of a client rank")],
         [("transport", "frames, MPI, in process"), ("config", "the job: read, check, describe")],
-        [("scheduling", "clocks, delays, schedule of events")],
+        [("scheduling", "clocks, delays, availability, schedules of events")],
         [("algorithms", "one file a method"), ("problems", "data, partitions, models, torch")],
-        [("checkpoint", "records and files of a snapshot"), ("vector_memory, cuda_mpi", "where vectors live")],
-        [("runfile", "tables, writer, reader, lock"), ("objective", "what algorithms and problems share")],
-        [
-            (
-                "rng, errors, text, version, config.types",
-                "signals, interpreter_turns, host_memory, safe_input, safe_pickle, safe_hdf5",
-            ),
-        ],
+        [("checkpoint", "records of a snapshot and their files")],
+        [("runfile", "tables, writer, reader, lock")],
+        [("objective, vector_memory, rng, errors, text, ...", "interfaces, plain types, checks of files")],
     ]
     parts, y, width, height, gap = [], 10, 620, 56, 26
     above: list[float] = []  # centres of the boxes in the row above
@@ -94,7 +89,7 @@ def update_path() -> str:
     ]
     right = [
         ("server end", "transport/mpi_server.py: receives the frame"),
-        ("schedule", "scheduling/live_schedule.py: what is next, when"),
+        ("schedule", "scheduling/live_schedule.py: which update is next, when"),
         ("loop", "server/loop.py: staleness, trigger, answer"),
         ("Algorithm.receive", "algorithms/NAME.py: the server's rule"),
         ("row of /updates", "runfile/writer.py, columns of runfile/tables.py"),

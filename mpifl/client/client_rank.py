@@ -14,8 +14,8 @@ import numpy as np
 from mpifl.client.worker import Worker, serve_clients
 from mpifl.config.client_job import ClientJob
 from mpifl.errors import ConfigError, RunFailed, RunResult, format_client_error
-from mpifl.problems.problem import ComputeResources, HostedClients, Shard
 from mpifl.problems.hosting import host
+from mpifl.problems.problem import ComputeResources, HostedClients, Shard
 from mpifl.signals import SignalRecorder, exit_code
 from mpifl.transport import handshake
 from mpifl.transport.client_end import max_vectors

@@ -17,11 +17,11 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state
 from mpifl.client.states import ClientStates
 from mpifl.errors import format_client_error, inside, place_of
-from mpifl.vector_memory import HOST, VectorMemory
 from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
 from mpifl.scheduling.due_queue import DueQueue
 from mpifl.transport.client_end import ClientError, ClientTransport, Delivery, UpdateSink
 from mpifl.transport.frames import MAX_NUMBERS
+from mpifl.vector_memory import HOST, VectorMemory
 
 if TYPE_CHECKING:
     from mpifl.checkpoint.snapshot import ClientSnapshot, UpdateSnapshot

@@ -15,13 +15,13 @@ from typing import Protocol
 
 from mpifl.algorithms.base import Update
 from mpifl.algorithms.participation import Trigger
+from mpifl.checkpoint.snapshot import ClockState, ScheduleState
 from mpifl.errors import RunFailed
-from mpifl.scheduling.schedule import Event, UpdateSource
 from mpifl.scheduling.delays import ContactTimes, SplitTimes
 from mpifl.scheduling.due_queue import DueQueue
 from mpifl.scheduling.polls import LocalProgress
+from mpifl.scheduling.schedule import Event, UpdateSource
 from mpifl.scheduling.timeline import Timeline
-from mpifl.checkpoint.snapshot import ClockState, ScheduleState
 
 STALLED = (
     "no client with a message is on again (clock.availability): the run cannot continue; give stop.time, "

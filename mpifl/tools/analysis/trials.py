@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mpifl.tools.analysis.labels import Labels
-from mpifl.tools.analysis.spread import mean_and_spread
 from mpifl.config.job import OUTPUT_KEYS
 from mpifl.errors import ConfigError
 from mpifl.runfile import Run, open_run
 from mpifl.runfile.tables import EvaluationRow
 from mpifl.safe_input import printable
+from mpifl.tools.analysis.labels import Labels
+from mpifl.tools.analysis.spread import mean_and_spread
 
 # Keys that may differ between the trials of one group.
 NOT_COMPARED = ("seed", *OUTPUT_KEYS, "evaluate.gradient", "evaluate.clients", "evaluate.metrics")

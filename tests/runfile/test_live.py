@@ -18,7 +18,7 @@ from mpifl.runfile import Run, open_run
 from tests.tiers import examples
 
 ROOT = Path(__file__).parents[2]
-WRITER = [sys.executable, "-m", "tests.storage.live_writer"]
+WRITER = [sys.executable, "-m", "tests.runfile.live_writer"]
 Start = Callable[..., tuple[subprocess.Popen[bytes], Path]]
 
 
