@@ -29,8 +29,6 @@ from mpifl.config.types import Config
 from mpifl.errors import ConfigError, place_of
 from mpifl.objective import Objective, OptimizerSettings, Vector, from_numpy, to_numpy
 
-new_tuple = tuple.__new__  # of a NamedTuple and all its fields, on the path of every update: faster than the class
-
 
 class State(SimpleNamespace):
     """The state of the server or of one client, by name.
@@ -196,12 +194,6 @@ class Update(NamedTuple):
     def with_vectors(self, vectors: Iterable[Vector]) -> Update:
         """The update with these vectors."""
         return self._replace(vectors=tuple(vectors))
-
-    def timed(self, compute: float, exchange: float, time: float) -> Update:
-        """The update with these times; faster than `_replace`."""
-        vectors, steps, numbers, version, round, norm, _, _, busy, accuracy, refused, _ = self
-        fields = vectors, steps, numbers, version, round, norm, compute, exchange, busy, accuracy, refused, time
-        return new_tuple(Update, fields)
 
 
 @dataclass(frozen=True)
