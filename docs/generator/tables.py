@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from mpifl import cli
+from mpifl.checkpoint.snapshot import SCALARS, ServerSnapshot, UpdateSnapshot
 from mpifl.config.job import Checkpoint, Clock, Evaluate, Job, Stop
 from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, hints, members
 from mpifl.problems import ProblemConfig
-from mpifl.reproduce.spec import Claim, Figure, Measure, Page, Strict, Table
-from mpifl.storage import tables as storage
-from mpifl.storage.checkpoint import SCALARS, ServerSnapshot, UpdateSnapshot
-from mpifl.studies.study import StudyOptions
-from mpifl.submit.site import Site
+from mpifl.runfile import tables as storage
+from mpifl.tools.reproduce.spec import Claim, Figure, Measure, Page, Strict, Table
+from mpifl.tools.studies.study import StudyOptions
+from mpifl.tools.submit.site import Site
 
 Row = tuple[str, str, str, str]
 SECTIONS = {"clock": Clock, "stop": Stop, "evaluate": Evaluate, "checkpoint": Checkpoint}

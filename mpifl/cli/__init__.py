@@ -23,9 +23,9 @@ from mpifl.cli.output import (
 )
 from mpifl.errors import ConfigError, RunResult, host_name
 from mpifl.execution import THREAD_VARIABLES, Task, execute
-from mpifl.export import observers
+from mpifl.safe_input import printable
+from mpifl.tools.export import observers
 from mpifl.transport.detection import LaunchError
-from mpifl.untrusted import printable
 
 REPORT_TIME = 10.0  # s in which the first process of a launch reports its error before the others end
 
@@ -111,7 +111,7 @@ def _dispatch(arguments: list[str], default_job: str | None) -> Task | None:
         print(_overview())
         return None
     if name == "--version":
-        from mpifl.selftest import versions
+        from mpifl.tools.selftest import versions
         from mpifl.version import source
 
         print(versions())

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifl.errors import ConfigError
-from mpifl.pickled import read_pickle
+from mpifl.safe_pickle import read_pickle
 from mpifl.scheduling.trace_files import LONGEST
 
 PASSES = 3  # a training step takes the time of so many forward passes

@@ -14,12 +14,12 @@ import numpy as np
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.interpreter_turns import InterpreterTurns
 from mpifl.objective import Vector
-from mpifl.server.metrics import Metric, measure
-from mpifl.storage.fairness import summarise
-from mpifl.storage.tables import ClientEvaluationRow, EvaluationRow, EventRow, MetricRow
+from mpifl.runfile.fairness import summarise
+from mpifl.runfile.tables import ClientEvaluationRow, EvaluationRow, EventRow, MetricRow
+from mpifl.server.evaluation_metrics import Metric, measure
 
 if TYPE_CHECKING:
-    from mpifl.storage import RunWriter
+    from mpifl.runfile import RunWriter
 
 log = logging.getLogger(__package__)
 

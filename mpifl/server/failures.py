@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from mpifl.config.job import Faults
 from mpifl.errors import first_and_last_line
-from mpifl.server.clients import ASIDE, LOST, ClientTable
+from mpifl.server.client_table import ASIDE, LOST, ClientTable
 from mpifl.server.reports import FailureReports
-from mpifl.transport.server_base import ServerTransport
+from mpifl.transport.server_end import ServerTransport
 
 log = logging.getLogger(__package__)
 

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from mpifl.server.clients import ASIDE
+from mpifl.server.client_table import ASIDE
 
 log = logging.getLogger(__package__)
 

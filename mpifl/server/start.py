@@ -13,24 +13,24 @@ from mpifl.algorithms.common.vectors import use_threads
 from mpifl.errors import RunResult, inside
 from mpifl.scheduling.availability import checked_periods
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
-from mpifl.scheduling.intermittent import IntermittentRealClock
-from mpifl.scheduling.live import Clock, LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.intermittent_clock import IntermittentRealClock
+from mpifl.scheduling.live_schedule import Clock, LiveSchedule, RealClock, VirtualClock
 from mpifl.scheduling.polls import LocalProgress, exchange_times
-from mpifl.scheduling.replay import ReplaySchedule
+from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.scheduling.timeline import Timeline
 from mpifl.signals import SignalRecorder
-from mpifl.transport.base import max_vectors
+from mpifl.transport.client_end import max_vectors
 from mpifl.transport.handshake import Handshake, rank_resources
 from mpifl.transport.in_process import InProcessTransport
-from mpifl.transport.server_base import ServerTransport
+from mpifl.transport.server_end import ServerTransport
 
 if TYPE_CHECKING:
-    from mpifl.client.checkpoint import ResumePayload
+    from mpifl.client.checkpointing import ResumePayload
     from mpifl.config.job import Job
     from mpifl.problems import ComputeResources, Problem, Shard
+    from mpifl.runfile import Run, RunWriter
     from mpifl.server.resume import ResumePoint
     from mpifl.server.session import RowsObserver
-    from mpifl.storage import Run, RunWriter
     from mpifl.transport.mpi import MPI
 
 
@@ -47,19 +47,19 @@ def run_server(
     `observers`: get the rows that the run file gets.
     """
     from mpifl import problems
-    from mpifl.config.client_job import ClientJob
     from mpifl.config.own_classes import check_class
+    from mpifl.config.read import job_to_dict
+    from mpifl.runfile.create import refuse_existing, refuse_live
+    from mpifl.server.evaluation_metrics import check_evaluation
     from mpifl.server.memory_estimate import check_memory, problem_size
-    from mpifl.server.metrics import check_evaluation
     from mpifl.server.provenance import attributes
     from mpifl.server.run_log import log_start
     from mpifl.server.session import Session
-    from mpifl.storage.create import refuse_existing, refuse_live
 
     handshake = handshake or Handshake()
     comm = handshake.comm
     hellos = handshake.gather_hellos()
-    handshake.send_job(ClientJob.of(job).to_values())
+    handshake.send_job(job_to_dict(job))
     if known := problem_size(job):  # refused before the data are loaded
         check_memory(job, known, hellos)
     problem = load(job) if load else problems.load(job.problem)
@@ -148,10 +148,10 @@ def _host_in_process(
     job: Job, problem: Problem, x0: np.ndarray, resources: ComputeResources, payload: ResumePayload | None
 ) -> tuple[InProcessTransport, Mapping[str, Any]]:
     """A transport to clients in this process, and the run file's facts on their computing. Raises ConfigError."""
-    from mpifl.client import checkpoint
+    from mpifl.client import checkpointing as checkpoint
     from mpifl.client.worker import Worker
     from mpifl.problems import host
-    from mpifl.storage.checkpoint_folder import folder_of
+    from mpifl.runfile.checkpoint_folder import folder_of
 
     hosted = host(job.problem.model, job.problem.settings, problem.meta, Shards(problem), job.seed, resources)
     worker = Worker(
@@ -196,9 +196,9 @@ def _open_run_file(
     resumed: ResumePoint | None,
 ) -> RunWriter:  # fmt: skip
     """A new run file, or the one of the resumed run with the rows up to its checkpoint. Raises ConfigError."""
-    from mpifl.storage import RunWriter
-    from mpifl.storage.create import refuse_live
-    from mpifl.storage.run_lock import is_locked
+    from mpifl.runfile import RunWriter
+    from mpifl.runfile.create import refuse_live
+    from mpifl.runfile.run_lock import is_locked
 
     n, ranks = problem.clients, attrs["ranks"]
     columns = {

@@ -13,9 +13,9 @@ import pytest
 
 import mpifl
 from mpifl import cli
-from mpifl.export import live
-from mpifl.export.live import LiveScalars
-from mpifl.studies.study import identify
+from mpifl.tools.export import live_tensorboard as live
+from mpifl.tools.export.live_tensorboard import LiveScalars
+from mpifl.tools.studies.study import identify
 from tests.api.jobs import JOB, REAL
 from tests.api.test_run import interrupt_when
 from tests.export.events import assert_complete

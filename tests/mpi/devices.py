@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpifl import memory
+from mpifl import vector_memory as memory
 from mpifl.cli import main
-from mpifl.memory import IncomingVectors, OutgoingVectors, Staged, VectorMemory
 from mpifl.problems.torch import batched, device
+from mpifl.vector_memory import IncomingVectors, OutgoingVectors, Staged, VectorMemory
 
 copies = {"load": 0, "store": 0}
 

@@ -22,8 +22,8 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedprox import FedProx
 from mpifl.algorithms.scaffold import Scaffold
 from mpifl.client.worker import Worker
-from mpifl.problems.torch.objective import TorchObjective
-from mpifl.transport.base import ClientError
+from mpifl.problems.torch.module_objective import TorchObjective
+from mpifl.transport.client_end import ClientError
 from tests.problems.test_torch import client, rows, small
 from tests.tiers import parameters
 
@@ -178,7 +178,7 @@ def test_a_client_that_moves_to_another_rank() -> None:
     x = one.shared.flat.values().numpy()
     host, elsewhere = Worker(algorithm, x, {0: one}), Worker(algorithm, x, {})
     host.train(0, Message((x,)))
-    saved = host.snapshots({})[0]
+    saved = host.snapshots()[0]
     elsewhere.add_clients({0: other})
     elsewhere.restore(0, saved)
     elsewhere.roll_back(0, [], None)

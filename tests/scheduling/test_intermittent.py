@@ -16,18 +16,18 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
+from mpifl.checkpoint.snapshot import ClockState
 from mpifl.cli import main
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
-from mpifl.scheduling import live
+from mpifl.scheduling import live_schedule as live
 from mpifl.scheduling.availability import NextOn, Renewal
 from mpifl.scheduling.delays import Fixed
-from mpifl.scheduling.intermittent import IntermittentRealClock
-from mpifl.scheduling.live import LiveSchedule, VirtualClock
+from mpifl.scheduling.intermittent_clock import IntermittentRealClock
+from mpifl.scheduling.live_schedule import LiveSchedule, VirtualClock
 from mpifl.scheduling.timeline import Timeline
-from mpifl.server.clients import ClientTable
+from mpifl.server.client_table import ClientTable
 from mpifl.server.failures import Action, ClientFailures
-from mpifl.storage.checkpoint import ClockState
 from tests.mpi.cases import CASES, SMALL, intermittent, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing

@@ -22,7 +22,7 @@ from mpifl.algorithms.base import Message, State, Update
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective
 from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
-from mpifl.scheduling.live import RealClock, VirtualClock
+from mpifl.scheduling.live_schedule import RealClock, VirtualClock
 from mpifl.transport.frames import HEADER_BYTES
 from tests.mpi.files import differing
 from tests.quadratic_runs import Log, close, quadratics, run

@@ -19,14 +19,7 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Clients, State, Update
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
-from mpifl.client.worker import Worker
-from mpifl.config.job import Faults
-from mpifl.scheduling.base import Event
-from mpifl.scheduling.delays import Exponential, Fixed, Speed
-from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
-from mpifl.server.evaluator import EvaluationRequest
-from mpifl.server.loop import ServerLoop
-from mpifl.storage.checkpoint import (
+from mpifl.checkpoint.snapshot import (
     ClientSnapshot,
     EvaluatorState,
     ScheduleState,
@@ -35,7 +28,14 @@ from mpifl.storage.checkpoint import (
     read_server,
     write_part,
 )
-from mpifl.storage.tables import EventRow, Row
+from mpifl.client.worker import Worker
+from mpifl.config.job import Faults
+from mpifl.runfile.tables import EventRow, Row
+from mpifl.scheduling.delays import Exponential, Fixed, Speed
+from mpifl.scheduling.live_schedule import LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.schedule import Event
+from mpifl.server.evaluator import EvaluationRequest
+from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import CASES, LONG, UPDATES, N, build, clients, same
 from tests.tiers import parameters

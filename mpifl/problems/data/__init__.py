@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mpifl.problems import NamedClasses
 
 if TYPE_CHECKING:
-    from mpifl.problems.base import Data
+    from mpifl.problems.problem import Data
 
     DATA: dict[str, type[Data]]
 
@@ -24,7 +24,7 @@ _CLASSES = {  # by name in a job: the module, and the class in it
     "sent140": ("leaf_text", "Sent140"),
     "synthetic": ("synthetic", "Synthetic"),
     "synthetic-iid": ("synthetic", "SyntheticIid"),
-    "fedpd-synthetic": ("fedpd", "FedPDSynthetic"),
+    "fedpd-synthetic": ("fedpd_synthetic", "FedPDSynthetic"),
     "leaf": ("leaf", "Leaf"),
     "folder": ("folder", "Folder"),
     "none": ("no_data", "NoData"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.problems.base import Layout
+from mpifl.problems.problem import Layout
 from mpifl.problems.rows import ClassObjective, RowModel, cross_entropy, softmax_residual, take_rows
 from mpifl.problems.settings import ProblemSettings
 

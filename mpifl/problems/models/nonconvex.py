@@ -12,8 +12,8 @@ import numpy as np
 
 from mpifl.config.types import NonNegativeFloat
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Init, Layout
 from mpifl.problems.inits import Zero
+from mpifl.problems.problem import Data, Init, Layout
 from mpifl.problems.rows import RowModel, RowObjective, take_rows
 from mpifl.problems.settings import ProblemSettings
 
@@ -31,7 +31,7 @@ class NonconvexLogistic(RowModel):
     """Sharpness of the penalty (alpha)."""
 
     def data(self) -> Data:
-        from mpifl.problems.data.fedpd import FedPDSynthetic
+        from mpifl.problems.data.fedpd_synthetic import FedPDSynthetic
 
         return FedPDSynthetic()
 

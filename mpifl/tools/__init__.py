@@ -1,0 +1,1 @@
+"""What users do with runs: analysis, exports, studies, batch scripts, papers, checks. They import the core."""

@@ -1,0 +1,375 @@
+"""Damaged checkpoints: every changed byte is noticed, and any content at all gives an array or a one-clause error."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpifl.checkpoint.sets import Checkpoint, newest, open_set
+from mpifl.checkpoint.snapshot import FORMAT, SIGNATURE, Unusable, read_clients, write_part
+from mpifl.errors import ConfigError
+from tests.checkpoint.sets import check, content, make_valid, save
+from tests.tiers import examples, long
+
+FILES = ("000002.rank0", "000002.rank1", "000002.json")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in (1, 2):
+        save(tmp_path, number, size=3)
+    return tmp_path
+
+
+def fallen_back(folder: Path, name: str) -> str:
+    """Checks that checkpoint 1 is used, complete, and that the message is one line that names the file; returns it."""
+    checkpoint, (clause,) = newest(folder, "run")
+    assert checkpoint is not None and checkpoint.number == 1
+    assert clause.startswith("checkpoint 2 ") and name in clause and "\n" not in clause
+    return clause
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", [29, long(1)])  # bytes between two that are changed
+@pytest.mark.parametrize("name", FILES)
+def test_every_changed_byte_is_noticed(folder: Path, name: str, step: int) -> None:
+    whole = (folder / name).read_bytes()
+    for place in range(0, len(whole), step):
+        for flip in range(1, 256, 7) if name.endswith("json") else (1, 0x10, 0x80):
+            (folder / name).write_bytes(whole[:place] + bytes([whole[place] ^ flip]) + whole[place + 1 :])
+            with pytest.raises(Unusable, match=name):
+                Checkpoint(folder, 2).check()
+        if place % 1450 == 0:
+            fallen_back(folder, name)
+    (folder / name).write_bytes(whole)
+    checkpoint, passed = newest(folder, "run")
+    assert checkpoint is not None and checkpoint.number == 2 and not passed
+    check(checkpoint, 3)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", [29, long(1)])
+@pytest.mark.parametrize("name", FILES)
+def test_every_length_is_noticed(folder: Path, name: str, step: int) -> None:
+    whole = (folder / name).read_bytes()
+    for length in range(0, len(whole), step):
+        (folder / name).write_bytes(whole[:length])
+        with pytest.raises(Unusable, match=f"is damaged: {name}"):
+            Checkpoint(folder, 2).check()
+        if length % 1450 == 0:
+            assert "is damaged" in fallen_back(folder, name)
+        if name.endswith("rank0"):
+            with pytest.raises(ConfigError, match=r"^checkpoint=.*rank0: .*is damaged"):
+                open_set(folder, 2).server()
+    for more in (b"\0", b"\n", whole):
+        (folder / name).write_bytes(whole + more)
+        fallen_back(folder, name)
+
+
+def directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def circle(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("change", [Path.unlink, directory, pipe, circle])
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_are_something_else(folder: Path, name: str, change: Callable[[Path], None]) -> None:
+    change(folder / name)
+    checkpoint, passed = newest(folder, "run")
+    assert checkpoint is not None and checkpoint.number == 1
+    if change is Path.unlink and name.endswith("json"):
+        assert passed == [], "a set without a manifest never was one"
+    else:
+        fallen_back(folder, name)
+
+
+def test_nothing_is_left(folder: Path) -> None:
+    for number in (1, 2):
+        (folder / f"00000{number}.rank1").unlink()
+    missing = [f"checkpoint {number} is damaged: 00000{number}.rank1 is missing" for number in (2, 1)]
+    assert newest(folder, "run") == (None, missing)
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.ckpt").write_text("a file")
+    assert newest(tmp_path / "a.ckpt", "run") == (None, [f"{tmp_path}/a.ckpt cannot be read: Not a directory"])
+
+
+def test_parts_of_another_set_under_its_name(folder: Path) -> None:
+    """All parts are complete, but they do not belong together."""
+    shutil.copyfile(folder / "000001.rank0", folder / "000002.rank0")
+    fallen_back(folder, "000002.rank0")
+    save(folder, 2, size=3)
+    shutil.copyfile(folder / "000001.json", folder / "000002.json")
+    fallen_back(folder, "000002.json")
+
+
+def test_a_newer_version(folder: Path) -> None:
+    manifest = (folder / "000002.json").read_text()
+    (folder / "000002.json").write_text(manifest.replace(f'"format":{FORMAT}', f'"format":{FORMAT + 1}'))
+    said = f"is of a newer format: {{}} has format {FORMAT + 1}, this mpifl reads {FORMAT}"
+    assert fallen_back(folder, "000002.json") == "checkpoint 2 " + said.format("000002.json")
+    with pytest.raises(ConfigError, match="is of a newer format"):
+        open_set(folder, 2)
+    forge(folder, h5(format=FORMAT + 1))
+    assert fallen_back(folder, "000002.rank0") == "checkpoint 2 " + said.format("000002.rank0")
+
+
+def test_an_older_version(folder: Path) -> None:
+    """The project's own binary format and its manifest."""
+    said = f"is of an older format: {{}} has format 1, this mpifl reads {FORMAT}"
+    old = {"crc": 1, "format": 1, "number": 2, "facts": {"run": "run"}, "parts": {"0": [10, 10]}}
+    (folder / "000002.json").write_text(json.dumps(old))
+    assert fallen_back(folder, "000002.json") == "checkpoint 2 " + said.format("000002.json")
+    with pytest.raises(ConfigError, match="is of an older format"):
+        open_set(folder, 2)
+    (folder / "000002.rank2").write_bytes(b"\x89mpifl\r\n")
+    save(folder, 3, size=3)
+    assert not [name for name in os.listdir(folder) if name.startswith("000002")], "it goes as any damaged one does"
+    save(folder, 2, size=3)
+    forge(folder, h5(format=1))
+    assert fallen_back(folder, "000002.rank0") == "checkpoint 2 " + said.format("000002.rank0")
+
+
+# -- right checksums, any content --------------------------------------------------------------------------------------
+def forge(folder: Path, part: bytes, rank: int = 0) -> None:
+    """`part` as the one of a rank in checkpoint 2, with a manifest that agrees."""
+    (folder / f"000002.rank{rank}").write_bytes(part)
+    make_valid(folder, 2, {rank: (len(part), zlib.crc32(part))})
+
+
+def h5(change: Callable[[h5py.File], Any] = lambda file: None, rank: int = 0, **attrs: Any) -> bytes:
+    """A part that was changed by means of HDF5."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "part")
+        write_part(path, 2, rank, content(2, rank, 3))
+        with h5py.File(path, "r+") as opened:
+            opened.attrs.update(attrs)
+            change(opened)
+        return path.read_bytes()
+
+
+def read(folder: Path, rank: int = 0) -> Any:
+    """All of checkpoint 2 as a resumed run would read it, or the error's clause."""
+    checkpoint, passed = newest(folder, "run")
+    if checkpoint is None or checkpoint.number != 2:
+        assert len(passed) == 1 and passed[0].startswith("checkpoint 2 ") and "\n" not in passed[0]
+        with pytest.raises(ConfigError, match=r"^checkpoint="):
+            open_set(folder, 2).clients(rank, []) if rank else open_set(folder, 2).server()
+        return passed[0]
+    return open_set(folder, 2).clients(rank) if rank else open_set(folder, 2).server()
+
+
+def put(name: str, **values: Any) -> Callable[[h5py.File], None]:
+    """Puts another dataset in the place of one."""
+
+    def change(file: h5py.File) -> None:
+        if name in file:
+            del file[name]
+        file.create_dataset(name, **values)
+
+    return change
+
+
+def link(value: Any) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        file["algorithm/other"] = value
+
+    return change
+
+
+def drop(name: str) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        del file[name]
+
+    return change
+
+
+def deep(file: h5py.File) -> None:
+    file.create_group("algorithm" + "/a" * 20)
+
+
+def circular(file: h5py.File) -> None:
+    file["algorithm/again"] = file["algorithm"]
+
+
+def attribute(value: Any) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        file.attrs["time"] = value
+
+    return change
+
+
+BAD: dict[str, tuple[int, Callable[[h5py.File], None]]] = {
+    "a soft link": (0, link(h5py.SoftLink("/loop"))),
+    "a dangling link": (0, link(h5py.SoftLink("/nowhere"))),
+    "an external link": (0, link(h5py.ExternalLink("/etc/passwd", "/"))),
+    "a type": (0, link(np.dtype("f8"))),
+    "objects": (0, put("algorithm/x", data=["a", "b"])),
+    "references": (0, put("algorithm/x", shape=3, dtype=h5py.ref_dtype)),
+    "chunks": (0, put("algorithm/x", data=[1.0, 2.0, 3.0], chunks=(3,))),
+    "gzip": (0, put("algorithm/x", data=[1.0], compression="gzip")),
+    "a giant": (0, put("algorithm/x", shape=2**40, dtype="f4")),
+    "giants": (0, put("algorithm/x", shape=(2**20, 2**20), dtype="f4")),
+    "no data": (0, put("algorithm/x", data=h5py.Empty("f8"))),
+    "elsewhere": (0, put("algorithm/x", shape=3, dtype="f4", external="/etc/passwd")),
+    "a compound": (0, put("algorithm/x", shape=1, dtype=[("a", "f8")])),
+    "circle": (0, circular),
+    "too deep": (0, deep),
+    "a missing group": (0, drop("loop")),
+    "a missing list": (0, drop("loop/clients/rounds")),
+    "other numbers": (0, put("loop/clients/rounds", data=[1.0])),
+    "a table": (0, put("loop/clients/rounds", data=[[1]])),
+    "texts": (0, put("loop/clients/state", data=[1, 2])),
+    "a group for a list": (0, put("evaluator/pending/7/a", data=[1])),
+    "an attribute of text": (0, attribute("x")),
+    "an array": (0, attribute([1.0, 2.0])),
+    "an object": (0, attribute(np.array(["x"], object))),
+    "an empty attribute": (0, attribute(h5py.Empty("f8"))),
+    "clients that are one": (1, put("state/client", data=[0, 0])),
+    "too few clients": (1, put("state/client", data=[0])),
+    "real clients": (1, put("state/client", data=[0.0, 11.0])),
+    "too many rows": (1, put("state/values/count", data=[1, 2, 3])),
+    "no rows": (1, put("state/values/count", data=1)),
+    "no clients": (1, drop("state/client")),
+    "no errors": (1, drop("error")),
+    "a missing field": (1, drop("update/values/round")),
+    "no numbers": (1, drop("update_numbers/values/numbers")),
+    "no vector": (1, lambda file: file.move("update_vectors/values/0", "update_vectors/values/3")),
+}
+
+
+@pytest.mark.parametrize("how", BAD)
+def test_content_that_makes_no_sense(folder: Path, how: str) -> None:
+    rank, change = BAD[how]
+    save(folder, 2, size=3)
+    part = h5(change, rank)
+    forge(folder, part, rank)
+    found = read(folder, rank) if rank == 0 or how not in LATE else late(folder)
+    assert f"is damaged: 000002.rank{rank} is not a part of a checkpoint" in found, found
+
+
+LATE = ("a missing field", "no numbers", "no vector")  # found out when the clients are read
+
+
+def late(folder: Path) -> str:
+    with pytest.raises(Unusable) as raised:
+        read_clients(folder / "000002.rank1")
+    return str(raised.value)
+
+
+def test_what_is_no_hdf5(folder: Path) -> None:
+    for part in (b"", SIGNATURE[:7], b"x" * 100, b"\x89mpifl\r\n" + bytes(100)):
+        forge(folder, part)
+        assert "000002.rank0 is not an HDF5 file" in read(folder)
+    for part in (SIGNATURE, SIGNATURE + bytes(100), h5()[:-1000], h5(rank=1)):
+        forge(folder, part)
+        assert "000002.rank0 is not a part of a checkpoint" in read(folder)
+    forge(folder, h5())
+    assert read(folder).rows == {"updates": 20}
+
+
+@pytest.mark.long
+@settings(max_examples=examples(300), deadline=None)
+@given(st.data())
+def test_mutated_parts_with_right_checksums(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Arrays no larger than the file, or one clause."""
+    folder = tmp_path_factory.mktemp("mutated")
+    save(folder, 1, size=3)
+    save(folder, 2, size=3)
+    part = bytearray((folder / "000002.rank0").read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(part)))
+        stop = start + data.draw(st.integers(0, 8))
+        part[start:stop] = data.draw(st.binary(max_size=8) | st.sampled_from([b"\xff" * 8, bytes(8), b"OHDR"]))
+    forge(folder, bytes(part))
+    found = read(folder)
+    if not isinstance(found, str):
+        assert sum(array.nbytes for array in found.algorithm.values()) <= len(part)
+
+
+def resealed(content: Any) -> bytes:
+    """A manifest of any content whose own checksum is right."""
+    rest = {key: value for key, value in content.items() if key != "crc32"}
+    crc = zlib.crc32(json.dumps(rest, separators=(",", ":")).encode())
+    return json.dumps({"crc32": crc, **rest}, separators=(",", ":")).encode() + b"\n"
+
+
+KEYS = ["0", "1", "-1", "x", "١"]  # ranks, and what is none; int("١") is 1
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 2**70) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.sampled_from(["format", "number", "run", "session", "files"]), VALUES | st.just("absent"), st.booleans())
+@pytest.mark.long
+def test_mutated_manifests_with_right_checksums(
+    tmp_path_factory: pytest.TempPathFactory, key: str, value: Any, inside: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("mutated")
+    for number in (1, 2):
+        save(folder, number, size=3)
+    content = json.loads((folder / "000002.json").read_text())
+    if value == "absent":
+        del content[key]
+    elif inside and isinstance(content[key], dict):
+        content[key]["0"] = value
+    else:
+        content[key] = value
+    (folder / "000002.json").write_bytes(resealed(content))
+    checkpoint, passed = newest(folder, "run")
+    assert checkpoint is not None
+    assert checkpoint.number == 2 or (checkpoint.number == 1 and len(passed) == 1)
+    for rank in checkpoint.ranks:
+        checkpoint.clients(rank) if rank else checkpoint.server()
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).encode()))
+def test_manifests_of_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    (folder / "000001.json").write_bytes(content)
+    checkpoint, passed = newest(folder, "run")
+    assert checkpoint is None and passed[0].startswith("checkpoint 1 is damaged: 000001.json ")
+
+
+def test_a_manifest_nested_too_deep(folder: Path) -> None:
+    for raw in (b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000):
+        (folder / "000002.json").write_bytes(raw)
+        fallen_back(folder, "000002.json")
+
+
+def test_a_part_that_is_cut_off_after_it_was_checked(folder: Path) -> None:
+    checkpoint = open_set(folder, 2)
+    path = folder / "000002.rank0"
+    os.truncate(path, path.stat().st_size - 100)
+    with pytest.raises(ConfigError, match=r"^checkpoint=.*rank0: .*bytes instead of"):
+        checkpoint.server()
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"000002\.rank0 is missing"):
+        checkpoint.server()

@@ -1,0 +1,241 @@
+"""A run file is resumed from a checkpoint: rows up to it stay, later ones go, and a complete file exists at every
+instant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mpifl.errors import ConfigError
+from mpifl.runfile import RunWriter, open_run
+from mpifl.runfile import writer as writer_module
+from mpifl.runfile.tables import (
+    TABLES,
+    AggregationRow,
+    ClientEvaluationRow,
+    EvaluationRow,
+    EventRow,
+    MetricRow,
+    RowBlock,
+    UpdateRow,
+)
+from tests.checkpoint.sets import save
+from tests.runfile.test_writer import ATTRS, writer
+
+COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "client_evaluations": 4, "metrics": 5, "events": 3}
+
+
+def fill(w: RunWriter, begin: int = 0, end: int = 50) -> None:
+    for k in range(begin, end):
+        w.append(UpdateRow(k / 10, k % 3, k, k % 2, 1, 16, k / 3, 24, k / 7, k / 9))
+        w.append(AggregationRow(k / 10, k))
+        w.append(EvaluationRow(k / 10, k, k // 2, train_loss=1 / (k + 1)))
+        w.extend([ClientEvaluationRow(k, k % 3, k / 50, k / 70)])
+        w.extend([MetricRow(k, f"mëtric {k}", k / 9)])
+        w.append(EventRow(k / 10, f"kind {k}", k % 3, f"tëxt {k}", k, k // 2))
+
+
+def resumed(path: Path, **changes: Any) -> RunWriter:
+    arguments: dict[str, Any] = {
+        "attrs": {**ATTRS, "ranks": 5, "hosts": ["c"]},
+        "clients": {"samples": [5, 6, 7], "rank": [1, 2, 3], "rate": [10.0, 20.0, 30.0]},
+        "states": ["live", "aside", "lost"],
+        "x": np.array([5, 6, 7, 8], np.float32),
+        "version": 4,
+        "layout": [("w", (3, 1)), ("b", (1,))],
+    }
+    counts = changes.pop("counts", COUNTS)
+    halves = {table: count // 2 for table, count in counts.items()}
+    if "rows" not in changes:  # several blocks
+        arguments["rows"] = [rows_of(path, halves), rows_of(path, counts, halves)]
+    if "session" not in changes:
+        kept, arguments["session"] = attributes(path, 2)
+        arguments["attrs"] |= changes.pop("attrs", {}) | kept
+    return RunWriter.resumed(path, **(arguments | changes))
+
+
+def rows_of(path: Path, counts: Mapping[str, int], first: Mapping[str, int] | None = None) -> RowBlock:
+    """Rows of a run file, by table and column, as a checkpoint has them."""
+    with open_run(path) as run:
+        return {
+            table: {
+                name: run.rows(table, name, first[table] if first else 0, counts[table]) for name in columns.columns
+            }
+            for table, columns in TABLES.items()
+        }
+
+
+def attributes(path: Path, number: int) -> tuple[dict[str, Any], str]:
+    """Attributes of a run file that remain when it is resumed from checkpoint `number`; its session."""
+    with open_run(path) as run:
+        kept = {name: run.attrs.get(name, "") for name in ("id", "started", "began")}
+        return {**kept, "resumed_from": number}, str(run.attrs.get("session", ""))
+
+
+def tables(path: Path) -> dict[str, pd.DataFrame]:
+    with open_run(path) as run:
+        return {table: getattr(run, table) for table in TABLES}
+
+
+def ended(path: Path, how: str) -> dict[str, pd.DataFrame]:
+    """Makes an old run file; returns its rows."""
+    w = writer(path)
+    fill(w)
+    if how == "text of fixed length":  # closed, but there was no room for the copy with ordinary text
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(writer_module.shutil, "copyfile", no_room)
+            w.close("interrupted", np.arange(4))
+    elif how == "failed":
+        w.close("failed")
+    elif how == "interrupted":
+        w.set_client_state(1, "lost")
+        w.close("interrupted", np.arange(4))
+    else:
+        w.flush()  # and its thread goes on, as in a process that nobody has killed yet
+    return tables(path)
+
+
+def no_room(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("how", ["open", "failed", "interrupted", "text of fixed length"])
+def test_rows_up_to_the_checkpoint_stay(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "run.h5"
+    before = ended(path, how)
+    with open_run(path) as run:
+        first, started = run.id, run.attrs["started"]
+    w = resumed(path)
+    with open_run(path) as run:
+        assert run.status == "running" and run.open_ended and run.attrs["finished"] == ""
+        assert run.id == w.id == first and run.attrs["started"] == started
+        assert run.attrs["ranks"] == 5 and run.attrs["hosts"] == ["c"] and np.isnan(run.attrs["wall_seconds"])
+        assert run.model.tolist() == [5, 6, 7, 8] and run.model.dtype == np.float32 and run.model_version == 4
+        assert run.clients.state.tolist() == ["live", "aside", "lost"] and run.clients["rank"].tolist() == [1, 2, 3]
+        assert run.clients.updates.tolist() == [8, 8, 7]
+        for table, count in COUNTS.items():
+            assert getattr(run, table).equals(before[table].iloc[:count]) and run.count(table) == count
+    assert w.counts() == COUNTS
+    fill(w, 23, 29)
+    assert w.counts() == {table: count + 6 for table, count in COUNTS.items()}
+    w.set_client_state(0, "lost")
+    w.close("completed", np.array([1, 1, 1, 1]))
+    after = tables(path)
+    assert after["updates"].equals(before["updates"].iloc[:29])
+    assert after["events"].kind.tolist() == [f"kind {k}" for k in (0, 1, 2, *range(23, 29))]
+    with open_run(path) as run:
+        assert run.clients.updates.tolist() == [10, 10, 9] and run.clients.state.tolist() == ["lost", "aside", "lost"]
+        assert run.status == "completed" and run.model.tolist() == [1, 1, 1, 1] and run.model_version == 30
+        assert not run.open_ended and run.id == first and run.attrs["started"] == started < run.attrs["finished"]
+    assert os.listdir(tmp_path) == ["run.h5"]
+
+
+def test_resumed_again_and_from_the_beginning(tmp_path: Path) -> None:
+    ended(tmp_path / "run.h5", "failed")
+    first = resumed(tmp_path / "run.h5")
+    fill(first, 23, 40)
+    first.close("interrupted")
+    again = resumed(tmp_path / "run.h5", counts=dict.fromkeys(TABLES, 4))
+    again.close("interrupted")
+    assert [len(frame) for frame in tables(tmp_path / "run.h5").values()] == [4] * len(TABLES)
+    none = resumed(tmp_path / "run.h5", counts=dict.fromkeys(TABLES, 0), states=["live"] * 3, version=0)
+    assert none.id == first.id and not any(none.counts().values())
+    fill(none)
+    none.close("completed")
+    with open_run(tmp_path / "run.h5") as run:
+        assert len(run.updates) == 50 and run.clients.updates.tolist() == [17, 17, 16]
+
+
+def test_rows_of_other_clients_are_refused_and_the_old_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    ended(path, "failed")
+    before, rows = path.read_bytes(), rows_of(path, COUNTS)
+    rows["updates"]["client"][5] = 3
+    with pytest.raises(ConfigError, match=r"^checkpoint=.*run\.ckpt: rows of clients 0 to 2"):
+        resumed(path, rows=[rows])
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["run.h5"]
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_a_file_is_made_anew_where_the_old_one_cannot_be_read(tmp_path: Path, how: str) -> None:
+    """A damaged one keeps its bytes under another name. One that can be read again was resumed by another process."""
+    path, aside = tmp_path / "run.h5", tmp_path / "run.h5.damaged"
+    before = ended(path, "failed")
+    kept, session = attributes(path, 2)
+    arguments: dict[str, Any] = {"rows": [rows_of(path, COUNTS)], "session": None, "attrs": {**ATTRS, **kept}}
+    whole = path.read_bytes()
+    with pytest.raises(ConfigError, match=r"^run file=.*resumed meanwhile"):
+        resumed(path, **arguments, aside=aside)
+    assert path.read_bytes() == whole and os.listdir(tmp_path) == ["run.h5"]
+    path.unlink()
+    if how == "damaged":
+        path.write_bytes(whole[:5000])
+    with pytest.raises(ConfigError, match=r"^run file="):
+        resumed(path, **arguments | {"session": session})
+    resumed(path, **arguments, aside=aside if how == "damaged" else None).close("interrupted")
+    for table, frame in tables(path).items():
+        assert frame.equals(before[table].iloc[: COUNTS[table]])
+    with open_run(path) as run:
+        assert run.id == kept["id"] and run.attrs["session"] != session
+    assert sorted(os.listdir(tmp_path)) == ["run.h5", "run.h5.damaged"][: 1 + (how == "damaged")]
+    assert how == "missing" or aside.read_bytes() == whole[:5000]
+
+
+def test_the_old_file_stays_where_the_new_one_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.h5"
+    ended(path, "failed")
+    before = path.read_bytes()
+    for name in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(writer_module.os, name, no_room)
+            with pytest.raises(ConfigError, match=r"^output=.*No space left on device"):
+                resumed(path)
+        assert path.read_bytes() == before and os.listdir(tmp_path) == ["run.h5"]
+    resumed(path).close("completed")
+
+
+# -- checkpoints beside the file ---------------------------------------------------------------------------------------
+def test_checkpoints_of_another_run_stay_unless_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, folder = tmp_path / "run.h5", tmp_path / "run.ckpt"
+    save(folder, 3, size=10)
+    with pytest.raises(ConfigError, match=r"^output=.*run\.ckpt holds checkpoints of another run \(overwrite=true"):
+        writer(path)
+    with pytest.raises(TypeError):
+        writer(path, overwrite=True, attrs={"name": object()})
+    assert os.listdir(tmp_path) == ["run.ckpt"] and len(os.listdir(folder)) == 3, "a run that did not begin"
+    with monkeypatch.context() as patch:
+        patch.setattr(writer_module, "remove", no_room)
+        with pytest.raises(ConfigError, match=r"^output=.*No space left"):
+            writer(path, overwrite=True)
+    assert os.listdir(tmp_path) == ["run.ckpt"]
+    w = writer(path, overwrite=True)
+    assert os.listdir(tmp_path) == ["run.h5"]
+    save(folder, 1, size=10)
+    w.close("interrupted")
+    resumed(path, counts=dict.fromkeys(TABLES, 0)).close("completed")
+    assert len(os.listdir(folder)) == 3, "a run that resumes keeps its own"
+
+
+def test_what_a_run_without_a_complete_checkpoint_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "run.ckpt").mkdir()
+    (tmp_path / "run.ckpt" / "000001.rank0").write_text("")
+    writer(tmp_path / "run.h5").close("completed")
+    assert os.listdir(tmp_path) == ["run.h5"]
+
+
+def test_only_what_the_dead_left_is_swept_away(tmp_path: Path) -> None:
+    """A file that was just written to may be that of another resume, which then ends with a message of its own."""
+    ended(tmp_path / "run.h5", "failed")
+    for name in (".run.h5.0123abcd", ".run.h5.89abcdef"):
+        (tmp_path / name).write_text("")
+    os.utime(tmp_path / ".run.h5.0123abcd", (1e9, 1e9))
+    resumed(tmp_path / "run.h5").close("completed")
+    assert sorted(os.listdir(tmp_path)) == [".run.h5.89abcdef", "run.h5"]

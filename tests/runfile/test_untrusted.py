@@ -1,0 +1,278 @@
+"""Run files from elsewhere: no other file is read, no filter runs, no size is believed, memory and time are bounded.
+
+HDF5 files that are no run files are refused when they are opened, in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from mpifl.checkpoint.hdf5 import opened
+from mpifl.cli import main
+from mpifl.errors import ConfigError
+from mpifl.runfile import RunWriter, open_run
+from mpifl.runfile.tables import TABLES, EvaluationRow, EventRow, UpdateRow
+
+SECRET = b"a line of another file\n" * 20
+Change = Callable[[h5py.File, Path], None]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A run file, and beside it a private file, as text and as HDF5."""
+    (tmp_path / "secret.txt").write_bytes(SECRET)
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file["x"] = np.arange(5.0)
+        file["text"] = np.array([SECRET] * 10, "S512")
+    attrs = {"name": "a", "algorithm": "area", "config": "name: a\n", "clock": "real", "hosts": '["h"]'}
+    clients = {"samples": np.arange(3), "rank": np.ones(3), "rate": None}
+    writer = RunWriter(tmp_path / "run.h5", attrs=attrs, clients=clients, x0=np.zeros(5), layout=[("w", (5,))])
+    for k in range(10):
+        writer.append(UpdateRow(float(k), k % 3, k, 0, 1, 8, 1.0))
+        writer.append(EventRow(float(k), "lost", k, "a text"))
+        writer.append(EvaluationRow(float(k), k, k))
+    writer.close("completed", np.ones(5))
+    return tmp_path / "run.h5"
+
+
+def replace(place: str, make: Callable[[h5py.Group, str, h5py.Dataset, Path], Any]) -> Change:
+    def change(file: h5py.File, folder: Path) -> None:
+        group, _, name = place.rpartition("/")
+        old = file[place]
+        del file[place]
+        make(file[group or "/"], name, old, folder)
+
+    return change
+
+
+def external_link(group: h5py.Group, name: str, old: h5py.Dataset, folder: Path) -> None:
+    group[name] = h5py.ExternalLink(str(folder / "secret.h5"), "/x" if name == "x" else "/text")
+
+
+def external_storage(group: h5py.Group, name: str, old: h5py.Dataset, folder: Path) -> None:
+    size = old.size * old.dtype.itemsize
+    group.create_dataset(name, old.shape, old.dtype, external=[(str(folder / "secret.txt"), 0, size)])
+
+
+def virtual(group: h5py.Group, name: str, old: h5py.Dataset, folder: Path) -> None:
+    layout = h5py.VirtualLayout(old.shape, old.dtype)
+    layout[...] = h5py.VirtualSource(str(folder / "secret.h5"), "x" if name == "x" else "text", old.shape)
+    group.create_virtual_dataset(name, layout)
+
+
+def compressed(group: h5py.Group, name: str, old: h5py.Dataset, folder: Path) -> None:
+    group.create_dataset(name, data=np.zeros(old.shape, old.dtype), chunks=True, compression="gzip")
+
+
+def vast(group: h5py.Group, name: str, old: h5py.Dataset, folder: Path) -> None:
+    group.create_dataset(name, (2**27,), old.dtype, chunks=(2**20,), compression="gzip")
+
+
+def references(group: h5py.Group, name: str, old: h5py.Dataset, folder: Path) -> None:
+    group.create_dataset(name, data=np.array([group.ref] * old.size, h5py.ref_dtype), dtype=h5py.ref_dtype)
+
+
+def soft(group: h5py.Group, name: str, old: h5py.Dataset, folder: Path) -> None:
+    group[f"{name}-before"] = old
+    group[name] = h5py.SoftLink(f"{group.name}/{name}-before")
+
+
+def chunk(group: h5py.Group, name: str, old: h5py.Dataset, folder: Path) -> None:
+    group.create_dataset(name, data=old[()], chunks=(2**24,), maxshape=(None,))
+
+
+def circle(file: h5py.File, folder: Path) -> None:
+    for k in range(40):
+        file["updates"][f"again{k}"] = file["updates"]
+
+
+def linked_group(file: h5py.File, folder: Path) -> None:
+    file["more"] = h5py.ExternalLink(str(folder / "secret.h5"), "/")
+
+
+def shared_chunks(file: h5py.File, folder: Path) -> None:
+    """Columns that are one and the same data under many names: more rows than the file has bytes."""
+    for table in TABLES.values():
+        assert table.chunk
+    big = file.create_dataset("big", data=np.zeros(10_000))
+    for k in range(200):
+        file["updates"][f"more{k}"] = big
+
+
+def attribute(name: str, value: Any, owner: str = "/") -> Change:
+    def change(file: h5py.File, folder: Path) -> None:
+        file[owner].attrs.pop(name, None)
+        if value is not None:
+            file[owner].attrs[name] = value
+
+    return change
+
+
+def replaced(place: str, **values: Any) -> Change:
+    """Puts another dataset in the place of an object; without values it is only removed."""
+
+    def change(file: h5py.File, folder: Path) -> None:
+        del file[place]
+        if values:
+            file.create_dataset(place, **values)
+
+    return change
+
+
+def many_texts(file: h5py.File, folder: Path) -> None:
+    file.attrs["notes"] = ["x" * 1_000_000] * 100
+
+
+OUTSIDE: list[Any] = [
+    pytest.param(replace(place, make), says, id=f"{place}-{make.__name__}")
+    for make, says in (
+        (external_link, "is a link to another file"), (external_storage, "has its data in another file"),
+        (virtual, "has its data in another file"),
+    )
+    for place in ("events/text", "events/kind", "model/x", "clients/state")
+] + [pytest.param(linked_group, "/more is a link to another file", id="linked-group")]  # fmt: skip
+SIZES: list[Any] = [
+    (replace("events/text", compressed), "/events/text passes through filter 1"),
+    (replace("events/text", vast), "/events/text passes through filter 1"),
+    (replace("updates/norm", references), "/updates/norm has values of variable length, or references"),
+    (replace("updates/norm", soft), "/updates/norm is a soft link"),
+    (replace("updates/norm", chunk), "/updates/norm has chunks of more than"),
+    (replace("events", soft), "/events is a soft link"),
+    (circle, "groups nested more than 8 deep"),
+    (lambda file, folder: many_ways(file), "more than 10000 links"),
+    (shared_chunks, "the tables have .* bytes, and the file has"),
+    (many_texts, "attribute notes takes more than"),
+    (attribute("notes", h5py.Empty("f8")), ""),
+]
+
+
+def change(path: Path, how: Change) -> None:
+    with h5py.File(path, "r+", libver="latest") as file:
+        how(file, path.parent)
+
+
+@pytest.mark.parametrize(("how", "says"), OUTSIDE)
+def test_another_file_is_never_read(path: Path, how: Change, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    change(path, how)
+    for command in ("show", "report", "replay"):
+        assert main([command, str(path)]) == 2
+        out, err = capsys.readouterr()
+        assert not out and err.startswith("mpifl: run file=") and err.count("\n") == 1 and says in err
+        assert "a line of another" not in err
+
+
+@pytest.mark.parametrize(("how", "says"), SIZES)
+def test_what_mpifl_does_not_write_is_refused(path: Path, how: Change, says: str) -> None:
+    change(path, how)
+    begin = time.monotonic()
+    if not says:
+        open_run(path).close()
+        return
+    with pytest.raises(ConfigError, match=says):
+        open_run(path)
+    assert time.monotonic() - begin < 5
+
+
+SCHEMA: list[tuple[Change, str]] = [
+    (replaced("updates"), "updates"),
+    (replaced("updates", data=1), "column updates/time is missing"),
+    (replaced("updates/time"), "column updates/time is missing"),
+    (replaced("updates/time", data=np.zeros((10, 1))), "time is not a column"),
+    (replaced("updates/time", data=["a"] * 10), "/updates/time has values of variable"),
+    (replaced("updates/time", data=h5py.Empty("f8")), "time is not a column"),
+    (replaced("updates/time", shape=(2**40,), dtype="f8", maxshape=(None,)), "stores fewer rows than its shape"),
+    (replaced("updates/client", data=np.zeros(10)), "client is not a column"),
+    (replaced("clients/state", data=np.zeros(3)), "/clients/state is not a column"),
+    (replaced("clients/rank", data=np.zeros(2, int)), "columns of clients differ in length"),
+    (replaced("model/x"), "model/x is missing"),
+    (replaced("model/x", data="text"), "/model/x has values of variable length"),
+    (attribute("status", None), "status None"),
+    (attribute("status", "done"), "status done"),
+    (attribute("schema", "new"), "attribute schema is not an integer"),
+    (attribute("schema", 99), "schema 1 or older; this is schema 99"),
+    (attribute("name", 3), "attribute name is not text"),
+    (attribute("wall_seconds", "long"), "attribute wall_seconds is not a number"),
+    (attribute("hosts", "{"), ""),
+    (attribute("hosts", "3"), "attribute hosts is not a list"),
+    (attribute("hosts", "[3]"), "attribute hosts is not a list of texts"),
+    (attribute("layout", "[3]", "model/x"), ""),
+    (attribute("layout", '[["w", ["a"]]]', "model/x"), "attribute layout is not a list of names and shapes"),
+]
+
+
+@pytest.mark.parametrize(("how", "text"), SCHEMA)
+def test_a_file_that_breaks_the_schema_is_refused(
+    path: Path, how: Change, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpifl.runfile.reader.OPEN_INTERVAL", 0)
+    change(path, how)
+    with pytest.raises(ConfigError, match=f"run file={path}: .*{text}"):
+        open_run(path)
+
+
+def many_ways(file: h5py.File) -> None:
+    """Six groups, each with 30 links to the next: 30**5 ways to the last."""
+    for k in range(5):
+        below = file.require_group(f"{k + 1}")
+        for i in range(30):
+            file.require_group(f"{k}")[f"{i}"] = below
+
+
+def test_a_checkpoint_is_read_from_its_own_file_alone(tmp_path: Path) -> None:
+    part, other = tmp_path / "000001.rank0", tmp_path / "other.h5"
+    with h5py.File(other, "w") as file:
+        file["x"] = np.arange(5)
+    for k, make in enumerate((
+        lambda file: file.__setitem__("x", h5py.ExternalLink(str(other), "/x")),
+        lambda file: file.create_dataset("x", (40,), "u1", external=[(str(other), 0, 40)]),
+        lambda file: file.create_dataset("x", data=np.zeros(100), compression="gzip"),
+        lambda file: file.create_dataset("x", data="text"),
+        lambda file: [file.__setitem__(f"again{i}", file["/"]) for i in range(40)],
+        many_ways,
+    )):  # fmt: skip
+        with h5py.File(part, "w") as file:
+            make(file)
+        begin = time.monotonic()
+        with pytest.raises(ValueError), opened(part):
+            pytest.fail(f"case {k} was read")
+        assert time.monotonic() - begin < 5
+
+
+BOMBS = {
+    "aliases": "a: &a [x,x,x,x,x,x,x,x,x]\n"
+    + "\n".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+    "merges": "a: &a {k: 1}\n"
+    + "\n".join(f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 9)}]}}" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+    "circle": "a: &a [*a]",
+    "many": f"a: [{'1,' * 200_000}]",
+    "long": f"a: {'x' * 5_000_000}",
+    "deep": f"a: {'[' * 50_000}",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_configuration_is_bounded(path: Path, bomb: str) -> None:
+    change(path, attribute("config", BOMBS[bomb]))
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    with open_run(path) as run, pytest.raises(ConfigError, match="a run file with a configuration"):
+        assert not run.config
+    assert time.monotonic() - begin < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 << 10  # KiB
+
+
+@pytest.mark.parametrize("name", ["hosts", "compute"])
+def test_json_that_is_nested_too_deeply(path: Path, name: str) -> None:
+    change(path, attribute(name, "[" * 100_000 + "]" * 100_000))
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        open_run(path)
+    change(path, attribute(name, json.dumps([])))
+    open_run(path).close()
