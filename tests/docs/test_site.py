@@ -116,7 +116,7 @@ def test_generated_pages_have_every_key_command_and_method(site: Path) -> None:
     from mpifl import algorithms
     from mpifl.cli import COMMANDS
     from mpifl.config.registry import FAMILIES
-    from mpifl.storage.tables import ATTRIBUTES, TABLES
+    from mpifl.runfile.tables import ATTRIBUTES, TABLES
 
     def shown(page: str) -> set[str]:
         return set(re.findall(r"<code>([^<]*)</code>", (site / page).read_text(encoding="utf-8")))

@@ -17,10 +17,10 @@ import yaml
 
 import mpifl
 from mpifl import cli
-from mpifl.export.scalars import Scalars
-from mpifl.storage import RunWriter
-from mpifl.storage.tables import TABLES as SCHEMA
-from mpifl.storage.tables import EventRow, UpdateRow
+from mpifl.tools.export.scalars import Scalars
+from mpifl.runfile import RunWriter
+from mpifl.runfile.tables import TABLES as SCHEMA
+from mpifl.runfile.tables import EventRow, UpdateRow
 from tests.api.jobs import JOB
 from tests.export.events import scalars
 
@@ -274,7 +274,7 @@ def test_a_full_disk_leaves_what_was_there(run: mpifl.Run, monkeypatch: pytest.M
         if len(syncs) == 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("mpifl.export.tables.ROWS_AT_ONCE", 5)
+    monkeypatch.setattr("mpifl.tools.export.tables.ROWS_AT_ONCE", 5)
     monkeypatch.setattr(pd.DataFrame, "to_csv", lambda *a, **k: full(0) or "x")
     with pytest.raises(mpifl.ConfigError, match="No space left on device"):
         mpifl.export_run(run.path, "csv", overwrite=True)

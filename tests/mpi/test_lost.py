@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from mpifl import open_run
-from mpifl.storage.checkpoint_set import folder_of, newest
+from mpifl.runfile.checkpoint_folder import folder_of
+from mpifl.checkpoint.sets import newest
 from tests.faults.harness import FULL, began, intolerant, needs_tolerance
 from tests.faults.spy import gap_at_checkpoint
 from tests.mpi.cases import job

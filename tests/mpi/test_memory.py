@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.runfile.checkpoint_folder import folder_of, sets
 from tests.mpi.cases import AREA, DIGITS, LARGE, job
 from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, one_line, run_all, until, write
 from tests.mpi.files import attribute, differing

@@ -21,17 +21,17 @@ import numpy as np
 import pytest
 
 import mpifl
-from mpifl.analysis.trials import Group, Trial, load_trial
+from mpifl.tools.analysis.trials import Group, Trial, load_trial
 from mpifl.cli import main
 from mpifl.config.read import to_yaml
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.storage.live import is_locked
-from mpifl.studies.index import INDEX, Index
-from mpifl.studies.parts import Part
-from mpifl.studies.processes import processes
-from mpifl.studies.select import describe_selection, reported_trials, select_groups
-from mpifl.studies.study import Select, Study, load_study
-from mpifl.studies.sweep import dry_run, sweep
+from mpifl.runfile.run_lock import is_locked
+from mpifl.tools.studies.index import INDEX, Index
+from mpifl.tools.studies.study_slices import Part
+from mpifl.tools.studies.processes import processes
+from mpifl.tools.studies.select import describe_selection, reported_trials, select_groups
+from mpifl.tools.studies.study import Select, Study, load_study
+from mpifl.tools.studies.sweep import dry_run, sweep
 from mpifl.transport.handshake import RANKS_BEFORE
 from tests.storage.checksums import changing
 from tests.studies.conftest import BASE, STUDY
@@ -133,7 +133,7 @@ def test_a_sweep_that_leaves_a_run_interrupted_fails(
     write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run alone may have got a signal."""
-    monkeypatch.setattr("mpifl.studies.sweep.sweep", left_interrupted)
+    monkeypatch.setattr("mpifl.tools.studies.sweep.sweep", left_interrupted)
     path = write("", TWO)
     assert main(["sweep", str(path)]) == 3
     assert (
