@@ -64,7 +64,12 @@ def packages() -> str:
         [("algorithms", "one file a method"), ("problems", "data, partitions, models, torch")],
         [("checkpoint", "records of a snapshot and their files")],
         [("runfile", "tables, writer, reader, lock")],
-        [("objective, vector_memory, rng, errors, text, ...", "interfaces, plain types, checks of files")],
+        [
+            (
+                "objective, vector_memory, cuda_mpi, rng, errors, text",
+                "version, signals, interpreter_turns, host_memory, safe_input, safe_pickle, safe_hdf5",
+            )
+        ],
     ]
     parts, y, width, height, gap = [], 10, 620, 56, 26
     above: list[float] = []  # centres of the boxes in the row above
