@@ -27,7 +27,7 @@ from common import ROOT, launcher
 
 import mpifl
 from mpifl.cuda_mpi import cuda_aware
-from mpifl.memory import VectorMemory
+from mpifl.vector_memory import VectorMemory
 from mpifl.transport.frames import INLINE_BYTES
 
 JOB = """# gpu

@@ -35,17 +35,17 @@ import numpy as np
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
-from mpifl.memory import HOST
+from mpifl.runfile.tables import Row
 from mpifl.scheduling.due_queue import DueQueue
-from mpifl.scheduling.live import LiveSchedule, RealClock
+from mpifl.scheduling.live_schedule import LiveSchedule, RealClock
 from mpifl.server.loop import ServerLoop
-from mpifl.storage.tables import Row
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.base import Delivery, UpdateSink
+from mpifl.transport.client_end import Delivery, UpdateSink
 from mpifl.transport.frames import HEADER_BYTES
 from mpifl.transport.mpi import FRAME, MPI, short_sleeps
 from mpifl.transport.mpi_client import MPIClientTransport
 from mpifl.transport.mpi_server import MPIServerTransport
+from mpifl.vector_memory import HOST
 
 EVERY = 4  # updates for an aggregation
 TURN_SECONDS, TURN_UPDATES = 0.1, 200  # about how long a turn takes, and how many updates it has at least

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpifl.analysis.run import Run, Runs
+    from mpifl.tools.analysis.run import Run, Runs
     from mpifl.api import (
         export_run,
         load_job,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.errors import ConfigError, RunFailed
     from mpifl.execution import keep_problem
-    from mpifl.studies.study import Study
+    from mpifl.tools.studies.study import Study
     from mpifl.version import __version__
 
 __all__ = [
@@ -48,10 +48,10 @@ __all__ = [
 _MODULES = {
     "ConfigError": "mpifl.errors",
     "Job": "mpifl.config.job",
-    "Run": "mpifl.analysis.run",
+    "Run": "mpifl.tools.analysis.run",
     "RunFailed": "mpifl.errors",
-    "Runs": "mpifl.analysis.run",
-    "Study": "mpifl.studies.study",
+    "Runs": "mpifl.tools.analysis.run",
+    "Study": "mpifl.tools.studies.study",
     "__version__": "mpifl.version",
     "keep_problem": "mpifl.execution",
 }

@@ -22,7 +22,7 @@ class ConfigError(ValueError):
         super().__init__(key, value, expected)
 
     def __str__(self) -> str:
-        from mpifl.untrusted import printable
+        from mpifl.safe_input import printable
 
         key, value, expected = (" ".join(str(part).split()) for part in (self.key, self.value, self.expected))
         return (

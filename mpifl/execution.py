@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from mpifl.errors import ConfigError, Contradiction, RunFailed, RunResult, describe_unexpected
 from mpifl.signals import Interrupted, SignalRecorder
@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
     from mpifl.server.resume import ResumePoint
-    from mpifl.storage import Run
+    from mpifl.server.session import RowsObserver
+    from mpifl.runfile import Run
     from mpifl.transport.handshake import Handshake
     from mpifl.transport.mpi import MPI
 
 log = logging.getLogger("mpifl")
 log.addHandler(logging.NullHandler())
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # NumPy reads them at its import
+
+# What watches a run, from its job and whether it is resumed.
+Observe: TypeAlias = "Callable[[Job, bool], Sequence[RowsObserver]]"
 
 
 class Task(NamedTuple):
@@ -56,7 +60,7 @@ def replay_task(
     """The task that replays a run file. Raises ConfigError if that is impossible, or a key changes that may not."""
     from mpifl.config import read
     from mpifl.config.trust import check_sizes
-    from mpifl.storage import open_run
+    from mpifl.runfile import open_run
 
     recorded = open_run(path)
     check_sizes(recorded.config, path, len(recorded.clients), recorded.rows("model", "x", 0, None).size)
@@ -68,7 +72,7 @@ def replay_task(
 
 def execute(
     prepare: Callable[[], Task | None], report: Callable[[RunResult], None] = lambda result: None,
-    process_ends: bool = False, comm: MPI.Intracomm | None = None,
+    process_ends: bool = False, comm: MPI.Intracomm | None = None, observe: Observe = lambda job, resumed: (),
 ) -> RunResult:  # fmt: skip
     """Runs on all ranks the task that rank 0 prepares; returns on every rank how it ended.
 
@@ -77,6 +81,7 @@ def execute(
         report: Called on rank 0 alone, before the other ranks are released.
         process_ends: Whether this process ends with the command (`SignalRecorder`).
         comm: Of these ranks; None: of all ranks of the MPI job.
+        observe: Called on rank 0 alone, before the data are loaded: returns what watches the run.
 
     Raises:
         ConfigError: On all ranks. An unexpected error passes in one process, and ends all ranks under MPI; but on a
@@ -92,7 +97,7 @@ def execute(
         from mpifl.transport.handshake import Handshake
 
         handshake = Handshake(comm)
-        lead = partial(_lead, prepare, report, handshake, process_ends, contained)
+        lead = partial(_lead, prepare, report, handshake, process_ends, observe, contained)
         result = lead() if comm is None else run_or_abort(comm, lead)
     if isinstance(result.error, ConfigError):
         raise result.error
@@ -101,7 +106,7 @@ def execute(
 
 def _lead(
     prepare: Callable[[], Task | None], report: Callable[[RunResult], None], handshake: Handshake,
-    process_ends: bool, contained: bool = False,
+    process_ends: bool, observe: Observe, contained: bool = False,
 ) -> RunResult:  # fmt: skip
     """Rank 0's part: however it ends, the other ranks are released. contained: also by an unexpected error."""
     from mpifl.server.start import run_server
@@ -111,14 +116,11 @@ def _lead(
     with SignalRecorder(process_ends) as signals, _one_thread(), ExitStack() as stack:
         try:
             if task := prepare():
-                if task.job.output_tensorboard:  # before data are loaded
-                    from mpifl.export.live import check_output
-
-                    check_output(task.job.output, replaced=task.job.overwrite or task.resumed is not None)
+                observers = observe(task.job, task.resumed is not None)
                 stack.enter_context(restored_torch(task.job))
                 result = run_server(
                     task.job, handshake, replay=task.replay, resumed=task.resumed, load=load_problem,
-                    signals=signals, contained=contained,
+                    signals=signals, contained=contained, observers=observers,
                 )  # fmt: skip
         except ConfigError as error:
             result = RunResult(2, error)
@@ -151,7 +153,7 @@ def _failed(error: RunFailed) -> RunResult:
 
 def _serve(comm: MPI.Comm, process_ends: bool) -> RunResult:
     """The part of every rank but 0: hosts clients."""
-    from mpifl.client.rank import run_client_rank
+    from mpifl.client.client_rank import run_client_rank
 
     with _one_thread():
         return run_client_rank(comm, process_ends)
@@ -196,7 +198,7 @@ _kept: dict[str, Problem] | None = None  # the problem loaded last, by its secti
 
 
 def load_problem(job: Job) -> Problem:
-    """The data of a job, or those that `keep_problem` has kept. Raises ConfigError where they cannot be read."""
+    """The data of a job, loaded or kept (`keep_problem`). Raises ConfigError where they cannot be read."""
     from mpifl.problems import load
 
     if _kept is None:

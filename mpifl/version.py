@@ -33,7 +33,7 @@ def source() -> Source:
     package = Path(__file__).parent
     try:
         version, commit = (package / BUILD).read_text(encoding="ascii").split("\n")[:2]
-    except (FileNotFoundError, NotADirectoryError):  # the latter where the package is in a zip file
+    except (FileNotFoundError, NotADirectoryError):  # the second for a package in a zip file
         return _from_git(package.parent) if (package.parent / ".git").exists() else _from_archive(ARCHIVE)
     return Source(version, commit)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
-from mpifl.api import THREAD_VARIABLES
+from mpifl.execution import THREAD_VARIABLES
 
 for name in THREAD_VARIABLES:  # before NumPy is imported
     os.environ.setdefault(name, "1")

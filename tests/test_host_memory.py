@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpifl.host_memory import MemoryLimit, available_memory, memory_limits, resident_bytes
-from mpifl.untrusted import check_memory
+from mpifl.safe_input import check_memory
 
 MEMINFO = "MemTotal:       32000 kB\nMemFree: 1 kB\nMemAvailable:   20000 kB\n"
 
@@ -68,7 +68,7 @@ def test_what_is_available_is_what_the_tightest_group_above_leaves(version: int,
 
 
 def test_a_file_larger_than_the_job_of_slurm_leaves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpifl.untrusted.available_memory", lambda: 100 << 20)
+    monkeypatch.setattr("mpifl.safe_input.available_memory", lambda: 100 << 20)
     check_memory(100 << 20, "a file")
     with pytest.raises(ValueError, match="only 104857600 bytes of memory are available"):
         check_memory(101 << 20, "a file")

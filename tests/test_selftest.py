@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpifl import selftest
+from mpifl.tools import selftest
 from mpifl.cli import main
 from mpifl.errors import RunFailed, RunResult
 from tests.mpi.conftest import environment, mpiexec
@@ -49,7 +49,7 @@ def test_a_child_process_that_hangs_has_failed(monkeypatch: pytest.MonkeyPatch) 
 
 def test_locks_that_are_not_seen_by_others_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert selftest._locks(tmp_path)[0] == selftest.OK
-    monkeypatch.setattr("mpifl.storage.live.Lock.__init__", lambda self, path: setattr(self, "_descriptor", -1))
+    monkeypatch.setattr("mpifl.runfile.run_lock.Lock.__init__", lambda self, path: setattr(self, "_descriptor", -1))
     assert selftest._locks(tmp_path)[0] == selftest.FAILED
 
 

@@ -23,8 +23,9 @@ from mpifl.cli.output import (
 )
 from mpifl.errors import ConfigError, RunResult, host_name
 from mpifl.execution import THREAD_VARIABLES, Task, execute
+from mpifl.tools.export import observers
 from mpifl.transport.detection import LaunchError
-from mpifl.untrusted import printable
+from mpifl.safe_input import printable
 
 REPORT_TIME = 10.0  # s in which the first process of a launch reports its error before the others end
 
@@ -64,7 +65,9 @@ def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> i
     runs_a_job = command is not None and LOGGING.keys() <= command.options.keys()
     with log_to_stderr(arguments, runs_a_job), second_interrupt_kills():
         try:
-            code = execute(lambda: _command(arguments, default_job), _print_end, process_ends=True).code
+            code = execute(
+                lambda: _command(arguments, default_job), _print_end, process_ends=True, observe=observers
+            ).code
             if code or not command or not command.on_all_ranks or not {"--help", "-h"}.isdisjoint(arguments):
                 return code
             return command.on_all_ranks(Parser(f"mpifl {arguments[0]}", command).parse_intermixed_args(arguments[1:]))
@@ -108,7 +111,7 @@ def _dispatch(arguments: list[str], default_job: str | None) -> Task | None:
         print(_overview())
         return None
     if name == "--version":
-        from mpifl.selftest import versions
+        from mpifl.tools.selftest import versions
         from mpifl.version import source
 
         print(versions())

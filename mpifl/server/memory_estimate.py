@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mpifl.errors import ConfigError, inside
-from mpifl.problems.base import ProblemSize
+from mpifl.problems.problem import ProblemSize
 from mpifl.server.evaluator import QUEUE_LIMIT
 
 if TYPE_CHECKING:

@@ -96,7 +96,7 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
 
 def _describe(comm: MPI.Comm, error: BaseException) -> str:
     """The lines that an error which ends all ranks is reported in."""
-    from mpifl.untrusted import printable
+    from mpifl.safe_input import printable
 
     if isinstance(error, MemoryError):
         text = f"mpifl: the run failed: out of memory ({error})\n"

@@ -13,9 +13,9 @@ import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import ConfigError, RunFailed, format_client_error, host_name
-from mpifl.memory import IncomingVectors, OutgoingVectors
+from mpifl.vector_memory import IncomingVectors, OutgoingVectors
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.base import Clients, Delivery
+from mpifl.transport.client_end import Clients, Delivery
 from mpifl.transport.frames import FrameFormat, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
 from mpifl.transport.queues import Outbox

@@ -23,7 +23,7 @@ import numpy as np
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import RunFailed
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.base import PartStatus
+from mpifl.transport.client_end import PartStatus
 from mpifl.transport.frames import WITH_TEXT, FrameFormat, Kind
 from mpifl.transport.handshake import array_specs, setup_buffers
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, QUARANTINE, SETUP, STUCK_TIMEOUT, TEXT, dead_ranks, wait

@@ -425,39 +425,24 @@ EXCUSED = {  # (algorithm, problem) -> why there is no row
 
 # Vectors that a client sends and receives in one round (one contact, if asynchronous); `test_wire.py` compares bytes.
 CLAIMS: list[tuple[str, dict[str, Any], int, int, int]] = [  # name, options, contacts per round, up, down
-    ("ace", {}, 1, 1, 1),
-    ("apfl", {}, 1, 1, 1),
+    *(
+        (name, {}, 1, 1, 1)
+        for name in (
+            "ace", "apfl", "async-comm-sgd", "async-fedavg", "async-sgd", "fedamp", "fedasync", "favas", "fedadmm",
+            "fedavg", "fedbuff", "feddyn", "fedexp", "fedgate", "fednova", "fedpd", "fedprox", "mifa", "proxskip",
+            "quafl", "vrl-sgd",
+        )
+    ),
+    *((name, {"eta": 0.1}, 1, 1, 1) for name in ("async-feddr", "feddr", "fedsplit")),
     ("area", {"step_weights": "one"}, 1, 1, 1),
-    ("async-comm-sgd", {}, 1, 1, 1),
-    ("async-fedavg", {}, 1, 1, 1),
-    ("async-feddr", {"eta": 0.1}, 1, 1, 1),
-    ("async-sgd", {}, 1, 1, 1),
     ("asypfl", {"indicators": "equal"}, 1, 1, 1),
-    ("f-svrg", {}, 2, 2, 2),  # gradient and model up, model and mean gradient down
-    ("fedamp", {}, 1, 1, 1),
-    ("fedasync", {}, 1, 1, 1),
-    ("favas", {}, 1, 1, 1),
-    ("fedadmm", {}, 1, 1, 1),
-    ("fedavg", {}, 1, 1, 1),
-    ("fedbuff", {}, 1, 1, 1),
     ("fedcompass", {"min_steps": 2, "max_steps": 4}, 1, 1, 1),
+    ("f-svrg", {}, 2, 2, 2),  # gradient and model up, model and mean gradient down
     ("feddane", {}, 2, 2, 2),  # two round trips
     ("feddane", {"variant": "pipelined"}, 1, 2, 2),  # one round trip
-    ("feddr", {"eta": 0.1}, 1, 1, 1),
-    ("feddyn", {}, 1, 1, 1),
-    ("fedexp", {}, 1, 1, 1),
-    ("fedgate", {}, 1, 1, 1),
-    ("fednova", {}, 1, 1, 1),  # and the number a_i
-    ("fedpd", {}, 1, 1, 1),
-    ("fedprox", {}, 1, 1, 1),
-    ("fedsplit", {"eta": 0.1}, 1, 1, 1),
     ("inexact-dane", {}, 2, 2, 2),
-    ("mifa", {}, 1, 1, 1),
     ("mime", {}, 2, 2, 2),
     ("mime", {"momentum": 0.5}, 2, 2, 3),  # 2 + |s| down
     ("mime", {"momentum": 0.5, "lite": True}, 1, 2, 2),
-    ("proxskip", {}, 1, 1, 1),
-    ("quafl", {}, 1, 1, 1),
     ("scaffold", {}, 1, 2, 2),  # control variates as well
-    ("vrl-sgd", {}, 1, 1, 1),
-]
+]  # fmt: skip

@@ -34,7 +34,7 @@ RULES = ("replace", "delta-over-n", "delta-over-buffer", "mix-over-n", "server-m
 @pytest.mark.parametrize("reply", ["before", "after"])
 @pytest.mark.parametrize("rule", RULES)
 def test_variants_follow_their_formulas(rule: str, reply: str) -> None:
-    """By hand, in a stale order; of three updates, or (after) of one, where each client gets its own model back."""
+    """By hand, in a stale order: of three updates; of one, where each client gets its own model back (ASFEDAVG.3)."""
     clients, every, n = random_quadratics(4, 4), 3 if reply == "before" else 1, 4
     order = [0, 1, 0, 0, 3, 2, 1, 1, 0, 2, 3, 3, 0, 1, 2]
     log = run(plain(rule, every, reply, local_steps=2), clients, order, x0=1.0)

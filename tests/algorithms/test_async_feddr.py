@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ from scipy.optimize import brentq
 from mpifl.algorithms.async_feddr import AsyncFedDR, delay_constant, largest_alpha, largest_eta
 from mpifl.algorithms.base import Clients
 from mpifl.algorithms.common.proximal import L1, Box, NoRegulariser
-from mpifl.algorithms.participation import Reply
 from tests.algorithms.test_feddr import X0, by_formula, exact, prox
-from tests.quadratic_runs import Log, Picked, close, optimum, quadratics, random_quadratics, run
+from tests.quadratic_runs import Log, Picked, close, optimum, random_quadratics, run
 from tests.tiers import long
 
 ORDER = np.random.default_rng(1).choice(4, 4000, p=[0.5, 0.25, 0.2, 0.05]).tolist()
@@ -97,22 +95,6 @@ def test_weights() -> None:
     close(log.x, optimum(clients, [o.samples for o in clients]))
 
 
-def test_printed_start_is_wrong() -> None:
-    """xtilde^0 = 0 with xhat_i^0 = x^0: xtilde - mean xhat_i = -x^0 for ever, and the limit has grad f = -x^0/eta."""
-    clients = random_quadratics(7, 3, low=1.0)
-    algorithm = asynchronous(0.3, 1.0, 3.0)
-    plain = algorithm.init_server
-
-    def printed(x0: np.ndarray, c: Clients) -> Any:
-        server = plain(x0, c)
-        server.xtilde = 0 * x0
-        return server
-
-    object.__setattr__(algorithm, "init_server", printed)
-    log = run(algorithm, clients, [0, 0, 1, 2] * 800, x0=X0)
-    close(np.mean([o.gradient(log.x) for o in clients], axis=0), -X0 / 0.3)
-
-
 # -- steps -------------------------------------------------------------------------------------------------------------
 CASES = [(0.5, 2.0, 1, 8), (0.9, 1.0, 2, 8), (0.5, 2.0, 4, 8), (0.7, 0.5, 10, 20), (0.3, 3.0, 30, 10)]
 
@@ -136,44 +118,4 @@ def test_the_largest_eta_is_the_root_of_9(alpha: float, L: float, tau: int, n: i
     assert (root > 0) == (alpha < 2 / (2 + c))
 
 
-@pytest.mark.parametrize(("alpha", "L", "tau", "n"), [case for case in CASES if 2 * case[2] ** 2 > case[3]][:2])
-def test_the_printed_closed_form_is_not_the_root(alpha: float, L: float, tau: int, n: int) -> None:
-    """ASYNCDR.5: The closed form with 7 + 4c + 4c^2 is not the root of (9); with 7 + 12c + 4c^2 it is."""
-    c = (2 * tau**2 - n) / n**2
-    for coefficient, right in ((7 + 4 * c + 4 * c**2, False), (7 + 12 * c + 4 * c**2, True)):
-        eta = (np.sqrt(16 - 8 * alpha - coefficient * alpha**2) - alpha) / (2 * L * (2 + (1 + c) * alpha))
-        assert (abs(rho(eta, alpha, L, c)) < 1e-12) == right
-
-
-def test_steps_of_the_theorem_converge() -> None:
-    """alpha and eta just inside (8) and (9), round-robin arrivals of 6 clients with delays of 5."""
-    clients = random_quadratics(8, 6, low=1.0)
-    alpha = 0.9 * largest_alpha(5, 6)
-    eta = 0.99 * largest_eta(alpha, 3.0, 5, 6)
-    assert 0 < eta < 1 / 3
-    log = run(asynchronous(eta, 1.0, 3.0, alpha=alpha), clients, list(range(6)) * 800, x0=X0)
-    assert {k - update.version for k, (_, update) in enumerate(log.consumed) if k > 5} == {5}
-    close(log.x, optimum(clients))
-
-
 # -- replies -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class AnyReply(AsyncFedDR):
-    reply: Reply = "after"  # type: ignore[assignment]
-
-
-def test_why_other_replies_are_refused() -> None:
-    """One client, f = 2 x^2, eta = 5, alpha = 1.95, no delay. FedDR multiplies x by 1 - alpha (1 - r), r = 1/21.
-    Answered before, the roots of z^2 = (1 - alpha r) z + alpha (2 r - 1) have the product 1.76: it diverges.
-    Deferred, every run is the one answered after."""
-    clients = quadratics([4.0], [0.0])
-    runs = {
-        reply: run(exact(5.0, 4, 4, kind=AnyReply, alpha=1.95, reply=reply), clients, [0] * 60, x0=1.0).models
-        for reply in ("after", "before", "deferred")
-    }
-    factor = 1 - 1.95 * (1 - 1 / 21)
-    close(np.ravel(runs["after"])[1:], factor * np.ravel(runs["after"])[:-1])
-    assert abs(runs["before"][-1][0]) > 1e5
-    assert (np.array(runs["deferred"]) == np.array(runs["after"])).all()

@@ -1,4 +1,4 @@
-"""Asynchronous SGD: its rule, its steps for late gradients, and its bias to fast clients."""
+"""Asynchronous SGD: its steps for late gradients, Ringmaster and Rescaled ASGD, and its bias to fast clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.async_sgd import AsyncSgd
-from tests.quadratic_runs import close, quadratics, random_quadratics, run
+from mpifl.algorithms.base import Clients
+from mpifl.errors import ConfigError
+from mpifl.scheduling.delays import Fixed
+from mpifl.scheduling.live_schedule import VirtualClock
+from tests.quadratic_runs import Log, close, optimum, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]
 RULES = ("constant", "adaptive", "drop", "inverse")
@@ -59,3 +63,102 @@ def test_periodic_schedule_balances_the_gradients_that_arrive(step: float, reply
     cycle = np.array(log.order[-4:])
     close(np.sum(a[cycle] * (np.ravel(log.bases[-4:]) - c[cycle])), 0.0)
     assert log.x[0] < 0.75
+
+
+T3, T4 = quadratics([1, 1], [0, 1]), quadratics([1, 4], [0, 1])
+
+
+def ringmaster(R: int, step: float = 0.1) -> AsyncSgd:
+    return AsyncSgd(step_size=step, step_rule="ringmaster", threshold=R)
+
+
+def cycle_mean(log: Log) -> float:
+    return float(np.mean([x[0] for x in log.trail[-8:]]))  # after each receipt and each aggregation
+
+
+@pytest.mark.parametrize("R", [1, 2, 4])
+def test_late_gradients_are_discarded(R: int) -> None:
+    """k counts applied gradients; one of delay k - k_i >= R is discarded, its client gets x and k all the same."""
+    clients = random_quadratics(1, 4)
+    order = np.random.default_rng(1).integers(0, 4, 40).tolist()
+    log = run(ringmaster(R), clients, order, x0=1.0)
+    x, k, bases, models, discarded = np.ones(3), 0, [(np.ones(3), 0)] * 4, [], 0
+    for i in order:
+        base, then = bases[i]
+        if k - then < R:
+            x, k = x - 0.1 * clients[i].gradient(base), k + 1
+            models.append(x)
+        else:
+            discarded += 1
+        bases[i] = x, k
+    close(log.models, models, 1e-10)
+    assert discarded and len(log.updates) == 40 == discarded + len(log.aggregations)
+    assert [row[3] >= R for row in log.updates].count(True) == discarded
+
+
+@pytest.mark.parametrize(("R", "mean"), [(3, 0.0), (4, 0.25)], ids=["RM.2a", "RM.2b"])
+def test_the_threshold_decides_on_the_slow_client(R: int, mean: float) -> None:
+    """RM.2: T3, cycle 0,0,0,1: R = 3 discards all of client 1, R >= 4 applies everything."""
+    log = run(ringmaster(R, 0.01), T3, CYCLE * 600)
+    close(cycle_mean(log), mean, 0.005 if mean else 1e-6)
+    assert len(log.aggregations) == (2400 if R > 3 else 1800)
+
+
+def rescaled(rule: str, clients: list, gamma: float, cycles: int) -> Log:
+    """The cycle 0,0,0,1 by a clock in which client 1 takes three times as long."""
+    fixed = Fixed(seconds=[1.0, 3.0])
+    algorithm = AsyncSgd(step_size=gamma, rescale=rule)
+    clock = VirtualClock(fixed.contact_times(2, 0))
+    return run(algorithm, clients, clock=clock, rates=fixed.rates(2, 0), stop_updates=4 * cycles)
+
+
+def test_rescaled_factors() -> None:
+    """Cycle 0,0,0,1: factors 1/(2 q_i) = 2/3 (RS.g0) and 2 (RS.g1), exactly by rates and by times once both are heard;
+    by counts in the limit, so that the mean step is gamma."""
+    for rule, accuracy in (("rates", 1e-12), ("times", 1e-8), ("counts", 0.02)):
+        log = rescaled(rule, quadratics([1, 1], [1, 1]), 0.001, 40)
+        steps = np.diff([0.0, *np.ravel(log.models)])
+        factors = steps / (0.001 * (1 - np.ravel(log.bases)))
+        assert log.order[-4:] == CYCLE
+        close(factors[-4:], [0.666667] * 3 + [2.0], accuracy + 1e-6)
+        close(factors[-4:].mean(), 1, accuracy)
+
+
+@pytest.mark.parametrize(
+    ("clients", "gamma", "mean"),
+    [(T3, 0.1, 0.484538), (T3, 0.01, 0.498346), (T4, 0.1, 0.747520), (T4, 0.01, 0.794202)],
+    ids=["RS.T3a", "RS.T3b", "RS.T4a", "RS.T4b"],
+)
+def test_rescaled_steps_remove_the_bias_to_first_order(clients: list, gamma: float, mean: float) -> None:
+    """Mean of x over a cycle: unbiased as gamma tends to 0 only; sum over the cycle of gamma_i a_i (b_k - c_i) = 0."""
+    log = rescaled("rates", clients, gamma, int(14 / gamma))
+    close(np.mean([x[0] for x in log.models[-4:]]), mean, 1e-6)
+    a, c, factor = np.array([clients[0].a[0], clients[1].a[0]]), np.array([0.0, 1.0]), np.array([2 / 3, 2])
+    cycle, bases = np.array(log.order[-4:]), np.ravel(log.bases[-4:])
+    close(np.sum(factor[cycle] * a[cycle] * (bases - c[cycle])), 0.0, 1e-9)
+
+
+def test_counts_by_hand() -> None:
+    """q_i from updates so far, of which each client has one at the start; any order of arrivals."""
+    clients, order = random_quadratics(4, 3), [0, 0, 2, 0, 1, 0, 0, 2, 1, 0]
+    log = run(AsyncSgd(step_size=0.1, rescale="counts"), clients, order, x0=1.0)
+    x, bases, counts, models = np.ones(3), [np.ones(3)] * 3, np.ones(3), []
+    for i in order:
+        counts[i] += 1
+        x = x - 0.1 / (3 * counts[i] / counts.sum()) * clients[i].gradient(bases[i])
+        bases[i] = x
+        models.append(x)
+    close(log.models, models, 1e-10)
+
+
+def test_rates_are_those_of_the_delay_model() -> None:
+    with pytest.raises(ConfigError, match=r"times or counts: clock\.delay and clock\.availability give no rates"):
+        AsyncSgd(rescale="rates").init_server(np.zeros(1), Clients(np.ones(2, int)))
+
+
+def test_times_without_any() -> None:
+    """Contacts that take no time are equally fast."""
+    clients = random_quadratics(5, 2)
+    log = run(AsyncSgd(step_size=0.1, rescale="times"), clients, clock=VirtualClock(lambda i, k: 0.0), stop_updates=400)
+    assert np.isfinite(log.x).all()
+    assert optimum(clients).shape == log.x.shape

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from mpifl.algorithms.asypfl import AsyPFL
 from mpifl.algorithms.base import Message, State
 from mpifl.algorithms.common.indicators import Decayed, Equal, Given, Measured, Theorem2, Theorem4
-from mpifl.scheduling.live import VirtualClock
+from mpifl.scheduling.live_schedule import VirtualClock
 from tests.algorithms.world import Passes
 from tests.quadratic_runs import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 
@@ -36,10 +35,6 @@ def plain(step: float = 0.1, **more: object) -> AsyPFL:
     return AsyPFL(step_size=step, **kinds)  # type: ignore[arg-type]
 
 
-def shares(clients: list[Quadratic]) -> np.ndarray:
-    return np.array([o.samples for o in clients]) / sum(o.samples for o in clients)
-
-
 def personal(log: Log) -> np.ndarray:
     assert log.worker
     return np.array([state.beta for state in log.worker.states.values()])
@@ -60,7 +55,7 @@ def test_rounds_by_formula(gamma: float) -> None:
     log = run(algorithm, clients, [0, 1, 2, 3] * 12, x0=START)
     x = START
     for tau, model in enumerate(log.models):
-        x = sum(p * o.steps(x, 0.1 / (1 + gamma * tau), 3) for p, o in zip(shares(clients), clients, strict=True))
+        x = sum(o.share * o.steps(x, 0.1 / (1 + gamma * tau), 3) for o in clients)
         close(model, x)
 
 
@@ -74,7 +69,7 @@ def test_asynchronous_rule() -> None:
     for version, (i, model) in enumerate(zip(order, log.models, strict=True), 1):
         base, tau = had[i]
         end = clients[i].steps(base, 0.1 / (1 + 0.2 * tau), 2 * [1, 3, 2][i])
-        x = x + shares(clients)[i] * (end - base)
+        x = x + clients[i].share * (end - base)
         close(model, x)
         had[i] = x, version
     assert [row[4] for row in log.updates] == [2 * [1, 3, 2][i] for i in order]
@@ -106,57 +101,11 @@ def test_local_epochs() -> None:
         close(state.beta, betas[i])
 
 
-def test_measured_indicators_with_local_epochs() -> None:
-    """Where E counts epochs dT^g is the time of an epoch, whatever the number of its batches: with dT^g = 1, 1, 2 s,
-    dT^c = 1, 1, 6 s and p = 1/4, 1/4, 1/2, q = 4, 4, 6 and pi = 1, 1, 1; with dT^c = 1, 1, 12 s pi = 1, 1, 3."""
-
-    @dataclass
-    class Batches(Quadratic):
-        size: int = 1
-
-        def batches(self, round: int, steps: int, epochs: int | None = None) -> list:
-            return [None] * (self.size * epochs if epochs else steps)
-
-    clients = [Batches(np.ones(1), np.ones(1), s, s / 4, 3, size) for s, size in ((1, 2), (1, 14), (2, 3))]
-    E, g = 5, [1.0, 1.0, 2.0]
-    for c, pi in ([1.0, 1.0, 6.0], [1, 1, 1]), ([1.0, 1.0, 12.0], [1, 1, 3]):
-        parts = partial(lambda c, i, round, work: (work * E * g[i], c[i]), c)
-        clock = VirtualClock(lambda i, round: 0.0, parts)
-        algorithm = plain(1e-3, local_epochs=E, indicators=Measured(most=None))
-        log = run(algorithm, clients, clock=clock, stop_time=400.0)
-        close(log.server.g, g)
-        close(log.server.c, c)
-        assert log.server.pi.tolist() == pi
-        assert [e[-1] for e in sent(log)] == [5 * k for k in pi]
-        last = {i: u.local_steps for i, u in log.consumed}
-        assert last == {0: 5 * pi[0] * 2, 1: 5 * pi[1] * 14, 2: 5 * pi[2] * 3}
-
-
-def test_contacts_in_proportion_to_steps_remove_the_bias() -> None:
-    """Contacts every pi_k E local steps, pi = (1, 3), E = 2: omega over time is 0.4903 and 0.4951 (printed to four
-    digits) for eta 0.02 and 0.01 and tends to 1/2; with equal E_k it tends to 1/4, the mean over uploads is 1/4."""
-
-    def mean(eta: float, algorithm: AsyPFL) -> tuple[float, float]:
-        times = VirtualClock(lambda i, round: [2.0, 6.0][i])
-        log = run(algorithm, quadratics([1, 1], [0, 1]), clock=times, stop_time=6 * 8 / eta)
-        x, at = np.ravel(log.models), [row[0] for row in log.aggregations]
-        return np.diff(at)[-4:] @ x[-5:-1] / 6, x[-4:].mean()
-
-    numbers = {}
-    for eta, printed in {0.02: 0.4903, 0.01: 0.4951, 0.005: None}.items():
-        numbers[eta] = mean(eta, plain(eta, local_steps=2, indicators=Given(values=[1, 3])))[0]
-        assert printed is None or round(numbers[eta], 4) == printed
-    assert abs(2 * numbers[0.005] - numbers[0.01] - 0.5) < 5e-5  # first order out: what is left is of order eta^2
-    by_time, by_upload = mean(0.01, plain(0.01, local_steps=2))
-    close(by_upload, 0.25)
-    assert abs(by_time - 0.25) < 0.01 / 4
-
-
 def test_indicators_decide_on_the_weights_of_the_limit() -> None:
     """ASYPFL.5: E_k = pi_k E: omega tends to argmin sum p^k f_k as eta -> 0, with an error of first order; with equal
     E_k it tends to argmin sum (p^k / pi_k) f_k."""
     clients = random_quadratics(3, 3)
-    pi, p = [1, 2, 6], shares(clients)
+    pi, p = [1, 2, 6], np.array([o.share for o in clients])
     cycle = [0, 0, 1, 0, 0, 1, 0, 0, 1, 2]  # client k contacts 6 / pi_k times
 
     def limit(eta: float, algorithm: AsyPFL) -> np.ndarray:
@@ -317,23 +266,6 @@ def test_the_indicators_of_theorem_4_minimise_its_bound() -> None:
     printed = best * mu ** (1 / 3)
     assert abs(printed / found - 1) > 0.3
     assert theorem.updated(np.array([others, 1.0]), p, g, c, E)[k] == max(1, np.floor(best))
-
-
-def test_theorem_4_settles_in_a_run() -> None:
-    """Each pi_k is Theorem 4's value, rounded down, for the others' pi_j: from the first measurements on."""
-    constants = {**THEOREM, "chi": 0.4}
-    theorem = Theorem4(**constants, most=None)  # type: ignore[arg-type]
-    g, c = np.array([0.01, 0.1]), np.array([2.0, 2.0])
-    clock = VirtualClock(lambda i, round: 0.0, lambda i, round, work: (work * g[i], c[i]))
-    log = run(plain(0.001, indicators=theorem), quadratics([1, 1], [0, 1]), clock=clock, stop_time=200.0)
-    mu, L, eps, chi, sigma, gap, r = constants.values()
-    A = 2 * L / (mu * eps) * ((0.5 * sigma**2 + 6 * L * gap) / mu + 2 * L * r**2)
-    B = 16 * L * chi**2 / (mu**2 * eps)
-    pi = log.server.pi
-    for k in (0, 1):
-        Z = A + B * 0.5 * pi[1 - k] ** 2
-        assert pi[k] == np.floor(np.cbrt(Z * c[k] / (B * g[k])))  # = Z eps mu^2/(32 L E^3 chi^2 p) c/g, E = 1, p = 1/2
-    assert pi[0] > pi[1] > 1
 
 
 def test_theorem_4_has_a_bound() -> None:

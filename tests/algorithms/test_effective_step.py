@@ -83,14 +83,7 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # a method, and its steps by hand
 UNDEFINED: list[dict[str, Any]] = [  # not a fixed multiple of the gradient
     {"name": "area", "step_schedule": {"name": "strongly-convex", "mu": 1.0, "L": 2.0}},
     {"name": "async-fedavg", "trigger": {"period": 1.0}},
-    {"name": "fedadam"},
     {"name": "fednova", "steps": [1, 2, 3]},
-    {"name": "fadas"},
-    {"name": "rescaled-asgd"},
-    {"name": "ringleader"},
-    {"name": "ca2fl"},
-    {"name": "ace"},
-    {"name": "mifa"},
     {"name": "fedbuff", "trigger": {"poisson": 1.0}},
     {"name": "fedbuff", "aggregation": "median"},
     {"name": "fedavg", "aggregation": "median"},
@@ -98,11 +91,12 @@ UNDEFINED: list[dict[str, Any]] = [  # not a fixed multiple of the gradient
     {"name": "asypfl", "step_schedule": {"name": "theorem-2", "mu": 1.0, "L": 2.0}},
     *(
         {"name": name}
-        for name in ["fedpd", "feddr", "async-feddr", "fedsplit", "fedamp", "feddyn", "fedadmm", "fedexp", "fedcompass"]
+        for name in (
+            "fedpd", "feddr", "async-feddr", "fedsplit", "fedamp", "feddyn", "fedadmm", "fedexp", "fedcompass", "quafl",
+            "favas", "fedadam", "fadas", "rescaled-asgd", "ringleader", "ca2fl", "ace", "mifa",
+        )
     ),
-    {"name": "quafl"},
-    {"name": "favas"},
-]
+]  # fmt: skip
 
 
 def identify(case: Any) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from mpifl.algorithms.base import Clients
 from mpifl.algorithms.f_svrg import FSVRG
-from tests.quadratic_runs import Quadratic, close, optimum, random_quadratics, run
+from tests.algorithms.world import in_rounds
+from tests.quadratic_runs import Quadratic, close
 
 
 @dataclass
@@ -34,29 +33,12 @@ def batched(seed: int, n: int, rows: int = 5) -> list[Batches]:
     ]
 
 
-def members_of(algorithm: FSVRG, clients: Sequence[Quadratic], count: int) -> list[list[int]]:
-    """The members of so many phases, as the loop draws them."""
-    cohort = algorithm.participation(Clients(np.array([o.samples for o in clients])), 0)
-    return [cohort.sample(version) for version in range(count)]
-
-
-@pytest.mark.parametrize("kind", ["uniform", "samples"])
-@pytest.mark.parametrize("steps", [1, 4, 15])
-def test_the_limit_has_no_drift(kind: str, steps: int) -> None:
-    """FSVRG.1: No drift: whatever Q, full batches end at the optimum of sum p_k f_k."""
-    clients = random_quadratics(2, 4)
-    log = run(FSVRG(step_size=0.08, local_steps=steps, weights=kind), clients, list(range(4)) * 2 * (500 // steps))
-    p = [o.samples for o in clients] if kind == "samples" else None
-    close(log.x, optimum(clients, p))
-
-
 @pytest.mark.parametrize("kind", ["uniform", "samples"])
 def test_batches_and_cohorts_by_formula(kind: str) -> None:
     """y <- y - eta (g_k(y; xi) - g_k(x; xi) + g), g and x means over one cohort, a new one in each update."""
     clients = batched(3, 5)
     algorithm = FSVRG(step_size=0.1, local_steps=4, cohort=2, weights=kind)
-    members = members_of(algorithm, clients, 20)
-    log = run(algorithm, clients, [i for m in members for i in m], x0=np.ones(2))
+    log, members = in_rounds(algorithm, clients, 20, x0=np.ones(2))
     x, contacts = np.ones(2), [0] * 5
     for k, cohort in enumerate(members[::2]):
         assert members[2 * k + 1] == cohort

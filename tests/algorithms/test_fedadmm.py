@@ -9,15 +9,10 @@ import pytest
 
 from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.fedadmm import FedADMM
-from tests.algorithms.world import World
+from tests.algorithms.world import World, random_sets
 from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run
 
 T1 = quadratics([1, 10], [1, -1])
-
-
-def sets(n: int, size: int, rounds: int) -> list[list[int]]:
-    rng = np.random.default_rng(5)
-    return [sorted(rng.choice(n, size, replace=False).tolist()) for _ in range(rounds)]
 
 
 def exact(rho: float, **more: Any) -> FedADMM:
@@ -27,7 +22,7 @@ def exact(rho: float, **more: Any) -> FedADMM:
 def test_rule_by_hand() -> None:
     """Exact minimisers of 1-D problems: w = (a c - lam + rho x)/(a + rho); two of three clients, eta .8."""
     a, c, rho, eta = np.array([1.0, 3.0, 10.0]), np.array([1.0, 0.5, -1.0]), 2.0, 0.8
-    rounds = sets(3, 2, 12)
+    rounds = random_sets(3, 2, 12)
     log = run(exact(rho, eta=eta), quadratics(a, c), rounds=rounds, x0=0.3)
     x, w, lam, models = 0.3, np.full(3, 0.3), np.zeros(3), []
     for members in rounds:
@@ -55,7 +50,7 @@ def test_x_is_the_mean_of_z_where_eta_is_null(weights: str) -> None:
     algorithm = FedADMM(rho=1.0, eta=None, step_size=0.1, local_steps=2, weights=weights)
     here = World(algorithm, clients, np.ones(3))
     there = World(FedADMM(rho=1.0, eta=2 / 5, step_size=0.1, local_steps=2), clients, np.ones(3))
-    for members in sets(5, 2, 20):
+    for members in random_sets(5, 2, 20):
         here.round(members)
         there.round(members)
         close(here.server.x, sum(p[i] * here.states[i].z for i in range(5)))
@@ -71,7 +66,7 @@ def test_any_other_eta_depends_on_the_start(x0: float, limit: float) -> None:
     here = World(exact(rho), T1, np.full(1, x0))
     there = World(exact(rho, eta=None), T1, np.full(1, x0))
     kept = here.server.x - r * np.mean([s.z for s in here.states.values()], axis=0)
-    for members in sets(2, 1, 120):
+    for members in random_sets(2, 1, 120):
         here.round(members)
         there.round(members)
         close(here.server.x - r * np.mean([s.z for s in here.states.values()], axis=0), kept)
@@ -79,20 +74,3 @@ def test_any_other_eta_depends_on_the_start(x0: float, limit: float) -> None:
     gradient = np.mean([c.gradient(here.server.x) for c in T1])
     close(gradient, rho * (r - 1) / r * (here.server.x[0] - x0), 1e-9)
     close(there.server.x, optimum(T1), 1e-9)
-
-
-def test_the_mistake_of_the_first_released_code() -> None:
-    """Resetting w_i to x before z_i changes uploads 2 (w_i+ - x), which is not the change of z_i after round 1."""
-    here = World(FedADMM(rho=1.0, eta=None, step_size=0.1, local_steps=3), T1, np.ones(1))
-    for k in range(3):
-        x = here.server.x
-        here.algorithm.begin_round(here.server, [0, 1])
-        sent = [here.contact(i).vectors[0] for i in (0, 1)]
-        wrong = [2 * (here.states[i].w - x) for i in (0, 1)]
-        if k == 0:
-            close(sent, wrong)
-        else:
-            assert np.abs(np.array(sent) - wrong).max() > 1e-2
-        for i in (0, 1):
-            here.receive(i)
-        here.aggregate()

@@ -9,7 +9,8 @@ from scipy.special import logsumexp
 
 from mpifl.algorithms.base import Clients, State, Update
 from mpifl.algorithms.fedamp import FedAMP
-from tests.quadratic_runs import Log, Quadratic, close, random_quadratics, run
+from tests.algorithms.world import World
+from tests.quadratic_runs import close, random_quadratics, run
 
 START = np.array([1.0, -2.0, 0.5])
 
@@ -91,71 +92,38 @@ def test_the_limit() -> None:
     assert np.abs(w - np.array([o.c for o in clients])).max() > 0.1
 
 
+AXES = np.array([[2.0, 0.0, 0.0], [-3.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.5]])  # cosines 1, 0 and -1
+
+
+@pytest.mark.parametrize("models", [MODELS, AXES[:2], AXES[:3], AXES], ids=len)
+@pytest.mark.parametrize("sigma", [0.5, 3.0, 700.0, 800.0, 1e5])
+def test_heurfedamp(sigma: float, models: np.ndarray) -> None:
+    """xi_ii as given; the others share the rest by exp(sigma cos(w_i, w_j)), also where that overflows."""
+    n, unit = len(models), models / np.linalg.norm(models, axis=1, keepdims=True)
+    xi = FedAMP(attention="cosine", sigma=sigma, self_weight=0.3).attend(models)
+    close(np.diag(xi), np.full(n, 0.3))
+    for i in range(n):
+        others = [j for j in range(n) if j != i]
+        logs = sigma * unit[others] @ unit[i]
+        close(xi[i, others], 0.7 * np.exp(logs - logsumexp(logs)), 1e-9)
+
+
 def test_one_round() -> None:
     """A client takes its steps on F_i + lambda/(2 alpha) ||w - u_i||^2 from u_i, each from its own u_i."""
     clients = random_quadratics(3, 3)
     alpha, lam, eta = 0.5, 0.8, 0.1
     algorithm = FedAMP(sigma=2.0, attention_step=alpha, proximal=lam, step_size=eta, local_steps=3)
-    log = run(algorithm, clients, [0, 1, 2] * 4, x0=START)
-    w = np.tile(START, (3, 1))
-    for model in log.models:
+    here, w = World(algorithm, clients, START), np.tile(START, (3, 1))
+    for _ in range(4):
         u, _ = messages(algorithm, w)
         for i, o in enumerate(clients):
             y = u[i]
             for _ in range(3):
                 y = y - eta * (o.matrix @ (y - o.c) + lam / alpha * (y - u[i]))
             w[i] = y
-        close(model, w.mean(0))
-    close(log.server.w, w)
-    close(
-        [algorithm.personal_model(s) for s in following(log)],
-        advance(clients, messages(algorithm, w)[0], eta, lam, alpha),
-    )
-
-
-def following(log: Log) -> list[State]:
-    assert log.worker
-    return list(log.worker.states.values())
-
-
-def advance(clients: list[Quadratic], u: np.ndarray, eta: float, lam: float, alpha: float) -> np.ndarray:
-    """The round that is under way when the run ends."""
-    ends = []
-    for o, start in zip(clients, u, strict=True):
-        y = start
-        for _ in range(3):
-            y = y - eta * (o.matrix @ (y - o.c) + lam / alpha * (y - start))
-        ends.append(y)
-    return np.array(ends)
-
-
-def test_heurfedamp() -> None:
-    """xi_ii as given; the others share the rest by exp(sigma cos(w_i, w_j)); a zero model is like no other."""
-    algorithm = FedAMP(attention="cosine", sigma=3.0, self_weight=0.3)
-    xi = algorithm.attend(MODELS)
-    for i in range(5):
-        others = [j for j in range(5) if j != i]
-        norm = np.linalg.norm
-        e = np.exp([3 * MODELS[i] @ MODELS[j] / norm(MODELS[i]) / norm(MODELS[j]) for j in others])
-        close(xi[i, others], 0.7 * e / e.sum())
-        close(xi[i, i], 0.3)
-    zero = algorithm.attend(np.vstack([MODELS[:2], np.zeros(3)]))
-    close(zero[2], [0.35, 0.35, 0.3])
-    close(algorithm.attend(MODELS[:1]), [[1.0]])
-
-
-@pytest.mark.parametrize("sigma", [0.5, 700.0, 800.0, 1e5])
-def test_heurfedamp_with_a_large_sigma(sigma: float) -> None:
-    """exp(sigma (cos - 1)) is 0 where cosines are 0 or -1; the softmax is one of differences, and xi_ii stays."""
-    w = np.array([[2.0, 0.0, 0.0], [-3.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.5]])
-    cosines = np.array([[1, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
-    for n in (2, 3, 4):
-        xi = FedAMP(attention="cosine", sigma=sigma, self_weight=0.3).attend(w[:n])
-        close(np.diag(xi), np.full(n, 0.3))
-        for i in range(n):
-            others = [j for j in range(n) if j != i]
-            logs = sigma * cosines[i, others]
-            close(xi[i, others], 0.7 * np.exp(logs - logsumexp(logs)))
+        here.round(range(3))
+        close(here.server.x, w.mean(0))
+        close([algorithm.personal_model(here.states[i]) for i in range(3)], w)
 
 
 @pytest.mark.parametrize("sigma", [1.0, 800.0])

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl.algorithms.base import Clients
 from mpifl.algorithms.fedavg import FedAvg
+from tests.algorithms.world import in_rounds
 from tests.quadratic_runs import close, quadratics, random_quadratics, run
 
 
@@ -46,10 +46,8 @@ def test_cohorts_by_hand(options: dict[str, Any], twice: bool) -> None:
     """x <- the weighted mean of the members' models after three local steps."""
     clients = random_quadratics(4, 4)
     algorithm = FedAvg(step_size=0.1, local_steps=3, **options)
-    cohort = algorithm.participation(Clients(np.array([o.samples for o in clients])), 0)
-    members = [cohort.sample(r) for r in range(10)]
+    log, members = in_rounds(algorithm, clients, 10)
     assert any(len(set(m)) < len(m) for m in members) == twice
-    log = run(algorithm, clients, [i for m in members for i in dict.fromkeys(m)])
     x = np.zeros(3)
     for model, drawn in zip(log.models, members, strict=True):
         ends = [clients[i].steps(x, 0.1 * (clients[i].share if "step_weights" in options else 1), 3) for i in drawn]

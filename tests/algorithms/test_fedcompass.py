@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.fedcompass import FedCompass
-from mpifl.scheduling.live import VirtualClock
+from mpifl.scheduling.live_schedule import VirtualClock
 from tests.quadratic_runs import Log, Quadratic, close, random_quadratics, run
 
 LAMBDA = 1.2
@@ -33,27 +33,6 @@ def timed(seconds: Any, updates: int, clients: list[Quadratic], **more: Any) -> 
     options: dict[str, Any] = {"step_size": 0.001, "min_steps": 20, "max_steps": 100, **more}
     clock = VirtualClock(lambda i, r: 0.0, lambda i, r, work: (work * seconds(i, r), 0.0))
     return run(Noted(**options), clients, clock=clock, stop_updates=updates, x0=1.0)
-
-
-def test_speeds_that_make_one_group() -> None:
-    """COMP.1: Speeds (1, 2, 4) s a step, Qmin 20, Qmax 100: one group every 100 s."""
-    timed(lambda i, r: (1, 2, 4)[i], 14, random_quadratics(0, 3))
-    expected = [(100, 0, 100), (200, 0, 100), (200, 1, 50), (300, 0, 100), (300, 1, 50)]
-    for t in (400, 500, 600):
-        expected += [(t, 0, 100), (t, 1, 50), (t, 2, 25)]
-    assert NOTES[:3] == [(0, 0, 100), (0, 1, 100), (0, 2, 100)]
-    close(NOTES[3 : 3 + len(expected)], expected)
-
-
-def test_a_slow_client_founds_a_group() -> None:
-    """COMP.2: Speeds (1, 2, 7): client 2 cannot join, since 14 < Qmin; it founds a group due at 917, which the others
-    meet."""
-    timed(lambda i, r: (1, 2, 7)[i], 21, random_quadratics(0, 3))
-    after = [note for note in NOTES if note[0] >= 700]
-    at_700 = [note for note in after if note[0] == 700]
-    assert (700, 2, 31) in at_700
-    later = [note for note in after if note[0] > 700][:5]
-    close(later, [(800, 0, 100), (800, 1, 58), (900, 0, 100), (917, 1, 41), (917, 2, 29)])
 
 
 def by_hand(clients: list[Quadratic], seconds: Any, updates: int, options: dict[str, Any]) -> tuple[list, list, dict]:

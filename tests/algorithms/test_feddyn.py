@@ -9,7 +9,7 @@ import pytest
 
 from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.feddyn import FedDyn
-from tests.algorithms.world import World
+from tests.algorithms.world import World, random_sets
 from tests.quadratic_runs import close, optimum, quadratics, random_quadratics, run
 
 T1 = quadratics([1, 10], [1, -1])
@@ -24,15 +24,10 @@ def exact(alpha: float, mu: float = 1.0, L: float = 10.0, **more: Any) -> FedDyn
 RANDOM = {"mu": 0.5, "L": 3.0}  # of random_quadratics
 
 
-def sets(n: int, size: int, rounds: int, seed: int = 0) -> list[list[int]]:
-    rng = np.random.default_rng(seed)
-    return [sorted(rng.choice(n, size, replace=False).tolist()) for _ in range(rounds)]
-
-
 def test_rule_by_hand() -> None:
     """Exact minimisers of 1-D problems: th = (a c + g + alpha x)/(a + alpha); n counts all clients."""
     a, c, alpha = np.array([1.0, 3.0, 10.0]), np.array([1.0, 0.5, -1.0]), 2.0
-    rounds = sets(3, 2, 12)
+    rounds = random_sets(3, 2, 12)
     log = run(exact(alpha), quadratics(a, c), rounds=rounds, x0=0.3)
     x, h, g, models = 0.3, 0.0, np.zeros(3), []
     for members in rounds:
@@ -50,7 +45,7 @@ def test_h_is_the_mean_of_g() -> None:
     one."""
     clients = random_quadratics(4, 5)
     here = World(FedDyn(alpha=0.7, step_size=0.1, local_steps=3), clients, np.ones(3))
-    for members in sets(5, 2, 30):
+    for members in random_sets(5, 2, 30):
         here.round(members)
         close(here.server.h, np.mean([-0.7 * s.q for s in here.states.values()], axis=0))
 
@@ -59,7 +54,7 @@ def test_g_is_the_gradient_at_an_exact_solution() -> None:
     """DYN.1b: After an exact local solution th_i: g_i = grad f_i(th_i)."""
     clients = random_quadratics(4, 4)
     here = World(FedDyn(alpha=0.7, solver=Gd(), step_size=0.25, local_steps=200), clients, np.ones(3))
-    for members in sets(4, 2, 10):
+    for members in random_sets(4, 2, 10):
         x = here.server.x
         here.algorithm.begin_round(here.server, members)
         for i in members:
@@ -85,16 +80,9 @@ def test_partial_participation_reaches_the_optimum(size: int, n: int) -> None:
     """DYN.5, DYN.10: Partial participation: the limit is the optimum, with h = 0; 2 of 5 clients, and 1 of 2 on T1."""
     clients = random_quadratics(4, 5) if n == 5 else T1
     algorithm = exact(2.0, **RANDOM) if n == 5 else exact(2.0)
-    log = run(algorithm, clients, rounds=sets(n, size, 400), x0=0.5)
+    log = run(algorithm, clients, rounds=random_sets(n, size, 400), x0=0.5)
     close(log.x, optimum(clients), 1e-9)
     close(log.server.h, 0 * log.x, 1e-8)
-
-
-@pytest.mark.parametrize("M", [1, 5, 20])
-def test_inexact_solutions_have_the_same_limit(M: int) -> None:
-    """DYN.11: A few gradient steps from x in place of the exact solver: the same limit (T1, alpha 1, eta .02)."""
-    algorithm = FedDyn(alpha=1.0, solver=Gd(), step_size=0.02, local_steps=M)
-    close(run(algorithm, T1, [0, 1] * 1200).x, [-9 / 11], 1e-9)
 
 
 def test_very_large_and_very_small_alpha() -> None:

@@ -13,7 +13,8 @@ from mpifl.algorithms.common.local_solver import Gd, Sarah, Sgd, Svrg
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedprox import FedProx
 from mpifl.rng import stream
-from tests.quadratic_runs import Log, Quadratic, close, quadratics, random_quadratics, run
+from tests.algorithms.world import in_rounds
+from tests.quadratic_runs import Quadratic, close, quadratics, random_quadratics, run
 
 
 @dataclass
@@ -44,13 +45,6 @@ def noisy(seed: int, n: int) -> list[Quadratic]:
     return [Noisy(o.a, o.c, o.samples, o.share, o.clients) for o in random_quadratics(seed, n)]
 
 
-def rounds_of(algorithm: FedAvg | FedProx, clients: list[Quadratic], rounds: int) -> Log:
-    """A run with the cohorts that the algorithm draws."""
-    about = Clients(np.array([o.samples for o in clients]))
-    members = [algorithm.participation(about, 0).sample(r) for r in range(rounds)]
-    return run(algorithm, clients, [i for m in members for i in dict.fromkeys(m)])
-
-
 @pytest.mark.parametrize("solver", [Sgd(), Sgd(momentum=0.5), Gd(), Svrg(), Sarah()], ids=str)
 @pytest.mark.parametrize(
     "more", [{}, {"cohort": 2, "weights": "samples"}, {"cohort": 4, "sampling": "samples"}], ids=str
@@ -58,10 +52,10 @@ def rounds_of(algorithm: FedAvg | FedProx, clients: list[Quadratic], rounds: int
 def test_mu_0_is_fedavg_to_the_bit(solver: Sgd, more: dict) -> None:
     """FEDPROX.1: mu = 0 is FedAvg to the bit, with random batches, for every local solver and way of sampling."""
     options = {"step_size": 0.05, "local_steps": 5, "solver": solver, **more}
-    with_mu = rounds_of(FedProx(mu=0.0, **options), noisy(1, 5), 8)
-    fedavg = rounds_of(FedAvg(**options), noisy(1, 5), 8)
+    with_mu = in_rounds(FedProx(mu=0.0, **options), noisy(1, 5), 8)[0]
+    fedavg = in_rounds(FedAvg(**options), noisy(1, 5), 8)[0]
     assert len(fedavg.models) == 8 and np.array_equal(with_mu.models, fedavg.models)
-    other = rounds_of(FedProx(mu=0.1, **options), noisy(1, 5), 8)
+    other = in_rounds(FedProx(mu=0.1, **options), noisy(1, 5), 8)[0]
     assert np.abs(np.array(other.models) - fedavg.models).max() > 1e-4
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -216,18 +215,6 @@ def test_fedpd_forgets_the_lost() -> None:
         if rounds == 7:
             close(lam, (xbar[1] - xbar[0]) / 0.3)
     close(here.server.x, optimum([CLIENTS[i] for i in LEFT]), 1e-11)
-
-
-def test_the_later_a_loss_the_nearer_the_optimum() -> None:
-    """LOST.5: The later the nearer: AREA's frozen y_i of an already converged run are those of the optimum of all
-    clients, which then stays."""
-    here = frozen(Area(step_size=STEP, step_weights="one"), 900, 600)
-    close(here.server.x, optimum(CLIENTS), 1e-10)
-    distances = []
-    for before in (0, 20, 100):
-        distances.append(np.abs(frozen(Area(step_size=STEP, step_weights="one"), 900, before).server.x
-                                - optimum(CLIENTS)).max())  # fmt: skip
-    assert all(a > 2 * b for a, b in pairwise(distances))
 
 
 @pytest.mark.parametrize("lost", ["keep", "drop"])

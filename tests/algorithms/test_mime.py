@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.mime import Mime
-from tests.algorithms.test_f_svrg import batched, members_of
-from tests.quadratic_runs import close, optimum, random_quadratics, run
+from tests.algorithms.test_f_svrg import batched
+from tests.algorithms.world import cohorts, in_rounds
+from tests.quadratic_runs import close
 
 
 @pytest.mark.parametrize("lite", [False, True])
@@ -24,8 +25,7 @@ def test_rounds_by_formula(lite: bool, beta: float, kind: str, steps: str) -> No
     options = {"step_size": 0.1, "local_steps": 4, "cohort": 2, "weights": kind, "step_weights": steps}
     algorithm = Mime(momentum=beta, lite=lite, **options)  # type: ignore[arg-type]
     phases = 1 if lite else 2
-    members = members_of(algorithm, clients, 12 * phases)
-    log = run(algorithm, clients, [i for m in members for i in m], x0=np.ones(2))
+    log, members = in_rounds(algorithm, clients, 12 * phases, x0=np.ones(2))
     x, s, contacts = np.ones(2), np.zeros(2), [0] * 5
     for k, cohort in enumerate(members[::phases]):
         p = np.array([clients[i].samples if kind == "samples" else 1 for i in cohort], float)
@@ -50,18 +50,10 @@ def test_cohorts() -> None:
     """Two of six clients: Mime keeps them for its two phases, MimeLite draws anew for each round.
 
     Two draws are equal with probability 1/15: 13 of 200 on average, and hardly ever 40."""
-    mime, lite = (members_of(Mime(cohort=2, lite=lite), batched(5, 6), 401) for lite in (False, True))
+    mime, lite = (cohorts(Mime(cohort=2, lite=lite), batched(5, 6), 401) for lite in (False, True))
     assert all(a == b for a, b in zip(mime[:400:2], mime[1:400:2], strict=True))
     assert sum(a == b for a, b in zip(mime[1::2], mime[2::2], strict=True)) < 40
     for start in (0, 1):
         pairs = list(zip(lite[start:400:2], lite[start + 1 :: 2], strict=False))
         assert len(pairs) == 200
         assert sum(a == b for a, b in pairs) < 40
-
-
-@pytest.mark.parametrize("kind", ["uniform", "samples"])
-def test_no_drift_with_momentum(kind: str) -> None:
-    """All clients, full batches: the optimum of sum p_k f_k for Q = 6."""
-    clients = random_quadratics(2, 4)
-    log = run(Mime(step_size=0.1, local_steps=6, weights=kind, momentum=0.8), clients, list(range(4)) * 800)
-    close(log.x, optimum(clients, [o.samples for o in clients] if kind == "samples" else None))

@@ -16,7 +16,6 @@ from mpifl.algorithms.participation import Trigger
 from tests.quadratic_runs import Log, close, drift_point, quadratics, random_quadratics, run
 
 T1 = quadratics([1, 10], [1, -1])
-FEDAVG_POINT = -0.426884339369
 STEP, Q = 0.05, 10  # of T1's figures
 KBAR = np.mean([1 - (1 - STEP * a) ** Q for a in (1, 10)])  # mean y_i - x = kbar (point - x)
 POINT = drift_point(T1, STEP, Q)
@@ -139,34 +138,6 @@ def test_figures(optimizer: Any, first: float, third: float) -> None:
     close(log.models[2], [third], 1e-6)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "eta"),
-    [(Momentum(), 1.0), (Adam(), 0.05), (Adagrad(), 0.1), (Yogi(), 0.1), (AmsGrad(), 0.1)],
-    ids=["OPT.2-momentum", "OPT.2-adam", "OPT.2-adagrad", "OPT.6-yogi", "OPT.2-amsgrad"],
-)
-def test_no_optimizer_removes_the_drift(optimizer: Any, eta: float) -> None:
-    """OPT.2, OPT.6: No optimiser removes client drift: all rest at FedAvg's fixed point, not at the optimum -9/11."""
-    models = iterates(optimizer, eta, 1500)
-    close(models[:20], rounds(20, optimizer, eta).models)
-    close(models[-1], [FEDAVG_POINT], 1e-9)
-    close(POINT, [FEDAVG_POINT], 1e-11)
-
-
-def test_the_first_step_in_closed_form() -> None:
-    """OPT.3, FADAS.2: The first step in closed form: from v = 0 it is eta_g (1-b1)/sqrt(1-b2) sign(d), eta_g at the
-    defaults."""
-    d, eta, tau = -0.29888021, 0.1, 1e-3
-    close(rounds(1, Adagrad()).x, [eta * d / ((tau**2 + d**2) ** 0.5 + tau)], 1e-8)
-    close(rounds(1, Adam()).x, [eta * 0.1 * d / ((0.99 * tau**2 + 0.01 * d**2) ** 0.5 + tau)], 1e-8)
-    close(rounds(1, Yogi()).x, [eta * 0.1 * d / ((tau**2 + 0.01 * d**2) ** 0.5 + tau)], 1e-8)
-    for scale in (1.0, 1e3):
-        clients = quadratics([1, 10], [scale, -scale])
-        close(rounds(1, AmsGrad(), clients=clients).x, [-eta], 1e-7)
-        b1, b2 = 0.8, 0.96
-        first = rounds(1, AmsGrad(beta1=b1, beta2=b2), clients=clients).x
-        close(first, [-eta * (1 - b1) / (1 - b2) ** 0.5], 1e-7)
-
-
 def test_momentum_along_a_constant_direction() -> None:
     """OPT.5: A constant d = 1 moves momentum by T/(1-b) - b (1-b^T)/(1-b)^2 in T steps."""
     optimizer, server = Momentum(beta=0.9), State(x=np.zeros(1))
@@ -212,13 +183,6 @@ def test_the_delay_is_the_largest_of_this_buffer() -> None:
 
 
 # -- null, weights, robust rules, memory -------------------------------------------------------------------------------
-
-
-def test_weights_enter_once() -> None:
-    """weights: samples, s = (3, 1): one round of momentum is eta_g (3 d_0 + d_1)/4."""
-    clients = quadratics([1, 1], [8, 4], samples=[3, 1])
-    log = run(FedAvg(step_size=0.5, server_step=0.2, weights="samples", optimizer=Momentum()), clients, [0, 1])
-    close(log.x, [0.2 * (3 * 4 + 2) / 4])
 
 
 def test_an_empty_buffer_changes_nothing() -> None:

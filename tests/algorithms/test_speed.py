@@ -15,11 +15,10 @@ import pytest
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.base import Algorithm
-from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.scheduling.delays import Exponential
-from mpifl.scheduling.live import VirtualClock
+from mpifl.scheduling.live_schedule import VirtualClock
 from tests.quadratic_runs import Log, Quadratic, close, quadratics, run
 
 
@@ -90,29 +89,3 @@ def test_contact_times_of_a_loop(n: int, every: int) -> None:
     loop = every / n * blocks(n, every)
     assert loop == pytest.approx(2 + (every - 1) / (2 * n), rel=0.02)
     agrees(slopes(Area(step_size=ALPHA, step_weights="one", trigger=trigger), n, 150), ALPHA * LAMBDA / loop)
-
-
-def test_rounds_and_arrivals_by_time() -> None:
-    """DATA.4: 4 of 128 clients at rate 10: a round takes 25/120 s, so 72 rounds in 15 s, 9.6 in 2 s, 480 in 100 s. All
-    clients at their own pace: 128*10*2 = 2560 arrivals in 2 s, 19200 in 15 s; four clients: 4000 in 100 s.
-
-    A round's standard deviation is 0.1 sqrt(1 + 1/4 + 1/9 + 1/16) s; arrivals are Poisson.
-    """
-    mean, deviation = 25 / 120, 0.1 * sqrt(1 + 1 / 4 + 1 / 9 + 1 / 16)
-    log = go(FedAvg(cohort=4), 128, 0, 10.0, stop_time=500.0)
-    ends = np.array([time for time, _ in log.aggregations])
-    rounds = np.diff(ends, prepend=0.0)
-    assert rounds.mean() == pytest.approx(mean, abs=4 * deviation / sqrt(len(rounds)))
-    assert rounds.std() == pytest.approx(deviation, rel=0.1)
-    for horizon, expected in ((2, 9.6), (15, 72.0), (100, 480.0)):
-        assert horizon / mean == pytest.approx(expected)
-        counts = np.histogram(ends, np.arange(0, 501, horizon))[0]
-        # variance of a renewal count: t deviation^2 / mean^3
-        error = sqrt(horizon * deviation**2 / mean**3 / len(counts))
-        assert counts.mean() == pytest.approx(expected, abs=4 * error + 0.5)
-    for n, horizon, expected in ((128, 2.0, 2560), (128, 15.0, 19200), (4, 100.0, 4000)):
-        delays = Exponential(rate=10.0).contact_times(n, 1)
-        times = np.array([np.cumsum([delays(i, r) for r in range(int(horizon * 10 + 120))]) for i in range(n)])
-        assert times[:, -1].min() > horizon
-        assert (times <= horizon).sum() == pytest.approx(expected, abs=4 * sqrt(expected))
-    assert len(go(Area(), 128, 1, 10.0, stop_time=2.0).updates) == pytest.approx(2560, abs=4 * sqrt(2560))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
-from tests.quadratic_runs import Quadratic
+from tests.quadratic_runs import Log, Quadratic, run
 
 
 class World:
@@ -80,3 +80,24 @@ class Passes(Quadratic):
 
     def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
         return super().gradient(x) + ((-1) ** rows / (1 + rows) if isinstance(rows, int) else 0.0)
+
+
+def cohorts(algorithm: Algorithm, clients: Sequence[Quadratic], rounds: int) -> list[list[int]]:
+    """The members of the first rounds (or phases), drawn as a run of seed 0 draws them."""
+    drawn = algorithm.participation(Clients(np.array([o.samples for o in clients])), 0)
+    assert drawn
+    return [drawn.sample(r) for r in range(rounds)]
+
+
+def in_rounds(
+    algorithm: Algorithm, clients: Sequence[Quadratic], rounds: int, **more: Any
+) -> tuple[Log, list[list[int]]]:
+    """A run of so many rounds, and the members of each; a client that is drawn twice answers once."""
+    members = cohorts(algorithm, clients, rounds)
+    return run(algorithm, clients, [i for m in members for i in dict.fromkeys(m)], **more), members
+
+
+def random_sets(n: int, size: int, rounds: int) -> list[list[int]]:
+    """So many of n clients a round, drawn at random."""
+    rng = np.random.default_rng(5)
+    return [sorted(rng.choice(n, size, replace=False).tolist()) for _ in range(rounds)]

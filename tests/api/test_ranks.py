@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mpifl
-from tests.api.jobs import FAILING, JOB, REAL
+from tests.api.jobs import JOB, REAL
 from tests.faults.harness import needs_tolerance
 from tests.mpi.conftest import Start, run, start, until
 from tests.mpi.files import consumed, differing
@@ -38,7 +38,8 @@ reply(mpifl.run, JOB, "algorithm.step_sise=1")
 reply(mpifl.run, "none.yaml")
 reply(mpifl.run, JOB)
 reply(mpifl.run, JOB, algorithm="nowhere:Own")
-reply(mpifl.run, JOB, algorithm={"name": "failing_rules:Failing"}, faults={"lost": "stop"}, output="failed.h5")
+failing = {"name": "tests.mpi.own:Failing", "at": "train"}
+reply(mpifl.run, JOB, algorithm=failing, faults={"lost": "stop"}, output="failed.h5")
 reply(mpifl.replay, "results/small.h5", output="again.h5")
 reply(mpifl.resume, "again.h5")
 reply(mpifl.run, JOB, seed=8, output="last.h5")
@@ -48,7 +49,6 @@ json.dump(replies, open(f"rank{MPI.COMM_WORLD.rank}.json", "w"))
 
 @pytest.mark.smoke
 def test_one_program_of_many_calls(run: Start, tmp_path: Path) -> None:
-    (tmp_path / "failing_rules.py").write_text(FAILING)
     (tmp_path / "job.json").write_text(json.dumps(JOB))
     (tmp_path / "calls.py").write_text(CALLS)
     assert not run(3, "calls.py", deadline=100, code=0).out
@@ -60,7 +60,7 @@ def test_one_program_of_many_calls(run: Start, tmp_path: Path) -> None:
     assert missing == ["ConfigError", "job=none.yaml: no such file"]
     assert existing[0] == "ConfigError" and "overwrite=true" in existing[1]
     assert own[0] == "ConfigError" and "nowhere:Own" in own[1]
-    assert failed[0] == "RunFailed" and "the rule broke" in failed[1]
+    assert failed[0] == "RunFailed" and "the rule train broke" in failed[1]
     assert again[:3] == ["completed", "again.h5", 60] and again[3] == first[3]
     assert resumed[0] == "ConfigError" and "completed" in resumed[1]
     assert mpifl.open_run(tmp_path / "failed.h5").status == "failed"
@@ -86,16 +86,6 @@ def test_an_interrupt(start: Start, tmp_path: Path) -> None:
     done = command.ends_well()
     assert sorted(done.out.split("\n")) == ["", *["Interrupted 143"] * 3, *["completed"] * 3], str(done)
     assert mpifl.open_run(path).status == "interrupted"
-
-
-def test_an_error_nobody_expects(run: Start, tmp_path: Path) -> None:
-    """A client's code ends its rank's Python: no other rank waits for it."""
-    (tmp_path / "failing_rules.py").write_text(FAILING)
-    (tmp_path / "job.json").write_text(json.dumps(JOB))
-    algorithm = {"name": "failing_rules:Failing", "leaves": True}
-    code = f"import json, mpifl; mpifl.run(json.load(open('job.json')), algorithm={algorithm})"
-    done = run(3, "-c", code)
-    assert done.code not in (0, 2) and "SystemExit: 7" in done.err, str(done)
 
 
 TWO_RUNS = """

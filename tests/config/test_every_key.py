@@ -14,8 +14,10 @@ from mpifl.algorithms.common.local_solver import Solver
 from mpifl.algorithms.common.robust import Aggregation
 from mpifl.algorithms.common.server_optimizers import Optimizer
 from mpifl.config import read
+from mpifl.config.job import Checkpoint, Clock, Evaluate, Faults, MemoryUse, Stop
 from mpifl.config.types import Bounds, hints, members
 from mpifl.errors import ConfigError
+from mpifl.problems import DATA, INITS, MODELS, PARTITIONS, ProblemConfig
 from mpifl.scheduling.availability import AVAILABILITIES
 from mpifl.scheduling.delays import DELAYS
 
@@ -34,6 +36,13 @@ SECTIONS: list[tuple[str, str, type]] = [
     *(("algorithm.aggregation", kind.name, kind) for kind in get_args(Aggregation)),
     *(("clock.availability", name, kind) for name, kind in AVAILABILITIES.items()),
     *(("clock.delay", name, kind) for name, kind in DELAYS.items()),
+    *(("problem.data", name, kind) for name, kind in DATA.items()),
+    *(("problem.partition", name, kind) for name, kind in PARTITIONS.items()),
+    *(("problem.model", name, kind) for name, kind in MODELS.items()),
+    *(("problem.model.init", name, kind) for name, kind in INITS.items()),
+    *((kind.__name__.lower(), "", kind) for kind in (Clock, Stop, Evaluate, Checkpoint, Faults)),
+    ("memory", "", MemoryUse),
+    ("problem", "", ProblemConfig),
 ]
 REQUIRED: dict[str, dict[str, Any]] = {"clip": {"norm": 1.0}, "trace": {"after": "off"}}
 
@@ -56,8 +65,10 @@ def wrong_values(hint: Any) -> Iterator[Any]:
 
 def job(section: str, options: dict[str, Any]) -> dict[str, Any]:
     values = {**BASE, "algorithm": {"name": "fedavg"}}
-    first, _, key = section.partition(".")
-    return {**values, first: {**values[first], key: options} if key else options}
+    first, *keys = section.split(".")
+    for key in reversed(keys):
+        options = {key: options if key != "model" or "name" in options else {"name": "logistic", **options}}
+    return {**values, first: {**values[first], **options} if keys else options}
 
 
 @pytest.mark.parametrize(("section", "name", "kind"), SECTIONS, ids=[f"{s}-{n}" for s, n, _ in SECTIONS])
@@ -70,7 +81,7 @@ def test_wrong_values(section: str, name: str, kind: type) -> None:
             continue
         for value in wrong_values(hints(kind)[field.name]):
             with pytest.raises(ConfigError) as error:
-                read.load(job(section, {**needed, "name": name, field.name: value}))
+                read.load(job(section, {**needed, **({"name": name} if name else {}), field.name: value}))
             line = str(error.value)
             assert line.startswith(f"{section}.{field.name}") and "\n" not in line, (value, line)
             tried += 1

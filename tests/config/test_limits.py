@@ -38,7 +38,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_M_a_job_is_bounded(bomb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_is_bounded(bomb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, says = BOMBS[bomb]
     (tmp_path / "job.yaml").write_text(f"{JOB}{text}\n")
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
@@ -49,12 +49,12 @@ def test_M_a_job_is_bounded(bomb: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
-def test_M_a_device_is_not_read_to_its_end() -> None:
+def test_a_device_is_not_read_to_its_end() -> None:
     with pytest.raises(ConfigError, match="more than 2097152 bytes"):
         load("/dev/zero")
 
 
-def test_M_what_jobs_have_is_within_the_limits(tmp_path: Path) -> None:
+def test_what_jobs_have_is_within_the_limits(tmp_path: Path) -> None:
     """A list with a number for each of ten thousand clients; references that sections and texts use."""
     path = tmp_path / "job.yaml"
     path.write_text(
@@ -65,7 +65,7 @@ def test_M_what_jobs_have_is_within_the_limits(tmp_path: Path) -> None:
     assert job.name == "run-0-3" and len(job.clock.delay.seconds) == 10_000  # type: ignore[attr-defined]
 
 
-def test_N_no_value_of_the_environment_gets_into_a_job(
+def test_no_value_of_the_environment_gets_into_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SECRET", "hunter2")

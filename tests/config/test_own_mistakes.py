@@ -110,7 +110,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
 
 
 @pytest.mark.parametrize(("code", "says"), WRONG.values(), ids=WRONG)
-def test_H_a_mistake_is_one_line(
+def test_a_mistake_is_one_line(
     own: Any, code: str, says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["run", str(own(code))]) == 2
@@ -120,7 +120,7 @@ def test_H_a_mistake_is_one_line(
     assert not (tmp_path / "o.h5").exists()
 
 
-def test_H_methods_that_are_right_pass(own: Any, tmp_path: Path) -> None:
+def test_methods_that_are_right_pass(own: Any, tmp_path: Path) -> None:
     """Local names, other objects' attributes, functions inside, and options of mixins that are no dataclasses."""
     code = f"""
 class Mixin:
@@ -140,7 +140,7 @@ class Mixin:
     assert run.status == "completed"
 
 
-def test_H_a_missing_method_of_a_delay_model(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_method_of_a_delay_model(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     clock = {"mode": "virtual", "delay": {"name": "own_case:Slow"}}
     file = own(f"{DATACLASS}class Own(Area): pass\n{DATACLASS}class Slow(Delay): pass\n", clock=clock)
     assert main(["check", str(file)]) == 2
@@ -150,7 +150,7 @@ def test_H_a_missing_method_of_a_delay_model(own: Any, capsys: pytest.CaptureFix
     )
 
 
-def test_H_what_train_returns_is_an_update(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_train_returns_is_an_update(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Found when it happens: the client has failed, as with any error of its code."""
     file = own(
         f"{DATACLASS}class Own(Area):\n    def train(self, client, message, objective):\n        return (1, 2)\n"
@@ -159,7 +159,7 @@ def test_H_what_train_returns_is_an_update(own: Any, capsys: pytest.CaptureFixtu
     assert "TypeError: own_case.py:12, Own.train returned a tuple, not an Update" in capsys.readouterr().err
 
 
-def test_H_local_steps_are_a_number(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_local_steps_are_a_number(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Likewise; a number that is no integer is cut."""
     code = f"{DATACLASS}class Own(Area):\n    def train(self, client, message, objective):\n        return "
     assert main(["run", str(own(f"{code}super().train(client, message, objective)._replace(local_steps='a')\n"))]) == 3

@@ -18,8 +18,8 @@ from mpifl.config.read import job_to_dict
 from mpifl.config.trust import module_location, outside_code
 from mpifl.errors import ConfigError
 from mpifl.server import provenance
-from mpifl.storage import RunWriter
-from mpifl.storage.tables import UpdateRow
+from mpifl.runfile import RunWriter
+from mpifl.runfile.tables import UpdateRow
 from tests.config.test_own_classes import ALL, KEYS, OWN
 
 BENIGN: dict[str, Any] = {
@@ -83,7 +83,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
 
 @pytest.mark.parametrize("command", ["replay", "resume"])
 @pytest.mark.parametrize("key", [*KEYS.values(), "problem.entry"])
-def test_J_a_file_that_names_code_is_refused_before_anything_is_imported(
+def test_a_file_that_names_code_is_refused_before_anything_is_imported(
     hostile: Set, command: str, key: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = hostile(key, "interrupted")
@@ -101,7 +101,7 @@ def test_J_a_file_that_names_code_is_refused_before_anything_is_imported(
 
 @pytest.mark.parametrize("words", [["--trust"], ["algorithm.name=canary:Momentum"], ["algorithm=canary:Momentum"]])
 @pytest.mark.parametrize("command", ["replay", "resume"])
-def test_J_code_that_is_trusted_is_named_and_run(
+def test_code_that_is_trusted_is_named_and_run(
     hostile: Set, command: str, words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = hostile("algorithm.name", "interrupted")
@@ -121,7 +121,7 @@ def test_J_code_that_is_trusted_is_named_and_run(
     ],
 )
 @pytest.mark.parametrize("command", ["replay", "resume"])
-def test_J_naming_other_code_trusts_nothing(
+def test_naming_other_code_trusts_nothing(
     hostile: Set, command: str, words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     hostile("algorithm.name", "interrupted")
@@ -130,7 +130,7 @@ def test_J_naming_other_code_trusts_nothing(
     assert not (tmp_path / "executed").exists()
 
 
-def test_J_in_python_trust_is_an_argument(hostile: Set, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_in_python_trust_is_an_argument(hostile: Set, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     path = hostile("algorithm.name", "interrupted")
     assert len(mpifl.replay(path, trust=True).updates) == 3
@@ -138,20 +138,20 @@ def test_J_in_python_trust_is_an_argument(hostile: Set, monkeypatch: pytest.Monk
     assert (tmp_path / "executed").exists()
 
 
-def test_J_reading_a_file_imports_nothing(hostile: Set, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_reading_a_file_imports_nothing(hostile: Set, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = hostile("algorithm.name", "completed")
     assert main(["show", str(path)]) == main(["report", str(path)]) == 0
     assert mpifl.open_run(path).config["algorithm"]["name"] == "canary:Momentum"
     assert "canary" not in sys.modules and not (tmp_path / "executed").exists()
 
 
-def test_J_a_file_without_code_of_its_own_needs_no_trust(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_without_code_of_its_own_needs_no_trust(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "run.h5"
     config = mpifl.run(BENIGN, output=str(path)).config
     assert outside_code(config) == {} and mpifl.replay(path).status == "completed" and not caplog.records
 
 
-def test_J_every_kind_of_code_is_found() -> None:
+def test_every_kind_of_code_is_found() -> None:
     found = outside_code({**ALL, "problem": {**ALL["problem"], "entry": "m:f"}})
     assert found == {
         "algorithm": f"{OWN}:Slow", "algorithm.trigger": f"{OWN}:Fibonacci", "problem.data": f"{OWN}:Blobs",
@@ -163,7 +163,7 @@ def test_J_every_kind_of_code_is_found() -> None:
     }, "an attribute of the package may be anything that it imports"
 
 
-def test_J_where_a_module_lies_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_module_lies_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     package = tmp_path / "hostile_package"
     package.mkdir()
@@ -185,7 +185,7 @@ def test_J_where_a_module_lies_is_found_without_importing_it(tmp_path: Path, mon
         ({"data": {"name": "fedpd-synthetic", "dim": 10**9}}, "problem.data.dim is at most its 2 parameters"),
     ],
 )
-def test_M_a_configuration_larger_than_its_run(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+def test_a_configuration_larger_than_its_run(tmp_path: Path, change: dict[str, Any], says: str) -> None:
     path = tmp_path / "run.h5"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

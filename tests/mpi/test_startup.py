@@ -194,7 +194,7 @@ def test_a_rank_that_dies_before_the_handshake(
 
 
 @pytest.mark.parametrize(
-    "broken", ["1 mpifl.client.rank", pytest.param("0 mpifl.server.start", marks=pytest.mark.long)]
+    "broken", ["1 mpifl.client.client_rank", pytest.param("0 mpifl.server.start", marks=pytest.mark.long)]
 )
 def test_a_rank_that_cannot_import(broken: str, run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that one host cannot read: the rank reports it and ends the job, in which the others wait for it."""

@@ -15,12 +15,13 @@ from mpifl.algorithms.common.server_optimizers import Adagrad, Adam, Momentum, O
 from mpifl.algorithms.fedasync import FedAsync
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
-from mpifl.algorithms.fedcompass import LATE, NONE, FedCompass
+from mpifl.algorithms.fedcompass import LATE, NONE
 from mpifl.algorithms.feddyn import FedDyn
 from mpifl.algorithms.fednova import FedNova
 from mpifl.algorithms.participation import Trigger
 from mpifl.algorithms.scaffold import Scaffold
-from mpifl.scheduling.live import VirtualClock
+from mpifl.scheduling.live_schedule import VirtualClock
+from tests.algorithms.test_fedcompass import NOTES, Noted
 from tests.algorithms.world import World
 from tests.peers.environments import drive, missing
 from tests.quadratic_runs import Picked, Quadratic, quadratics, random_quadratics, run
@@ -258,15 +259,6 @@ def test_fedbuff(peer: Any, record_property: Record) -> None:
     compare(record_property, models=(log.models, theirs["models"][K - 1 :: K]))
 
 
-class Noted(FedCompass):
-    """Notes when it asks whom for how many steps."""
-
-    def message(self, server: Any, i: int) -> Any:
-        message = super().message(server, i)
-        NOTES.append((server.now, i, message.work))
-        return message
-
-
 class Newest(Noted):
     """Of a client whose late model waits for a group, and that uploads again, the newer model alone counts."""
 
@@ -291,7 +283,6 @@ class Newest(Noted):
             server.weights[LATE] -= 1
 
 
-NOTES: list[tuple[float, int, int]] = []
 WAITING: dict[int, np.ndarray] = {}  # late models that no group has applied
 FORGOTTEN: list[int] = []
 

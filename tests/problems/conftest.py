@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,26 @@ def data_root() -> Path:
     if not root or not Path(root).is_dir():
         pytest.skip("MPIFL_DATA names no folder of data")
     return Path(root)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the cache of tokens."""
+    monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+# ALL_LETTERS of LEAF's language_utils.py
+LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+Users = dict[str, dict[str, list[Any]]]
+
+
+def write_leaf(folder: Path, users: Users, name: str = "a.json") -> Path:
+    """Writes users as LEAF's scripts do."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"users": list(users), "num_samples": [len(u["y"]) for u in users.values()], "user_data": users}
+    (folder / name).write_text(json.dumps(content))
+    return folder / name
 
 
 def idx_bytes(array: np.ndarray, kind: int = 8) -> bytes:

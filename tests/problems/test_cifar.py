@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA
-from mpifl.problems.base import Rows
+from mpifl.problems.problem import Rows
 from tests.tiers import examples
 
 BATCHES = {
@@ -112,14 +111,6 @@ def test_rows(tmp_path: Path, name: str, kind: str, options: dict[str, bool], co
     assert (rows.classes, rows.divisor, rows.shape) == (classes, 255, (3, 32, 32)) and rows.owner is None
 
 
-def test_python2_bytes_are_a_pickle_of_arrays() -> None:
-    """NumPy and Python read the hand-written opcodes as intended."""
-    x, labels = batch("cifar10", 7)
-    for by_column in (False, True):
-        content = pickle.loads(python2_bytes((x, labels), by_column), encoding="bytes")
-        assert (content[b"data"] == x).all() and content[b"labels"] == labels["labels"]
-
-
 def test_a_pixel_is_where_the_format_has_it(tmp_path: Path) -> None:
     """Red, then green, then blue, each row by row: byte 1024 c + 32 i + j of an image is pixel (c, i, j)."""
     write(tmp_path, "cifar10", "binary")
@@ -176,34 +167,6 @@ def test_wrong_entries(tmp_path: Path, change: Callable[[Batch], Batch], text: s
     file.write_bytes(python3_bytes(change(batch("cifar10", 0))))
     with pytest.raises(ConfigError, match=f"^data file={file}: {text}"):
         read(tmp_path, "cifar10")
-
-
-class Harmful:
-    def __init__(self, call: Callable[..., Any], arguments: Sequence[Any]) -> None:
-        self.call, self.arguments = call, tuple(arguments)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return self.call, self.arguments
-
-
-@pytest.mark.parametrize(
-    ("call", "argument", "asked"),
-    [
-        (os.system, "touch {}", "posix.system"),
-        (eval, "open('{}', 'w')", "__builtin__.eval"),
-        (Path.touch, "{}", "__builtin__.getattr"),
-        (np.save, "{}", "numpy.save"),
-    ],
-)
-def test_a_hostile_pickle_runs_nothing(tmp_path: Path, call: Callable[..., Any], argument: str, asked: str) -> None:
-    file = damaged(tmp_path, "cifar10", "python", lambda b: b)
-    trace = tmp_path / "it-ran"
-    harm = Harmful(call, [argument.format(trace)])
-    x, labels = batch("cifar10", 0)
-    file.write_bytes(pickle.dumps({b"data": x, b"labels": labels["labels"], b"filenames": harm}, protocol=2))
-    with pytest.raises(ConfigError, match=f"^data file={file}: a batch as published: it asks for {asked}$"):
-        read(tmp_path, "cifar10")
-    assert not trace.exists()
 
 
 def test_no_dictionary(tmp_path: Path) -> None:

@@ -256,21 +256,6 @@ def test_batch_norm_of_one_row(how: dict[str, Any], refused: str) -> None:
         assert np.isfinite(problem.evaluate(problem.initial(0))["test_loss"])
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_on_a_gpu() -> None:
-    """The loss, a module with class weights, goes to the device with the rows."""
-    config = configured("classes", options={"weights": True}, torch=Torch(device="cuda"), l2=0.1)
-    on_cpu = configured("classes", options={"weights": True}, l2=0.1)
-    problem = problems.load(config)
-    x = np.random.default_rng(1).standard_normal(16)
-    expected = hosted(on_cpu, problem).objectives[2].gradient(x)
-    there = hosted(config, problem)
-    found = there.objectives[2].gradient(torch.from_numpy(x).cuda())
-    np.testing.assert_allclose(found.cpu(), expected, rtol=1e-9)
-    assert there.facts["device"] == "cuda:0"
-
-
 # -- what is refused ---------------------------------------------------------------------------------------------------
 def test_other_rows_on_another_rank_are_refused() -> None:
     config = configured("other_rows")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,12 @@ from scipy.special import log_softmax, softmax
 
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.data import FedPDSynthetic, Synthetic
-from mpifl.problems.inits import Normal, Uniform
+from mpifl.problems.inits import Normal, Uniform, Zero
 from mpifl.problems.models import Logistic, Mlp, NonconvexLogistic, Quadratic
-from mpifl.problems.rows import FEW_CLASSES, one_hot, rows_at_once
+from mpifl.problems.rows import one_hot, rows_at_once
 
 LOGISTIC = [Logistic(bias=bias) for bias in (False, True)]
-MODELS = [*LOGISTIC, NonconvexLogistic(), NonconvexLogistic(lam=0.7, al=3.0)]
+MODELS = [*LOGISTIC, NonconvexLogistic(), NonconvexLogistic(lam=0.7, al=3.0), Mlp(hidden=3)]
 
 
 def built(model: Any, dtype: str = "float64", l2: float = 0.01, batch: int | None = 7, i: int = 1) -> tuple[Any, Any]:
@@ -54,21 +53,12 @@ def test_logistic_loss_formula(bias: bool) -> None:
     assert f.loss(x) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("classes", [2, FEW_CLASSES, FEW_CLASSES + 1])
+@pytest.mark.parametrize("classes", [2, 200])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_one_hot(classes: int, dtype: type) -> None:
     y = np.array([classes - 1, 0, 1, classes - 1])
     hot = one_hot(y, classes, np.dtype(dtype))
     assert hot.dtype == dtype and hot.shape == (4, classes) and (hot == (np.arange(classes) == y[:, None])).all()
-
-
-def test_one_hot_of_many_classes_takes_memory_for_its_rows_alone() -> None:
-    """The identity of 20,000 classes would take 1.6 GB."""
-    tracemalloc.start()
-    one_hot(np.arange(3), 20_000, np.dtype(np.float32))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 2 * 4 * 3 * 20_000
 
 
 def test_nonconvex_loss_formula() -> None:
@@ -127,7 +117,7 @@ def test_quadratic_fisher_is_the_curvature() -> None:
     assert f.gradient(np.zeros(2)).tolist() == [-3, -0.5], "what a rule does to it changes nothing"
 
 
-WHOLE: list[Any] = [*MODELS, Mlp(hidden=3), Quadratic(dim=6)]
+WHOLE: list[Any] = [*MODELS, Quadratic(dim=6)]
 
 
 def whole(model: Any, dtype: str) -> Any:
@@ -151,19 +141,10 @@ def test_gradient_norm(model: Any, dtype: str) -> None:
     assert problem.gradient_norm(x.astype(dtype)) == problem.gradient_norm(x.astype(dtype))
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("model", WHOLE, ids=str)
-def test_gradient_norm_of_a_model_that_diverged(model: Any) -> None:
-    problem = whole(model, "float32")
-    for value in (np.inf, np.nan, 1e30):
-        x = np.full(problem.d, value, np.float32)
-        x[::2] *= -1
-        assert not problem.gradient_norm(x) < 0
-
-
 @pytest.mark.parametrize(("lam", "al"), [(0.1, 1.0), (0.5, 4.0)])
-def test_DATA_1_and_DATA_2(lam: float, al: float) -> None:
-    """T8, the penalty: r' = 2 lam a x/(1 + a x^2)^2; the curvature is in [-lam a/2, 2 lam a], and reaches both ends."""
+def test_slope_and_curvature_of_the_penalty(lam: float, al: float) -> None:
+    """DATA.1, DATA.2: T8, the penalty: r' = 2 lam a x/(1 + a x^2)^2; the curvature is in [-lam a/2, 2 lam a], and
+    reaches both ends."""
     model = NonconvexLogistic(lam=lam, al=al)
     grid = np.linspace(-5, 5, 200_001)
     assert np.allclose(model.slope(grid), 2 * lam * al * grid / (1 + al * grid**2) ** 2, rtol=1e-12)
@@ -242,9 +223,70 @@ def test_initial_model(law: Any, std: float) -> None:
     assert (x == problem.initial(3)).all() and (x != problem.initial(4)).all()
 
 
-def test_quadratic_gradient() -> None:
-    config = ProblemConfig(model=Quadratic(dim=5), clients=4, dtype="float64")
-    problem = load(config)
-    f = objective(config, problem.meta, problem.shard(2), 2, 0)
-    x = np.random.default_rng(7).standard_normal(5)
-    assert f.gradient(x) == pytest.approx(differences(f.loss, x), rel=1e-8)
+# -- the network with one hidden layer ---------------------------------------------------------------------------------
+def point(d: int, seed: int = 0) -> np.ndarray:
+    return 0.3 * np.random.default_rng(seed).standard_normal(d)
+
+
+def network(x: np.ndarray, rows: np.ndarray, m: int) -> np.ndarray:
+    """Log-probabilities, written down from the formula: W1 (60, m), b1, W2 (m, 10), b2."""
+    w1, b1, w2, b2 = np.split(x, np.cumsum([60 * m, m, 10 * m]))
+    hidden = rows @ w1.reshape(60, m) + b1
+    return log_softmax(np.where(hidden > 0, hidden, 0) @ w2.reshape(m, 10) + b2, 1)
+
+
+def test_shapes_of_the_network() -> None:
+    """60-32-10: 60 x 32 + 32 + 32 x 10 + 10 numbers."""
+    problem, _ = built(Mlp())
+    assert problem.d == 60 * 32 + 32 + 32 * 10 + 10 == 2282
+    assert problem.layout == [("W1", (60, 32)), ("b1", (32,)), ("W2", (32, 10)), ("b2", (10,))]
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+def test_network_loss_formula(l2: float) -> None:
+    problem, f = built(Mlp(hidden=5), l2=l2)
+    x, (a, y) = point(problem.d), problem.shard(1)[:2]
+    weights = (x[:300] ** 2).sum() + (x[305:355] ** 2).sum()
+    expected = -network(x, a, 5)[np.arange(len(y)), y]
+    assert f.loss(x) == pytest.approx(expected.mean() + l2 / 2 * weights, rel=1e-12)
+    rows = np.array([4, 0, 9])
+    assert f.loss(x, rows) == pytest.approx(expected[rows].mean() + l2 / 2 * weights, rel=1e-12)
+    assert f.loss(x, slice(2, 6)) == pytest.approx(expected[2:6].mean() + l2 / 2 * weights, rel=1e-12)
+
+
+def test_mean_of_the_rows_gradients_and_of_their_squares() -> None:
+    problem, f = built(Mlp(hidden=4), l2=0.0)
+    x = point(problem.d, 1)
+    each = np.array([f.gradient(x, np.array([k])) for k in range(len(f.y))])
+    assert f.gradient(x) == pytest.approx(each.mean(0), rel=1e-12, abs=1e-15)
+    assert f.fisher(x) == pytest.approx((each**2).mean(0), rel=1e-12, abs=1e-15)
+
+
+def test_evaluate_of_the_network_against_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpifl.problems.rows.CHUNK", 13)
+    problem, _ = built(Mlp(hidden=6), l2=0.0)
+    x, rows = point(problem.d, 5), Synthetic().read(None, False, 3)  # type: ignore[arg-type]
+    found = problem.evaluate(x)
+    for kind, a, y in (("train", rows.x, rows.y), ("test", rows.x_test, rows.y_test)):
+        expected = -network(x, a, 6)[np.arange(len(y)), y].mean()
+        assert found[f"{kind}_loss"] == pytest.approx(expected, rel=1e-12)
+    assert found["test_accuracy"] == (network(x, rows.x_test, 6).argmax(1) == rows.y_test).mean()
+
+
+def test_initial_model_is_scaled_by_layer() -> None:
+    """U(-1/sqrt(m), 1/sqrt(m)), m the inputs of the layer: 60 for W1 and b1, the hidden units for W2 and b2."""
+    problem, _ = built(Mlp(hidden=400))
+    x = problem.initial(3)
+    for part, m in zip(np.split(x, np.cumsum([24000, 400, 4000])), (60, 60, 400, 400), strict=True):
+        assert np.abs(part).max() < m**-0.5
+        assert part.std() == pytest.approx((3 * m) ** -0.5, rel=0.5 if len(part) < 100 else 0.1)
+    assert np.abs(x[:24000]).max() > 0.99 * 60**-0.5
+    assert (x == problem.initial(3)).all() and (x != problem.initial(4)).all()
+
+
+def test_initial_model_by_another_law() -> None:
+    """Normal entries of standard deviation sqrt(2) over the root of the inputs: He's; zeros stay zeros."""
+    x = built(Mlp(init=Normal(std=2**0.5), hidden=400))[0].initial(0)
+    assert x[:24000].std() == pytest.approx((2 / 60) ** 0.5, rel=0.02)
+    assert x[24400:28400].std() == pytest.approx((2 / 400) ** 0.5, rel=0.05)
+    assert not built(Mlp(init=Zero()))[0].initial(0).any()

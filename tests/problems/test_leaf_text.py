@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections import Counter
@@ -11,30 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA
-from mpifl.problems.base import Rows
-from tests.tiers import examples
+from mpifl.problems.problem import Rows
+from tests.problems.conftest import LETTERS, Users, write_leaf
 
-# ALL_LETTERS of LEAF's language_utils.py
-LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-Users = dict[str, dict[str, list[Any]]]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def write(folder: Path, users: Users, name: str = "a.json") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {"users": list(users), "num_samples": [len(u["y"]) for u in users.values()], "user_data": users}
-    (folder / name).write_text(json.dumps(content))
-    return folder / name
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def tweet(user: str, text: str) -> list[str]:
@@ -63,8 +45,8 @@ def windows(rows: Rows, half: str = "x") -> list[list[int]]:
 
 def test_sent140_by_hand(tmp_path: Path) -> None:
     """Words by number of uses: `.` 4, then `a` and `b` 3 each, `don't` 2, and `!` and `B` once."""
-    write(tmp_path / "train", tweets(ann=[("a b. a.", 1), ("b, don't! ", 0)], bob=[("b . a . don't B", 0)]))
-    write(tmp_path / "test", tweets(bob=[("B b new", 1)], eve=[("", 0)]))
+    write_leaf(tmp_path / "train", tweets(ann=[("a b. a.", 1), ("b, don't! ", 0)], bob=[("b . a . don't B", 0)]))
+    write_leaf(tmp_path / "test", tweets(bob=[("B b new", 1)], eve=[("", 0)]))
     rows = read("sent140", tmp_path, vocabulary=4, window=5)
     dot, a, b, dont, unknown, padding = 2, 3, 4, 5, 1, 0
     assert windows(rows) == [[a, b, dot, a, dot], [b, unknown, dont, unknown, padding], [b, dot, a, dot, dont]]
@@ -80,7 +62,7 @@ def test_sent140_against_leafs_own_code(tmp_path: Path) -> None:
     draw = random.Random(0)
     lines = ["".join(draw.choices("aB'é_1 .,!?;:@#-", k=draw.randrange(90))) for _ in range(200)]
     users = tweets(**{f"u{k}": [(line, 4 * (k % 2)) for line in lines[4 * k : 4 * k + 4]] for k in range(50)})
-    write(tmp_path / "train", users)
+    write_leaf(tmp_path / "train", users)
     counts = Counter(word for line in lines for word in re.findall(r"[\w']+|[.,!?;]", line))
     word2id = {word: k for k, (_, word) in enumerate(sorted((-n, word) for word, n in counts.items())[:30])}
     expected = []
@@ -93,12 +75,12 @@ def test_sent140_against_leafs_own_code(tmp_path: Path) -> None:
 
 
 def test_labels_0_and_4_are_0_and_1(tmp_path: Path) -> None:
-    write(tmp_path / "train", tweets(ann=[("a", 4), ("b", 0), ("c", 4)]))
+    write_leaf(tmp_path / "train", tweets(ann=[("a", 4), ("b", 0), ("c", 4)]))
     assert read("sent140", tmp_path).y.tolist() == [1, 0, 1]
 
 
 def test_many_words_take_more_bytes(tmp_path: Path) -> None:
-    write(tmp_path / "train", tweets(ann=[(" ".join(f"w{k:05}" for k in range(70000)), 1)]))
+    write_leaf(tmp_path / "train", tweets(ann=[(" ".join(f"w{k:05}" for k in range(70000)), 1)]))
     for vocabulary, kind in ((254, np.uint8), (255, np.uint16), (65534, np.uint16), (65535, np.uint32)):
         rows = read("sent140", tmp_path, vocabulary=vocabulary, window=70000)
         assert rows.tokens is not None
@@ -127,9 +109,9 @@ def test_leaf_shakespeare(tmp_path: Path) -> None:
     train, said = shakespeare(random.Random(1), "HAMLET_GHOST", "LEAR_FOOL")
     more, said_more = shakespeare(random.Random(2), "LEAR_EDGAR", rows=2)
     test, said_test = shakespeare(random.Random(3), "LEAR_FOOL", "NOBODY", rows=1)
-    write(tmp_path / "train", train)
-    write(tmp_path / "train", more, "b.json")
-    write(tmp_path / "test", test)
+    write_leaf(tmp_path / "train", train)
+    write_leaf(tmp_path / "train", more, "b.json")
+    write_leaf(tmp_path / "test", test)
     rows = read("leaf-shakespeare", tmp_path)
     assert spelt(rows, "x", rows.y) == [*said["HAMLET_GHOST"], *said["LEAR_FOOL"], *said_more["LEAR_EDGAR"]]
     assert spelt(rows, "x_test", rows.y_test) == [*said_test["LEAR_FOOL"], *said_test["NOBODY"]]
@@ -140,7 +122,7 @@ def test_leaf_shakespeare(tmp_path: Path) -> None:
 
 
 def test_other_characters_are_spaces(tmp_path: Path) -> None:
-    write(tmp_path / "train", {"u": {"x": ["\u2019a" * 40, "\U0001f600" + "b" * 79], "y": ["\t", "c"]}})
+    write_leaf(tmp_path / "train", {"u": {"x": ["\u2019a" * 40, "\U0001f600" + "b" * 79], "y": ["\t", "c"]}})
     rows = read("leaf-shakespeare", tmp_path)
     assert spelt(rows, "x", rows.y) == [" a" * 40 + " ", " " + "b" * 79 + "c"]
 
@@ -155,9 +137,9 @@ def test_chosen_users(tmp_path: Path, name: str, cache: Path) -> None:
             tweets(**{user: [(user, 1)] * k}) if name == "sent140" else shakespeare(random.Random(k), user, rows=k)[0]
         )
     test = {user: {"x": train[user]["x"][:1], "y": train[user]["y"][:1]} for user in names}
-    write(tmp_path / "train", dict(list(train.items())[:5]), "a.json")
-    write(tmp_path / "train", dict(list(train.items())[5:]), "b.json")
-    write(tmp_path / "test", {**test, "x": test["u1"]})
+    write_leaf(tmp_path / "train", dict(list(train.items())[:5]), "a.json")
+    write_leaf(tmp_path / "train", dict(list(train.items())[5:]), "b.json")
+    write_leaf(tmp_path / "test", {**test, "x": test["u1"]})
     everyone = read(name, tmp_path)
     texts = dict(zip(np.asarray(everyone.owner).tolist(), windows(everyone), strict=True))
     draws = set()
@@ -201,24 +183,9 @@ GOOD_TWEET, GOOD_WINDOW = tweet("u", "hello"), "x" * 80
 )
 def test_bad_user(tmp_path: Path, name: str, x: list[Any], y: list[Any], text: str) -> None:
     good = tweets(v=[("a", 1)]) if name == "sent140" else {"v": {"x": [GOOD_WINDOW], "y": ["t"]}}
-    file = write(tmp_path / "train", {**good, "u": {"x": x, "y": y}})
+    file = write_leaf(tmp_path / "train", {**good, "u": {"x": x, "y": y}})
     with pytest.raises(ConfigError, match=rf"^data file={file}: leaf json \(users, user_data\), in user u: .*{text}"):
         read(name, tmp_path)
-
-
-WHOLE = json.dumps({"users": ["v"], "user_data": tweets(v=[("a", 1), ("b", 0)])})
-
-
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, len(WHOLE) - 1), st.sampled_from(["train", "test"]))
-def test_cut_file(tmp_path: Path, length: int, half: str) -> None:
-    for folder in ("train", "test"):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "a.json").write_text(WHOLE)
-    assert len(read("sent140", tmp_path).y) == 2
-    (tmp_path / half / "a.json").write_text(WHOLE[:length])
-    with pytest.raises(ConfigError, match=rf"^data file={tmp_path / half / 'a.json'}: leaf json"):
-        read("sent140", tmp_path)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
@@ -229,12 +196,6 @@ def test_nothing_there(tmp_path: Path) -> None:
             DATA[name]().read(tmp_path, False, None)
         with pytest.raises(ConfigError, match=rf"^data file={tmp_path}/train/\*.json: at least one json file$"):
             read(name, tmp_path)
-    write(tmp_path / "train", {})
+    write_leaf(tmp_path / "train", {})
     with pytest.raises(ConfigError, match=f"^data file={tmp_path}/train: at least one user with rows: it has none$"):
         read("sent140", tmp_path)
-
-
-@pytest.mark.parametrize("option", ["users", "min_samples", "vocabulary", "window"])
-def test_bad_options(option: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{option}=0: an integer of at least 1"):
-        DATA["sent140"](**{option: 0})

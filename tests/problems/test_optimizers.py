@@ -16,17 +16,14 @@ import mpifl
 from mpifl import ConfigError
 from mpifl.algorithms.apfl import APFL
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Algorithm, Clients, Message
+from mpifl.algorithms.base import Clients, Message
 from mpifl.algorithms.common.local_solver import LocalTraining, Sgd, TorchSolver
-from mpifl.algorithms.common.step_schedules import Convex
 from mpifl.algorithms.fedavg import FedAvg
-from mpifl.algorithms.fedpd import FedPD
 from mpifl.algorithms.fedprox import FedProx
-from mpifl.algorithms.proxskip import ProxSkip
 from mpifl.algorithms.scaffold import Scaffold
 from mpifl.client.worker import Worker
-from mpifl.problems.torch.objective import TorchObjective
-from mpifl.transport.base import ClientError
+from mpifl.problems.torch.module_objective import TorchObjective
+from mpifl.transport.client_end import ClientError
 from tests.problems.test_torch import client, rows, small
 from tests.tiers import parameters
 
@@ -175,19 +172,6 @@ def test_a_kept_state_survives_saving() -> None:
     assert not client(small(), *rows()).save()
 
 
-def test_an_earlier_state_is_restored() -> None:
-    """What `save` returned does not change with later contacts, and `load` takes the schedule back as well."""
-    one = client(small(), *rows())
-    contacts(fedavg(KEPT), one, 1)
-    saved, x = one.save(), one.last  # type: ignore[attr-defined]
-    ahead = contacts(fedavg(KEPT), one, 2, first=1)
-    one.load(saved)
-    one.last = x  # type: ignore[attr-defined]
-    np.testing.assert_array_equal(contacts(fedavg(KEPT), one, 2, first=1), ahead)
-    one.load({})  # as before the first contact
-    assert not one.save()
-
-
 def test_a_client_that_moves_to_another_rank() -> None:
     """Its optimiser continues as it was at the checkpoint."""
     algorithm, one, other = fedavg(KEPT), client(small(), *rows()), client(small(), *rows())
@@ -295,22 +279,6 @@ def test_wrong_solvers(case: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Worker(fedavg(TorchSolver(**solver)), one.shared.flat.values().numpy(), {0: one})
     assert str(caught.value).startswith(f"algorithm.solver.{key}: ") and text in str(caught.value)
-
-
-PLAIN: dict[str, tuple[Callable[[], Algorithm], str]] = {
-    "scaffold": (lambda: Scaffold(solver=TorchSolver()), "c_i of option II"),
-    "proxskip": (lambda: ProxSkip(solver=TorchSolver()), "the corrections are mean gradients"),
-    "fedpd": (lambda: FedPD(gamma=1.0, solver=TorchSolver()), "closed form of Oracle II"),
-    "area": (lambda: Area(step_schedule=Convex(B=1, radius=1, events=9), solver=TorchSolver()), "the theorem"),
-}
-
-
-@pytest.mark.parametrize("method", PLAIN)
-def test_methods_whose_formula_is_for_plain_steps(method: str) -> None:
-    build, reason = PLAIN[method]
-    with pytest.raises(ConfigError, match=reason) as caught:
-        build()
-    assert str(caught.value).startswith("solver=torch: sgd: ")
 
 
 def test_methods_that_take_any_steps() -> None:

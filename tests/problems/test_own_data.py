@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +15,17 @@ from mpifl.problems import ProblemConfig, load
 from mpifl.problems.data import Folder, Leaf
 from mpifl.problems.models import NonconvexLogistic
 from mpifl.problems.partitions import Iid
-
-
-def leaf(folder: Path, users: dict[str, Any], name: str = "a.json") -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {"users": list(users), "num_samples": [len(u["y"]) for u in users.values()], "user_data": users}
-    (folder / name).write_text(json.dumps(content))
+from tests.problems.conftest import write_leaf
 
 
 def test_leaf(tmp_path: Path) -> None:
-    leaf(
+    write_leaf(
         tmp_path / "set/train",
         {"u2": {"x": [[1, 2], [3, 4]], "y": [0, 1.0]}, "u1": {"x": [[5, 6]], "y": [2]}},
         "a.json",
     )
-    leaf(tmp_path / "set/train", {"u0": {"x": [[7, 8]], "y": [1]}}, "b.json")
-    leaf(tmp_path / "set/test", {"u2": {"x": [[0, 1]], "y": [1]}, "u1": {"x": [], "y": []}})
+    write_leaf(tmp_path / "set/train", {"u0": {"x": [[7, 8]], "y": [1]}}, "b.json")
+    write_leaf(tmp_path / "set/test", {"u2": {"x": [[0, 1]], "y": [1]}, "u1": {"x": [], "y": []}})
     problem = load(ProblemConfig(data=Leaf(path="set"), root=str(tmp_path)))
     assert problem.clients == 3 and problem.samples.tolist() == [2, 1, 1]
     x, y, x_own, y_own = problem.shard(0)
@@ -56,7 +48,7 @@ def test_published_leaf_files(data_root: Path, tmp_path: Path, name: str) -> Non
 
 
 def test_leaf_again_split(tmp_path: Path) -> None:
-    leaf(tmp_path / "train", {"u": {"x": [[1, 2]] * 6, "y": [0, 1] * 3}})
+    write_leaf(tmp_path / "train", {"u": {"x": [[1, 2]] * 6, "y": [0, 1] * 3}})
     problem = load(ProblemConfig(data=Leaf(path=str(tmp_path)), clients=3, partition=Iid()))
     assert problem.samples.tolist() == [2, 2, 2] and np.isnan(problem.evaluate(np.zeros(4))["test_accuracy"])
 
@@ -78,7 +70,7 @@ def test_leaf_again_split(tmp_path: Path) -> None:
     ],
 )
 def test_bad_leaf(tmp_path: Path, users: dict[str, Any]) -> None:
-    leaf(tmp_path / "train", users)
+    write_leaf(tmp_path / "train", users)
     with pytest.raises(ConfigError, match=f"data file={tmp_path}"):
         load(ProblemConfig(data=Leaf(path=str(tmp_path))))
 
@@ -93,7 +85,7 @@ def test_broken_leaf(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a.json"):
         load(ProblemConfig(data=Leaf(path=str(tmp_path))))
     for name in ("a.json", "b.json"):
-        leaf(tmp_path / "train", {"u": {"x": [[1, 2]], "y": [0]}}, name)
+        write_leaf(tmp_path / "train", {"u": {"x": [[1, 2]], "y": [0]}}, name)
     with pytest.raises(ConfigError, match=r"b.json: .*user u is there twice"):
         load(ProblemConfig(data=Leaf(path=str(tmp_path))))
 
@@ -153,22 +145,6 @@ def test_damaged_file(tmp_path: Path, kind: str) -> None:
         (tmp_path / f"a.{kind}").write_bytes(content)
         with pytest.raises(ConfigError, match=f"a.{kind}: an undamaged file"):
             load(ProblemConfig(data=Folder(path=str(tmp_path))))
-
-
-def test_npz_that_claims_more_than_there_is(tmp_path: Path) -> None:
-    """An array of 24 TiB according to its header, and an unknown compression."""
-    write(tmp_path / "a.npz", x=np.ones((6, 3)), y=np.arange(6))
-    whole = (tmp_path / "a.npz").read_bytes()
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**12, 3)})
-        archive.writestr("x.npy", header.getvalue())
-    with pytest.raises(ConfigError, match=r"a\.npz: an undamaged file"):
-        load(ProblemConfig(data=Folder(path=str(tmp_path))))
-    place = whole.index(b"PK\1\2") + 10  # of the method, in the archive's directory
-    (tmp_path / "a.npz").write_bytes(whole[:place] + b"\x63" + whole[place + 1 :])
-    with pytest.raises(ConfigError, match=r"a\.npz: an undamaged file"):
-        load(ProblemConfig(data=Folder(path=str(tmp_path))))
 
 
 def test_hdf5_with_what_is_no_array(tmp_path: Path) -> None:

@@ -131,9 +131,3 @@ def test_seed_decides(kind: type) -> None:
     y = labels(0, 1000, 10)
     first, again, other = (kind(seed=s).owners(y, 10, 10, 1) for s in (3, 3, 4))
     assert (first == again).all() and (first != other).any()
-
-
-@pytest.mark.parametrize("given", [{"alpha": 0}, {"alpha": -1.0}, {"min_samples": 0}, {"seed": -1}])
-def test_bad_dirichlet(given: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=f"^{next(iter(given))}="):
-        Dirichlet(**given)  # type: ignore[arg-type]

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl.errors import ConfigError
 from mpifl.problems import Problem, ProblemConfig, load, objective
 from mpifl.problems.data import FedPDSynthetic, Folder, Leaf, Synthetic, SyntheticIid
 from mpifl.problems.dirichlet import Dirichlet
 from mpifl.problems.inits import Constant
 from mpifl.problems.models import Logistic, Mlp, NonconvexLogistic, Quadratic
 from mpifl.problems.partitions import Iid
-from tests.problems.test_own_data import leaf
+from tests.problems.conftest import write_leaf
 
 UNEVEN = Dirichlet(alpha=0.3, min_samples=3)
 
@@ -68,21 +67,6 @@ def test_training_and_own_test_rows_are_the_clients_rows(dtype: str) -> None:
         assert not set(numbered(x, y)) & set(numbered(x_own, y_own))
 
 
-def test_both_dtypes_hold_out_the_same_rows() -> None:
-    small, large = (load(ProblemConfig(clients=4, test_split=0.2, dtype=t)) for t in ("float32", "float64"))
-    for i in range(4):
-        assert np.array_equal(own(small, i)[0], own(large, i)[0].astype(np.float32))
-        assert np.array_equal(own(small, i)[1], own(large, i)[1])
-
-
-def test_rows_are_held_out_at_random() -> None:
-    """About the same share of each class: rows sorted by class are not cut off at the end."""
-    problem = load(ProblemConfig(clients=2, test_split=0.5))
-    for i in range(2):
-        shares = np.bincount(own(problem, i)[1], minlength=10) / len(own(problem, i)[1])
-        assert shares.min() > 0.04 and shares.max() < 0.18  # 374 rows: 0.1 within four standard deviations
-
-
 def test_the_runs_seed_does_not_change_the_split() -> None:
     config = ProblemConfig(clients=4, test_split=0.2)
     one, other = load(config), load(config)
@@ -128,17 +112,6 @@ def test_which_rows_the_global_model_is_tested_on() -> None:
     assert problem.evaluate(x)["test_accuracy"] == pytest.approx(problem.client_accuracies(x).mean())  # six rows each
 
 
-def test_a_model_without_rows_has_no_split() -> None:
-    with pytest.raises(ConfigError, match=r"^test_split=0\.2: null: the model quadratic has no data"):
-        ProblemConfig(model=Quadratic(), test_split=0.2)
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 20.0, float("nan")])
-def test_wrong_fractions(value: float) -> None:
-    with pytest.raises(ConfigError, match=r"^test_split=.*: a number above 0 and below 1, or null"):
-        ProblemConfig(test_split=value)
-
-
 # -- brought by the data -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("data", [Synthetic(alpha=1, beta=1), SyntheticIid()])
 def test_synthetic_devices_bring_a_tenth(data: Any) -> None:
@@ -167,9 +140,9 @@ def test_a_folders_clients(tmp_path: Path) -> None:
 
 def test_leaf_users_by_name(tmp_path: Path) -> None:
     """Whatever the order in the files; only the global model is tested on a user without training rows."""
-    leaf(tmp_path / "train", {u: {"x": [[k, 1]], "y": [0]} for k, u in enumerate("abc")})
+    write_leaf(tmp_path / "train", {u: {"x": [[k, 1]], "y": [0]} for k, u in enumerate("abc")})
     test = {"s": ([7], [0]), "c": ([20, 21], [1, 0]), "t": ([8], [1]), "a": ([10], [1])}
-    leaf(tmp_path / "test", {u: {"x": [[k, 1] for k in x], "y": y} for u, (x, y) in test.items()})
+    write_leaf(tmp_path / "test", {u: {"x": [[k, 1] for k in x], "y": y} for u, (x, y) in test.items()})
     problem = load(ProblemConfig(data=Leaf(path=str(tmp_path)), dtype="float64"))
     assert problem.clients == 3 and [len(problem.shard(i)) for i in range(3)] == [4, 2, 4]
     assert own(problem, 0)[0][:, 0].tolist() == [10] and own(problem, 0)[1].tolist() == [1]

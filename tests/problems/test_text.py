@@ -13,18 +13,13 @@ from hypothesis import strategies as st
 
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA
-from mpifl.problems.base import Rows
+from mpifl.problems.problem import Rows
+from tests.problems.conftest import LETTERS
 from tests.tiers import examples
 
-# ALL_LETTERS of LEAF's language_utils.py
-LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 Roles = list[tuple[str, str, str]]
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def write(file: Path, roles: Roles) -> Path:
@@ -163,23 +158,6 @@ def test_bad_line(tmp_path: Path, line: str) -> None:
     file.write_bytes(WHOLE + line.encode() + b"\n")
     with pytest.raises(ConfigError, match=f"^data file={file}: a json object with role and text in line 4"):
         read(file)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"window": 0}, "window"),
-        ({"stride": 0}, "stride"),
-        ({"roles": 0}, "roles"),
-        ({"seed": -1}, "seed"),
-        ({"test": 1}, "test"),
-        ({"test": -0.1}, "test"),
-        ({"min_characters": -1}, "min_characters"),
-    ],
-)
-def test_bad_options(options: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{key}="):
-        DATA["shakespeare"](**options)
 
 
 @pytest.mark.data

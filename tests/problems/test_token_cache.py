@@ -19,11 +19,7 @@ from mpifl.problems.data.cache import Arrays, cached
 ARRAYS = {"tokens": np.arange(1000, dtype=np.uint16), "ends": np.array([400, 1000])}
 Make = Callable[..., Path]
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from mpifl import open_run, problems
 from mpifl.problems import ProblemConfig
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.objective import Examples, Shared, TorchObjective
-from mpifl.problems.torch.problem import seeded
-from mpifl.storage import Run
+from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective
+from mpifl.problems.torch.module_problem import seeded
+from mpifl.runfile import Run
 from tests.tiers import long, parameters
 
 CPU = torch.device("cpu")
@@ -66,23 +66,6 @@ def small(*norm: nn.Module) -> nn.Module:
 
 
 # -- flat vectors ------------------------------------------------------------------------------------------------------
-def test_parameters_and_gradients_are_views() -> None:
-    """One contiguous buffer each: arithmetic on the vector is arithmetic on the module."""
-    flat = Flat(small(), CPU, torch.float64, True)
-    x = np.arange(float(flat.d))
-    flat.bind(x)
-    x *= 2  # in place, on the NumPy side
-    at = 0
-    for (_, shape), p in zip(flat.layout, flat.module.parameters(), strict=True):
-        assert p.data_ptr() == x.ctypes.data + 8 * at
-        assert p.detach().reshape(-1).tolist() == (2 * np.arange(at, at + p.numel())).tolist()
-        assert tuple(p.shape) == shape
-        at += p.numel()
-    assert at == flat.d == 5 * 4 + 4 + 4 * 3 + 3
-    gradient = flat.new_gradient()
-    pointers = [p.grad.data_ptr() for p in flat.module.parameters() if p.grad is not None]
-    sizes = np.cumsum([0, *(8 * p.numel() for p in flat.module.parameters())])[:-1]
-    assert pointers == [gradient.data_ptr() + int(size) for size in sizes]
 
 
 def test_gradient_is_that_of_autograd() -> None:
@@ -107,7 +90,7 @@ def test_large_batches_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     one = client(small(), x, y)
     start = one.shared.flat.values().numpy()
     whole = one.gradient(start), one.loss(start)
-    monkeypatch.setattr("mpifl.problems.torch.objective.MAX_ROWS", 7)
+    monkeypatch.setattr("mpifl.problems.torch.module_objective.MAX_ROWS", 7)
     np.testing.assert_allclose(one.gradient(start), whole[0], atol=1e-15)
     assert one.loss(start) == pytest.approx(whole[1], abs=1e-14)
     stepped = start.copy()
@@ -366,14 +349,3 @@ def test_autocast_computes_in_bfloat16() -> None:
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
-def test_few_rows_are_measured() -> None:
-    """The same drawn rows each time: losses of a hundred rows, not of all."""
-    whole, few = (
-        problems.load(ProblemConfig(model=problems.MODELS["torch-logistic"](), clients=3, evaluation_rows=rows))
-        for rows in (None, 100)
-    )
-    x = whole.initial(0)
-    assert few.evaluate(x) == few.evaluate(x)
-    assert few.evaluate(x) != whole.evaluate(x)
-    assert few.evaluate(x)["test_accuracy"] * 100 == pytest.approx(round(few.evaluate(x)["test_accuracy"] * 100))
-    assert few.samples.tolist() == whole.samples.tolist()

@@ -62,7 +62,7 @@ def zipped(file: Path, members: dict[str, bytes], zeros: int = 0, method: int = 
 
 
 # -- npz ---------------------------------------------------------------------------------------------------------------
-def test_M_an_npz_that_inflates(tmp_path: Path) -> None:
+def test_an_npz_that_inflates(tmp_path: Path) -> None:
     """A member of 256 KiB that decompresses to 256 MiB of zeros, as its header says."""
     zipped(tmp_path / "a.npz", {"x": header((GIB // 64, 2))}, GIB // 4)
     assert (tmp_path / "a.npz").stat().st_size < 300 << 10
@@ -70,12 +70,12 @@ def test_M_an_npz_that_inflates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2**60, 8), (2**30, 3), (0, 2**62)])
-def test_M_an_npz_that_claims(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_an_npz_that_claims(tmp_path: Path, shape: tuple[int, ...]) -> None:
     zipped(tmp_path / "a.npz", {"x": header(shape), "y": header((0,), "<i8")})
     refused(tmp_path, "more than 100 times|array is too big")
 
 
-def test_M_many_files_that_inflate_a_little(tmp_path: Path) -> None:
+def test_many_files_that_inflate_a_little(tmp_path: Path) -> None:
     for k in range(3):
         zipped(tmp_path / f"{k:02}.npz", {"x": header((15 << 20, 1), "|u1")}, 15 << 20)
         with zipfile.ZipFile(tmp_path / f"{k:02}.npz", "a", zipfile.ZIP_DEFLATED) as archive:
@@ -83,19 +83,19 @@ def test_M_many_files_that_inflate_a_little(tmp_path: Path) -> None:
     refused(tmp_path, "arrays up to [xy] of [0-9]+ bytes, more than 100 times")
 
 
-def test_M_an_npz_of_other_compression_or_objects(tmp_path: Path) -> None:
+def test_an_npz_of_other_compression_or_objects(tmp_path: Path) -> None:
     zipped(tmp_path / "a.npz", {"x": header((4, 3))}, method=zipfile.ZIP_LZMA)
     refused(tmp_path, "x is not compressed as numpy does it")
     np.savez(tmp_path / "a.npz", x=np.array([Canary()]), y=Y)
     refused(tmp_path, "object arrays cannot be loaded")
 
 
-def test_M_arrays_that_nobody_asks_for_are_not_read(tmp_path: Path) -> None:
+def test_arrays_that_nobody_asks_for_are_not_read(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", x=X, y=Y, notes=np.array([Canary()], object))
     assert len(Folder(path=str(tmp_path)).read(tmp_path, False, None).x) == 4
 
 
-def test_M_sparse_data_that_are_compressed_well_are_taken(tmp_path: Path) -> None:
+def test_sparse_data_that_are_compressed_well_are_taken(tmp_path: Path) -> None:
     x = np.zeros((2000, 1000))
     x[np.arange(2000), np.arange(2000) % 1000] = 1
     np.savez_compressed(tmp_path / "a.npz", x=x, y=np.arange(2000) % 7)
@@ -163,7 +163,7 @@ def references(file: h5py.File, other: Path) -> None:
         (references, "values of variable length, or references"),
     ],
 )  # fmt: skip
-def test_K_hdf5_data_of_a_user(tmp_path: Path, make: Callable[[h5py.File, Path], None], says: str) -> None:
+def test_hdf5_data_of_a_user(tmp_path: Path, make: Callable[[h5py.File, Path], None], says: str) -> None:
     with h5py.File(tmp_path / "other.hdf5", "w") as file:
         file["x"] = X
     with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
@@ -174,7 +174,7 @@ def test_K_hdf5_data_of_a_user(tmp_path: Path, make: Callable[[h5py.File, Path],
 
 
 # -- idx, JSON, CSV ----------------------------------------------------------------------------------------------------
-def test_M_a_gzipped_idx_that_inflates(tmp_path: Path) -> None:
+def test_a_gzipped_idx_that_inflates(tmp_path: Path) -> None:
     file = tmp_path / "a.gz"
     head = bytes((0, 0, 8, 3)) + struct.pack(">3I", 2**31, 28, 28)
     with gzip.open(file, "wb", 1) as packed:
@@ -194,14 +194,14 @@ def test_M_a_gzipped_idx_that_inflates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "x", ["[" * 100_000, "[[1" + "0" * 400 + "]]", "[[" + "9" * 5000 + "]]", "[[1e999]]", "[[NaN]]", '[[{"a": 1}]]']
 )
-def test_M_leaf_json(tmp_path: Path, x: str) -> None:
+def test_bad_json_of_leaf(tmp_path: Path, x: str) -> None:
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a.json").write_text(f'{{"users": ["u"], "user_data": {{"u": {{"y": [0], "x": {x}}}}}}}')
     with bounded(), pytest.raises(ConfigError):
         Leaf(path=str(tmp_path)).read(tmp_path, False, None)
 
 
-def test_M_a_label_that_makes_the_model_vast(tmp_path: Path) -> None:
+def test_a_label_that_makes_the_model_vast(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     held = {"users": ["u"], "user_data": {"u": {"x": [[0.0] * 1000] * 2, "y": [0, 999_999]}}}
     (tmp_path / "train" / "a.json").write_text(json.dumps(held))
@@ -209,7 +209,7 @@ def test_M_a_label_that_makes_the_model_vast(tmp_path: Path) -> None:
         Leaf(path=str(tmp_path)).read(tmp_path, False, None)
 
 
-def test_M_what_is_no_regular_file(tmp_path: Path) -> None:
+def test_what_is_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.h5")
     refused(tmp_path, "not a regular file")
     for path in ("/dev/zero", str(tmp_path / "a.h5")):
@@ -251,7 +251,7 @@ PICKLES = {
 
 
 @pytest.mark.parametrize("name", PICKLES)
-def test_M_pickles(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_pickles(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     content, says = PICKLES[name]
     (tmp_path / "data_batch_1").write_bytes(content)

@@ -12,10 +12,10 @@ import pytest
 import mpifl
 from mpifl.config.read import job_from_dict, job_to_dict
 from mpifl.errors import ConfigError
-from mpifl.problems import Data, Model, Partition, Problem, ProblemConfig, ProblemSettings, load, objective
+from mpifl.problems import Data, Model, Partition, Problem, ProblemConfig, ProblemSettings, load
 from mpifl.problems.data import Folder, Synthetic
 from mpifl.problems.dirichlet import Dirichlet
-from mpifl.problems.models import Logistic, Mlp
+from mpifl.problems.models import Mlp
 from mpifl.problems.models.quadratic import QuadraticProblem
 from mpifl.rng import stream
 from tests.mpi.files import differing
@@ -132,7 +132,7 @@ def test_a_torch_model_has_the_same_rows() -> None:
 def test_a_problem_of_ones_own_is_split_the_same_way_on_every_rank() -> None:
     pytest.importorskip("torch")
     from mpifl.problems import host
-    from mpifl.problems.base import ComputeResources
+    from mpifl.problems.problem import ComputeResources
 
     config = ProblemConfig(entry="tests.problems.test_validation:entry", validation_split=0.25)
     problem = load(config)
@@ -187,13 +187,3 @@ def test_the_columns_of_a_run_and_its_replay(tmp_path: Path) -> None:
 def test_without_a_split_the_columns_are_nan(tmp_path: Path) -> None:
     with mpifl.run(job(tmp_path / "run.h5", problem={"clients": 5})) as run:
         assert run.evaluations[["validation_loss", "validation_accuracy"]].isna().all(axis=None)
-
-
-def test_training_does_not_see_them() -> None:
-    """A client's objective has its training rows alone."""
-    config = ProblemConfig(clients=3, model=Logistic(), validation_split=0.5)
-    problem = load(config)
-    for i in range(3):
-        client = objective(config, problem.meta, problem.shard(i), i, 0)
-        assert client.samples == len(client.x) == problem.samples[i]  # type: ignore[attr-defined]
-    assert sum(problem.samples) + problem.validation_rows == 1497

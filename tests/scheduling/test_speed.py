@@ -22,7 +22,7 @@ from mpifl.algorithms.base import Message, State, Update
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective
 from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
-from mpifl.scheduling.live import RealClock, VirtualClock
+from mpifl.scheduling.live_schedule import RealClock, VirtualClock
 from mpifl.transport.frames import HEADER_BYTES
 from tests.mpi.files import differing
 from tests.quadratic_runs import Log, close, quadratics, run
@@ -59,9 +59,9 @@ class Noted(RealClock):
         self.left: dict[int, list[tuple[float, float]]] = {i: [] for i in range(3)}
         self.start()
 
-    def register_message(self, i: int, round: int, work: int = 1) -> float:
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
         before = self.now()
-        delay = super().register_message(i, round, work)
+        delay = super().contact_time(i, round, work)
         self.left[i].append((before, self.now()))
         return delay
 
