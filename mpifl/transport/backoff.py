@@ -15,7 +15,7 @@ class Backoff:
     """Waits between two polls: yields the core a few times, then sleeps, each time twice as long as before, up to 1 ms.
 
     With a larger `longest` each further sleep is an eighth longer than the one before, so that a message is noticed
-    late by at most an eighth of the wait.
+    late by at most 1 ms and an eighth of the wait.
     """
 
     def __init__(self, longest: float = LONGEST) -> None:
