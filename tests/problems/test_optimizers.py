@@ -178,7 +178,7 @@ def test_a_client_that_moves_to_another_rank() -> None:
     x = one.shared.flat.values().numpy()
     host, elsewhere = Worker(algorithm, x, {0: one}), Worker(algorithm, x, {})
     host.train(0, Message((x,)))
-    saved = host.snapshots({})[0]
+    saved = host.snapshots()[0]
     elsewhere.add_clients({0: other})
     elsewhere.restore(0, saved)
     elsewhere.roll_back(0, [], None)
