@@ -2,7 +2,6 @@
 # make test        minutes: ruff, mypy, import-linter, every behaviour once with Open MPI, the smoke tests with MPICH
 # make test-all    everything: also the tests marked `long`, all hypothesis examples, all MPI tests with MPICH, SLURM if installed
 # make test-mpich  all tests that start MPI, with MPICH
-# make timings     the slowest tests of the last make test or test-all, and the time by folder
 # make mutation    random mistakes in the package, and the test that notices each: hours;  make mutation COUNT=5 SEED=3
 # make bench       the server's rate beside a loop by hand, what clients cost, many simulated clients: docs/results/performance.md, scale.md
 # make peers       update rules beside the classes of Flower, FedLab and APPFL, which it installs into build/peers
@@ -89,7 +88,7 @@ faults: export MPIFL_FAULTS = full
 faults: export MPIFL_FAULTS_OUT = $(abspath results/faults)
 faults: export MPIFL_MPIEXEC = $(MPIRUN)
 faults: .venv/.dev
-	.venv/bin/pytest -m "" tests/faults tests/mpi/test_lost.py tests/mpi/test_resume.py
+	.venv/bin/pytest -m "" tests/faults tests/mpi/test_lost.py
 	MPIFL_TEST_SLURM=1 .venv/bin/pytest -m "" tests/slurm
 	.venv/bin/python -m tests.faults.soak --minutes $(SOAK)
 	.venv/bin/python benchmarks/faults_cost.py

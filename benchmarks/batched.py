@@ -25,14 +25,14 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedprox import FedProx
 from mpifl.client.worker import Worker
 from mpifl.problems import ProblemConfig
-from mpifl.problems.base import HostedClients
+from mpifl.problems.problem import HostedClients
 from mpifl.problems.models.network import Network
 from mpifl.problems.models.networks import Cnn, TorchMlp
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.objective import Examples, Shared, TorchObjective
-from mpifl.problems.torch.problem import CPU
+from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective
+from mpifl.problems.torch.module_problem import CPU
 
 ROWS, CLASSES, STEP = 200, 10, 0.01
 CASES: dict[str, tuple[Network, tuple[int, ...]]] = {

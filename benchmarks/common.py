@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,40 +36,3 @@ def touch_memory(size: int) -> None:
     has to find memory for it. Otherwise a time would depend on how much memory earlier programs had used.
     """
     subprocess.run([sys.executable, "-c", TOUCH, str(size)], check=True)
-
-
-def core_round_trip(rounds: int = 20_000) -> float | None:
-    """The time (s) in which a byte goes from one core to another and back, in loops in Python; None with one core.
-
-    Two processes, each bound to one of the first two cores, take turns in writing to shared memory.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        return None
-    words = [sys.executable, __file__, str(rounds), *map(str, cores[:2])]
-    return float(subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout)
-
-
-def _round_trip(rounds: int, here: int, there: int) -> float:
-    shared = mmap.mmap(-1, mmap.PAGESIZE)
-    if not os.fork():
-        signal.alarm(60)  # ends this process where its parent was killed
-        os.sched_setaffinity(0, {there})
-        for _ in range(rounds):
-            while not shared[0]:
-                pass
-            shared[0] = 0
-        os._exit(0)
-    os.sched_setaffinity(0, {here})
-    begin = time.perf_counter()
-    for _ in range(rounds):
-        shared[0] = 1
-        while shared[0]:
-            pass
-    taken = (time.perf_counter() - begin) / rounds
-    os.wait()
-    return taken
-
-
-if __name__ == "__main__":
-    print(_round_trip(*map(int, sys.argv[1:])))

@@ -27,7 +27,7 @@ from common import ROOT, launcher
 
 import mpifl
 from mpifl.cuda_mpi import cuda_aware
-from mpifl.memory import Memory
+from mpifl.vector_memory import VectorMemory
 from mpifl.transport.frames import INLINE_BYTES
 
 JOB = """# gpu
@@ -52,7 +52,7 @@ def rank(job: str) -> int:
     """On every rank: runs the job; rank 0 prints the seconds in copies and whether MPI takes GPU memory."""
     from mpifl.problems.torch import batched
 
-    held: list[Memory] = []
+    held: list[VectorMemory] = []
     make = batched.memory
     batched.memory = lambda *given: held.append(make(*given)) or held[-1]  # type: ignore[func-returns-value]
     mpifl.run(job)

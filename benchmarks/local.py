@@ -24,8 +24,8 @@ from mpifl.problems import ProblemConfig
 from mpifl.problems.models import MODELS
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.objective import Examples, Shared, TorchObjective
-from mpifl.problems.torch.problem import CPU, seeded
+from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective
+from mpifl.problems.torch.module_problem import CPU, seeded
 
 CASES: dict[str, dict[str, Any]] = {  # shape of a row, classes, vocabulary, batch, steps of one contact
     "torch-logistic": {"shape": (784,), "classes": 10, "vocabulary": 0, "batch": 32, "steps": 100},

@@ -26,10 +26,10 @@ import numpy as np
 
 from mpifl import run
 from mpifl.config.read import to_yaml
-from mpifl.storage import RunWriter
-from mpifl.storage.tables import EvaluationRow
-from mpifl.studies.index import Index
-from mpifl.studies.study import load_study
+from mpifl.runfile import RunWriter
+from mpifl.runfile.tables import EvaluationRow
+from mpifl.tools.studies.index import Index
+from mpifl.tools.studies.study import load_study
 
 STUDY = """name: scale
 job: base.yaml

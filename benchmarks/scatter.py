@@ -20,7 +20,7 @@ import numpy as np
 
 from mpifl.transport.handshake import Handshake, receive_setup, report_ready, send_hello
 from mpifl.transport.mpi import MPI
-from mpifl.untrusted import available_memory
+from mpifl.safe_input import available_memory
 
 FEATURES = 784
 

@@ -8,26 +8,19 @@ run:
 ours     the server loop and both ends of the MPI transport, with AREA (an aggregation every 4 updates)
 by_hand  what one would write for this one rule: nonblocking requests, messages answered in any order, waits that sleep
          as ours do, a new array for each model, which is sent without a copy, and the rule's arithmetic in the fewest
-         passes over memory. It has no rows, no checks and no checkpoints. Its messages below 4 MiB are in pages of
-         4 KiB, as arrays of NumPy are where Linux gives huge pages to programs that ask; larger ones in huge pages
-huge     the same with all messages in huge pages, as in mpifl
+         passes over memory. It has no rows, no checks and no checkpoints
 echo     every message is answered at once with a fixed one, on both sides: what MPI and the waiting cost
 
 In a repeat the programs take turns, so that a machine whose speed changes does not decide their ratio. A turn has as
 many updates as take about 0.1 s, but at least 200, or all of the repeat where these are fewer. A program begins each
 turn with new buffers. Ratios are of the rates of one repeat; the figure is the median of the repeats. `server_us` is
 CPU time of the server process for each update.
-
-Where there are more ranks than cores, start `mpirun` with `setarch -R`: the ranks then have identical address space
-layouts, as in `mpifl run`.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
-import mmap
 import statistics
 import struct
 import sys
@@ -42,10 +35,9 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import serve_clients
-from mpifl.heap import keep_freed_memory, rare_full_collections
-from mpifl.scheduling.live import LiveSchedule, RealClock
+from mpifl.scheduling.live_schedule import LiveSchedule, RealClock
 from mpifl.server.loop import ServerLoop
-from mpifl.storage.tables import Row
+from mpifl.runfile.tables import Row
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.frames import HEADER_BYTES
 from mpifl.transport.mpi import FRAME, MPI
@@ -53,7 +45,7 @@ from mpifl.transport.mpi_client import MPIClientTransport
 from mpifl.transport.mpi_server import MPIServerTransport
 
 EVERY = 4  # updates for an aggregation
-TURN, LEAST = 0.1, 200  # s, about, and updates: for how long one program runs at least before the next one
+TURN_SECONDS, TURN_UPDATES = 0.1, 200  # about how long a turn takes, and how many updates it has at least
 
 
 class Taken(NamedTuple):
@@ -86,7 +78,7 @@ class Idlers:
     batch_size = 1
 
     def __init__(self, algorithm: Idle, x0: np.ndarray) -> None:
-        self._algorithm, self._state = algorithm, State(y=x0.copy())  # in the present heap
+        self._algorithm, self._state = algorithm, State(y=x0)
 
     def train(self, i: int, message: Message) -> Update:
         return self._algorithm.train(self._state, message, None)  # type: ignore[arg-type]
@@ -129,31 +121,16 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
 # -- by hand -----------------------------------------------------------------------------------------------------------
 HEADER = struct.Struct("qq")  # version; whether the run is over
 BLOCK = 1 << 14  # entries that stay in the cache between two operations
-NUMPY_ASKS = 1 << 22  # bytes of an array, from which on NumPy asks for huge pages
 
 
-@functools.lru_cache(maxsize=1)
-def small_pages(size: int) -> np.ndarray:
-    """So many bytes in pages of 4 KiB, the same at each call."""
-    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, np.uint8)
-
-
-def buffers(x0: np.ndarray, count: int, huge: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+def buffers(x0: np.ndarray, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Room for `count` messages: their bytes, and their vectors."""
-    size = HEADER_BYTES + x0.nbytes
-    if huge or size >= NUMPY_ASKS:
-        messages = [np.zeros(size, np.uint8) for _ in range(count)]
-    else:
-        step = -(-size // 64) * 64  # a line of the cache
-        memory = small_pages(count * step)
-        messages = [memory[k * step : k * step + size] for k in range(count)]
+    messages = [np.zeros(HEADER_BYTES + x0.nbytes, np.uint8) for _ in range(count)]
     return [(whole, whole[HEADER_BYTES:].view(x0.dtype)) for whole in messages]
 
 
-def client_by_hand(comm: MPI.Comm, x0: np.ndarray, huge: bool) -> None:
-    (message, _), (update, y) = buffers(x0, 2, huge)
+def client_by_hand(comm: MPI.Comm, x0: np.ndarray) -> None:
+    (message, _), (update, y) = buffers(x0, 2)
     y[:] = x0
     receive, send = comm.Recv_init(message, 0, FRAME), comm.Send_init(update, 0, FRAME)
     while True:
@@ -171,12 +148,12 @@ def client_by_hand(comm: MPI.Comm, x0: np.ndarray, huge: bool) -> None:
     send.Wait()
 
 
-def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int, huge: bool = False) -> Taken:
+def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     if comm.rank:
-        client_by_hand(comm, x0, huge)
+        client_by_hand(comm, x0)
         return Taken()
     n, d = comm.size - 1, x0.size
-    unused = buffers(x0, 2 * n + 2, huge)  # snapshots that nobody is being sent
+    unused = buffers(x0, 2 * n + 2)  # snapshots that nobody is being sent
     arriving = [unused.pop() for _ in range(n)]
     receives = [comm.Recv_init(whole, r, FRAME) for r, (whole, _) in enumerate(arriving, 1)]
     u, (whole, x) = np.empty_like(x0), unused.pop()
@@ -202,7 +179,7 @@ def by_hand(comm: MPI.Comm, x0: np.ndarray, updates: int, huge: bool = False) ->
     for k in range(n):
         answer(k)
     while count < updates:
-        done = MPI.Request.Testsome(receives) or MPI.Request.Testsome(receives)  # as mpifl's server
+        done = MPI.Request.Testsome(receives)
         if not done:
             backoff.pause()
             continue
@@ -240,14 +217,14 @@ def echo(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     """Every message is answered at once with a fixed one; the last one of each client is empty."""
     peers = [0] if comm.rank else list(range(1, comm.size))
     count, running = 0, len(peers)
-    free = buffers(x0, 2 * len(peers), huge=True)
+    free = buffers(x0, 2 * len(peers))
     receives = [comm.Recv_init(free.pop()[0], r, FRAME) for r in peers]
     sends = [comm.Send_init(free.pop()[0], r, FRAME) for r in peers]
     taken, status = Taken(), [MPI.Status() for _ in peers]
     watch, backoff = Stopwatch(), Backoff()
     MPI.Prequest.Startall(receives if comm.rank else [*receives, *sends])
     while running:
-        done = MPI.Request.Testsome(receives, status) or MPI.Request.Testsome(receives, status)
+        done = MPI.Request.Testsome(receives, status)
         if not done:
             backoff.pause()
             continue
@@ -270,12 +247,9 @@ def echo(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     return taken
 
 
-PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Taken]] = {
-    "ours": ours, "by_hand": by_hand, "huge": functools.partial(by_hand, huge=True), "echo": echo
-}  # fmt: skip
+PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Taken]] = {"ours": ours, "by_hand": by_hand, "echo": echo}
 
 
-@rare_full_collections()  # as in a run
 def measure(comm: MPI.Comm, d: int, repeats: int, turns: int, updates: int) -> dict[str, float]:
     """Rates and ratios at one dimension; in a repeat each program has `turns` turns of `updates` updates each."""
     x0 = np.ones(d, np.float32)
@@ -294,8 +268,7 @@ def measure(comm: MPI.Comm, d: int, repeats: int, turns: int, updates: int) -> d
         key = "" if name == "ours" else f"{name}_"
         row[f"{key}updates_per_s"] = round(1 / float(np.median(walls[name])), 1)
         row[f"{key}server_us"] = round(1e6 * float(np.median(cpu)), 2)
-    compared = (("ratio", "ours", "by_hand"), ("huge_ratio", "ours", "huge"), ("by_hand_to_echo", "by_hand", "echo"))
-    for key, one, other in compared:
+    for key, one, other in (("ratio", "ours", "by_hand"), ("by_hand_to_echo", "by_hand", "echo")):
         ratios = (walls[other] / walls[one]).tolist()
         row |= {key: round(statistics.median(ratios), 3), f"{key}_low": round(min(ratios), 3),
                 f"{key}_high": round(max(ratios), 3)}  # fmt: skip
@@ -313,11 +286,10 @@ def main() -> int:
     if comm.size < 2:
         print("server_rate: run it under mpirun with at least 2 ranks", file=sys.stderr)
         return 2
-    keep_freed_memory()  # likewise
     for d in args.sizes:
         rate = min(20_000, 4e8 / d)  # updates/s, about
         whole = args.updates or max(40, int(args.seconds * rate))  # of a repeat
-        turns = 1 if args.updates else max(1, round(whole / max(LEAST, TURN * rate)))
+        turns = 1 if args.updates else max(1, round(whole / max(TURN_UPDATES, TURN_SECONDS * rate)))
         updates = whole // turns
         row = measure(comm, d, args.repeats, turns, updates)
         if comm.rank == 0:

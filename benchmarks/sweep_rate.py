@@ -26,7 +26,7 @@ from pathlib import Path
 
 import mpifl
 from mpifl.config.read import job_to_dict
-from mpifl.studies.study import load_study
+from mpifl.tools.studies.study import load_study
 
 BASE = {
     "name": "base", "seed": 0,

@@ -10,20 +10,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from mpifl import execution
-from mpifl.errors import ConfigError, RunFailed, describe_unexpected, inside
+from mpifl.errors import ConfigError, RunFailed, RunResult, inside
 from mpifl.execution import Task, execute
-from mpifl.server.outcome import Outcome
+from mpifl.tools.export import observers
 from mpifl.signals import Interrupted, SignalRecorder
 
 if TYPE_CHECKING:
-    from mpifl.analysis.run import Run, Runs
+    from mpifl.tools.analysis.run import Run, Runs
     from mpifl.config.job import Job
     from mpifl.problems import Problem
-    from mpifl.studies.index import Index
-    from mpifl.studies.study import Study
+    from mpifl.tools.studies.index import Index
+    from mpifl.tools.studies.study import Study
     from mpifl.transport.mpi import MPI
 
 
@@ -84,7 +84,7 @@ def run(
         KeyboardInterrupt: Ctrl-C or another signal ended the run. Its file is closed with the status "interrupted", and
             `resume` continues it if a checkpoint could be saved. A second Ctrl-C does not wait for that.
     """
-    return finished_run(execute(lambda: Task(load_job(job, *overrides, **keys)), comm=comm))
+    return finished_run(execute(lambda: Task(load_job(job, *overrides, **keys)), comm=comm, observe=observers))
 
 
 def resume(path: str | Path, trust: bool = False) -> Run:
@@ -100,7 +100,7 @@ def resume(path: str | Path, trust: bool = False) -> Run:
     Raises:
         ConfigError: The run is completed, still running, or has no checkpoint.
     """
-    return finished_run(execute(lambda: execution.resume_task(Path(path), trust=trust)))
+    return finished_run(execute(lambda: execution.resume_task(Path(path), trust=trust), observe=observers))
 
 
 def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) -> Run:
@@ -115,7 +115,7 @@ def replay(path: str | Path, *overrides: str, trust: bool = False, **keys: Any) 
         trust: As for `resume`.
         keys: `output`, `overwrite` and `memory` as plain values.
     """
-    return finished_run(execute(lambda: execution.replay_task(Path(path), overrides, keys, trust)))
+    return finished_run(execute(lambda: execution.replay_task(Path(path), overrides, keys, trust), observe=observers))
 
 
 def open_run(path: str | Path) -> Run:
@@ -127,7 +127,7 @@ def open_run(path: str | Path) -> Run:
     Raises:
         ConfigError: There is no such file, or it cannot be read.
     """
-    from mpifl.analysis.run import Run
+    from mpifl.tools.analysis.run import Run
 
     return Run(path)
 
@@ -141,7 +141,7 @@ def open_runs(paths: str | Path | Sequence[str | Path]) -> Runs:
     Raises:
         ConfigError: There is no such file, or one cannot be read.
     """
-    from mpifl.analysis.run import Runs, find_runs
+    from mpifl.tools.analysis.run import Runs, find_runs
 
     return Runs(find_runs(paths))
 
@@ -159,7 +159,7 @@ def export_run(path: str | Path, to: str, out: str | Path | None = None, overwri
         ConfigError: The run file cannot be read or lacks what the format holds, a file exists, or the package that
             writes the format is not installed.
     """
-    from mpifl.export import files
+    from mpifl.tools.export import files
 
     return files.export_run(path, to, out, overwrite)
 
@@ -176,7 +176,7 @@ def load_study(path: str | Path, *overrides: str) -> Study:
         ConfigError: The study, its base job or one of its runs is wrong: the error has the key, its value and what
             would be right.
     """
-    from mpifl.studies import study
+    from mpifl.tools.studies import study
 
     return study.load_study(path, overrides)
 
@@ -209,10 +209,10 @@ def sweep(
         RunFailed: The index could not be written.
         KeyboardInterrupt: Ctrl-C or another signal ended the sweep, after its runs have saved their checkpoints.
     """
-    from mpifl.studies import sweep as sweeps
-    from mpifl.studies.index import Index
-    from mpifl.studies.parts import Part
-    from mpifl.studies.study import Study
+    from mpifl.tools.studies import sweep as sweeps
+    from mpifl.tools.studies.index import Index
+    from mpifl.tools.studies.study_slices import Part
+    from mpifl.tools.studies.study import Study
     from mpifl.transport.launcher import broadcast_number, communicator, run_or_abort
 
     loaded = study if isinstance(study, Study) else load_study(study)
@@ -247,7 +247,7 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
     """
     from mpifl.config.listing import annotated_yaml
     from mpifl.problems import check_optimizer
-    from mpifl.server.metrics import check_evaluation, load_metrics
+    from mpifl.server.evaluation_metrics import check_evaluation, load_metrics
 
     problem = execution.load_problem(job) if load_data else None
     load_metrics(job.evaluate.metrics)
@@ -264,66 +264,20 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
 
 def _memory_note(job: Job, problem: Problem | None) -> str:
     """The estimated memory of a run in one process, and what this host has free, in one line."""
-    from mpifl.host_memory import memory_limits, resident_bytes
+    from mpifl.host_memory import available_memory, memory_limits, resident_bytes
     from mpifl.server.memory_estimate import estimate, gigabytes, problem_size
-    from mpifl.server.method_memory import SlowRules
 
     if (size := problem_size(job, problem)) is None:
         return "memory: --data estimates it, since the data alone tell what they hold"
-    try:
-        text = estimate(job, size).describe(resident_bytes())
-    except SlowRules as slow:
-        return f"memory: it cannot be estimated ({slow})"
-    except (Exception, SystemExit) as error:  # of the rules of the user's own method
-        return f"memory: it cannot be estimated ({describe_unexpected(error)})"
-    free = min((limit.free for limit in memory_limits()), default=None)
-    return f"memory: {text}" + ("" if free is None else f"; free here: {gigabytes(free)}")
+    text = f"{estimate(job, size).describe(resident_bytes())}, and what the method keeps for each client"
+    return f"memory: {text}" + (f"; free here: {gigabytes(available_memory())}" if memory_limits() else "")
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
-def finished_run(outcome: Outcome) -> Run:
+def finished_run(result: RunResult) -> Run:
     """The run file of a run. Raises RunFailed, or Interrupted, where it is not completed."""
-    if outcome.status == "failed":
-        raise RunFailed(outcome.error)
-    if outcome.status == "interrupted":
-        raise Interrupted(outcome.code, outcome.summary or outcome.error)
-    if outcome.summary:
-        return open_run(outcome.output)
-    return cast("Run", _UnopenedRun(outcome.output))
-
-
-class _UnopenedRun:
-    """The run on a rank that hosts clients: a `Run` for isinstance, and in every respect once it is used.
-
-    Until then the rank needs neither h5py nor pandas.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = Path(path)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        from mpifl.analysis.run import Run
-
-        return Run
-
-    def _open(self) -> Run:
-        run = open_run(self.path)
-        object.__dict__["__class__"].__set__(self, type(run))
-        vars(self).update(vars(run))
-        return cast("Run", self)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._open(), name)
-
-    def __enter__(self) -> Run:
-        return self._open()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Nothing is open yet."""
-
-    def __repr__(self) -> str:
-        return repr(self._open())
+    if result.status == "failed":
+        raise RunFailed(str(result.error))
+    if result.status == "interrupted":
+        raise Interrupted(result.code, result.summary or str(result.error or ""))
+    return open_run(result.output)

@@ -1,10 +1,11 @@
-"""Errors: bad input (exit code 2) and failed runs (exit code 3), and how a client's error is reported."""
+"""Errors: bad input (exit code 2) and failed runs (exit code 3); how a run ended; how a client's error is reported."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 MAX_PART, MAX_LINE = 1000, 5000  # characters printed of an error's key or value, and of the text after them
 
@@ -21,7 +22,7 @@ class ConfigError(ValueError):
         super().__init__(key, value, expected)
 
     def __str__(self) -> str:
-        from mpifl.untrusted import printable
+        from mpifl.safe_input import printable
 
         key, value, expected = (" ".join(str(part).split()) for part in (self.key, self.value, self.expected))
         return (
@@ -44,6 +45,29 @@ def inside(section: str) -> Iterator[None]:
 
 class RunFailed(RuntimeError):
     """The run failed (a client raised an error, a rank was lost); the exit code is 3."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended, or a command without a run; equal on all ranks but for the fields that rank 0 alone has."""
+
+    code: int = 0
+    """exit code: 0 completed, 2 wrong input, 3 failed, 130 or 143 ended by a signal"""
+    error: ConfigError | RunFailed | None = None
+    """why it failed, or why an interrupted run was not saved"""
+    output: str = ""
+    """run file; empty where nothing was run"""
+    summary: str = ""
+    """the run in one line, on rank 0"""
+    stuck_ranks: frozenset[int] = frozenset()
+    """ranks that did not end, as rank 0 knows them"""
+    wall_seconds: float | None = None
+    """wall time of the run with its earlier sessions, on rank 0; None where no run began"""
+
+    @property
+    def status(self) -> str:
+        """As in the run file: completed, failed or interrupted."""
+        return {0: "completed", 2: "failed", 3: "failed"}.get(self.code, "interrupted")
 
 
 class Contradiction(Exception):

@@ -10,25 +10,29 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from mpifl.errors import ConfigError, Contradiction, RunFailed, describe_unexpected
-from mpifl.server.outcome import Outcome
+from mpifl.errors import ConfigError, Contradiction, RunFailed, RunResult, describe_unexpected
 from mpifl.signals import Interrupted, SignalRecorder
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
     from mpifl.server.resume import ResumePoint
-    from mpifl.storage import Run
+    from mpifl.server.session import RowsObserver
+    from mpifl.runfile import Run
     from mpifl.transport.handshake import Handshake
     from mpifl.transport.mpi import MPI
 
 log = logging.getLogger("mpifl")
 log.addHandler(logging.NullHandler())
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # NumPy reads them at its import
+
+# What watches a run, from its job and whether it is resumed.
+Observe: TypeAlias = "Callable[[Job, bool], Sequence[RowsObserver]]"
 
 
 class Task(NamedTuple):
@@ -56,7 +60,7 @@ def replay_task(
     """The task that replays a run file. Raises ConfigError if that is impossible, or a key changes that may not."""
     from mpifl.config import read
     from mpifl.config.trust import check_sizes
-    from mpifl.storage import open_run
+    from mpifl.runfile import open_run
 
     recorded = open_run(path)
     check_sizes(recorded.config, path, len(recorded.clients), recorded.rows("model", "x", 0, None).size)
@@ -67,9 +71,9 @@ def replay_task(
 
 
 def execute(
-    prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None] = lambda end: None,
-    process_ends: bool = False, comm: MPI.Intracomm | None = None,
-) -> Outcome:  # fmt: skip
+    prepare: Callable[[], Task | None], report: Callable[[RunResult], None] = lambda result: None,
+    process_ends: bool = False, comm: MPI.Intracomm | None = None, observe: Observe = lambda job, resumed: (),
+) -> RunResult:  # fmt: skip
     """Runs on all ranks the task that rank 0 prepares; returns on every rank how it ended.
 
     Args:
@@ -77,6 +81,7 @@ def execute(
         report: Called on rank 0 alone, before the other ranks are released.
         process_ends: Whether this process ends with the command (`SignalRecorder`).
         comm: Of these ranks; None: of all ranks of the MPI job.
+        observe: Called on rank 0 alone, before the data are loaded: returns what watches the run.
 
     Raises:
         ConfigError: On all ranks. An unexpected error passes in one process, and ends all ranks under MPI; but on a
@@ -87,87 +92,76 @@ def execute(
     contained = comm is not None
     comm = communicator() if comm is None else comm if comm.size > 1 else None
     if comm is not None and comm.rank > 0:
-        return run_or_abort(comm, lambda: _serve(comm, process_ends))
-    from mpifl.transport.handshake import Handshake
+        result = run_or_abort(comm, lambda: _serve(comm, process_ends))
+    else:
+        from mpifl.transport.handshake import Handshake
 
-    if comm is None:
-        return _lead(prepare, report, Handshake(), process_ends)
-    return run_or_abort(comm, lambda: _lead(prepare, report, Handshake(comm), process_ends, contained))
+        handshake = Handshake(comm)
+        lead = partial(_lead, prepare, report, handshake, process_ends, observe, contained)
+        result = lead() if comm is None else run_or_abort(comm, lead)
+    if isinstance(result.error, ConfigError):
+        raise result.error
+    return result
 
 
 def _lead(
-    prepare: Callable[[], Task | None], report: Callable[[Outcome | ConfigError], None], handshake: Handshake,
-    process_ends: bool, contained: bool = False,
-) -> Outcome:  # fmt: skip
-    """Rank 0's part; releases the other ranks however it ends.
-
-    contained: an unexpected error fails the run alone.
-    """
+    prepare: Callable[[], Task | None], report: Callable[[RunResult], None], handshake: Handshake,
+    process_ends: bool, observe: Observe, contained: bool = False,
+) -> RunResult:  # fmt: skip
+    """Rank 0's part: however it ends, the other ranks are released. contained: also by an unexpected error."""
     from mpifl.server.start import run_server
     from mpifl.transport.launcher import is_mpi_error
 
-    outcome = Outcome("", "completed", 0, "")
-    error: ConfigError | RunFailed | None = None
+    result = RunResult()
     with SignalRecorder(process_ends) as signals, _one_thread(), ExitStack() as stack:
         try:
             if task := prepare():
-                if task.job.output_tensorboard:  # checked before the data are loaded
-                    from mpifl.export.live import check_output
-
-                    check_output(task.job.output, replaced=task.job.overwrite or task.resumed is not None)
+                observers = observe(task.job, task.resumed is not None)
                 stack.enter_context(restored_torch(task.job))
-                outcome = run_server(
+                result = run_server(
                     task.job, handshake, replay=task.replay, resumed=task.resumed, load=load_problem,
-                    signals=signals, contained=contained,
+                    signals=signals, contained=contained, observers=observers,
                 )  # fmt: skip
-        except ConfigError as wrong:
-            error = wrong
+        except ConfigError as error:
+            result = RunResult(2, error)
         except Contradiction as contradiction:
             log.error("%s", contradiction)
-            outcome = Outcome("", "failed", 3, "", str(contradiction))
-        except (RunFailed, MemoryError) as failure:
-            if isinstance(failure, MemoryError):
-                if handshake.comm:  # the state of the other ranks is unknown
-                    raise
-                failure = RunFailed(f"out of memory ({failure})")
-            log.error("the run failed: %s", failure)
-            outcome = Outcome("", "failed", 3, "", str(failure))
+            result = RunResult(3, RunFailed(str(contradiction)))
+        except RunFailed as failure:
+            result = _failed(failure)
         except Interrupted as interrupted:
-            outcome = Outcome("", "interrupted", interrupted.code, "")
-        except (Exception, SystemExit) as unexpected:
-            if not contained or is_mpi_error(unexpected):
+            result = RunResult(interrupted.code)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, MemoryError) and not handshake.comm:  # else the other ranks' state is unknown
+                result = _failed(RunFailed(f"out of memory ({error})"))
+            elif contained and not is_mpi_error(error) and not isinstance(error, MemoryError):
+                result = _failed(RunFailed(describe_unexpected(error)))
+            else:
                 raise
-            outcome = Outcome("", "failed", 3, "", describe_unexpected(unexpected))
-            log.error("the run failed: %s", outcome.error)
         signals.record()  # a signal does not interrupt what follows
-        if outcome.error:
-            error = RunFailed(outcome.error)
-        report(error if isinstance(error, ConfigError) else outcome)
-        if outcome.stuck:
-            handshake.kill_stuck_ranks(outcome.stuck, outcome.code)
-        handshake.release_ranks(2 if isinstance(error, ConfigError) else outcome.code, error, outcome.stuck)
-    if isinstance(error, ConfigError):
-        raise error
-    return outcome
+        report(result)
+        if result.stuck_ranks:
+            handshake.kill_stuck_ranks(result.stuck_ranks, result.code)
+        handshake.release_ranks(result)
+    return result
 
 
-def _serve(comm: MPI.Comm, process_ends: bool) -> Outcome:
-    """The part of every other rank: hosts clients."""
-    from mpifl.client.rank import run_client_rank
+def _failed(error: RunFailed) -> RunResult:
+    log.error("the run failed: %s", error)
+    return RunResult(3, error)
+
+
+def _serve(comm: MPI.Comm, process_ends: bool) -> RunResult:
+    """The part of every rank but 0: hosts clients."""
+    from mpifl.client.client_rank import run_client_rank
 
     with _one_thread():
-        end = run_client_rank(comm, process_ends)
-    if isinstance(end.error, ConfigError):
-        raise end.error
-    status = {0: "completed", 3: "failed"}.get(end.code, "interrupted")
-    if end.dead:
-        log.error("%s", end.dead)
-    return Outcome(end.output, status, end.code, "", str(end.error or ""))
+        return run_client_rank(comm, process_ends)
 
 
 def _one_thread() -> AbstractContextManager[object]:
     """Limits NumPy to one thread unless the environment sets the number: the last bits of a sum depend on it."""
-    if any(name in os.environ for name in THREADS):
+    if any(name in os.environ for name in THREAD_VARIABLES):
         return nullcontext()
     from threadpoolctl import threadpool_limits
 
@@ -204,7 +198,7 @@ _kept: dict[str, Problem] | None = None  # the problem loaded last, by its secti
 
 
 def load_problem(job: Job) -> Problem:
-    """The data of a job, or those that `keep_problem` has kept. Raises ConfigError where they cannot be read."""
+    """The data of a job, loaded or kept (`keep_problem`). Raises ConfigError where they cannot be read."""
     from mpifl.problems import load
 
     if _kept is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -29,21 +30,33 @@ def memory_limits(proc: str = "/proc") -> list[MemoryLimit]:
     return [machine, *_control_groups(proc, machine.total)]
 
 
+def available_memory(proc: str = "/proc") -> int:
+    """Bytes that this process may still allocate, by its `memory_limits` and by the limit of its address space."""
+    found = [limit.free for limit in memory_limits(proc)]
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        with contextlib.suppress(OSError):
+            found.append(max(0, space - _statm(0)))
+    return min(found, default=2**62)
+
+
 def resident_bytes() -> int:
     """The resident memory (RSS, bytes) of this process; 0 where the system does not say."""
     try:
-        return int(_read("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return _statm(1)
     except OSError:
         return 0
 
 
+def _statm(column: int) -> int:
+    """Bytes of this process: 0 address space, 1 resident memory. Raises OSError."""
+    return int(_read("/proc/self/statm").split()[column]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _read(path: str) -> str:
-    """The text of a file of the kernel; in fewer system calls than `open` makes, since every rank reads them."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.fsdecode(b"".join(iter(lambda: os.read(file, 1 << 16), b"")))
-    finally:
-        os.close(file)
+    """The text of a file of the kernel. Paths in it may be no UTF-8."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
 
 
 def _machine(proc: str) -> MemoryLimit | None:

@@ -7,7 +7,9 @@ them in this file.
 from __future__ import annotations
 
 import functools
+import platform
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +33,7 @@ def source() -> Source:
     package = Path(__file__).parent
     try:
         version, commit = (package / BUILD).read_text(encoding="ascii").split("\n")[:2]
-    except (FileNotFoundError, NotADirectoryError):  # the latter where the package is in a zip file
+    except (FileNotFoundError, NotADirectoryError):  # the second for a package in a zip file
         return _from_git(package.parent) if (package.parent / ".git").exists() else _from_archive(ARCHIVE)
     return Source(version, commit)
 
@@ -74,6 +76,16 @@ def _from_archive(text: str) -> Source:
     """Reads [TAG[-COUNT-gCOMMIT]]|COMMIT, with the whole hash."""
     described, _, commit = text.partition("|")
     return _parse(described if "-g" in described else f"{described}-0-g{commit}")
+
+
+def installation() -> str:
+    """What all ranks must have in common: the version of Python, and that of mpifl or the folder of a checkout."""
+    package = Path(__file__).parent
+    try:
+        version = (package / BUILD).read_text(encoding="ascii").split("\n")[0]
+    except (FileNotFoundError, NotADirectoryError):
+        version = f"in {str(package.parent)!a}"
+    return f"{sys.implementation.name} {platform.python_version()}, mpifl {version}"
 
 
 def __getattr__(name: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before NumPy is imported
+from mpifl.execution import THREAD_VARIABLES
+
+for name in THREAD_VARIABLES:  # before NumPy is imported
     os.environ.setdefault(name, "1")
 os.environ["MPIFL_LOG_LEVEL"] = "warning"  # else each command logs how its run begins
 
@@ -54,16 +54,6 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return err
 
     return refuse
-
-
-@pytest.fixture
-def aslr() -> None:
-    """Address space layout randomisation is on, and a process may switch it off."""
-    setarch = shutil.which("setarch")
-    if not setarch or subprocess.run([setarch, "-R", "true"], capture_output=True).returncode:
-        pytest.skip("this system does not let a process switch off address space layout randomisation")
-    if Path("/proc/self/personality").read_text().strip() != "00000000":
-        pytest.skip("it is off already")
 
 
 class Files(LoadScopeScheduling):  # type: ignore[misc]

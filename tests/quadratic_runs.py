@@ -10,10 +10,11 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.client.worker import Worker
-from mpifl.scheduling.live import LiveSchedule
-from mpifl.scheduling.replay import ReplaySchedule
+from mpifl.scheduling.live_schedule import LiveSchedule
+from mpifl.scheduling.replayed_schedule import ReplaySchedule
+from mpifl.server.evaluator import EvaluationRequest
 from mpifl.server.loop import Ending, ServerLoop
-from mpifl.storage.tables import AggregationRow, Row, UpdateRow
+from mpifl.runfile.tables import AggregationRow, Row, UpdateRow
 from mpifl.transport.in_process import InProcessTransport
 
 EXACT = 1e-12  # the tolerance of what holds exactly, but for rounding
@@ -127,7 +128,7 @@ class Scripted:
     def now(self) -> float:
         return self.time
 
-    def register_message(self, i: int, round: int, work: int = 1) -> float:
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
         self.out.append(i)
         return 0.0
 
@@ -298,10 +299,10 @@ def run(
     log.server = algorithm.init_server(x0, clients)
     log.memories.update(dict.fromkeys(range(n), x0))
 
-    def evaluate(*row) -> bool:  # type: ignore[no-untyped-def]
-        log.evaluations.append(row[:3])
-        log.ages.append(row[5])
-        log.evaluated.append(row[3].copy())
+    def evaluate(request: EvaluationRequest) -> bool:
+        log.evaluations.append((request.time, request.updates, request.version))
+        log.ages.append(request.age)
+        log.evaluated.append(request.x.copy())
         return False
 
     def ending() -> Ending:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpifl.durations import format_duration
+from mpifl.text import format_duration
 
 
 @pytest.mark.parametrize(

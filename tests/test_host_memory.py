@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mpifl.host_memory import MemoryLimit, memory_limits, resident_bytes
+from mpifl.host_memory import MemoryLimit, available_memory, memory_limits, resident_bytes
+from mpifl.safe_input import check_memory
 
 MEMINFO = "MemTotal:       32000 kB\nMemFree: 1 kB\nMemAvailable:   20000 kB\n"
 
@@ -49,6 +50,28 @@ def test_version_1(tmp_path: Path) -> None:
     write(groups / "pbs/1", memory__limit_in_bytes=8_000_000, memory__usage_in_bytes=3_000_000)
     write(groups, memory__limit_in_bytes=9223372036854771712, memory__usage_in_bytes=1)  # no limit
     assert memory_limits(proc)[1:] == [MemoryLimit("control group /pbs/1", 8_000_000, 5_000_000)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_is_available_is_what_the_tightest_group_above_leaves(version: int, tmp_path: Path) -> None:
+    """The group of a step of SLURM has no limit of its own; that of its job has."""
+    groups = tmp_path / "cgroup"
+    kind = "cgroup cgroup rw,memory" if version == 1 else "cgroup2 cgroup2 rw"
+    cgroup = "4:memory:/slurm/job/step" if version == 1 else "0::/slurm/job/step"
+    proc = system(tmp_path, cgroup, f"31 24 0:27 / {groups} rw - {kind}")
+    limit, used = ("limit_in_bytes", "usage_in_bytes") if version == 1 else ("max", "current")
+    none = 9223372036854771712 if version == 1 else "max"
+    write(groups / "slurm/job/step", **{f"memory__{limit}": none, f"memory__{used}": 1})
+    write(groups / "slurm/job", **{f"memory__{limit}": 6_000_000, f"memory__{used}": 5_000_000})
+    write(groups / "slurm", **{f"memory__{limit}": 9_000_000, f"memory__{used}": 6_000_000})
+    assert available_memory(proc) == 1_000_000
+
+
+def test_a_file_larger_than_the_job_of_slurm_leaves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpifl.safe_input.available_memory", lambda: 100 << 20)
+    check_memory(100 << 20, "a file")
+    with pytest.raises(ValueError, match="only 104857600 bytes of memory are available"):
+        check_memory(101 << 20, "a file")
 
 
 def test_a_container_sees_its_group_as_the_root(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mpifl import memory
-from mpifl.memory import HOST, OutgoingVectors, Staged
+from mpifl import vector_memory as memory
+from mpifl.vector_memory import HOST, OutgoingVectors, Staged
 from tests.tiers import examples
 
 D, DTYPE = 5, np.dtype(np.float32)

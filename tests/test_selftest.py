@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mpifl import selftest
+from mpifl.tools import selftest
 from mpifl.cli import main
-from mpifl.errors import RunFailed
-from mpifl.server.outcome import Outcome
+from mpifl.errors import RunFailed, RunResult
 from tests.mpi.conftest import environment, mpiexec
 
 NAMES = ["software", "ranks", "file locks", "HDF5, SWMR", "virtual clock", "torch", "GPU-aware MPI"]
@@ -31,7 +30,7 @@ def test_virtual_clock_compares_with_the_bits_that_are_right(tmp_path: Path, mon
 
 def test_a_run_that_cannot_be_written_has_not_the_wrong_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no bits: what went wrong is said instead."""
-    failed = Outcome("process.h5", "failed", 3, "", "No space left on device")
+    failed = RunResult(3, RunFailed("No space left on device"), "process.h5")
     monkeypatch.setattr("mpifl.server.start.run_server", lambda job: failed)
     assert selftest._virtual_clock(tmp_path) == (selftest.FAILED, "No space left on device")
 
@@ -50,7 +49,7 @@ def test_a_child_process_that_hangs_has_failed(monkeypatch: pytest.MonkeyPatch) 
 
 def test_locks_that_are_not_seen_by_others_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert selftest._locks(tmp_path)[0] == selftest.OK
-    monkeypatch.setattr("mpifl.storage.live.Lock.__init__", lambda self, path: setattr(self, "_descriptor", -1))
+    monkeypatch.setattr("mpifl.runfile.run_lock.Lock.__init__", lambda self, path: setattr(self, "_descriptor", -1))
     assert selftest._locks(tmp_path)[0] == selftest.FAILED
 
 

@@ -11,7 +11,7 @@ FOLDERS = ("algorithms", "api", "faults", "mpi", "scheduling", "server", "slurm"
 
 def verify_files(folder: Path) -> int:
     """Verifies every run file below a folder; their number. Raises Contradiction."""
-    from mpifl.analysis.verify import check_file
+    from mpifl.tools.verify.run_file import check_file
 
     found = 0
     for path in sorted(folder.rglob("*.h5")):

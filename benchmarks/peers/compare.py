@@ -133,7 +133,7 @@ make peers-speed
 A repeat measures the programs of a table one after the other. A speed-up compares two figures of one repeat; the table
 has the median, the lowest and the highest. The first fifth of a run, with its start-up, is left out. All programs use
 one thread a process. Where the ranks of a program share cores they have identical address space layouts
-(`setarch -R`), as in `mpifl run`.
+(`setarch -R`).
 
 ## What each does in these runs
 

@@ -71,7 +71,7 @@ def packages() -> str:
         [("algorithms", "one file a method"), ("problems", "data, partitions, models, torch")],
         [
             (
-                "storage, memory, cuda_mpi, host_memory, heap, prefetch, signals",
+                "storage, memory, cuda_mpi, host_memory, signals",
                 "run file and checkpoints; where vectors live",
             )
         ],
@@ -99,8 +99,8 @@ def update_path() -> str:
     parts = [lane(10, 10, 340, 430, "client rank"), lane(450, 10, 380, 520, "rank 0, the server")]
     left = [
         ("Algorithm.train", "algorithms/NAME.py: local steps, vectors"),
-        ("Worker", "client/worker.py: checks it, adds norm and times"),
-        ("client end", "transport/mpi_client.py: holds it for the delay"),
+        ("Worker", "client/worker.py: checks it, holds it for the delay"),
+        ("client end", "transport/mpi_client.py: sends it"),
         ("frame", "transport/frames.py: header and vectors"),
     ]
     right = [

@@ -17,11 +17,11 @@ from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, hints, members
 from mpifl.problems import ProblemConfig
-from mpifl.reproduce.spec import Claim, Figure, Measure, Page, Strict, Table
-from mpifl.storage import tables as storage
-from mpifl.storage.checkpoint import SCALARS, ServerSnapshot, UpdateSnapshot
-from mpifl.studies.study import StudyOptions
-from mpifl.submit.site import Site
+from mpifl.tools.reproduce.spec import Claim, Figure, Measure, Page, Strict, Table
+from mpifl.runfile import tables as storage
+from mpifl.checkpoint.snapshot import SCALARS, ServerSnapshot, UpdateSnapshot
+from mpifl.tools.studies.study import StudyOptions
+from mpifl.tools.submit.site import Site
 
 Row = tuple[str, str, str, str]
 SECTIONS = {"clock": Clock, "stop": Stop, "evaluate": Evaluate, "checkpoint": Checkpoint}
@@ -235,11 +235,27 @@ def _columns(rows: Iterable[tuple[str, str, str]]) -> str:
 
 # -- the run file ------------------------------------------------------------------------------------------------------
 def run_file_attributes() -> str:
-    return storage.attributes_markdown()
+    """Every root attribute."""
+    names = {str: "text", int: "integer", float: "float64"}
+    lines = ["| attribute | type | meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | {names[each.kind]} | {each.meaning} |" for name, each in storage.ATTRIBUTES.items()]
+    return "\n".join(lines)
 
 
 def run_file_columns() -> str:
-    return storage.columns_markdown()
+    """Every column of every table."""
+    lines = ["| dataset | dtype | unit | meaning |", "|---|---|---|---|"]
+    for name, table in {**storage.TABLES, "clients": storage.CLIENTS, "checksums": storage.CHECKSUMS}.items():
+        lines.append(f"| **/{name}** | | | {table.row.__doc__} |")
+        texts = meanings(table.row)
+        for field, column in table.columns.items():
+            lines.append(f"| `/{name}/{field}` | {_spelled(column.dtype)} | {column.unit} | {texts[field]} |")
+    return "\n".join(lines)
+
+
+def _spelled(dtype: str) -> str:
+    kind, size = dtype[0], int(dtype[1:])
+    return f"text, {size} bytes" if kind == "S" else {"f": "float", "i": "int"}[kind] + str(8 * size)
 
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import mpifl
-from mpifl.reproduce.items import Item
+from mpifl.tools.reproduce.items import Item
 
 LARGEST = 100
 

@@ -8,7 +8,7 @@ import numpy as np
 from tabulate import tabulate
 
 import mpifl
-from mpifl.reproduce.items import Item
+from mpifl.tools.reproduce.items import Item
 
 TEXT = """With all devices and exact local solutions an update is w - sum p_k (H_k + mu I)^-1 grad f, and near a minimum
 it is stable while no eigenvalue of I - sum p_k (H_k + mu I)^-1 Hbar is below -1 (FEDDANE.2). The least of them with

@@ -10,7 +10,7 @@ import mpifl
 from mpifl.algorithms import Clients
 from mpifl.algorithms.feddr import FedDR
 from mpifl.algorithms.fedpd import FedPD
-from mpifl.reproduce.items import Item
+from mpifl.tools.reproduce.items import Item
 
 
 def table(item: Item, out: Path) -> str:

@@ -13,7 +13,7 @@ from typing import Literal
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import LocalTraining, StepWeights
 from mpifl.algorithms.common.step_schedules import Constant, Convex, StronglyConvex
-from mpifl.algorithms.common.vectors import add, cleared, mean_step, zeros
+from mpifl.algorithms.common.vectors import add, mean_step, zeros
 from mpifl.algorithms.participation import Reply, Trigger
 from mpifl.config.types import PositiveFloat
 from mpifl.objective import Objective, Vector
@@ -62,7 +62,7 @@ class Area(LocalTraining):
         if self.output == "average":
             server.past_sum += server.events_at_x * server.x
             server.events_at_x = 0
-        server.x, server.u = mean_step(server.x, server.u, server.n), cleared(server.u)
+        server.x, server.u = mean_step(server.x, server.u, server.n), zeros(server.u)
         server.k, server.events_at_x = server.k + 1, server.events_at_x + 1
 
     def model(self, server: State) -> Vector:

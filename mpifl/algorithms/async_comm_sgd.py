@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from mpifl.algorithms.base import Clients, Message, State, Update
 from mpifl.algorithms.common.local_solver import LocalTraining
-from mpifl.algorithms.common.vectors import add, cleared, mean_step, zeros
+from mpifl.algorithms.common.vectors import add, mean_step, zeros
 from mpifl.algorithms.participation import Reply, Trigger
 from mpifl.config.types import Bounds, PositiveInt
 from mpifl.errors import ConfigError
@@ -68,7 +68,7 @@ class AsyncCommSgd(LocalTraining):
 
     def aggregate(self, server: State) -> None:
         server.x = mean_step(server.x, server.sum, server.n)
-        server.sum = cleared(server.sum)
+        server.sum = zeros(server.sum)
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         (base,), (steps,) = message.vectors, message.numbers

@@ -197,12 +197,6 @@ class Update(NamedTuple):
         """The update with these vectors."""
         return self._replace(vectors=tuple(vectors))
 
-    def timed(self, compute: float, exchange: float, time: float) -> Update:
-        """The update with these times; faster than `_replace`."""
-        vectors, steps, numbers, version, round, norm, _, _, busy, accuracy, refused, _ = self
-        fields = vectors, steps, numbers, version, round, norm, compute, exchange, busy, accuracy, refused, time
-        return new_tuple(Update, fields)
-
 
 @dataclass(frozen=True)
 class Clients:

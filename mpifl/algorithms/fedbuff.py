@@ -19,7 +19,7 @@ from mpifl.algorithms.common import update_table
 from mpifl.algorithms.common.local_solver import LocalTraining
 from mpifl.algorithms.common.robust import Aggregation, Mean, aggregate_vectors
 from mpifl.algorithms.common.server_optimizers import Momentum, Optimizer, Plain
-from mpifl.algorithms.common.vectors import axpy, cleared, step, zeros
+from mpifl.algorithms.common.vectors import axpy, step, zeros
 from mpifl.algorithms.participation import Reply, Trigger
 from mpifl.config.types import NonNegativeInt, PositiveFloat
 from mpifl.errors import ConfigError
@@ -109,7 +109,7 @@ class FedBuff(LocalTraining):
             server.x = step(server.x, -eta_g / server.count, server.buffer)
         if self.calibrate:
             server.h = server.total / server.n
-        server.buffer = cleared(server.buffer)
+        server.buffer = zeros(server.buffer)
         server.count, server.received, server.tau_max = 0, {}, 0
 
     def mean(self, server: State) -> Vector:

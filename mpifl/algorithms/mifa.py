@@ -34,8 +34,8 @@ class Mifa(SampledRounds):
     lost: update_table.Lost = "keep"
     """D_i of a client that is lost: keep, it stays in the mean for ever; drop, the mean is over the living"""
     period: PositiveFloat | None = None
-    """length of a round (s of the run's clock), which ends without those that have not answered; null: it waits for all
-    members of its cohort"""
+    """length of a round (s of the run's clock), which ends without clients that have not answered; null: it waits for
+    all members of its cohort"""
     step_schedule: Literal["constant", "inverse"] = "constant"
     """factor on the local step in round t = 0, 1, ..: constant 1, inverse 1/(t + 1)"""
 

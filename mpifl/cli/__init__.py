@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mpifl.cli import information, results, runs, studies
 from mpifl.cli.command import LOGGING, Parser, is_override
@@ -22,17 +21,13 @@ from mpifl.cli.output import (
     print_result,
     second_interrupt_kills,
 )
-from mpifl.errors import ConfigError, host_name
-from mpifl.execution import Task, execute
+from mpifl.errors import ConfigError, RunResult, host_name
+from mpifl.execution import THREAD_VARIABLES, Task, execute
+from mpifl.tools.export import observers
 from mpifl.transport.detection import LaunchError
-from mpifl.untrusted import printable
-
-if TYPE_CHECKING:
-    from mpifl.server.outcome import Outcome
+from mpifl.safe_input import printable
 
 REPORT_TIME = 10.0  # s in which the first process of a launch reports its error before the others end
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")  # a rank is one core; NumPy reads this when functions below import it
 
 COMMANDS = {
     "run": runs.RUN,
@@ -57,6 +52,8 @@ def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> i
 
     With a `default_job` the command is `run`.
     """
+    for name in THREAD_VARIABLES:  # a rank is one core; NumPy reads this when it is imported
+        os.environ.setdefault(name, "1")
     arguments = list(sys.argv[1:] if argv is None else argv)
     if default_job and arguments[:1] != ["--version"]:
         arguments = ["run", *arguments]
@@ -68,13 +65,15 @@ def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> i
     runs_a_job = command is not None and LOGGING.keys() <= command.options.keys()
     with log_to_stderr(arguments, runs_a_job), second_interrupt_kills():
         try:
-            code = execute(lambda: _command(arguments, default_job), _print_end, process_ends=True).code
+            code = execute(
+                lambda: _command(arguments, default_job), _print_end, process_ends=True, observe=observers
+            ).code
             if code or not command or not command.on_all_ranks or not {"--help", "-h"}.isdisjoint(arguments):
                 return code
             return command.on_all_ranks(Parser(f"mpifl {arguments[0]}", command).parse_intermixed_args(arguments[1:]))
         except LaunchError as error:
             if error.is_first:
-                _print_end(error)
+                _print_end(RunResult(2, error))
             else:  # mpirun ends all processes when one exits with an error, so the first must have printed its line
                 time.sleep(REPORT_TIME)
                 if error.key == "MPI" and error.is_first_of_host:  # MPI may be missing on this host alone
@@ -88,13 +87,13 @@ def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> i
             return 3
 
 
-def _print_end(end: Outcome | ConfigError) -> None:
+def _print_end(result: RunResult) -> None:
     """Prints how a command ended, on rank 0."""
-    if isinstance(end, ConfigError):
-        print(f"mpifl: {end}", file=sys.stderr)
-    elif end.summary:
+    if isinstance(result.error, ConfigError):
+        print(f"mpifl: {result.error}", file=sys.stderr)
+    elif result.summary:
         with closed_pipe_is_no_error():
-            print_result(end.summary)
+            print_result(result.summary)
 
 
 def _command(arguments: list[str], default_job: str | None) -> Task | None:
@@ -112,7 +111,7 @@ def _dispatch(arguments: list[str], default_job: str | None) -> Task | None:
         print(_overview())
         return None
     if name == "--version":
-        from mpifl.selftest import versions
+        from mpifl.tools.selftest import versions
         from mpifl.version import source
 
         print(versions())

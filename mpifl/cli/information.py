@@ -35,7 +35,7 @@ def _selftest(args: argparse.Namespace) -> None:
 
 def _run_selftest(args: argparse.Namespace) -> int:
     """`mpifl selftest`, once its arguments have been checked."""
-    from mpifl.selftest import FAILED, format_checks, selftest
+    from mpifl.tools.selftest import FAILED, format_checks, selftest
     from mpifl.transport.launcher import broadcast_number, communicator, run_or_abort
 
     def run() -> int:

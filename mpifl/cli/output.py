@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from mpifl.untrusted import printable
+from mpifl.safe_input import printable
 
 VERBOSE, QUIET = frozenset({"-v", "--verbose"}), frozenset({"-q", "--quiet"})
 LOG_LEVEL = "MPIFL_LOG_LEVEL"  # the environment variable that sets the level where neither -v nor -q is given

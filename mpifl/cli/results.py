@@ -16,23 +16,23 @@ def _show(args: argparse.Namespace) -> None:
     if path.is_dir():
         if args.follow:
             raise ConfigError("--follow", path, "a RUN.h5; of a folder, mpifl show prints the present state alone")
-        from mpifl.studies.index import show_folder
+        from mpifl.tools.studies.index import show_folder
 
         print_result(show_folder(path))
     else:
-        from mpifl.analysis.show import show
+        from mpifl.tools.analysis.show import show
 
         show(path, args.follow, print_result)
 
 
 def _verify(args: argparse.Namespace) -> None:
-    from mpifl.analysis.verify import verify_file
+    from mpifl.tools.verify.run_file import verify_file
 
     print_result(verify_file(one_path("verify", args.arguments, "one RUN.h5"), args.replay, args.trust))
 
 
 def _report(args: argparse.Namespace) -> None:
-    from mpifl.analysis.options import parse_options
+    from mpifl.tools.analysis.options import parse_options
 
     if not args.arguments:
         raise ConfigError("report", "''", "at least one RUN.h5, a folder of run files, or one STUDY.yaml")
@@ -43,13 +43,13 @@ def _report(args: argparse.Namespace) -> None:
         if args.out is None and (given := getattr(args, name)):
             raise ConfigError(name, given, "--out DIR as well: without it no files are written")
     if Path(args.arguments[0]).suffix in (".yaml", ".yml"):
-        from mpifl.studies.select import report_study
-        from mpifl.studies.study import load_study
+        from mpifl.tools.studies.select import report_study
+        from mpifl.tools.studies.study import load_study
 
         path, overrides = file_and_overrides("report", "STUDY.yaml", args.arguments)
         print_result(report_study(load_study(path, overrides), args.out, options))
     else:
-        from mpifl.analysis.report import report
+        from mpifl.tools.analysis.report import report
 
         print_result(report(args.arguments, args.out, options))
 

@@ -13,17 +13,17 @@ from mpifl.cli.command import Command, at_least_one, file_and_overrides, flag, i
 from mpifl.cli.output import print_result
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.signals import Interrupted
-from mpifl.untrusted import printable
+from mpifl.safe_input import printable
 
 if TYPE_CHECKING:
-    from mpifl.studies.index import Index
+    from mpifl.tools.studies.index import Index
 
 
 def _sweep(args: argparse.Namespace) -> None:
     """Under MPI it checks the study alone: `_sweep_on_ranks` runs it."""
-    from mpifl.studies.parts import Part
-    from mpifl.studies.study import load_study
-    from mpifl.studies.sweep import count_groups, dry_run, print_progress, sweep
+    from mpifl.tools.studies.study_slices import Part
+    from mpifl.tools.studies.study import load_study
+    from mpifl.tools.studies.sweep import count_groups, dry_run, print_progress, sweep
     from mpifl.transport.launcher import communicator
 
     path, overrides = file_and_overrides("sweep", "STUDY.yaml", args.arguments)
@@ -42,9 +42,9 @@ def _sweep(args: argparse.Namespace) -> None:
 
 def _sweep_on_ranks(args: argparse.Namespace) -> int:
     """`mpifl sweep` under MPI, once the study has been checked: whole runs side by side."""
-    from mpifl.studies.parts import Part
-    from mpifl.studies.study import load_study
-    from mpifl.studies.sweep import print_progress, sweep_on_ranks
+    from mpifl.tools.studies.study_slices import Part
+    from mpifl.tools.studies.study import load_study
+    from mpifl.tools.studies.sweep import print_progress, sweep_on_ranks
     from mpifl.transport.launcher import broadcast_number, communicator, run_or_abort
 
     comm = communicator()
@@ -75,7 +75,7 @@ def _sweep_on_ranks(args: argparse.Namespace) -> int:
 
 def _end_of_sweep(index: Index) -> None:
     """Prints how a sweep ended. Raises RunFailed where runs have failed, or are not completed."""
-    from mpifl.studies.sweep import final_line
+    from mpifl.tools.studies.sweep import final_line
 
     print_result(final_line(index))
     if failed := index.counts()["failed"]:
@@ -86,9 +86,9 @@ def _end_of_sweep(index: Index) -> None:
 
 def _submit(args: argparse.Namespace) -> None:
     from mpifl.config import read
-    from mpifl.studies.study import load_study
-    from mpifl.submit.script import job_script, parse_seeds, study_script, submit
-    from mpifl.submit.site import load_site
+    from mpifl.tools.studies.study import load_study
+    from mpifl.tools.submit.script import job_script, parse_seeds, study_script, submit
+    from mpifl.tools.submit.site import load_site
 
     path, overrides = file_and_overrides("submit", "STUDY.yaml or JOB.yaml", args.arguments)
     given = {"time": args.time, "partition": args.partition, "account": args.account}
@@ -116,8 +116,8 @@ def _submit(args: argparse.Namespace) -> None:
 
 
 def _reproduce(args: argparse.Namespace) -> None:
-    from mpifl.reproduce.command import OUT, describe_runs, overview, reproduce
-    from mpifl.studies.sweep import print_progress
+    from mpifl.tools.reproduce.command import OUT, describe_runs, overview, reproduce
+    from mpifl.tools.studies.sweep import print_progress
     from mpifl.transport.launcher import communicator
 
     if not args.arguments:

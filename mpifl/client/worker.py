@@ -17,14 +17,14 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state
 from mpifl.client.states import ClientStates
 from mpifl.errors import format_client_error, inside, place_of
-from mpifl.memory import HOST, Memory
+from mpifl.vector_memory import HOST, VectorMemory
 from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
 from mpifl.scheduling.due_queue import DueQueue
-from mpifl.transport.base import ClientError, ClientTransport, Delivery, UpdateSink
+from mpifl.transport.client_end import ClientError, ClientTransport, Delivery, UpdateSink
 from mpifl.transport.frames import MAX_NUMBERS
 
 if TYPE_CHECKING:
-    from mpifl.storage.checkpoint import ClientSnapshot, UpdateSnapshot
+    from mpifl.checkpoint.snapshot import ClientSnapshot, UpdateSnapshot
 
 MAX_BATCH = 64  # clients that compute together
 BATCH_BYTES = 8 << 20  # of one vector of each of them: they are in memory at once
@@ -39,7 +39,7 @@ class Worker:
         x0: np.ndarray,
         objectives: Mapping[int, Objective],
         train_batch: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None,
-        memory: Memory = HOST,
+        memory: VectorMemory = HOST,
         norm: float | None = None,
         rank: int = 0,
         limit: float | None = None,
@@ -202,7 +202,7 @@ class Worker:
         Arrays are views where possible. A client whose first update was refused is in its initial state, but that
         update may be in flight.
         """
-        from mpifl.storage.checkpoint import ClientSnapshot
+        from mpifl.checkpoint.snapshot import ClientSnapshot
 
         saved, over, now = {}, self.held.due_times(), time.perf_counter()
         for i in {**dict.fromkeys(self.states.changed()), **self.last_updates, **self.failed_clients}:
@@ -279,7 +279,7 @@ def _load(objective: Any, saved: Mapping[str, Any]) -> None:
 
 
 def _update_snapshot(u: Update, hold: float) -> UpdateSnapshot:
-    from mpifl.storage.checkpoint import UpdateSnapshot
+    from mpifl.checkpoint.snapshot import UpdateSnapshot
 
     return UpdateSnapshot(
         tuple(map(to_numpy, u.vectors)), tuple(map(float, u.numbers)), u.local_steps, u.version, u.round, u.norm,

@@ -66,9 +66,9 @@ class Evaluate(Config):
     updates: PositiveInt | None = None
     """updates that the server has consumed"""
     gradient: bool = False
-    """measure the norm of the training loss's gradient as well, without a method's own penalty"""
+    """also measure the norm of the training loss's gradient, without a method's own penalty"""
     clients: bool = False
-    """measure the model on each client's own test rows as well: accuracies by client, their quartiles, worst tenth,
+    """also measure the model on each client's own test rows: accuracies by client, their quartiles, worst tenth,
     variance"""
     metrics: list[str] = field(default_factory=list)
     """further metrics of the test rows: balanced_accuracy, macro_f1, auroc, or package.module:function of your own"""
@@ -108,7 +108,7 @@ class Faults(Config):
     lost: Literal["freeze", "rehost", "stop"] = "freeze"
     """for a lost client: freeze, the run continues without it; rehost, another rank hosts it; stop, the run fails"""
     norm: PositiveFloat | None = None
-    """an update with a larger Euclidean norm is refused; null: only those that are not finite, or of another shape"""
+    """an update with a larger Euclidean norm is refused; null: only one that is not finite, or of another shape"""
     refusals: PositiveInt = 3
     """updates refused in a row after which a client is set aside; moves in a row after which it is frozen"""
     patience: PositiveFloat | None = None
@@ -231,7 +231,7 @@ class Job(Config):
     def check_duration(self, seconds: float) -> None:
         """Raises ConfigError where a run of so much virtual time has more evaluations or aggregations than can be made.
 
-        The real clock merges those that are overdue.
+        The real clock merges overdue ones.
         """
         if self.clock.mode == "real":
             return

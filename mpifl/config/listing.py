@@ -92,7 +92,7 @@ def data_note(problem: Problem) -> str:
 
 
 def step_note(job: Job, problem: Problem | None = None) -> str:
-    """By how much one local step of a client moves the global model, in one line; "" where that is not defined."""
+    """A line on how far a local step of a client moves the global model; "" where that is not defined."""
     text = "effective step: one local step of a client moves the global model by {} times its gradient"
     if problem is None and job.problem.clients is None:
         known = job.algorithm.effective_steps(Clients(np.ones(2))) is not None

@@ -49,7 +49,7 @@ def _wrong(cls: type, expected: str) -> ConfigError:
 
 
 def _place(cls: type, line: int | None = None) -> str:
-    """Where a class is: `mean.py:12, class Mean`; without a source file the class alone."""
+    """The place of a class: `mean.py:12, class Mean`; without a source file the class alone."""
     try:
         file, first = inspect.getsourcefile(cls), inspect.getsourcelines(cls)[1]
     except (OSError, TypeError):

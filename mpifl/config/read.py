@@ -19,7 +19,7 @@ from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import Reader, dump
 from mpifl.config.trust import check_trusted, split_overrides
 from mpifl.errors import ConfigError
-from mpifl.untrusted import MAX_TEXT, MAX_VALUES, read_text_file
+from mpifl.safe_input import MAX_TEXT, MAX_VALUES, read_text_file
 
 MAX_DEPTH = 50  # references in a chain
 MAX_BITS = 4096  # bits of an integer; Python refuses to print much longer ones

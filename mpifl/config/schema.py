@@ -212,7 +212,7 @@ def meanings(cls: type) -> dict[str, str]:
     """Each field's docstring: the bare string literal below it, on one line; those of base classes included."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(base):
+        if not dataclasses.is_dataclass(base) and not hasattr(base, "_fields"):  # nor a NamedTuple
             continue
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         body = getattr(tree, "body", [])

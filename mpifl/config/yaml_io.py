@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from mpifl.untrusted import parse_yaml, printable
+from mpifl.safe_input import parse_yaml, printable
 
 FLOAT = re.compile(
     r"(?:[-+]?(\d[\d_]*\.[\d_]*([eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*([eE][-+]?\d+)?|\.(inf|Inf|INF))"

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpifl.problems.base import (
+    from mpifl.problems.problem import (
         ComputeResources,
         Data,
         HostedClients,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         Rows,
         Shard,
     )
-    from mpifl.problems.config import ProblemConfig
+    from mpifl.problems.problem_section import ProblemConfig
     from mpifl.problems.data import DATA
     from mpifl.problems.hosting import host
     from mpifl.problems.inits import INITS

@@ -15,7 +15,7 @@ import numpy as np
 
 from mpifl.config.types import Bounds, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Partition
+from mpifl.problems.problem import Partition
 from mpifl.rng import stream
 
 CANDIDATES = 256  # candidates drawn at once

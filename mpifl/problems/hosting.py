@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mpifl.problems.base import ComputeResources, HostedClients, Model, Shard
+from mpifl.problems.problem import ComputeResources, HostedClients, Model, Shard
 from mpifl.problems.settings import ProblemSettings
 
 

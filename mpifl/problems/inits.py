@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpifl.config.types import PositiveFloat
-from mpifl.problems.base import Init
+from mpifl.problems.problem import Init
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, OptimizerSettings
-from mpifl.problems.base import ComputeResources, Problem, Shard
-from mpifl.problems.config import ProblemConfig
+from mpifl.problems.problem import ComputeResources, Problem, Shard
+from mpifl.problems.problem_section import ProblemConfig
 from mpifl.problems.hosting import host
 
 

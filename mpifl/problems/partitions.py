@@ -8,7 +8,7 @@ import numpy as np
 
 from mpifl.config.types import NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Partition
+from mpifl.problems.problem import Partition
 from mpifl.problems.dirichlet import Dirichlet
 from mpifl.rng import stream
 

@@ -12,20 +12,15 @@ from typing import Any
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.heap import release_free_memory
 from mpifl.objective import Objective
-from mpifl.problems.base import Data, Init, Layout, Model, Partition, Problem, ProblemSize, Rows, Shard
+from mpifl.problems.problem import Data, Init, Layout, Model, Partition, Problem, ProblemSize, Rows, Shard
 from mpifl.problems.inits import Uniform
 from mpifl.problems.settings import ProblemSettings
-from mpifl.rng import draw_batches, reused_stream, stream
+from mpifl.rng import stream
 
-FEW_CLASSES = 128  # up to which their identity matrix is kept
 CHUNK = 1024  # rows whose losses are added up at once, and that are scaled at once
-# With fewer rows at once, the thread that evaluates and the server loop compete for the GIL more often.
-EVALUATED_AT_ONCE = 16 * CHUNK  # rows evaluated at once, at least
-OUTPUTS_AT_ONCE = 640 * CHUNK  # numbers that the widest part of a model computes from more rows than that
-MULTIPLICATIONS_AT_ONCE = 10**6  # of a product of matrices; OpenBLAS copies both before it computes a larger one
-LEAST_AT_ONCE = 16  # rows of such a product: with fewer its start takes longer than the copies
+EVALUATED_AT_ONCE = 16 * CHUNK  # the smallest number of rows that a model is evaluated on at once
+OUTPUTS_AT_ONCE = 640 * CHUNK  # numbers that the widest part of a narrow model may compute at once, from more rows
 VALIDATION = ("validation_loss", "validation_accuracy")
 
 
@@ -85,9 +80,9 @@ class RowModel(Model):
     def regulariser(self, x: np.ndarray, l2: float, layout: Layout) -> float:
         """What is added to the mean loss of the rows."""
 
-    def unpack_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
+    def scale_shard(self, meta: dict[str, Any], shard: Shard) -> Shard:
         if not shard or shard[0].dtype.kind != "u" or meta.get("divisor") is None:
-            return shard  # as with `problem.entry`, where clients load their own
+            return shard  # clients load their own rows, as with `problem.entry`
         x, *rest = shard
         return [_scaled(x, meta["divisor"], np.dtype(meta["dtype"]), np.arange(len(x))), *rest]
 
@@ -123,7 +118,7 @@ class RowProblem(Problem):
         self._rows, self._y = ScaledRows(rows.x, rows.divisor, dtype, kept), train[kept]
         repartitioned = rows.owner_test is None or owner is not rows.owner  # then test rows belong to no client
         whose = np.full(len(rows.y_test), -1) if repartitioned else np.asarray(rows.owner_test)
-        order = np.argsort(whose, kind="stable")  # those of no client come first
+        order = np.argsort(whose, kind="stable")  # rows of no client come first
         self._test_rows, self._y_test = ScaledRows(rows.x_test, rows.divisor, dtype, order), test[order]
         if settings.test_split:  # a client's own test rows: held out, else those that the data bring for it
             own_rows, self._y_own, whose = ScaledRows(rows.x, rows.divisor, dtype, own), train[own], owner[own]
@@ -137,9 +132,10 @@ class RowProblem(Problem):
         few = subsample(settings.evaluation_rows, len(whose))
         self._x_own, self._y_own = self._x_own[few], self._y_own[few]
         self._own = np.bincount(whose[few], minlength=self.clients)
-        self._bounds = np.concatenate([[0], np.cumsum(self.samples)]).data  # of the rows of each client
+        self._bounds = np.concatenate(
+            [[0], np.cumsum(self.samples)]
+        )  # client i has the rows bounds[i] to bounds[i + 1]
         self._own_ends = np.cumsum(self._own)
-        self._any_own = bool(self._own.any())
         self._whole: Objective | None = None  # one objective on all rows, where its gradient is asked for
         self.validation_rows = len(validation_order)
         self._validation: list[tuple[np.ndarray, np.ndarray]] = []
@@ -149,7 +145,7 @@ class RowProblem(Problem):
         self.meta = {
             "d": self.d,
             "dtype": self.dtype.name,
-            # of packed rows; None: shards are a subclass's own, and travel as they are
+            # What raw rows are divided by; None: shards are a subclass's own, and travel as they are.
             "divisor": rows.divisor if type(self).shard is RowProblem.shard else None,
             "clients": self.clients,
             "samples": self.samples.tolist(),
@@ -179,39 +175,26 @@ class RowProblem(Problem):
     def _evaluated(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rows and targets that models are evaluated on: of training, of the test, and held out for validation."""
         parts = [(self._x, self._y), (self._test_rows.array(), self._y_test), *self._validation]
-        release_free_memory()  # the data as they were read
         most = self._settings.evaluation_rows
         return [(x[few], y[few]) for x, y in parts for few in [subsample(most, len(y))]]
 
-    @functools.cached_property
-    def _by_client(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Rows (n, s, features) and targets (n, s) of the clients; None unless all have s rows."""
-        rows = int(self.samples[0])
-        if (self.samples != rows).any():
-            return None
-        x = self._x
-        return x.reshape(self.clients, rows, *x.shape[1:]), self._y.reshape(self.clients, rows)
-
     def shard(self, i: int) -> list[np.ndarray]:
         """[rows (s_i, features), targets (s_i,)], and likewise its own test rows, where it has any"""
-        if (equal := self._by_client) and not self._any_own:
-            return [equal[0][i], equal[1][i]]
-        rows = slice(self._bounds[i], self._bounds[i + 1])
-        x, y = self._rows.array()[rows], self._y[rows]
-        return self._shard(i, x, y) if self._any_own else [x, y]
+        return self._with_own_rows(i, self._x[self._rows_of(i)])
 
-    def client_tables(self) -> list[np.ndarray]:
-        own_shards = self.meta.get("divisor") is None  # of a subclass
-        return [] if own_shards or not self._by_client else list(self._by_client)
-
-    def packed_shard(self, i: int) -> list[np.ndarray]:
+    def raw_shard(self, i: int) -> list[np.ndarray]:
         """`shard`, of unsigned integers as they were read, unless they have been scaled or a subclass has its own."""
         if self.meta.get("divisor") is None:
             return self.shard(i)
-        rows = slice(self._bounds[i], self._bounds[i + 1])
-        return self._shard(i, self._rows.packed(rows), self._y[rows])
+        return self._with_own_rows(i, self._rows.raw(self._rows_of(i)))
 
-    def _shard(self, i: int, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+    def _rows_of(self, i: int) -> slice:
+        """The places of client i's training rows."""
+        return slice(self._bounds[i], self._bounds[i + 1])
+
+    def _with_own_rows(self, i: int, x: np.ndarray) -> list[np.ndarray]:
+        """Client i's training rows x with their targets, and its own test rows where it has any."""
+        y = self._y[self._rows_of(i)]
         if not self._own.item(i):
             return [x, y]
         rows = self._own_rows(i)
@@ -240,7 +223,7 @@ class RowProblem(Problem):
         return self.evaluate_with_clients(x)[0]
 
     def evaluate_with_clients(self, x: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
-        with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged; the setting belongs to a thread
+        with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged; the setting belongs to a thread
             train, _ = self._mean(x, *self._evaluated[0])
             test, accuracy = self._mean(x, *self._evaluated[1])
             validation = [self._mean(x, *part) for part in self._evaluated[2:]]
@@ -259,7 +242,7 @@ class RowProblem(Problem):
         from mpifl.problems.metrics import softmax
 
         rows, y = self._evaluated[1]
-        with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged
+        with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged
             return self.model.labels(y).copy(), softmax(self._outputs(x, rows, y) if len(y) else np.empty((0, 1)))
 
     def _outputs(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -289,20 +272,6 @@ class RowProblem(Problem):
         return total, right
 
 
-def multiply(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(rows, k) rows @ weights, of many rows and narrow weights (features, k) as products of few rows each: for
-    k = 10 in half the time."""
-    at_once = MULTIPLICATIONS_AT_ONCE // weights.size // 4 * 4
-    if at_once < LEAST_AT_ONCE or len(rows) <= at_once:
-        return rows.dot(weights)
-    result = np.empty((len(rows), weights.shape[1]), np.result_type(rows, weights))
-    whole = len(rows) // at_once * at_once
-    pieces = (whole // at_once, at_once, -1)
-    np.matmul(rows[:whole].reshape(pieces), weights, out=result[:whole].reshape(pieces))
-    np.matmul(rows[whole:], weights, out=result[whole:])
-    return result
-
-
 def cross_entropy(scores: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, int]:
     """-log softmax(scores)[y] of each row (rows,), and for how many rows y is the class with the highest score.
 
@@ -319,9 +288,9 @@ def cross_entropy(scores: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, int]:
 
 def softmax_residual(scores: np.ndarray, hot: np.ndarray) -> np.ndarray:
     """(rows, classes) softmax(scores) - hot, the gradient of the cross-entropy by the scores, in their place."""
-    scores -= np.maximum.reduce(scores, 1, keepdims=True)
+    scores -= scores.max(1, keepdims=True)
     np.exp(scores, scores)
-    scores /= np.add.reduce(scores, 1, keepdims=True)
+    scores /= scores.sum(1, keepdims=True)
     scores -= hot
     return scores
 
@@ -394,7 +363,7 @@ class ScaledRows:
             self._rows = rows = _scaled(*rows)
         return rows
 
-    def packed(self, part: slice) -> np.ndarray:
+    def raw(self, part: slice) -> np.ndarray:
         """These rows as they are in memory: of x, or scaled."""
         rows = self._rows
         return rows[0][rows[3][part]] if isinstance(rows, tuple) else rows[part]
@@ -420,23 +389,13 @@ def _scaled(x: np.ndarray, divisor: float, dtype: np.dtype, order: np.ndarray) -
 
 def one_hot(y: np.ndarray, classes: int, dtype: np.dtype) -> np.ndarray:
     """(len(y), classes) one 1 in each row, at its label."""
-    if classes <= FEW_CLASSES:
-        return _identity(classes, dtype.char).take(y, 0)
     hot = np.zeros((len(y), classes), dtype)
     hot[np.arange(len(y)), y] = 1
     return hot
 
 
-@functools.lru_cache(maxsize=8)
-def _identity(size: int, char: str) -> np.ndarray:
-    """char: that of the dtype, which is found faster than the dtype."""
-    return np.eye(size, dtype=char)
-
-
 def take_rows(part: np.ndarray, rows: Any) -> np.ndarray:
-    """part[rows], all of it for null; row numbers are what small batches have, and `take` is faster at those."""
-    if isinstance(rows, np.ndarray) and rows.dtype == np.int64:
-        return part.take(rows, 0)
+    """part[rows]; all of it for None."""
     return part if rows is None else part[rows]
 
 
@@ -446,15 +405,10 @@ class Batches:
     def __init__(self, settings: ProblemSettings, meta: dict[str, Any], i: int, seed: int) -> None:
         self.seed = seed
         self.clients: int = meta["clients"]
-        self._batch_size = settings.batch_size
-        self._total: int = meta.get("total") or sum(meta["samples"])
-        self._set_samples(i, meta["samples"][i])
-
-    def _set_samples(self, i: int, samples: int) -> None:
-        """Sets the attributes that depend on the client and its number of samples."""
-        self.i, self.samples, self.share = i, samples, samples / self._total
-        most = self._batch_size
-        self.batch = most if most and most < samples else samples
+        self.i, self.samples = i, meta["samples"][i]
+        self.share = self.samples / (meta.get("total") or sum(meta["samples"]))
+        most = settings.batch_size
+        self.batch = most if most and most < self.samples else self.samples
 
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
         """The rows of each local step: `steps` batches, each drawn afresh without replacement, or where `epochs` is
@@ -462,9 +416,9 @@ class Batches:
         s, b = self.samples, self.batch
         if b == s:
             return [slice(None)] * (steps if epochs is None else epochs)
+        generator = stream(self.seed, "batch", self.i, round)
         if epochs is None:
-            return draw_batches(s, b, steps, self.seed, "batch", self.i, round)
-        generator = reused_stream(self.seed, "batch", self.i, round)
+            return [generator.choice(s, b, replace=False, shuffle=False) for _ in range(steps)]
         passes = (generator.permutation(s) for _ in range(epochs))
         return [rows[k : k + b] for rows in passes for k in range(0, s, b)]
 
@@ -478,19 +432,7 @@ class RowObjective(Batches):
         super().__init__(settings, meta, i, seed)
         self.l2 = shard[0].dtype.type(settings.l2)
         self._meta = meta
-        self._set_shard(shard)
-
-    def _set_shard(self, shard: Shard) -> None:
-        """Sets all attributes that depend on the client's data."""
-        self.x, self.y, *self._test = shard  # _test: its own test rows and their targets, where it has any
-
-    def set_client(self, shard: Shard, i: int) -> None:
-        """Becomes the objective of client i."""
-        if (samples := len(shard[1])) == self.samples:
-            self.i = i
-        else:
-            self._set_samples(i, samples)
-        self._set_shard(shard)
+        self.x, self.y, *self._test = shard  # _test: the client's own test rows and their targets, where it has any
 
     @functools.cached_property
     def layout(self) -> Layout:
@@ -510,17 +452,8 @@ class ClassObjective(RowObjective):
 
     def __init__(self, classes: int, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
         super().__init__(settings, meta, *rest)
-        self._classes = classes
-        self._make_one_hot()
-
-    def _make_one_hot(self) -> None:
-        # One-hot targets (s_i, classes), and the targets that they were made of: after `set_client` those are others.
-        self._hot, self._made_of = one_hot(self.y, self._classes, self.x.dtype), self.y
+        self._hot = one_hot(self.y, classes, self.x.dtype)  # (s_i, classes)
 
     def one_hot(self, rows: Any) -> np.ndarray:
         """(rows, classes) one-hot targets of these rows; None: of all rows."""
-        if self._made_of is not self.y:
-            if isinstance(rows, np.ndarray):  # of few rows, which the next step does not use again
-                return one_hot(take_rows(self.y, rows), self._classes, self.x.dtype)
-            self._make_one_hot()
         return take_rows(self._hot, rows)

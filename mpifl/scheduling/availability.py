@@ -18,7 +18,7 @@ import numpy as np
 
 from mpifl.config.types import Bounds, Config, PositiveSeconds
 from mpifl.errors import ConfigError, RunFailed, place_of
-from mpifl.rng import reused_stream
+from mpifl.rng import stream
 from mpifl.scheduling.delays import each
 from mpifl.scheduling.trace_files import read_trace, wrong
 
@@ -104,7 +104,7 @@ class Renewal(Availability):
             found, boundaries = recent.get(i, (-1, []))
             if found == number:
                 return boundaries
-            rng = reused_stream(seed, "availability", i, number)
+            rng = stream(seed, "availability", i, number)
             state, residual = rng.random(2).tolist()
             units = np.ones(2 * PERIODS) if fixed else rng.exponential(1.0, 2 * PERIODS)
             lengths = (units * np.tile([on[i], off[i]], PERIODS)).tolist()

@@ -11,14 +11,13 @@ import numpy as np
 
 from mpifl.config.types import Bounds, Config, PositiveSeconds, Seconds
 from mpifl.errors import ConfigError, RunFailed, place_of
-from mpifl.rng import reused_stream, stream
+from mpifl.rng import stream
 from mpifl.scheduling.trace_files import LONGEST, read_trace
 
 ContactTimes = Callable[[int, int], float]  # (client, round) -> s
 SplitTimes = Callable[[int, int, int], tuple[float, float]]  # (client, round, work) -> s of computing, s of exchanging
 ROUNDS_PER_STREAM = 64  # draws of one random stream
-MAX_CLIENTS_ALL_DRAWS = 16_384  # clients up to which all draws of a stream are kept
-FEW_ROUNDS = 8  # draws that are kept of each of more clients; divides ROUNDS_PER_STREAM
+ROUNDS_KEPT = 16  # draws of each client that are kept; divides ROUNDS_PER_STREAM
 
 
 @dataclass(frozen=True)
@@ -89,27 +88,20 @@ class Exponential(Delay):
 class DrawnTimes:
     """Exponential contact times, of which those around each client's present round are kept."""
 
-    __slots__ = "_drawn", "_first", "_kept", "_means", "_seed", "tables"
-
     def __init__(self, means: list[float], seed: int) -> None:
-        """means: of each client's times (s)."""
+        """means: the mean of each client's times (s)."""
         self._means, self._seed = means, seed
-        self._kept = ROUNDS_PER_STREAM if len(means) <= MAX_CLIENTS_ALL_DRAWS else FEW_ROUNDS
-        drawn = np.zeros((len(means), self._kept))  # takes memory where it is written to
-        first = np.full(len(means), -1)
-        self.tables = drawn, first  # arrays with a row for each client
-        self._drawn = drawn.reshape(-1).data
-        self._first = first.data  # of each client the first round whose time is in `drawn`
+        self._drawn = np.zeros((len(means), ROUNDS_KEPT))
+        self._first = np.full(len(means), -1)  # the first round of each client whose time is in `drawn`
 
     def __call__(self, client: int, round: int) -> float:
-        kept = self._kept
-        place, begin = round % kept, client * kept
+        place = round % ROUNDS_KEPT
         if self._first[client] != round - place:
             number, count = divmod(round - place, ROUNDS_PER_STREAM)
-            times = reused_stream(self._seed, "delay", client, number).exponential(self._means[client], count + kept)
-            self._drawn[begin : begin + kept] = times[count:].data
+            generator = stream(self._seed, "delay", client, number)
+            self._drawn[client] = generator.exponential(self._means[client], count + ROUNDS_KEPT)[count:]
             self._first[client] = round - place
-        return self._drawn[begin + place]
+        return float(self._drawn[client, place])
 
 
 @dataclass(frozen=True)
@@ -180,7 +172,7 @@ class Speed(Delay):
         compute, exchange = (means.tolist() for means in self._means(clients))
 
         def drawn(client: int, round: int, work: int) -> tuple[float, float]:
-            rng = reused_stream(seed, "delay", client, round)
+            rng = stream(seed, "delay", client, round)
             return work * float(rng.exponential(compute[client])), float(rng.exponential(exchange[client]))
 
         def given(client: int, round: int, work: int) -> tuple[float, float]:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mpifl.errors import ConfigError
-from mpifl.pickled import read_pickle
+from mpifl.safe_pickle import read_pickle
 from mpifl.scheduling.trace_files import LONGEST
 
-PASSES = 3  # of a training step, in forward passes
+PASSES = 3  # a training step takes the time of so many forward passes
 
 
 def convert(path: Path, out: Path, clients: int, rows: int | None = None, kilobits: int | None = None) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mpifl.errors import ConfigError
-from mpifl.untrusted import printable, read_file
+from mpifl.safe_input import printable, read_file
 
 LONGEST = 1e9  # s that a contact may take, or a trace may cover: 30 years
 PACKAGED = "package:"  # before the name of a trace that comes with mpifl

@@ -1,10 +1,9 @@
 """The server's side of checkpoints: Chandy-Lamport snapshots of a running job, and moving clients to other ranks.
 
 A snapshot is taken between two events. The server saves its state and sends every rank a marker over the channel of the
-messages; a rank that receives the marker has processed what it was sent before, and saves each client's state and last
-update. The server's snapshot lists the updates in flight, those that it has not consumed: nothing is missed, and
-nobody waits. A checkpoint is valid once every part of it is durable, and so are the rows up to the snapshot, which are
-stored beside the parts.
+messages. A rank that receives the marker has processed everything it was sent before; it saves each client's state and
+last update. The server's snapshot lists the updates in flight, which it has not consumed, so no update is lost and no
+process waits. A checkpoint is valid once every part and the rows up to the snapshot are durable.
 """
 
 from __future__ import annotations
@@ -20,23 +19,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm
-from mpifl.client.checkpoint import ResumePayload
+from mpifl.client.checkpointing import ResumePayload
 from mpifl.objective import Vector
-from mpifl.scheduling.live import LiveSchedule
-from mpifl.storage.checkpoint import EvaluatorState, PendingEvaluation, ServerSnapshot
-from mpifl.storage.checkpoint_part import PartWriter
-from mpifl.storage.checkpoint_rows import Segment, extend_segments
-from mpifl.storage.checkpoint_set import Manifest, commit, discard, folder_of
-from mpifl.storage.live import Lock
-from mpifl.storage.tables import EventRow
+from mpifl.scheduling.live_schedule import LiveSchedule
+from mpifl.checkpoint.snapshot import EvaluatorState, PendingEvaluation, ServerSnapshot
+from mpifl.runfile.checkpoint_folder import folder_of
+from mpifl.checkpoint.part import PartWriter
+from mpifl.checkpoint.segments import Segment, extend_segments
+from mpifl.checkpoint.sets import Manifest, commit, discard
+from mpifl.runfile.run_lock import Lock
+from mpifl.runfile.tables import EventRow
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.base import PartStatus
-from mpifl.transport.server_base import ServerTransport
+from mpifl.transport.client_end import PartStatus
+from mpifl.transport.server_end import ServerTransport
 
 if TYPE_CHECKING:
     from mpifl.server.evaluator import Evaluator
     from mpifl.server.loop import ServerLoop
-    from mpifl.storage import RunWriter
+    from mpifl.runfile import RunWriter
 
 log = logging.getLogger(__package__)
 
@@ -49,23 +49,26 @@ class Checkpointer:
         algorithm: Algorithm, wall_seconds: Callable[[], float], rehost: bool, base: ServerSnapshot | None = None,
         segments: Sequence[Segment] = (),
     ) -> None:  # fmt: skip
-        """wall_seconds: returns the run's time so far. base, segments: what the run resumed from, and its rows."""
+        """wall_seconds returns the run's time so far; `base` is the snapshot that the run resumed from, `segments` its
+        rows."""
         self.folder = folder_of(writer.path)
         self._writer, self._evaluator, self._ranks, self._schedule = writer, evaluator, ranks, schedule
         self._wall_seconds, self._part = wall_seconds, PartWriter(self.folder, 0)
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._names = [k for k, name in enumerate(algorithm.increment_of) if name] if rehost else []
-        self._sums: dict[int, list[np.ndarray]] = {}  # consumed since the last complete checkpoint, by client
-        self._since: dict[int, list[np.ndarray]] = {}  # and since the one in progress
-        self._base = base and base.without_arrays()  # the last complete checkpoint
+        # Sums of the increments consumed from each client: since the last complete checkpoint until the one in
+        # progress, and since the one in progress.
+        self._sums: dict[int, list[np.ndarray]] = {}
+        self._since: dict[int, list[np.ndarray]] = {}
+        self._base = base and base.without_arrays()  # snapshot of the last complete checkpoint
         self._number = base.number if base else 0
         self._evaluations = base.rows["evaluations"] if base else 0  # rows of earlier sessions
         self._resumes = base.resumes + 1 if base else 0
-        self._segments = list(segments)  # of the last complete checkpoint; changed by the pool's thread
+        self._segments = list(segments)  # rows of the last complete checkpoint; the pool's thread sets them
         self._parts: dict[int, tuple[int, int]] = {}
         self._awaited: set[int] = set()
-        self._current: ServerSnapshot | None = None  # of the checkpoint in progress
-        self._began = 0.0  # perf_counter
+        self._current: ServerSnapshot | None = None  # snapshot of the checkpoint in progress
+        self._began = 0.0  # perf_counter when it was begun
         self._committing: Future[None] | None = None
         self._alive: Lock | None = None
         self.busy = False
@@ -73,6 +76,7 @@ class Checkpointer:
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
     def snapshot(self, time_: float, loop: ServerLoop) -> None:
+        """Begins a checkpoint, unless the one before is still being written."""
         if self.busy:
             self._record(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written", loop)
             return
@@ -82,7 +86,7 @@ class Checkpointer:
         self._began = time.perf_counter()
         self._number += 1
         snapshot = self._server_snapshot(time_, loop)
-        self._part.save_made(self._number, lambda: replace(snapshot, algorithm=loop.server.save()))
+        self._part.save(self._number, lambda: replace(snapshot, algorithm=loop.server.save()))
         self._current = snapshot.without_arrays()
         self._parts, self._awaited = {}, {0, *self._needed(loop)}
         self._ranks.send_marker(self._number)
@@ -96,18 +100,21 @@ class Checkpointer:
         recorded = {table: count * (self._evaluations + measured) for table, count in per_evaluation.items()}
         rows = {**self._writer.counts(), **recorded}
         return ServerSnapshot(
-            self._number, self._writer.id, self._writer.session, self._writer.resumed_from, self._resumes,
-            self._writer.started, self._writer.began, self._writer.config, time_, self._wall_seconds(), rows,
-            list(self._ranks.rank_of), loop.save(), self._schedule.save(), evaluator, {},
+            number=self._number, run=self._writer.id, session=self._writer.session,
+            resumed_from=self._writer.resumed_from, resumes=self._resumes, started=self._writer.started,
+            began=self._writer.began, config=self._writer.config, time=time_, wall_seconds=self._wall_seconds(),
+            rows=rows, client_rank=list(self._ranks.rank_of), loop=loop.save(), schedule=self._schedule.save(),
+            evaluator=evaluator, algorithm={},
         )  # fmt: skip
 
     def poll(self, time_: float, loop: ServerLoop) -> None:
+        """Takes note of the parts that are durable; completes or abandons the checkpoint in progress. Never waits."""
         self._ranks.poll()
         statuses = [PartStatus(0, *part) for part in self._part.done()] + self._ranks.part_statuses
         self._ranks.part_statuses.clear()
         for part in statuses:
             if part.number != self._number or not self.busy:
-                self._pool.submit(discard, self.folder, part.number)  # of an abandoned checkpoint
+                self._pool.submit(discard, self.folder, part.number)  # its checkpoint was abandoned
                 continue
             if part.error and part.rank in self._awaited:
                 self._abandon(time_, f"rank {part.rank}: {part.error}", loop)
@@ -128,7 +135,7 @@ class Checkpointer:
             if error := committing.exception():
                 self._abandon(time_, str(error), loop)
                 return
-            self._alive = self._alive or Lock(self.folder)  # it is there from the first checkpoint on
+            self._alive = self._alive or Lock(self.folder)  # the folder exists from the first checkpoint on
             self.busy, self.complete = False, self._number
             self._base, self._sums, self._since = self._current, self._since, {}
             size, seconds = sum(n for n, _ in self._parts.values()), time.perf_counter() - self._began
@@ -141,8 +148,10 @@ class Checkpointer:
         return {rank for i, rank in enumerate(self._ranks.rank_of) if i not in loop.clients.inactive}
 
     def _saved_errors(self, loop: ServerLoop) -> set[int]:
-        """Clients whose errors are in the checkpoint in progress, where an error fails the run: a run that is resumed
-        from there would fail again."""
+        """Clients whose errors are in the checkpoint in progress, where an error fails the run.
+
+        A run that resumed from there would fail again.
+        """
         if loop.failures.faults.lost != "stop":
             return set()
         assert self._current
@@ -157,8 +166,9 @@ class Checkpointer:
         """Stores the rows, then makes the checkpoint valid; runs in the pool's thread."""
         segments = extend_segments(self.folder, snapshot.number, self._segments, snapshot.rows, self._writer.read)
         manifest = Manifest(
-            snapshot.number, snapshot.run, snapshot.session, snapshot.resumed_from, snapshot.resumes, parts, segments
-        )
+            number=snapshot.number, run=snapshot.run, session=snapshot.session, resumed_from=snapshot.resumed_from,
+            resumes=snapshot.resumes, parts=parts, segments=segments,
+        )  # fmt: skip
         self._writer.check_not_replaced()
         commit(self.folder, manifest)
         self._segments = segments
@@ -189,11 +199,12 @@ class Checkpointer:
         if self._alive:
             self._alive.release()
         self._part.close()
-        self._pool.submit(discard, self.folder, self._number)  # where it is not complete
+        self._pool.submit(discard, self.folder, self._number)  # keeps a complete set
         self._pool.shutdown()
 
     # -- clients that move ---------------------------------------------------------------------------------------------
     def consumed(self, i: int, vectors: tuple[Vector, ...]) -> None:
+        """Adds the increments of an update to its client's sums."""
         if self._names:
             self._add(self._since if self.busy else self._sums, i, [vectors[k] for k in self._names])
 
@@ -206,7 +217,7 @@ class Checkpointer:
             sums[i] = [v.copy() for v in vectors]
 
     def rehost(self, i: int, time_: float, loop: ServerLoop) -> str:
-        """Moves client i to another rank, restored from the last complete checkpoint; a clause that names it, or ""."""
+        """Moves client i to another rank, restored from the last complete checkpoint; a clause on where, or ""."""
         if self._committing:  # once this set is complete, the one that `_base` describes may be removed
             self._committing.exception()
             self.poll(time_, loop)

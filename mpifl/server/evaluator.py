@@ -6,29 +6,24 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from math import isnan, nan
-from threading import get_ident
-from time import clock_gettime, perf_counter, pthread_getcpuclockid, sleep
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from mpifl.errors import ConfigError, RunFailed
+from mpifl.interpreter_turns import InterpreterTurns
 from mpifl.objective import Vector
-from mpifl.server.metrics import Metric, measure
-from mpifl.storage.fairness import summarise
-from mpifl.storage.tables import ClientEvaluationRow, EvaluationRow, EventRow, MetricRow
+from mpifl.server.evaluation_metrics import Metric, measure
+from mpifl.runfile.fairness import summarise
+from mpifl.runfile.tables import ClientEvaluationRow, EvaluationRow, EventRow, MetricRow
 
 if TYPE_CHECKING:
-    from mpifl.storage import RunWriter
+    from mpifl.runfile import RunWriter
 
 log = logging.getLogger(__package__)
 
 QUEUE_LIMIT = 4  # models that may wait to be evaluated
-LOOK_INTERVAL = 0.001  # s between two looks at the thread's CPU time; doubled after each rest that did not help
-MAX_LOOK_INTERVAL = 0.064
-REST = 0.0001  # s for which the loop sleeps
 
 
 class EvaluationRequest(NamedTuple):
@@ -66,13 +61,13 @@ class Evaluator:
     ) -> None:
         """
         accuracy  the target, if any
-        gradient  whether to evaluate its norm as well
-        clients   whether to record the accuracy on each client's own test rows
+        gradient  also record the gradient norm
+        clients   also record the accuracy on each client's own test rows
         metrics   functions of the test rows' labels and scores, by name
         penalty   penalty(x) is added to the training loss
-        first     (n,) accuracies of the clients before they report one
+        first     (n,) the clients' accuracies until they report one
         best      the highest mean personal accuracy so far (BMTA)
-        rows      evaluations of earlier sessions that are in the run file
+        rows      number of evaluations that the run file has from earlier sessions
         """
         self._problem, self._writer = problem, writer
         self._gradient, self._penalty, self._first, self.best = gradient, penalty, first, best
@@ -81,28 +76,25 @@ class Evaluator:
         self._failed: RunFailed | None = None  # the error of a user's metric
         self._pool = ThreadPoolExecutor(1, "evaluate")
         self._pending: deque[tuple[Future[float], EvaluationRequest]] = deque()
-        self._best = best  # BMTA of the models that are no longer pending
+        self._best = best  # BMTA after the last model that is no longer pending
         self._submitted = 0
-        self._skipped: EvaluationRequest | None = None  # the last request, where it was skipped
-        self.reached = False  # the target accuracy
-        self.latest: dict[str, float] = {}  # metrics
-        self.thread_clock: int | None = None  # of the thread's CPU time, while it evaluates
-        self._looked = self._used = 0.0  # perf_counter and CPU time at the last look
-        self._look_interval = LOOK_INTERVAL
-        self.max_age = 0.0  # s by which an evaluation was late
+        self._skipped: EvaluationRequest | None = None  # the last request if it was skipped, else None
+        self.reached = False  # whether the target accuracy has been reached
+        self.latest: dict[str, float] = {}  # the metrics of the last evaluation
+        self.turns = InterpreterTurns()
+        self.max_age = 0.0  # s, the most by which an evaluation was late
 
-    def __call__(
-        self, time: float, updates: int, version: int, x: Vector, accuracies: np.ndarray | None = None, age: float = 0.0
-    ) -> bool:
+    def __call__(self, request: EvaluationRequest) -> bool:
         """Queues a model; whether the target accuracy has been reached. Raises what an earlier evaluation raised."""
-        request = EvaluationRequest(time, updates, version, x, accuracies, age)
-        self.max_age = max(self.max_age, age)
+        self.max_age = max(self.max_age, request.age)
         self._collect()
         if len(self._pending) >= QUEUE_LIMIT:
             if not self._deterministic:
                 if not self._skipped:  # one event for all until the next evaluation: thousands may come in a second
                     text = f"{QUEUE_LIMIT} models were still waiting"
-                    self._writer.append(EventRow(time, "evaluation-skipped", -1, text, updates, version))
+                    self._writer.append(
+                        EventRow(request.time, "evaluation-skipped", -1, text, request.updates, request.version)
+                    )
                 self._skipped = request
                 return self.reached
             self._best = self._pending.popleft()[0].result()
@@ -131,35 +123,12 @@ class Evaluator:
         while self._pending and self._pending[0][0].done():
             self._best = self._pending.popleft()[0].result()
 
-    def share_gil(self) -> None:
-        """Sleeps for a moment if the evaluating thread had less than half of the time since the last look at it.
-
-        It then waits for the GIL, most likely. A loop that releases the GIL only briefly, as NumPy does, takes
-        it back before the thread has woken up: that could wait for seconds, and each wake-up costs the loop time.
-        A thread that waits for something else, as a metric that reads files does, is looked at less and less often.
-        """
-        clock, now = self.thread_clock, perf_counter()
-        if clock is None or now < self._looked + self._look_interval:
-            return
-        with suppress(OSError):  # the thread has ended
-            before = clock_gettime(clock)
-            after = before
-            if before - self._used < (now - self._looked) / 2:
-                sleep(REST)
-                now, after = perf_counter(), clock_gettime(clock)
-            helped = after > self._used
-            self._look_interval = LOOK_INTERVAL if helped else min(2 * self._look_interval, MAX_LOOK_INTERVAL)
-            self._looked, self._used = now, after
-
     def _run(self, request: EvaluationRequest) -> float:
-        self.thread_clock = pthread_getcpuclockid(get_ident())
-        try:
+        with self.turns.working():
             return self._evaluate(request)
-        finally:
-            self.thread_clock = None
 
     def _evaluate(self, request: EvaluationRequest) -> float:
-        time, updates, version, x, accuracies, age = request
+        x, accuracies = request.x, request.accuracies
         own: np.ndarray | None = None  # (n,) accuracies on the clients' own test rows
         if self._clients:
             metrics, own = self._problem.evaluate_with_clients(x)
@@ -176,8 +145,8 @@ class Evaluator:
         further = self._metric_rows(x)
         if log.isEnabledFor(logging.DEBUG):
             known = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items() if not isnan(value))
-            log.debug("evaluation at %.4g s, %s updates: %s", time, f"{updates:,}", known)
-        self._writer.append(EvaluationRow(time, updates, version, age=age, **metrics))
+            log.debug("evaluation at %.4g s, %s updates: %s", request.time, f"{request.updates:,}", known)
+        self._writer.append(EvaluationRow(request.time, request.updates, request.version, age=request.age, **metrics))
         if own is not None:
             self._writer.extend(self._client_rows(own, accuracies))
         self._writer.extend(further)
@@ -204,7 +173,7 @@ class Evaluator:
         if self._failed:
             raise self._failed
         found = self._problem.test_scores(x)
-        assert found is not None  # by `check_evaluation`
+        assert found is not None  # `check_evaluation` has checked that
         try:
             return [MetricRow(self._rows, *each) for each in measure(self._metrics, *found).items()]
         except ConfigError as error:

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from mpifl.config.job import Faults
 from mpifl.errors import first_and_last_line
-from mpifl.server.clients import ASIDE, LOST, ClientTable
+from mpifl.server.client_table import ASIDE, LOST, ClientTable
 from mpifl.server.reports import FailureReports
-from mpifl.transport.server_base import ServerTransport
+from mpifl.transport.server_end import ServerTransport
 
 log = logging.getLogger(__package__)
 
-POLL_INTERVAL = 0.5  # s between two polls for silent clients
+POLL_INTERVAL = 0.5  # s between two looks for silent clients
 
 
 class Action(Enum):
@@ -27,10 +27,10 @@ class Action(Enum):
     WAIT = auto()  # its silence counts from `Decision.since` only
     ABANDON = auto()  # drop its update in flight, should it still arrive
     RESEND = auto()  # send it a new message
-    MOVE = auto()  # to another rank; it is lost where there is none
-    LOSE = auto()
-    SET_ASIDE = auto()
-    FAIL = auto()  # the run
+    MOVE = auto()  # move it to another rank; lose it where there is none
+    LOSE = auto()  # go on without it
+    SET_ASIDE = auto()  # go on without it: its updates were refused too often
+    FAIL = auto()  # end the run
 
 
 class Decision(NamedTuple):
@@ -48,20 +48,20 @@ class ClientFailures:
     def __init__(self, faults: Faults, clients: ClientTable) -> None:
         self.faults, self._clients = faults, clients
         self.reports = FailureReports()
-        self.refusals = 0  # updates refused, of all clients
-        self.first_refusal = ""  # its client and the reason
-        self._logged: set[str] = set()  # last lines of tracebacks
-        self._printed: set[int] = set()  # clients whose tracebacks were
-        self._silence_checked = 0.0  # perf_counter
+        self.refusals = 0  # number of refused updates of all clients
+        self.first_refusal = ""  # client and reason of the first refused update
+        self._logged: set[str] = set()  # last lines of the tracebacks that were printed
+        self._printed: set[int] = set()  # clients whose traceback was printed and that are not reported as lost yet
+        self._silence_checked = 0.0  # perf_counter of the last look for silent clients
         self._last_poll = time.perf_counter()
 
-    def silent(
+    def decide_silent(
         self, transport: ServerTransport, patience: float,
         on_seconds: Callable[[int, float], float] = lambda i, seconds: seconds,
     ) -> Iterator[Decision]:  # fmt: skip
         """Yields decisions on clients that have not answered for longer than `patience` seconds.
 
-        on_seconds: of the last seconds, those in which a client was on; the others are no silence
+        on_seconds: returns in how many of the last seconds a client was on; the others are no silence
 
         Called after every event; a waiting clock yields an idle event each poll interval. More than POLL_INTERVAL
         between two calls means that the server was busy and transferred no large message: the patience of every client
@@ -85,9 +85,9 @@ class ClientFailures:
                 yield Decision(Action.WAIT, i, since=now)  # it has arrived, and waits until it is due
             elif waited > patience:
                 yield Decision(Action.ABANDON, i)
-                yield self.failed(i, f"gave no answer for {patience:g} s")
+                yield self.decide_failed(i, f"gave no answer for {patience:g} s")
 
-    def failed(self, i: int, reason: str) -> Decision:
+    def decide_failed(self, i: int, reason: str) -> Decision:
         """Decides on live client i, which cannot answer on its rank; prints a traceback once."""
         if "\n" in reason and (what := reason.splitlines()[-1]) not in self._logged:
             self._logged.add(what)
@@ -100,7 +100,7 @@ class ClientFailures:
             return Decision(Action.LOSE, i, reason)
         return Decision(Action.MOVE, i, reason)
 
-    def refused(self, i: int, reason: str) -> Decision:
+    def decide_refused(self, i: int, reason: str) -> Decision:
         """Decides on live client i, whose update was refused before it left the client."""
         count = self._clients.refused[i]
         if count < self.faults.refusals:

@@ -5,27 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from math import nan
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
-from mpifl.algorithms.base import Algorithm, Clients, Message, State, new_tuple
+from mpifl.algorithms.base import Algorithm, Clients, Message, State
 from mpifl.algorithms.participation import CohortSampler
 from mpifl.config.job import Faults
 from mpifl.config.types import INT64_MAX
 from mpifl.errors import RunFailed, place_of
 from mpifl.objective import Vector, check_vectors
-from mpifl.scheduling.base import Event, Schedule
-from mpifl.server.clients import ASIDE, LOST, ClientTable
+from mpifl.scheduling.schedule import Event, Schedule
+from mpifl.server.client_table import ASIDE, LOST, ClientTable
+from mpifl.server.evaluator import EvaluationRequest
 from mpifl.server.failures import Action, ClientFailures, Decision
-from mpifl.storage.checkpoint import LoopState
-from mpifl.storage.tables import AggregationRow, EventRow, Row, UpdateRow
+from mpifl.checkpoint.snapshot import LoopState
+from mpifl.runfile.tables import AggregationRow, EventRow, Row, UpdateRow
 from mpifl.transport.frames import HEADER_BYTES, MAX_NUMBERS
-from mpifl.transport.server_base import ServerTransport
+from mpifl.transport.server_end import ServerTransport
 
 
 class Recorder(Protocol):
-    """Takes the rows of a run (`mpifl.storage.RunWriter`)."""
+    """Takes the rows of a run (`mpifl.runfile.RunWriter`)."""
 
     def append(self, row: Row) -> None: ...
 
@@ -57,8 +58,7 @@ class Checkpointer(Protocol):
 
 
 Ending = Literal["", "stopped", "interrupted"]  # why a run ends now: at a target, or by a signal; "": it goes on
-# (time, updates, version, model, (n,) the clients' accuracies or None, age) -> the run is to end
-Evaluate = Callable[[float, int, int, Vector, np.ndarray | None, float], bool]
+Evaluate = Callable[[EvaluationRequest], bool]  # returns whether the run is to end
 
 
 class ServerLoop:
@@ -83,13 +83,6 @@ class ServerLoop:
         self.recorder, self.checkpointer, self._evaluate = recorder, checkpointer, evaluate
         self._observers = tuple(observers)
         self._x0 = server.x
-        most = max(algorithm.vectors_up, algorithm.vectors_down)
-        self._frame_bytes = [HEADER_BYTES + k * server.x.nbytes for k in range(most + 1)]  # by number of vectors
-        # Rules that an algorithm does not define are not called at every event.
-        self._asks_ready = getattr(algorithm.ready, "__func__", None) is not Algorithm.ready
-        self._has_alarms = getattr(algorithm.alarm, "__func__", None) is not Algorithm.alarm
-        self._valid: Vector = object()  # the vector that was checked last; at first none
-        self._vectors: tuple[Vector, ...] = ()  # of a message that has that vector alone
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
         self._among_available = among_available
         self._reply = algorithm.reply_policy()
@@ -98,8 +91,8 @@ class ServerLoop:
         self.failures, self._patience = ClientFailures(faults, self.clients), faults.patience
         transport.on_death = self.failures.reports.ranks_died
         self.version = self.updates = 0
-        self.time = 0.0  # s of the run's clock: of the last update
-        self.evaluated = 0.0  # likewise: of the last evaluation
+        self.time = 0.0  # s of the run's clock, when the last update was consumed
+        self.evaluated = 0.0  # s of the run's clock, when the last model was evaluated
         self._resumed = False
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
@@ -116,58 +109,42 @@ class ServerLoop:
     # -- messages ------------------------------------------------------------------------------------------------------
     def send(self, members: Iterable[int]) -> None:
         """Sends each of these clients its next message."""
-        clients, version = self.clients, self.version
+        clients = self.clients
         for i in members:
-            round = clients.rounds[i]
-            vectors, numbers, work, _, _ = self.algorithm.message(self.server, i)
-            if len(vectors) == 1 and vectors[0] is self._valid:  # often the same model is sent again and again
-                vectors = self._vectors  # many messages wait for their clients: one tuple for all
-            else:
-                self._check(i, vectors)
-            count = len(numbers)
-            if (count and (count > 1 or type(numbers[0]) is not float)) or type(work) is not int or work >> 63:
-                numbers, work = self._as_sent(i, numbers, work)
-            message = new_tuple(Message, (vectors, numbers, work, version, round))
-            delay = self.schedule.register_message(i, round, work)
+            message = self._next_message(i)
+            delay = self.schedule.contact_time(i, message.round, message.work)
             self.transport.send(i, message, delay)
-            clients.rounds[i] = round + 1
-            clients.bytes_down[i] = self._frame_bytes[len(vectors)]
+            clients.rounds[i] += 1
+            clients.bytes_down[i] = self._frame_bytes(message.vectors)
             clients.in_flight[i] = time.perf_counter() + delay if self._patience else 0.0
 
-    def _check(self, i: int, vectors: tuple[Vector, ...]) -> None:
-        """Raises ValueError where client i cannot be sent these vectors."""
+    def _next_message(self, i: int) -> Message:
+        """The algorithm's message to client i, with version and round, as MPI sends it, in one process as well.
+
+        Raises ValueError where it cannot be sent.
+        """
+        message = self.algorithm.message(self.server, i)
         try:
-            check_vectors("is sent", vectors, self._x0)
-            if len(vectors) > (most := self.algorithm.vectors_down):
-                raise ValueError(f"is sent {len(vectors)} vectors, more than vectors_down ({most})")
+            check_vectors("is sent", message.vectors, self._x0)
+            if len(message.vectors) > (most := self.algorithm.vectors_down):
+                raise ValueError(f"is sent {len(message.vectors)} vectors, more than vectors_down ({most})")
+            numbers, work = _as_float64(message.numbers), message.work
+            if not isinstance(work, int | np.integer) or not 0 <= work <= INT64_MAX:
+                raise ValueError(f"is sent work={work!r}, not an integer from 0 to 2^63 - 1")
         except ValueError as error:
             raise ValueError(f"client {i} {error}; {place_of(type(self.algorithm), 'message')}") from None
-        if len(vectors) == 1:
-            self._valid, self._vectors = vectors[0], tuple(vectors)
+        return Message(tuple(message.vectors), numbers, int(work), version=self.version, round=self.clients.rounds[i])
 
-    def _as_sent(self, i: int, numbers: Sequence[Any], work: Any) -> tuple[tuple[float, ...], int]:
-        """The numbers and the work of a message as MPI sends them, in one process as well.
+    def _frame_bytes(self, vectors: Sequence[Vector]) -> int:
+        """The bytes of a message or an update with these vectors."""
+        return HEADER_BYTES + len(vectors) * self._x0.nbytes
 
-        Raises ValueError where client i cannot be sent these.
-        """
-        wrong = ""
-        try:
-            sent = tuple([float(number) for number in numbers])
-        except (TypeError, ValueError, OverflowError):
-            wrong = f"numbers={numbers!r}, not numbers of float64"
-        if len(numbers) > MAX_NUMBERS:
-            wrong = f"{len(numbers)} numbers, more than {MAX_NUMBERS}"
-        if not isinstance(work, int | np.integer) or not 0 <= work <= INT64_MAX:
-            wrong = f"work={work!r}, not an integer from 0 to 2^63 - 1"
-        if wrong:
-            raise ValueError(f"client {i} is sent {wrong}; {place_of(type(self.algorithm), 'message')}")
-        return sent, int(work)
-
-    def evaluate(self, time: float, age: float = 0.0) -> bool:
-        """Evaluates the present model, `age` seconds after that was due; returns whether the run is to end."""
+    def evaluate(self, time: float, late_by: float = 0.0) -> bool:
+        """Evaluates the present model, `late_by` seconds after that was due; returns whether the run is to end."""
         self.evaluated = time
         accuracies = None if self.clients.accuracies is None else self.clients.accuracies.copy()
-        return self._evaluate(time, self.updates, self.version, self.algorithm.model(self.server), accuracies, age)
+        model = self.algorithm.model(self.server)
+        return self._evaluate(EvaluationRequest(time, self.updates, self.version, model, accuracies, late_by))
 
     def start_round(self, time: float = 0.0) -> None:
         """Sends the messages of a round that begins at `time`; without rounds, the run's first messages."""
@@ -220,7 +197,7 @@ class ServerLoop:
             elif kind == "poll":
                 self.start_round(event.time)
             elif kind == "evaluate":
-                if self.evaluate(event.time, event.age):
+                if self.evaluate(event.time, event.late_by):
                     return True
             elif kind == "refused":
                 self._refuse(event)
@@ -233,8 +210,7 @@ class ServerLoop:
                     return False
             if transport.client_failures or patient or (checkpointer and checkpointer.busy):
                 self._poll(event.time)
-            if self._has_alarms:
-                self.schedule.alarm = self.algorithm.alarm(self.server)
+            self.schedule.alarm = self.algorithm.alarm(self.server)
             if end := ending():
                 if end == "interrupted" and checkpointer:
                     self.schedule.checkpoint_requested = True  # the next event
@@ -245,17 +221,20 @@ class ServerLoop:
         return True
 
     def _update(self, event: Event) -> None:
-        _, time, i, update, aggregates, waited, _, _ = event
+        i, update, aggregates = event.client, event.update, event.aggregates
         assert update
-        vectors, steps, _, version, _, norm, compute, exchange, _, accuracy, _, _ = update
-        clients, reply, staleness = self.clients, self._reply, self.version - version
+        clients, reply, staleness = self.clients, self._reply, self.version - update.version
         self.algorithm.receive(self.server, i, update, staleness)
-        if self._asks_ready and (ready := self.algorithm.ready(self.server)) is not None:
-            aggregates = self.schedule.decide(ready)
+        if (ready := self.algorithm.ready(self.server)) is not None:
+            aggregates = self.schedule.set_aggregates(ready)
         if self.checkpointer:
-            self.checkpointer.consumed(i, vectors)
+            self.checkpointer.consumed(i, update.vectors)
         clients.in_flight[i] = nan
-        down = clients.bytes_down[i]
+        row = UpdateRow(
+            time=event.time, client=i, version=update.version, staleness=staleness, local_steps=update.local_steps,
+            bytes=self._frame_bytes(update.vectors), norm=update.norm, bytes_down=clients.bytes_down[i],
+            compute=update.compute, exchange=update.exchange, waited=event.waited_for_client,
+        )  # fmt: skip
         answer = () if i in clients.inactive else (i,)
         try:
             if reply == "before":  # before the rest: the client computes meanwhile
@@ -263,22 +242,17 @@ class ServerLoop:
         finally:  # what was consumed is recorded, also where the next message fails
             self.transport.release_update(i)
             self.updates += 1
-            self.time = time
-            size = self._frame_bytes[len(vectors)]
-            row = new_tuple(
-                UpdateRow, (time, i, version, staleness, steps, size, norm, down, compute, exchange, waited)
-            )  # fmt: skip
+            self.time = event.time
             self.recorder.append(row)
             for observer in self._observers:
                 observer.on_update(row)
-        if clients.refused or clients.moved:
-            del clients.refused[i], clients.moved[i]
+        del clients.refused[i], clients.moved[i]
         if clients.accuracies is not None:
-            clients.accuracies[i] = accuracy
+            clients.accuracies[i] = update.accuracy
         if deferred := reply == "deferred" and not self.cohort:
             clients.waiting += answer
         if aggregates:
-            self._aggregate(time)
+            self._aggregate(event.time)
         elif deferred:
             self._answer(aggregated=False)
         if reply == "after":
@@ -310,7 +284,7 @@ class ServerLoop:
                 for i, reason in handled:
                     self.client_failed(time, i, reason)
             if self._patience is not None:
-                for decision in self.failures.silent(self.transport, self._patience, self.schedule.on_seconds):
+                for decision in self.failures.decide_silent(self.transport, self._patience, self.schedule.on_seconds):
                     self._apply(time, decision)
         if self.checkpointer and self.checkpointer.busy:
             self.checkpointer.poll(time, self)
@@ -318,13 +292,13 @@ class ServerLoop:
     def client_failed(self, time: float, i: int, reason: str) -> None:
         """Handles a failure of client i on its rank, by the policy `faults`. Raises RunFailed where the run ends."""
         if i not in self.clients.inactive:
-            self._apply(time, self.failures.failed(i, reason))
+            self._apply(time, self.failures.decide_failed(i, reason))
 
     def _apply(self, time: float, decision: Decision) -> None:
-        action, i, reason, since = decision
-        match action:
+        i, reason = decision.client, decision.reason
+        match decision.action:
             case Action.WAIT:
-                self.clients.in_flight[i] = since
+                self.clients.in_flight[i] = decision.since
             case Action.ABANDON:
                 self.transport.abandon_client(i)
             case Action.RESEND:
@@ -347,7 +321,7 @@ class ServerLoop:
         self._record_event(event.time, "refused", i, update.refused)
         self.failures.count_refusal(i, update.refused)
         if i not in self.clients.inactive:
-            self._apply(event.time, self.failures.refused(i, update.refused))
+            self._apply(event.time, self.failures.decide_refused(i, update.refused))
 
     def _lose(self, time: float, i: int, state: str, reason: str) -> None:
         """Continues without client i; what it has sent remains. Raises RunFailed where no client is left."""
@@ -386,3 +360,13 @@ class ServerLoop:
 
     def _record_event(self, time: float, kind: str, i: int, text: str) -> None:
         self.recorder.append(EventRow(time, kind, i, text, self.updates, self.version))
+
+
+def _as_float64(numbers: Sequence[object]) -> tuple[float, ...]:
+    """The numbers of a message as MPI sends them. Raises ValueError where it cannot."""
+    if len(numbers) > MAX_NUMBERS:
+        raise ValueError(f"is sent {len(numbers)} numbers, more than {MAX_NUMBERS}")
+    try:
+        return tuple([float(number) for number in numbers])  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"is sent numbers={numbers!r}, not numbers of float64") from None

@@ -1,26 +1,26 @@
-"""Estimates the memory that a run needs on each rank, and compares it with what the hosts have, before the run."""
+"""Estimates the memory that a run needs on each rank, and compares it with what the hosts have, before the run.
+
+The estimate is of what a job declares: data, messages, tables. The vectors that a method keeps for each client are not
+declared, and are left out.
+"""
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mpifl.errors import ConfigError, describe_unexpected
-from mpifl.problems.base import ProblemSize
+from mpifl.errors import ConfigError, inside
+from mpifl.problems.problem import ProblemSize
 from mpifl.server.evaluator import QUEUE_LIMIT
-from mpifl.server.method_memory import MethodVectors, SlowRules, array_bytes, count_vectors
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
     from mpifl.transport.handshake import Hello
-
-log = logging.getLogger(__package__)
 
 # Bytes besides the vectors, measured with 1e4 to 1e6 clients (docs/results/scale.md):
 TABLE_BYTES = 170  # of the server for each client
@@ -82,21 +82,40 @@ def problem_size(job: Job, problem: Problem | None = None) -> ProblemSize | None
     if problem is None:
         return known
     evaluating = known.evaluating if known else 0
-    return ProblemSize(problem.d, problem.clients, array_bytes([problem], set()), 0, evaluating)
+    return ProblemSize(problem.d, problem.clients, array_bytes([problem]), 0, evaluating)
+
+
+def array_bytes(objects: Iterable[Any]) -> int:
+    """Bytes of the arrays and tensors that the objects refer to, each counted once."""
+    total, stack, seen = 0, list(objects), set[int]()
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            stack += value.values()
+        elif isinstance(value, list | tuple):
+            stack += value
+        elif isinstance(value, np.ndarray) or hasattr(value, "untyped_storage"):
+            while isinstance(getattr(value, "base", None), np.ndarray):
+                value = value.base
+            if id(value) not in seen:
+                seen.add(id(value))
+                total += int(value.nbytes)
+        elif hasattr(value, "__dict__") and not isinstance(value, type) and id(value) not in seen:
+            seen.add(id(value))
+            stack += vars(value).values()
+    return total
 
 
 def estimate(job: Job, size: ProblemSize, ranks: int = 1) -> MemoryEstimate:
-    """The memory of a run of the job on so many ranks. Raises what the method's rules raise, and SlowRules."""
-    n, d = size.clients, size.d
-    vector = d * np.dtype(job.problem.dtype).itemsize
-    method = count_vectors(job.algorithm)
+    """The memory of a run of the job on so many ranks, without the vectors that a method keeps for each client."""
+    n = size.clients
+    vector = size.d * np.dtype(job.problem.dtype).itemsize
     computing, in_flight = _computing(job, n), _in_flight(job, n)
-    virtual = job.clock.mode == "virtual"
     evaluation = size.evaluating + (QUEUE_LIMIT + 2) * vector
     saved = job.checkpoint.every is not None or job.checkpoint.updates is not None
     server = {
         "data": size.data,
-        "server's state": int(_server_bytes(method, computing, vector) * (2 if saved else 1)),
+        "server's model and sum": 2 * vector * (2 if saved else 1),
         "clients' table": n * TABLE_BYTES + RECORD_BYTES,
         "loading and evaluation": max(size.loading, evaluation),
     }
@@ -107,31 +126,26 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1) -> MemoryEstimate:
         server["messages"] = int(min(RECEIVE_BYTES, n * vector) + sending)
         clients = {
             "data": int(size.data / max(1, n) * hosted),
-            **_client_bytes(job, method, share, vector),
+            "clients' records": int(share * CLIENT_BYTES),
             "last updates": int(share * job.algorithm.vectors_up * (vector + OBJECT_BYTES)),
             "vectors of local steps": 6 * vector,
         }
         return MemoryEstimate(server, {**clients, **_torch(job)}, ranks)
-    waiting = method.message if virtual else job.algorithm.vectors_up
-    server |= _client_bytes(job, method, computing, vector)
-    own = min(waiting * min(computing, in_flight), _updates(job, n))  # the first messages share x_0
+    server["clients' records"] = int(computing * CLIENT_BYTES)
+    own = min(_vectors_in_flight(job, min(computing, in_flight)), _updates(job, n))  # the first messages share x_0
     server["messages in flight"] = int(own * (vector + OBJECT_BYTES) + in_flight * FLIGHT_BYTES)
     server["vectors of local steps"] = 6 * vector
     return MemoryEstimate({**server, **_torch(job)}, {}, 1)
 
 
-def _server_bytes(method: MethodVectors, computing: float, vector: int) -> float:
-    return method.server * vector + method.server_client * computing * (vector + OBJECT_BYTES)
-
-
-def _client_bytes(job: Job, method: MethodVectors, computing: float, vector: int) -> dict[str, int]:
-    """The states of clients on a rank; on a GPU they are not in the host's memory."""
-    states = computing * method.client * vector
-    if job.problem.torch is not None and job.problem.torch.device != "cpu":
-        states = 0.0
-    if job.memory.client_states is not None:
-        states = min(states, job.memory.client_states)
-    return {"clients' states": int(states + computing * CLIENT_BYTES)}
+def _vectors_in_flight(job: Job, in_flight: float) -> float:
+    """The different vectors of so many messages or updates in flight in one process, at least."""
+    if job.clock.mode == "real":  # updates, which are held back until their delays are over
+        return in_flight * job.algorithm.vectors_up
+    trigger = job.algorithm.aggregation_trigger()
+    if getattr(job.algorithm, "cohort", None) or job.algorithm.pace == "synchronous" or trigger is None:
+        return job.algorithm.vectors_down  # all messages of a round have the same
+    return in_flight * job.algorithm.vectors_down / trigger.every if trigger.every else 0.0
 
 
 def _torch(job: Job) -> dict[str, int]:
@@ -142,7 +156,8 @@ def _torch(job: Job) -> dict[str, int]:
 def _updates(job: Job, n: int) -> float:
     """How many updates the run consumes, at most."""
     updates: float = job.stop.updates or inf
-    rates = job.clock.delay.rates(n, job.seed) if job.stop.time and n <= MANY_RATES else None
+    with inside("clock.delay"):
+        rates = job.clock.delay.rates(n, job.seed) if job.stop.time and n <= MANY_RATES else None
     if job.stop.time and rates is not None:
         updates = min(updates, job.stop.time * float(rates.sum()))
     return updates
@@ -162,10 +177,6 @@ def _in_flight(job: Job, n: int) -> float:
 
 
 # -- before a run ------------------------------------------------------------------------------------------------------
-ROUGH_CHECK_SHARE = 0.1  # share of the free memory up to which a rough estimate is enough
-ROUGH_VECTORS = 24  # of a client, with all that a method may keep for it
-
-
 def check_memory(job: Job, size: ProblemSize | None, hellos: Sequence[Hello]) -> None:
     """Raises ConfigError where the ranks of a host need more memory than it has for them, by the estimate.
 
@@ -173,20 +184,7 @@ def check_memory(job: Job, size: ProblemSize | None, hellos: Sequence[Hello]) ->
     """
     if not job.memory.check or size is None or not any(hello.limits for hello in hellos):
         return
-    rough = 2 * size.data + size.loading + size.evaluating
-    rough += size.clients * (8 * ROUGH_VECTORS * size.d + TABLE_BYTES + FLIGHT_BYTES + CLIENT_BYTES)
-    least = min(free for hello in hellos for _, _, free in hello.limits)
-    rough += RECORD_BYTES + sum(_torch(job).values()) + (RECEIVE_BYTES if len(hellos) > 1 else 0)
-    if len(hellos) * rough < ROUGH_CHECK_SHARE * least:
-        return
-    try:
-        found = estimate(job, size, len(hellos))
-    except SlowRules as slow:
-        log.info("the memory of the run is not checked: %s", slow)
-        return
-    except (Exception, SystemExit) as error:  # of the user's own rules: the run reports it, with the place
-        log.warning("the memory of the run is not checked: %s", describe_unexpected(error))
-        return
+    found = estimate(job, size, len(hellos))
     ranks: dict[tuple[str, str], list[int]] = {}
     left: dict[tuple[str, str], tuple[int, int]] = {}  # free and total bytes, as reported by the ranks under a limit
     for rank, hello in enumerate(hellos):

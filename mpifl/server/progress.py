@@ -10,7 +10,7 @@ from math import isnan, nan
 from typing import Any
 
 from mpifl.server.evaluator import Evaluator
-from mpifl.storage.tables import UpdateRow
+from mpifl.runfile.tables import UpdateRow
 
 LOGGERS = (logging.getLogger("mpifl"), logging.getLogger())
 PERIOD = 0.2  # s between two redraws

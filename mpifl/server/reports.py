@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from mpifl.server.clients import ASIDE
+from mpifl.server.client_table import ASIDE
 
 log = logging.getLogger(__package__)
 
@@ -23,9 +23,9 @@ class FailureReports:
     def __init__(self) -> None:
         self.waiting = False
         self._next = 0.0  # perf_counter from which a line may be logged
-        self._died: dict[int, int] = {}  # rank -> clients that it hosted
+        self._died: dict[int, int] = {}  # by rank that died: the number of clients that it hosted
         self._texts: list[str] = []
-        self._kinds: set[str] = set()  # of refusals that have been reported
+        self._kinds: set[str] = set()  # kinds of refusals that have been reported
 
     def refused(self, text: str) -> None:
         """An update was refused. Each kind is reported once; texts that differ in numbers alone are of one kind."""

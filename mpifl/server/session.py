@@ -9,46 +9,59 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from mpifl.algorithms.base import Clients, State
-from mpifl.errors import RunFailed, describe_unexpected
-from mpifl.heap import rare_full_collections
-from mpifl.scheduling.live import LiveSchedule
+from mpifl.errors import RunFailed, RunResult, describe_unexpected
+from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.overload import describe_overload
-from mpifl.scheduling.replay import ReplaySchedule
+from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.server.loop import Ending, ServerLoop
-from mpifl.server.metrics import load_metrics
-from mpifl.server.outcome import Outcome
+from mpifl.server.evaluation_metrics import load_metrics
 from mpifl.server.progress import ProgressBar, progress_bar, summary
 from mpifl.server.run_log import RunLog
 from mpifl.signals import SignalRecorder, exit_code
-from mpifl.storage import open_run
-from mpifl.storage.tables import EventRow
+from mpifl.runfile import open_run
+from mpifl.runfile.tables import EventRow
 from mpifl.transport.in_process import InProcessTransport
 from mpifl.transport.launcher import is_mpi_error
-from mpifl.transport.server_base import ServerTransport
+from mpifl.transport.server_end import ServerTransport
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
-    from mpifl.export.live import LiveScalars
     from mpifl.problems import Problem
     from mpifl.server.resume import ResumePoint
-    from mpifl.storage import RunWriter
-    from mpifl.storage.checkpoint import ServerSnapshot
+    from mpifl.runfile import Run, RunWriter
+    from mpifl.checkpoint.snapshot import ServerSnapshot
 
 
 log = logging.getLogger(__package__)
 
 CLOSE_TIMEOUT = 5.0  # s in which the run file is closed when the run is out of time
+
+
+class RowsObserver(Protocol):
+    """Watches a run by the rows that its file gets, as the live TensorBoard export does; it must never block."""
+
+    def begin(self, began: Callable[[], float], resumed: Run | None) -> None:
+        """Called once before the first rows.
+
+        began: returns the Unix time (s) at which the run's clock started. resumed: the file of a run that is resumed.
+        """
+
+    def put(self, blocks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Called by the thread that writes the run file, with the new rows by table and column."""
+
+    def close(self) -> str:
+        """Called after the last rows; returns a clause for the run's final line, "" where there is nothing to say."""
 
 
 @dataclass(eq=False)
@@ -66,17 +79,21 @@ class Session:
     resumed: ResumePoint | None = None
     end_process: Callable[[int], None] = os._exit  # at once, with this exit code
     contained: bool = False  # an unexpected error fails the run, and the other ranks are told to end theirs
+    observers: Sequence[RowsObserver] = ()
 
     def __post_init__(self) -> None:
         job, snapshot = self.job, self.resumed.snapshot if self.resumed else None
         live = self.schedule if isinstance(self.schedule, LiveSchedule) else None
         self._error = ""  # why the run failed, or was not saved
-        self._unwritten = ""  # a clause on scalars that TensorBoard does not have
+        self._observed: list[str] = []  # clauses of the observers for the final line
         self._ended: tuple[str, int, np.ndarray | None] | None = None  # how, with which exit code and model
         self._closed = threading.Event()  # the run file is
         self._wall = 0.0  # s of the whole run, once it has ended
         self._earlier = snapshot.wall_seconds if snapshot else 0.0  # s of the run, before it was resumed
-        self._scalars = self._live_scalars() if job.output_tensorboard else None
+        with open_run(self.writer.path) if self.resumed and self.observers else nullcontext() as file:
+            for observer in self.observers:
+                observer.begin(lambda: self.writer.began, file)
+        self.writer.on_rows = [observer.put for observer in self.observers]
         self.evaluator = Evaluator(
             self.problem, self.writer, deterministic=self.schedule.deterministic,
             accuracy=job.stop.accuracy if live else None,  # a replay ends with its record
@@ -107,15 +124,6 @@ class Session:
         if self.resumed:
             self._resume(self.resumed.snapshot, self.resumed.passed)
 
-    def _live_scalars(self) -> LiveScalars:
-        """TensorBoard's scalars of the rows that the run file gets, and of those that a resumed run has."""
-        from mpifl.export.live import LiveScalars
-
-        with open_run(self.writer.path) if self.resumed else nullcontext() as file:
-            scalars = LiveScalars(self.job.output, lambda: self.writer.began, file)
-        self.writer.on_rows = scalars.put
-        return scalars
-
     def _wall_seconds(self) -> float:
         """Wall time since the run began, earlier sessions included."""
         return self._earlier + time.perf_counter() - self._begin
@@ -137,7 +145,7 @@ class Session:
         self.writer.append(EventRow(snapshot.time, "resumed", -1, text, self.loop.updates, self.loop.version))
 
     # -- the run -------------------------------------------------------------------------------------------------------
-    def run(self) -> Outcome:
+    def run(self) -> RunResult:
         """Runs to the end and closes the run file."""
         status, code = "failed", 3
         x: np.ndarray | None = None  # None: the run file keeps its first model
@@ -150,7 +158,7 @@ class Session:
                 each.start(self.loop)
             if isinstance(self.schedule, LiveSchedule):
                 self.schedule.clock.start()
-            with np.errstate(over="ignore", invalid="ignore"), rare_full_collections():
+            with np.errstate(over="ignore", invalid="ignore"):
                 ended = self.loop.run(self._ending)
             if ended and not self.loop.updates and (count := self.loop.failures.refusals):
                 raise RunFailed(f"no update was consumed and {count:,} refused; {self._first_refusal()}")
@@ -173,7 +181,8 @@ class Session:
         line = summary(self.loop.updates, self.loop.time, self.evaluator.latest, self._notes())
         line = f"{self.job.output}: {status}, {line}{self._resume_hint(status)}"
         stuck = frozenset(self.transport.stuck_ranks)
-        return Outcome(self.job.output, status, code, line, self._error, stuck, self._wall)
+        cause = RunFailed(self._error) if self._error else None
+        return RunResult(code, cause, self.job.output, line, stuck, self._wall)
 
     def _report(self, what: str, error: RunFailed) -> None:
         """Logs an error at once: the shutdown of the other ranks may take long."""
@@ -207,7 +216,7 @@ class Session:
             if dropped:
                 self._record("dropped", f"{dropped} updates were under way at the end and not applied")
             complete = self._close(status, x)
-        self._unwritten = self._scalars.close() if self._scalars else ""
+        self._observed = [observer.close() for observer in self.observers]
         self._reports.flush(now=True)
         return complete
 
@@ -285,8 +294,7 @@ class Session:
     def _notes(self) -> list[str]:
         """Clauses of the final line on what a reader of the result has to know; none after an ordinary run."""
         notes = self.loop.failures.notes()
-        if self._unwritten:
-            notes.append(self._unwritten)
+        notes += filter(None, self._observed)
         every = self.job.evaluate.every if isinstance(self.schedule, LiveSchedule) else inf
         one_process = isinstance(self.transport, InProcessTransport)
         if overload := describe_overload(self.evaluator.max_age, every, one_process):
@@ -310,8 +318,7 @@ class Session:
         if self.signals.numbers:
             return "interrupted"
         self.writer.check()
-        if self.evaluator.thread_clock is not None:
-            self.evaluator.share_gil()
+        self.evaluator.turns.give()
         if self._reports.waiting:
             self._reports.flush()
         return "stopped" if self.evaluator.reached else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,62 +10,61 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.algorithms.common.vectors import use_threads
-from mpifl.errors import inside
-from mpifl.heap import keep_freed_memory, release_free_memory
+from mpifl.errors import RunResult, inside
 from mpifl.scheduling.availability import checked_periods
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
-from mpifl.scheduling.intermittent import IntermittentRealClock
-from mpifl.scheduling.live import Clock, LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.intermittent_clock import IntermittentRealClock
+from mpifl.scheduling.live_schedule import Clock, LiveSchedule, RealClock, VirtualClock
 from mpifl.scheduling.polls import LocalProgress, exchange_times
-from mpifl.scheduling.replay import ReplaySchedule
+from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.scheduling.timeline import Timeline
 from mpifl.signals import SignalRecorder
-from mpifl.transport.base import max_vectors
+from mpifl.transport.client_end import max_vectors
 from mpifl.transport.handshake import Handshake, rank_resources
 from mpifl.transport.in_process import InProcessTransport
-from mpifl.transport.server_base import ServerTransport
+from mpifl.transport.server_end import ServerTransport
 
 if TYPE_CHECKING:
-    from mpifl.client.checkpoint import ResumePayload
+    from mpifl.client.checkpointing import ResumePayload
     from mpifl.config.job import Job
     from mpifl.problems import ComputeResources, Problem, Shard
-    from mpifl.server.outcome import Outcome
     from mpifl.server.resume import ResumePoint
-    from mpifl.storage import Run, RunWriter
+    from mpifl.server.session import RowsObserver
+    from mpifl.runfile import Run, RunWriter
     from mpifl.transport.mpi import MPI
 
 
 def run_server(
     job: Job, handshake: Handshake | None = None, *, replay: Run | None = None, resumed: ResumePoint | None = None,
     load: Callable[[Job], Problem] | None = None, signals: SignalRecorder | None = None, contained: bool = False,
-) -> Outcome:  # fmt: skip
+    observers: Sequence[RowsObserver] = (),
+) -> RunResult:  # fmt: skip
     """Runs a job, repeats a recorded run, or resumes an interrupted one.
 
     Raises ConfigError before the run starts. In any case the caller releases the other ranks, and ends those that are
     stuck. `load`: loads the job's problem, or has it already. `signals`: end the run.
     `contained`: an unexpected error of the server is a failure of the run, after which all ranks go on.
+    `observers`: get the rows that the run file gets.
     """
     from mpifl import problems
     from mpifl.config.client_job import ClientJob
     from mpifl.config.own_classes import check_class
     from mpifl.server.memory_estimate import check_memory, problem_size
-    from mpifl.server.metrics import check_evaluation
+    from mpifl.server.evaluation_metrics import check_evaluation
     from mpifl.server.provenance import attributes
     from mpifl.server.run_log import log_start
     from mpifl.server.session import Session
-    from mpifl.storage.create import refuse_existing, refuse_live
+    from mpifl.runfile.create import refuse_existing, refuse_live
 
     handshake = handshake or Handshake()
     comm = handshake.comm
-    handshake.send_job(ClientJob.of(job).to_values())
     hellos = handshake.gather_hellos()
+    handshake.send_job(ClientJob.of(job).to_values())
     if known := problem_size(job):  # refused before the data are loaded
         check_memory(job, known, hellos)
     problem = load(job) if load else problems.load(job.problem)
     if not known:
         check_memory(job, problem_size(job, problem), hellos)
-    release_free_memory()  # what reading the data took
-    keep_freed_memory()
     x0 = problem.initial(job.seed)
     n = problem.clients
     with inside("clock.delay"):
@@ -115,8 +114,7 @@ def run_server(
         facts = [compute]
     else:
         resume = payload.to_dict() if payload else None
-        facts += handshake.scatter_clients(problem.meta, x0, n, problem.packed_shard, resume)
-        release_free_memory()  # what was sent
+        facts += handshake.scatter_clients(problem.meta, x0, n, problem.raw_shard, resume)
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)
     signals = signals or SignalRecorder()
@@ -129,7 +127,7 @@ def run_server(
     transport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
     session = Session(
         job, problem, clients, server, schedule, transport, writer, signals, resumed, handshake.end_process,
-        contained,
+        contained, observers,
     )  # fmt: skip
     return session.run()
 
@@ -150,10 +148,10 @@ def _host_in_process(
     job: Job, problem: Problem, x0: np.ndarray, resources: ComputeResources, payload: ResumePayload | None
 ) -> tuple[InProcessTransport, Mapping[str, Any]]:
     """A transport to clients in this process, and the run file's facts on their computing. Raises ConfigError."""
-    from mpifl.client import checkpoint
+    from mpifl.client import checkpointing as checkpoint
     from mpifl.client.worker import Worker
     from mpifl.problems import host
-    from mpifl.storage.checkpoint_set import folder_of
+    from mpifl.runfile.checkpoint_folder import folder_of
 
     hosted = host(job.problem.model, job.problem.settings, problem.meta, Shards(problem), job.seed, resources)
     worker = Worker(
@@ -190,9 +188,7 @@ def _connect_ranks(comm: MPI.Comm, job: Job, problem: Problem, x0: np.ndarray) -
     """A transport to the clients on the other ranks."""
     from mpifl.transport.mpi_server import MPIServerTransport
 
-    return MPIServerTransport(
-        comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.packed_shard
-    )
+    return MPIServerTransport(comm, problem.clients, x0.size, x0.dtype, max_vectors(job.algorithm), problem.raw_shard)
 
 
 def _open_run_file(
@@ -200,9 +196,9 @@ def _open_run_file(
     resumed: ResumePoint | None,
 ) -> RunWriter:  # fmt: skip
     """A new run file, or the one of the resumed run with the rows up to its checkpoint. Raises ConfigError."""
-    from mpifl.storage import RunWriter
-    from mpifl.storage.create import refuse_live
-    from mpifl.storage.live import is_locked
+    from mpifl.runfile import RunWriter
+    from mpifl.runfile.create import refuse_live
+    from mpifl.runfile.run_lock import is_locked
 
     n, ranks = problem.clients, attrs["ranks"]
     columns = {

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mpifl.errors import ConfigError
-from mpifl.transport.cores import ASLR
 
 OVERRIDE = "MPIFL_MPI"  # 1: always use MPI, without comparing; 0: never
+TUNE = "MPIFL_TUNE"  # 0: change no setting of MPI and of the process
 VARIABLES = {  # what each environment variable may be
     OVERRIDE: "0 (never use MPI), 1 (always), or unset (as the launcher says)",
-    ASLR: "1 (keep address space layout randomisation), 0 or unset (off where ranks share cores)",
+    TUNE: "0 (keep the settings of MPI and of the process), 1 or unset (those of mpifl)",
 }
 MPIRUN = "mpirun of Open MPI"
 INNER = frozenset({"OMPI_COMM_WORLD_SIZE", "PMI_RANK"})  # of launchers inside a step
@@ -100,6 +100,11 @@ def mpi_wanted(environ: Mapping[str, str] = os.environ) -> bool:
         return override == "1"
     launch = find_launch(environ)
     return launch is not None and launch.size != 1
+
+
+def is_fault_tolerant() -> bool:
+    """Whether this job's MPI keeps running when ranks die (Open MPI started with ULFM)."""
+    return os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")  # noqa: SIM112 - as Open MPI spells it
 
 
 def check_library(library: str, environ: Mapping[str, str] = os.environ) -> None:

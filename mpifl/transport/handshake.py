@@ -2,7 +2,7 @@
 
     rank 0                                   every other rank
     ------                                   ----------------
-                              <- hello       host, process, cores; or why it cannot take part
+                              <- hello       installation, host, process, cores, memory
     job                       ->             imports its classes      or release: exit code, error
     setup: clients, x_0       ->                                      or release: exit code, error
                               <- report      ready, or what is wrong
@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
-from mpifl.errors import ConfigError, RunFailed, host_name
+from mpifl.errors import ConfigError, RunFailed, RunResult, host_name
 from mpifl.host_memory import memory_limits
-from mpifl.transport.backoff import Backoff
-from mpifl.transport.launcher import abort_all_ranks, is_fault_tolerant
+from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff
+from mpifl.transport.detection import is_fault_tolerant
+from mpifl.transport.launcher import abort_all_ranks
+from mpifl.version import installation
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -69,11 +71,11 @@ class ClientSetup(NamedTuple):
 
 
 class Released(Exception):
-    """Rank 0 has released this rank; with the exit code and the error that all ranks end with."""
+    """Rank 0 has released this rank: the command ends with `result` on all ranks."""
 
-    def __init__(self, code: int, error: ConfigError | RunFailed | None = None) -> None:
-        super().__init__(code, error)
-        self.code, self.error = code, error
+    def __init__(self, result: RunResult) -> None:
+        super().__init__(result)
+        self.result = result
 
 
 def own_hello() -> Hello:
@@ -97,14 +99,7 @@ def _container_quota() -> float | None:
 # -- ranks 1 .. R-1 ----------------------------------------------------------------------------------------------------
 def send_hello(comm: MPI.Comm) -> None:
     """Reports this rank to rank 0."""
-    _reply(comm, {"hello": own_hello()})
-
-
-def refuse(comm: MPI.Comm, error: ConfigError) -> NoReturn:
-    """Reports in place of the hello why this rank cannot take part; raises Released once rank 0 has released it."""
-    report_error(comm, error)
-    while True:
-        _check_released(receive_json(comm))
+    _reply(comm, {"installation": installation(), "hello": own_hello()._asdict()})
 
 
 def receive_job(comm: MPI.Comm) -> dict[str, Any]:
@@ -129,10 +124,11 @@ def report_ready(comm: MPI.Comm, facts: Mapping[str, Any]) -> None:
     _reply(comm, {"facts": dict(facts)})
 
 
-def report_error(comm: MPI.Comm, error: ConfigError) -> None:
-    """Reports why this rank's clients cannot be built."""
+def report_error(comm: MPI.Comm, error: ConfigError) -> NoReturn:
+    """Reports why this rank's clients cannot be built; raises Released once rank 0 has ended the command."""
     expected = f"{shorten(error.expected, 2000)} (rank {comm.rank})"
     _reply(comm, {"error": [error.key, shorten(str(error.value), 500), expected]})
+    await_release(comm)
 
 
 def await_start(comm: MPI.Comm) -> None:
@@ -140,24 +136,21 @@ def await_start(comm: MPI.Comm) -> None:
     _check_released(receive_json(comm))
 
 
-def await_release(comm: MPI.Comm) -> tuple[int, ConfigError | RunFailed | None]:
-    """Waits for the end of the command, after this rank's part of the run; its exit code and error."""
-    try:
+def await_release(comm: MPI.Comm) -> NoReturn:
+    """Waits for the end of the command, after this rank's part of it; raises Released."""
+    while True:
         _check_released(receive_json(comm))
-    except Released as released:
-        return released.code, released.error
-    raise AssertionError("rank 0 releases ranks after a run")
 
 
 def receive_json(comm: MPI.Comm) -> dict[str, Any]:
     """Receives the next JSON text from rank 0."""
-    length = int(receive_array(comm, 1, np.int64, Backoff.idle)[0])
+    length = int(receive_array(comm, 1, np.int64, LONGEST_IDLE)[0])
     found: dict[str, Any] = json.loads(receive_array(comm, length, np.uint8).tobytes())
     return found
 
 
-def receive_array(comm: MPI.Comm, shape: Any, dtype: Any, longest: float = Backoff.longest) -> np.ndarray:
-    """Receives the next array from rank 0; longest: pause between two polls (s)."""
+def receive_array(comm: MPI.Comm, shape: Any, dtype: Any, longest: float = LONGEST) -> np.ndarray:
+    """Receives the next array from rank 0; longest: the longest sleep (s)."""
     from mpifl.transport.mpi import SETUP, wait
 
     wait(comm.Irecv(result := np.empty(shape, dtype), 0, SETUP), longest=longest)
@@ -175,13 +168,13 @@ def _reply(comm: MPI.Comm, reply: dict[str, Any]) -> None:
     text = json.dumps(reply).encode()
     if len(text) > REPLY_BYTES:
         text = json.dumps({"error": ["rank", comm.rank, "an error message that is short enough to send"]}).encode()
-    wait(comm.Isend(text, 0, SETUP), longest=Backoff.idle)
+    wait(comm.Isend(text, 0, SETUP), longest=LONGEST_IDLE)
 
 
 def _check_released(text: dict[str, Any]) -> None:
     if "code" in text:
         error = text["error"] and (ConfigError(*text["error"]) if len(text["error"]) > 1 else RunFailed(*text["error"]))
-        raise Released(text["code"], error)
+        raise Released(RunResult(text["code"], error or None, text["output"]))
 
 
 # -- rank 0 ------------------------------------------------------------------------------------------------------------
@@ -191,7 +184,7 @@ class Handshake:
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         self.comm = comm
         self._hellos: list[Hello] = []
-        self._refusal: ConfigError | None = None  # of the first rank that cannot take part
+        self._refusal: ConfigError | None = None  # of the first rank with another installation
         # Rank -> receive of its reply in progress, which outlives an interrupt, and the buffer.
         self._receives: dict[int, tuple[MPI.Request, bytearray]] = {}
         self._replies: dict[int, dict[str, Any]] = {}  # rank -> reply that was received
@@ -202,14 +195,18 @@ class Handshake:
     def gather_hellos(self) -> list[Hello]:
         """Every rank's hello, in order of rank; the other ranks send theirs once, as soon as they are up.
 
-        Raises ConfigError for the first rank that cannot take part.
+        Raises ConfigError for the first rank that has another installation than rank 0.
         """
         if not self._hellos and not self._dead and not self._refusal:
             replies = self._gather()
-            if errors := [reply["error"] for reply in replies if "error" in reply]:
-                self._refusal = ConfigError(*errors[0])
+            own = installation()
+            for rank, reply in enumerate(replies, 1):
+                if (other := reply["installation"]) != own:
+                    where = f"on {reply['hello']['host']} too (rank {rank})"
+                    self._refusal = ConfigError("installation", other, f"{own}, as on rank 0, {where}")
+                    break
             else:
-                self._hellos = [own_hello(), *(Hello(*reply["hello"]) for reply in replies)]
+                self._hellos = [own_hello(), *(Hello(**reply["hello"]) for reply in replies)]
         if self._refusal:
             raise self._refusal
         return self._hellos
@@ -253,16 +250,19 @@ class Handshake:
         if self.comm:
             self._send_to_each_alive({})
 
-    def release_ranks(
-        self, code: int, error: ConfigError | RunFailed | None = None, stuck: Collection[int] = ()
-    ) -> None:
+    def release_ranks(self, result: RunResult) -> None:
         """Ends the command on the other ranks: they wait for their setup, for the start, or have ended their run."""
         if not self.comm:
             return
-        with contextlib.suppress(RunFailed, ConfigError):  # of ranks that have died or cannot take part
+        with contextlib.suppress(RunFailed, ConfigError):  # some have died, or have another installation
             self.gather_hellos()
-        config = [error.key, str(error.value), error.expected] if isinstance(error, ConfigError) else None
-        self._send_to_each_alive({"code": code, "error": config or (error and [str(error)])}, stuck)
+        error: list[str] = []
+        if isinstance(result.error, ConfigError):
+            error = [result.error.key, str(result.error.value), result.error.expected]
+        elif result.error:
+            error = [str(result.error)]
+        text = {"code": result.code, "error": error, "output": result.output}
+        self._send_to_each_alive(text, result.stuck_ranks)
         if self._receives or self._replies:  # discarded, so that another command may follow
             with contextlib.suppress(RunFailed):
                 self._gather()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update
-from mpifl.transport.base import Clients, Delivery, PartStatus
+from mpifl.transport.client_end import Clients, Delivery, PartStatus
 
 
 class InProcessTransport:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from mpifl.errors import ConfigError, RunFailed, host_name
-from mpifl.transport.detection import LaunchError, mpi_wanted
+from mpifl.transport.detection import LaunchError, is_fault_tolerant, mpi_wanted
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -75,11 +75,6 @@ def is_mpi_error(error: BaseException) -> bool:
     return mpi is not None and isinstance(error, mpi.Exception)
 
 
-def is_fault_tolerant() -> bool:
-    """Whether this job's MPI keeps running when ranks die (Open MPI started with ULFM)."""
-    return os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")  # noqa: SIM112 - as Open MPI spells it
-
-
 def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
     """What `run` returns; an unexpected error is printed and ends all ranks with exit code 3.
 
@@ -101,7 +96,7 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
 
 def _describe(comm: MPI.Comm, error: BaseException) -> str:
     """The lines that an error which ends all ranks is reported in."""
-    from mpifl.untrusted import printable
+    from mpifl.safe_input import printable
 
     if isinstance(error, MemoryError):
         text = f"mpifl: the run failed: out of memory ({error})\n"

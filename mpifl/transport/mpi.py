@@ -5,15 +5,54 @@ Buffer calls only, every receive names its source, waits sleep.
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
-import re
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import mpi4py
 
 from mpifl.errors import ConfigError
-from mpifl.transport.backoff import Backoff, set_timer_slack
-from mpifl.transport.detection import check_library, check_size
+from mpifl.transport.backoff import LONGEST, Backoff
+from mpifl.transport.detection import TUNE, check_library, check_size, is_fault_tolerant
+
+log = logging.getLogger("mpifl")
+
+
+class Setting(NamedTuple):
+    """An environment variable that Open MPI reads when it starts."""
+
+    variable: str
+    value: str
+    applies: Callable[[], bool]
+    reason: str
+
+
+def _on_one_host() -> bool:
+    size = os.environ.get("OMPI_COMM_WORLD_SIZE")
+    return size is not None and os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == size
+
+
+SETTINGS = (  # made while MPI starts, where the environment does not have the variable; MPIFL_TUNE=0: none
+    Setting(
+        "OMPI_MCA_async_mpi_finalize", "1", is_fault_tolerant,
+        "the end of MPI waits for all ranks, at times for dead ones too (issue 11404 of Open MPI); every rank of mpifl "
+        "has sent its last message by then",
+    ),
+    Setting(
+        "OMPI_MCA_btl", "^ofi", _on_one_host,
+        "all ranks are on one host and need no network; Open MPI 5 sleeps for a second when it closes this component",
+    ),
+    Setting(
+        "OMPI_MCA_btl_sm_eager_limit", "33792", lambda: True,
+        "frames, of up to 32 KiB of vectors, are copied through shared memory; above this limit the receiver reads the "
+        "memory of the sender by system calls",
+    ),
+)  # fmt: skip
+GET_TIMER_SLACK, SET_TIMER_SLACK = 30, 29  # of prctl(2)
 
 mpi4py.rc.initialize = False  # MPI starts below, once the library has been checked
 mpi4py.rc.finalize = True
@@ -21,34 +60,59 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # what `check_library` says in one line
     from mpi4py import MPI
 
-    if not MPI.Is_initialized():
+
+def _start() -> None:
+    """Starts MPI with SETTINGS, which Open MPI copies; the environment is then as it was."""
+    before, wanted = MPI.Is_initialized(), os.environ.get(TUNE) != "0"
+    settings = [s for s in SETTINGS if wanted and s.variable not in os.environ and s.applies()]
+    if not before:
         check_library(MPI.Get_library_version())
-        set_timer_slack(1e-3)  # while a rank waits for the others to start it polls, on a core that they may need
-        # One thread calls MPI at a time: the main one, or that of `groups.worker_groups`.
-        MPI.Init_thread(MPI.THREAD_SERIALIZED)
-        set_timer_slack()
+        os.environ.update({s.variable: s.value for s in settings})
+        try:
+            # One thread calls MPI at a time: the main one, or that of `groups.worker_groups`.
+            MPI.Init_thread(MPI.THREAD_SERIALIZED)
+        finally:
+            for setting in settings:
+                del os.environ[setting.variable]
+    if MPI.COMM_WORLD.rank == 0:
+        what = "not set, since MPI had been started" if before else "set"
+        for setting in settings:
+            log.debug("%s=%s is %s: %s", setting.variable, setting.value, what, setting.reason)
+
+
+_start()
 check_size(MPI.COMM_WORLD.size, MPI.Get_library_version())
+
+
+@contextmanager
+def short_sleeps() -> Iterator[None]:
+    """Inside, this thread wakes from a sleep at most 1 ns late instead of 50 us, so that 1 us takes no 51 us (Linux).
+
+    A rank that waits for a message begins with sleeps of some microseconds.
+    """
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    before = prctl(GET_TIMER_SLACK, 0, 0, 0, 0) if prctl and os.environ.get(TUNE) != "0" else -1
+    if not prctl or before < 0:
+        yield
+        return
+    prctl(SET_TIMER_SLACK, ctypes.c_ulong(1), 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(SET_TIMER_SLACK, ctypes.c_ulong(before), 0, 0, 0)
+
 
 STUCK_TIMEOUT = 5.0  # s that ranks with abandoned clients have to end by themselves
 FRAME, TEXT, SETUP, END, DATA = 1, 2, 3, 4, 16  # tags; large vectors of client i travel under DATA + i
+QUARANTINE: list[object] = []  # requests and buffers that MPI may use for a dead rank until the process ends
 
 
-def wait(*requests: MPI.Request, longest: float = Backoff.longest) -> None:
-    """Waits for requests without spinning; longest: pause between two polls (s)."""
+def wait(*requests: MPI.Request, longest: float = LONGEST) -> None:
+    """Waits for requests without spinning; longest: the longest sleep (s)."""
     pending, backoff = list(requests), None
     while not MPI.Request.Testall(pending):
         backoff = backoff or Backoff(longest)
         backoff.pause()
-
-
-def eager_limit() -> int:
-    """The size (bytes, header of Open MPI included) up to which a message is copied when it is sent on one host.
-
-    A value with a suffix, such as 32K, counts as Open MPI's default: frames may then form a ring that is not needed.
-    """
-    chosen = os.environ.get("OMPI_MCA_btl_sm_eager_limit", "")  # noqa: SIM112 - as Open MPI spells it
-    version = re.match(r"Open MPI v(\d+)", MPI.Get_library_version())
-    return int(chosen) if chosen.isdecimal() and version and int(version[1]) >= 5 else 4096
 
 
 def check_tags(comm: MPI.Comm, clients: int) -> None:

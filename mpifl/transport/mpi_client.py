@@ -13,17 +13,15 @@ import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import ConfigError, RunFailed, format_client_error, host_name
-from mpifl.heap import use_huge_pages
-from mpifl.memory import IncomingVectors, OutgoingVectors
+from mpifl.vector_memory import IncomingVectors, OutgoingVectors
 from mpifl.transport.backoff import Backoff
-from mpifl.transport.base import Clients, Delivery
-from mpifl.transport.frames import FrameFormat, Header, Kind
+from mpifl.transport.client_end import Clients, Delivery
+from mpifl.transport.frames import FrameFormat, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
-from mpifl.transport.queues import COPIED_BYTES, Outbox
+from mpifl.transport.queues import Outbox
 
 MAX_END_TESTS = 1000  # tests for the end of the run in a row, at most: these take about half a millisecond
 POLL_INTERVAL = 0.01  # s between two polls for the end of the run, and two reports, while messages wait
-MESSAGE = int(Kind.MESSAGE)
 HELD_INTERVAL = 0.05  # s that a rank sleeps at a time while all its updates are held back
 
 
@@ -57,8 +55,6 @@ class MPIClientTransport:
         self._comm, self._clients, self._memory = comm, clients, clients.memory
         clients.link = self
         self._format = FrameFormat(d, dtype, vectors)
-        if self._format.vector_bytes > COPIED_BYTES:
-            use_huge_pages()
         self._hosted = len(range(comm.rank - 1, n, comm.size - 1))  # clients on this rank
         self._frame = self._format.frame()
         self._frame_receive = comm.Recv_init((self._frame.buffer, MPI.BYTE), 0, FRAME)
@@ -145,17 +141,17 @@ class MPIClientTransport:
         elif not self._frame_receive.Test():
             return None
         self._receiving = False
-        frame, format = self._frame, self._format
-        if frame.header[0] != MESSAGE:
-            header = frame.read()
-            return Received(header.kind, header.subject)
-        i, message, delay, count = frame.read_message(self._memory.from_host)
-        over = time.perf_counter() + delay if delay > 0 else 0.0
+        header, format = self._frame.header, self._format
+        i = header.subject
+        if header.kind != Kind.MESSAGE:
+            return Received(header.kind, i)
+        message, count = self._frame.read_message(self._memory.from_host), header.length
+        over = time.perf_counter() + header.delay if header.delay > 0 else 0.0
         if format.inline:
-            return Received(MESSAGE, i, message, over)
+            return Received(Kind.MESSAGE, i, message, over)
         incoming = self._memory.incoming(count, format.d, format.dtype)
         requests = [self._comm.Irecv(b, 0, DATA + i) for b in incoming.buffers]
-        return Received(MESSAGE, i, message, over, incoming, requests)
+        return Received(Kind.MESSAGE, i, message, over, incoming, requests)
 
     def _await_frame(self) -> None:
         """Waits until the next frame is received. Sends updates as their contacts end.
@@ -209,9 +205,9 @@ class MPIClientTransport:
         """Starts to send an update whose vectors are ready."""
         i, vectors, inline = outgoing.client, outgoing.vectors, self._format.inline
         inside = vectors.buffers if inline else ()
-        sent = self._outbox.take()
-        sent.frame.write_update(i, outgoing.update, inside, len(outgoing.text))
-        self._outbox.start(sent, len(inside))
+        frame = self._outbox.take()
+        frame.write_update(i, outgoing.update, inside, len(outgoing.text))
+        self._outbox.send(frame, len(inside))
         requests = [] if inline else [self._comm.Isend(b, 0, DATA + i) for b in vectors.buffers]
         if outgoing.text:
             requests.append(self._comm.Isend(outgoing.text, 0, TEXT))
@@ -221,11 +217,11 @@ class MPIClientTransport:
         else:
             vectors.release()
 
-    def _send_frame(self, header: Header) -> None:
-        """Starts to send a frame that is no update."""
-        outgoing = self._outbox.take()
-        outgoing.frame.write(header)
-        self._outbox.start(outgoing, 0)
+    def _send_control(self, kind: Kind, subject: int, length: int = 0) -> None:
+        """Starts to send a frame that is no update; length: bytes of the text that follows."""
+        frame = self._outbox.take()
+        frame.write(kind, subject, length)
+        self._outbox.send(frame)
 
     def _test_sends(self) -> None:
         """Tests up to two sends, in turn, since the server receives them in any order.
@@ -248,7 +244,7 @@ class MPIClientTransport:
             backoff.pause()
         self._frame_receive.Free()
         wait(self._end_receive)
-        self._send_frame(Header(Kind.GOODBYE, self._dropped))
+        self._send_control(Kind.GOODBYE, self._dropped)
         wait(*(r for requests, _ in self._sending for r in requests))
         self._outbox.drain()
 
@@ -256,7 +252,7 @@ class MPIClientTransport:
     def _send_report(self, kind: Kind, subject: int, text: str = "") -> None:
         """Sends the server a frame and the text that follows it."""
         raw = text.encode()
-        self._send_frame(Header(kind, subject, len(raw)))
+        self._send_control(kind, subject, len(raw))
         if raw:
             wait(self._comm.Isend(raw, 0, TEXT))
 

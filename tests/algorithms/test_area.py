@@ -14,7 +14,7 @@ from mpifl.algorithms.common.step_schedules import StronglyConvex
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
 from mpifl.scheduling.delays import Exponential
-from mpifl.scheduling.live import VirtualClock
+from mpifl.scheduling.live_schedule import VirtualClock
 from tests.quadratic_runs import Log, Picked, close, drift_point, optimum, random_quadratics, run
 from tests.tiers import examples
 

@@ -14,7 +14,7 @@ from mpifl.algorithms.common.step_schedules import Constant, Convex, StronglyCon
 from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
 from mpifl.scheduling.delays import Exponential
-from mpifl.scheduling.live import VirtualClock
+from mpifl.scheduling.live_schedule import VirtualClock
 from tests.quadratic_runs import close, quadratics, random_quadratics, run
 
 RATES = np.array([1.0, 2.0, 5.0, 12.0])

@@ -7,7 +7,7 @@ import pytest
 
 from mpifl.algorithms.async_comm_sgd import AsyncCommSgd
 from mpifl.scheduling.delays import Speed
-from mpifl.scheduling.live import VirtualClock
+from mpifl.scheduling.live_schedule import VirtualClock
 from tests.quadratic_runs import Log, close, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]

@@ -9,7 +9,7 @@ from mpifl.algorithms.async_sgd import AsyncSgd
 from mpifl.algorithms.base import Clients
 from mpifl.errors import ConfigError
 from mpifl.scheduling.delays import Fixed
-from mpifl.scheduling.live import VirtualClock
+from mpifl.scheduling.live_schedule import VirtualClock
 from tests.quadratic_runs import Log, close, optimum, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]

@@ -18,7 +18,7 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.scheduling.delays import Exponential
-from mpifl.scheduling.live import VirtualClock
+from mpifl.scheduling.live_schedule import VirtualClock
 from tests.quadratic_runs import Log, Quadratic, close, quadratics, run
 
 

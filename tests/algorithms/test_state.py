@@ -21,9 +21,9 @@ from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models.quadratic import Quadratic
 from mpifl.scheduling.delays import Speed
-from mpifl.scheduling.live import LiveSchedule, VirtualClock
+from mpifl.scheduling.live_schedule import LiveSchedule, VirtualClock
 from mpifl.server.loop import Ending, ServerLoop
-from mpifl.storage.tables import Row
+from mpifl.runfile.tables import Row
 from mpifl.transport.in_process import InProcessTransport
 from tests.quadratic_runs import close
 from tests.tiers import parameters

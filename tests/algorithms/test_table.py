@@ -1,4 +1,4 @@
-"""The common table, in one process; `tests/mpi/test_table.py` runs it under MPI."""
+"""The common table, in one process."""
 
 from __future__ import annotations
 

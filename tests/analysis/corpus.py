@@ -16,7 +16,7 @@ from mpifl.errors import RunFailed
 from mpifl.objective import Objective
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.loop import ServerLoop
-from mpifl.storage import RunWriter
+from mpifl.runfile import RunWriter
 from tests.mpi.cases import CASES
 
 

@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from mpifl.analysis.options import Options
-from mpifl.analysis.report import report
-from mpifl.analysis.show import show
-from mpifl.analysis.tables import format_number
-from mpifl.analysis.trials import differing_keys, flatten, group_trials, load_trial, short_names
+from mpifl.tools.analysis.options import Options
+from mpifl.tools.analysis.report import report
+from mpifl.tools.analysis.show import show
+from mpifl.tools.analysis.tables import format_number
+from mpifl.tools.analysis.trials import differing_keys, flatten, group_trials, load_trial, short_names
 from mpifl.errors import ConfigError
-from mpifl.storage import RunWriter
-from mpifl.storage.tables import AggregationRow, EvaluationRow, UpdateRow
+from mpifl.runfile import RunWriter
+from mpifl.runfile.tables import AggregationRow, EvaluationRow, UpdateRow
 
 KEPT: list[RunWriter] = []
 

@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 import mpifl
-from mpifl.analysis.options import Options
-from mpifl.analysis.report import report
-from mpifl.analysis.show import show
+from mpifl.tools.analysis.options import Options
+from mpifl.tools.analysis.report import report
+from mpifl.tools.analysis.show import show
 from mpifl.errors import ConfigError
-from mpifl.storage import RunWriter
-from mpifl.storage.fairness import summarise
-from mpifl.storage.tables import ClientEvaluationRow, EvaluationRow, MetricRow
+from mpifl.runfile import RunWriter
+from mpifl.runfile.fairness import summarise
+from mpifl.runfile.tables import ClientEvaluationRow, EvaluationRow, MetricRow
 from tests.analysis.test_analysis import columns
 from tests.analysis.test_page import data_of
 

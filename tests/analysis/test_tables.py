@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mpifl.analysis import latex
-from mpifl.analysis.options import Options, parse_options
-from mpifl.analysis.spread import half_width, mean_and_spread
-from mpifl.analysis.tables import build_table, format_csv, format_spread
-from mpifl.analysis.trials import Group, Trial
+from mpifl.tools.analysis import latex
+from mpifl.tools.analysis.options import Options, parse_options
+from mpifl.tools.analysis.spread import half_width, mean_and_spread
+from mpifl.tools.analysis.tables import build_table, format_csv, format_spread
+from mpifl.tools.analysis.trials import Group, Trial
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from tests.analysis.test_analysis import columns, run_file

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mpifl
-from tests.api.jobs import FAILING, JOB, REAL
+from tests.api.jobs import JOB, REAL
 from tests.faults.harness import needs_tolerance
 from tests.mpi.conftest import Start, run, start, until
 from tests.mpi.files import consumed, differing
@@ -19,15 +19,12 @@ __all__ = ["run", "start"]  # the fixtures
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(150)]
 
 CALLS = """
-import json, sys
+import json
 import mpifl
 from mpi4py import MPI
 
 JOB = json.load(open("job.json"))
-run = mpifl.run(JOB, output="lazy.h5")
-loaded = MPI.COMM_WORLD.rank > 0 and "h5py" in sys.modules
-replies = [[loaded, isinstance(run, mpifl.Run), run.status, type(run) is mpifl.Run]]
-run.close()
+replies = []
 
 def reply(call, *args, **keys):
     try:
@@ -41,7 +38,8 @@ reply(mpifl.run, JOB, "algorithm.step_sise=1")
 reply(mpifl.run, "none.yaml")
 reply(mpifl.run, JOB)
 reply(mpifl.run, JOB, algorithm="nowhere:Own")
-reply(mpifl.run, JOB, algorithm={"name": "failing_rules:Failing"}, faults={"lost": "stop"}, output="failed.h5")
+failing = {"name": "tests.mpi.own:Failing", "at": "train"}
+reply(mpifl.run, JOB, algorithm=failing, faults={"lost": "stop"}, output="failed.h5")
 reply(mpifl.replay, "results/small.h5", output="again.h5")
 reply(mpifl.resume, "again.h5")
 reply(mpifl.run, JOB, seed=8, output="last.h5")
@@ -51,20 +49,18 @@ json.dump(replies, open(f"rank{MPI.COMM_WORLD.rank}.json", "w"))
 
 @pytest.mark.smoke
 def test_one_program_of_many_calls(run: Start, tmp_path: Path) -> None:
-    (tmp_path / "failing_rules.py").write_text(FAILING)
     (tmp_path / "job.json").write_text(json.dumps(JOB))
     (tmp_path / "calls.py").write_text(CALLS)
     assert not run(3, "calls.py", deadline=100, code=0).out
     replies = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
     assert replies[0] == replies[1] == replies[2]
-    lazy, first, key, missing, existing, own, failed, again, resumed, last = replies[0]
-    assert lazy == [False, True, "completed", True]
+    first, key, missing, existing, own, failed, again, resumed, last = replies[0]
     assert first[:3] == ["completed", "results/small.h5", 60] and last[:3] == ["completed", "last.h5", 60]
     assert key[0] == "ConfigError" and key[1].endswith("the nearest is algorithm.step_size")
     assert missing == ["ConfigError", "job=none.yaml: no such file"]
     assert existing[0] == "ConfigError" and "overwrite=true" in existing[1]
     assert own[0] == "ConfigError" and "nowhere:Own" in own[1]
-    assert failed[0] == "RunFailed" and "the rule broke" in failed[1]
+    assert failed[0] == "RunFailed" and "the rule train broke" in failed[1]
     assert again[:3] == ["completed", "again.h5", 60] and again[3] == first[3]
     assert resumed[0] == "ConfigError" and "completed" in resumed[1]
     assert mpifl.open_run(tmp_path / "failed.h5").status == "failed"
@@ -90,16 +86,6 @@ def test_an_interrupt(start: Start, tmp_path: Path) -> None:
     done = command.ends_well()
     assert sorted(done.out.split("\n")) == ["", *["Interrupted 143"] * 3, *["completed"] * 3], str(done)
     assert mpifl.open_run(path).status == "interrupted"
-
-
-def test_an_error_nobody_expects(run: Start, tmp_path: Path) -> None:
-    """A client's code ends its rank's Python: no other rank waits for it."""
-    (tmp_path / "failing_rules.py").write_text(FAILING)
-    (tmp_path / "job.json").write_text(json.dumps(JOB))
-    algorithm = {"name": "failing_rules:Failing", "leaves": True}
-    code = f"import json, mpifl; mpifl.run(json.load(open('job.json')), algorithm={algorithm})"
-    done = run(3, "-c", code)
-    assert done.code not in (0, 2) and "SystemExit: 7" in done.err, str(done)
 
 
 TWO_RUNS = """

@@ -19,7 +19,7 @@ import pytest
 import mpifl
 from mpifl import cli, execution, problems
 from mpifl.signals import SIGNALS
-from tests.api.jobs import FAILING, JOB, REAL
+from tests.api.jobs import JOB, REAL
 from tests.mpi.files import differing
 
 ROOT = Path(__file__).parents[2]
@@ -135,15 +135,14 @@ def test_mistakes(
     assert os.listdir() == ["there.h5"] and capfd.readouterr() == ("", "")
 
 
-def test_a_client_that_fails(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    (folder / "failing_rules.py").write_text(FAILING)
-    monkeypatch.syspath_prepend(folder)
-    with pytest.raises(mpifl.RunFailed, match="the rule broke"):
-        mpifl.run(JOB, algorithm={"name": "failing_rules:Failing"}, faults={"lost": "stop"})
+def test_a_client_that_fails() -> None:
+    failing = {"name": "tests.mpi.own:Failing", "step_size": 0.05}
+    with pytest.raises(mpifl.RunFailed, match="the rule train broke"):
+        mpifl.run(JOB, algorithm={**failing, "at": "train"}, faults={"lost": "stop"})
     run = mpifl.open_run("results/small.h5")
     assert run.status == "failed" and "failed" in run.events.kind.tolist()
     with pytest.raises(SystemExit, match="7"):  # nobody's expectation: it passes
-        mpifl.run(JOB, algorithm={"name": "failing_rules:Failing", "leaves": True}, overwrite=True)
+        mpifl.run(JOB, algorithm={**failing, "at": "leaves"}, overwrite=True)
 
 
 def test_an_interrupt(folder: Path) -> None:

@@ -19,7 +19,7 @@ from mpifl.algorithms.base import Message, Objective, State, Update
 from mpifl.client import states
 from mpifl.client.states import ClientStates
 from mpifl.client.worker import Worker
-from mpifl.transport.base import ClientError
+from mpifl.transport.client_end import ClientError
 from tests.mpi.cases import SMALL, job
 from tests.mpi.files import differing
 from tests.quadratic_runs import Quadratic

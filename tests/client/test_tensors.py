@@ -15,16 +15,16 @@ import torch
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State
 from mpifl.client.worker import Worker
-from mpifl.memory import Memory
+from mpifl.vector_memory import VectorMemory
 from mpifl.objective import check_vectors, clone, from_numpy, to_numpy
 from mpifl.problems import ProblemConfig, host, load
-from mpifl.problems.base import ComputeResources
+from mpifl.problems.problem import ComputeResources
 from mpifl.problems.models.networks import TorchMlp
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.objective import Shared
+from mpifl.problems.torch.module_objective import Shared
 from mpifl.scheduling.delays import Speed
-from mpifl.scheduling.live import LiveSchedule, VirtualClock
+from mpifl.scheduling.live_schedule import LiveSchedule, VirtualClock
 from mpifl.server.loop import Ending, ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import UPDATES, N, Silent, build, clients, every_case, plain
@@ -52,7 +52,7 @@ class Tensor(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs)
 
 
-class Elsewhere(Memory):
+class Elsewhere(VectorMemory):
     """Memory whose vectors are `Tensor`s."""
 
     on_host = False
@@ -161,7 +161,7 @@ def test_a_torch_module_on_tensors(case: str, batched: bool) -> None:
     algorithm, problem = build(case), load(NETWORK)
     x0, shards = problem.initial(0), {i: problem.shard(i) for i in range(N)}
 
-    def outcome(memory: Memory, torch_: Torch) -> list[np.ndarray]:
+    def outcome(memory: VectorMemory, torch_: Torch) -> list[np.ndarray]:
         config = replace(NETWORK, torch=torch_)
         hosted = host(config.model, config.settings, problem.meta, shards, 0, ComputeResources())
         assert (hosted.train_batch is not None) == torch_.batched
@@ -169,7 +169,7 @@ def test_a_torch_module_on_tensors(case: str, batched: bool) -> None:
         return run(worker, algorithm, x0)[0]
 
     settings = Torch(threads=1, batched=batched, deterministic=True)
-    arrays, tensors = outcome(Memory(), settings), outcome(Plain(), settings)
+    arrays, tensors = outcome(VectorMemory(), settings), outcome(Plain(), settings)
     assert np.abs(arrays[-1] - x0).max() > 1e-3
     close(tensors, arrays)
     if not batched:

@@ -12,7 +12,7 @@ import pytest
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, Objective, State, Update
 from mpifl.client.worker import Worker
-from mpifl.transport.base import ClientError
+from mpifl.transport.client_end import ClientError
 from tests.quadratic_runs import Quadratic
 
 X0 = np.array([1.0, -2.0, 0.5])

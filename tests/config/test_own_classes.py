@@ -135,4 +135,4 @@ def test_list_shows_their_options(kind: str, name: str, option: str, capsys: pyt
 
 def test_list_refuses_what_is_of_no_family(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "models", f"{OWN}:Plain"]) == 2
-    assert "a subclass of mpifl.problems.base.Model" in capsys.readouterr().err
+    assert "a subclass of mpifl.problems.problem.Model" in capsys.readouterr().err

@@ -1,14 +1,12 @@
-"""The documentation site: it builds, its links and images lead somewhere, a browser shows it without errors."""
+"""The documentation site: it builds, and its links and images lead somewhere."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -118,7 +116,7 @@ def test_generated_pages_have_every_key_command_and_method(site: Path) -> None:
     from mpifl import algorithms
     from mpifl.cli import COMMANDS
     from mpifl.config.registry import FAMILIES
-    from mpifl.storage.tables import ATTRIBUTES, TABLES
+    from mpifl.runfile.tables import ATTRIBUTES, TABLES
 
     def shown(page: str) -> set[str]:
         return set(re.findall(r"<code>([^<]*)</code>", (site / page).read_text(encoding="utf-8")))
@@ -160,53 +158,3 @@ def test_the_citation_names_every_paper() -> None:
         for number in re.findall(r"arXiv (\d{4}\.\d{4,5})", path.read_text(encoding="utf-8"))
     }
     assert named <= numbers
-
-
-# -- in a browser ------------------------------------------------------------------------------------------------------
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-SIZES = {"wide": 1400, "narrow": 390}
-
-
-def browse(page: Path, width: int) -> tuple[str, str]:
-    """The page's document after its scripts ran, and what the browser logged."""
-    command = [
-        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--log-level=0",
-        f"--window-size={width},1000", "--virtual-time-budget=4000", "--host-resolver-rules=MAP * ~NOTFOUND",
-        "--dump-dom", page.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, done.stderr
-
-
-@pytest.mark.long
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
-@pytest.mark.timeout(1800)
-def test_a_browser_shows_every_page_without_errors(site: Path, pages: dict[Path, Page]) -> None:
-    """From the file system and with no network: no console error, no missing resource, all images drawn, no page wider
-    than the window. Source pages are all alike: one is opened."""
-    check = (
-        "<script>addEventListener('load',()=>{const d=document.documentElement;"
-        "const broken=[...document.images].filter(i=>i.complete&&!i.naturalWidth).map(i=>i.src);"
-        "d.setAttribute('data-check',JSON.stringify({broken,wide:d.scrollWidth-d.clientWidth}))})</script>"
-    )
-    opened = [p for p in pages if "source" not in p.relative_to(site).parts]
-    opened.append(next((site / "source").rglob("*.html")))
-
-    def problems(path: Path) -> list[str]:
-        copy = path.with_name(f"{path.stem}-checked.html")
-        copy.write_text(path.read_text(encoding="utf-8").replace("</head>", f"{check}</head>"), encoding="utf-8")
-        wrong = []
-        for size, width in SIZES.items():
-            document, log = browse(copy, width)
-            where = f"{path.relative_to(site)}, {size}"
-            wrong += [f"{where}: {line}" for line in log.splitlines() if "CONSOLE" in line]
-            result = re.search(r'data-check="([^"]*)"', document)
-            facts = json.loads(result[1].replace("&quot;", '"')) if result else {"broken": ["not loaded"], "wide": 0}
-            wrong += [f"{where}: broken {image}" for image in facts["broken"]]
-            wrong += [f"{where}: {facts['wide']} pixels wider than the window"] if facts["wide"] > 0 else []
-        copy.unlink()
-        return wrong
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        wrong = [line for lines in pool.map(problems, opened) for line in lines]
-    assert not wrong, "\n".join(wrong)

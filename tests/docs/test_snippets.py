@@ -17,8 +17,8 @@ import yaml
 
 from mpifl.cli import COMMANDS
 from mpifl.config import read, yaml_io
-from mpifl.studies.study import load_study
-from mpifl.submit.site import Site, load_site
+from mpifl.tools.studies.study import load_study
+from mpifl.tools.submit.site import Site, load_site
 from tests.docs.pages import PAGES, ROOT, Block, blocks, name
 from tests.mpi.conftest import UNABLE
 

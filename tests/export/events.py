@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import mpifl
-from mpifl.export import live
+from mpifl.tools.export import live_tensorboard as live
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float, float]]]:

@@ -17,10 +17,10 @@ import yaml
 
 import mpifl
 from mpifl import cli
-from mpifl.export.scalars import Scalars
-from mpifl.storage import RunWriter
-from mpifl.storage.tables import TABLES as SCHEMA
-from mpifl.storage.tables import EventRow, UpdateRow
+from mpifl.tools.export.scalars import Scalars
+from mpifl.runfile import RunWriter
+from mpifl.runfile.tables import TABLES as SCHEMA
+from mpifl.runfile.tables import EventRow, UpdateRow
 from tests.api.jobs import JOB
 from tests.export.events import scalars
 
@@ -274,7 +274,7 @@ def test_a_full_disk_leaves_what_was_there(run: mpifl.Run, monkeypatch: pytest.M
         if len(syncs) == 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("mpifl.export.tables.ROWS_AT_ONCE", 5)
+    monkeypatch.setattr("mpifl.tools.export.tables.ROWS_AT_ONCE", 5)
     monkeypatch.setattr(pd.DataFrame, "to_csv", lambda *a, **k: full(0) or "x")
     with pytest.raises(mpifl.ConfigError, match="No space left on device"):
         mpifl.export_run(run.path, "csv", overwrite=True)
@@ -314,22 +314,16 @@ def test_the_command(
 
 
 # -- run files by hand -------------------------------------------------------------------------------------------------
+TWO = np.ones(2)
+
+
 def written(
-    path: Path,
-    x: np.ndarray | None = None,
-    layout: Any = (("w", (2,)),),
-    config: Any = None,
-    events: Any = (),
+    path: Path, x: np.ndarray = TWO, layout: Any = (("w", (2,)),), config: Any = None, events: Any = (),
     status: str = "completed",
-) -> Path:
-    x = np.ones(2) if x is None else x
-    writer = RunWriter(
-        path,
-        attrs={"name": "a", "algorithm": "area", "config": yaml.safe_dump(config or {}), "clock": "virtual"},
-        clients={"samples": [3, 4], "rank": [1, 1], "rate": None},
-        x0=x,
-        layout=layout,
-    )
+) -> Path:  # fmt: skip
+    attrs = {"name": "a", "algorithm": "area", "config": yaml.safe_dump(config or {}), "clock": "virtual"}
+    clients = {"samples": [3, 4], "rank": [1, 1], "rate": None}
+    writer = RunWriter(path, attrs=attrs, clients=clients, x0=x, layout=layout)
     writer.append(UpdateRow(0.5, 0, 0, 0, 1, 16, 0.0))
     for event in events:
         writer.append(event)

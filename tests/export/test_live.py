@@ -13,9 +13,9 @@ import pytest
 
 import mpifl
 from mpifl import cli
-from mpifl.export import live
-from mpifl.export.live import LiveScalars
-from mpifl.studies.study import identify
+from mpifl.tools.export import live_tensorboard as live
+from mpifl.tools.export.live_tensorboard import LiveScalars
+from mpifl.tools.studies.study import identify
 from tests.api.jobs import JOB, REAL
 from tests.api.test_run import interrupt_when
 from tests.export.events import assert_complete
@@ -96,7 +96,8 @@ def test_a_file_system_that_hangs_is_not_waited_for(
     monkeypatch.setattr(live, "QUEUE_LIMIT", 3)
     hang = live.threading.Event()
     monkeypatch.setattr(LiveScalars, "_write", lambda self: hang.wait(60))
-    blocked = LiveScalars("a.h5", time.time)
+    blocked = LiveScalars("a.h5")
+    blocked.begin(time.time)
     for _ in range(5):
         blocked.put({})
     assert [r.getMessage() for r in caplog.records] == [
@@ -104,7 +105,8 @@ def test_a_file_system_that_hangs_is_not_waited_for(
         "waiting; the run goes on"
     ]
     caplog.clear()
-    slow = LiveScalars("b.h5", time.time)
+    slow = LiveScalars("b.h5")
+    slow.begin(time.time)
     begin = time.monotonic()
     text = slow.close()
     assert time.monotonic() - begin < 10 and len(caplog.records) == 1

@@ -118,14 +118,6 @@ def vectors(generator: np.random.Generator) -> Any:
     return generator.random((ROWS, 3)).round(3).tolist()
 
 
-def images(generator: np.random.Generator) -> Any:
-    return generator.random((ROWS, 784)).round(2).tolist()
-
-
-def tweets(generator: np.random.Generator) -> Any:
-    return [["1", "date", "NO_QUERY", "me", f"this is tweet {k} !"] for k in range(ROWS)]
-
-
 def speech(generator: np.random.Generator) -> Any:
     return ["to be, or not to be: that is the question whether tis nobler in the mind to suff"] * ROWS
 

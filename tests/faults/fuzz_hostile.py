@@ -22,7 +22,7 @@ from tests.faults import fuzz_files as files
 from tests.faults import fuzz_runs as runs
 from tests.faults.fuzz import Kind
 from tests.faults.fuzz_worker import SECRET
-from tests.storage.test_untrusted import BOMBS
+from tests.storage import test_untrusted as untrusted
 
 Damage = Callable[[Path, Random], list[str]]
 CANARY = """
@@ -71,7 +71,6 @@ def kind(
 # -- run files ---------------------------------------------------------------------------------------------------------
 def run_file(folder: Path, random: Random) -> list[str]:
     """A run file that is valid HDF5 and has one or two traps."""
-    (folder / "scratch").mkdir(exist_ok=True)  # where later changes may write through an external dataset
     with h5py.File(folder.resolve() / "run.h5", "r+", libver="latest") as file:
         for _ in range(random.choice((1, 1, 2))):
             try:
@@ -82,66 +81,19 @@ def run_file(folder: Path, random: Random) -> list[str]:
     return []
 
 
-def _taken(file: h5py.File, random: Random) -> tuple[h5py.Group, str, h5py.Dataset]:
-    place = random.choice(COLUMNS)
-    group, name = file[place.partition("/")[0]], place.partition("/")[2]
-    old = group[name]
-    del group[name]
-    return group, name, old
+def pipe(group: h5py.Group, name: str, old: h5py.Dataset, folder: Path) -> None:
+    group[name] = h5py.ExternalLink(str(folder / "pipe"), "/x")
 
 
-def other_file(file: h5py.File, random: Random) -> None:
-    group, name, old = _taken(file, random)
-    scratch = Path(file.filename).parent / "scratch"
-    source = random.choice(("secret.h5", str(scratch.parent / "secret.h5"), "pipe", "/dev/zero", "../secret.h5"))
-    text = random.choice((str(scratch / "secret.txt"), str(scratch / "pipe"), "/dev/zero", "/dev/null"))
-    kind, inside = random.randrange(4), "text" if old.dtype.kind == "S" else "x"
-    if kind == 0:
-        group[name] = h5py.ExternalLink(source, random.choice((f"/{inside}", "/")))
-    elif kind == 1:
-        group.create_dataset(name, old.shape, old.dtype, external=[(text, 0, max(1, old.size) * old.dtype.itemsize)])
-    elif kind == 2:
-        layout = h5py.VirtualLayout(old.shape, old.dtype)
-        layout[...] = h5py.VirtualSource(source, inside, old.shape)
-        group.create_virtual_dataset(name, layout)
-    else:
-        file[f"more{random.random()}"] = h5py.ExternalLink(source, "/")
-        group[name] = old
-
-
-def packed(file: h5py.File, random: Random) -> None:
-    group, name, old = _taken(file, random)
-    rows = random.choice((old.size, 2**20, 2**27, 2**40, 2**60))
-    filters = random.choice(({"compression": "gzip"}, {"compression": "lzf"}, {"shuffle": True}, {"scaleoffset": 0}))
-    chunk = random.choice((16, 2**12, 2**20, 2**24))
-    made = group.create_dataset(name, (rows,), old.dtype, chunks=(min(chunk, rows),), maxshape=(None,), **filters)
-    made[: old.size] = old[()]
-
-
-def odd_values(file: h5py.File, random: Random) -> None:
-    group, name, old = _taken(file, random)
-    shape = old.shape
-    choice = random.randrange(5)
-    if choice == 0:
-        group.create_dataset(name, shape, h5py.string_dtype())[...] = "x" * random.choice((1, 10**6))
-    elif choice == 1:
-        group.create_dataset(name, data=np.full(shape, group.ref, h5py.ref_dtype), dtype=h5py.ref_dtype)
-    elif choice == 2:
-        group.create_dataset(name, shape, h5py.vlen_dtype(np.float64))
-    elif choice == 3:
-        group.create_dataset(name, shape, np.dtype([("a", "f8", (100,)), ("b", "S9")]))
-    else:
-        group.create_dataset(name, shape, np.dtype(random.choice(("S1", "S100000", "i1", "f2", "u8", "c16", ">f4"))))
-
-
-def links(file: h5py.File, random: Random) -> None:
-    groups = [file[name] for name in file] + [file]
-    for k in range(random.choice((1, 40, 400))):
-        group, target = random.choice(groups), random.choice(groups)
-        if isinstance(group, h5py.Group) and random.random() < 0.8:
-            group[f"again{k}"] = target
-        else:
-            file[f"soft{k}"] = h5py.SoftLink(random.choice(("/soft1", "/", "/updates", "/updates/soft")))
+def structure(file: h5py.File, random: Random) -> None:
+    """A column of another file, of a vast size or of another kind; links in circles."""
+    make = random.choice((
+        pipe, untrusted.external_link, untrusted.external_storage, untrusted.virtual, untrusted.compressed,
+        untrusted.vast, untrusted.references, untrusted.soft, untrusted.chunk,
+    ))  # fmt: skip
+    column = untrusted.replace(random.choice(COLUMNS), make)
+    change = random.choice((column, column, untrusted.circle, untrusted.linked_group, untrusted.shared_chunks))
+    change(file, Path(file.filename).parent)
 
 
 def attributes(file: h5py.File, random: Random) -> None:
@@ -157,18 +109,11 @@ def attributes(file: h5py.File, random: Random) -> None:
     owner.attrs[name] = value
 
 
-def texts(file: h5py.File, random: Random) -> None:
-    for name in ("text", "kind"):
-        column = file[f"events/{name}"]
-        if len(column):
-            column[random.randrange(len(column))] = EVIL.encode()[: column.dtype.itemsize]
-    for name in ("name", "algorithm", "clock", "started"):
-        file.attrs[name] = EVIL
-
-
 def configuration(file: h5py.File, random: Random) -> None:
     if random.random() < 0.25:
-        file.attrs["config"] = random.choice([*BOMBS.values(), EVIL, "a: !!python/object/apply:os.mkdir [executed]"])
+        file.attrs["config"] = random.choice(
+            [*untrusted.BOMBS.values(), EVIL, "a: !!python/object/apply:os.mkdir [executed]"]
+        )
         return
     config = yaml.safe_load(file.attrs["config"])
     for _ in range(random.choice((1, 1, 3))):
@@ -202,8 +147,7 @@ def checksums(file: h5py.File, random: Random) -> None:
 
 
 TRAPS: tuple[Callable[[h5py.File, Random], None], ...] = (
-    other_file, other_file, packed, packed, odd_values, links, attributes, attributes, texts, configuration,
-    configuration, configuration, checksums,
+    structure, structure, structure, attributes, attributes, configuration, configuration, checksums,
 )  # fmt: skip
 
 

@@ -9,37 +9,9 @@ from random import Random
 from typing import Any
 
 from tests.faults.fuzz_bytes import damage
+from tests.mpi.cases import CASES
 
-JOBS: list[dict[str, Any]] = [
-    {
-        "problem": {"model": {"name": "quadratic", "dim": 3, "init": "zero"}, "clients": 3},
-        "algorithm": {"name": "area", "step_size": 0.1, "trigger": {"every": 2}},
-        "clock": {"mode": "virtual", "delay": {"name": "exponential", "rate": 10}},
-    },
-    {
-        "problem": {
-            "data": "digits", "clients": 4, "partition": {"name": "dirichlet", "alpha": 1}, "batch_size": 4,
-            "model": {"name": "logistic", "init": {"name": "normal", "std": 0.1}}, "l2": 0.01, "test_split": 0.2,
-        },
-        "algorithm": {"name": "fedbuff", "step_size": 0.1, "local_steps": 2},
-        "clock": {"mode": "virtual", "delay": {"name": "fixed", "seconds": [1, 2, 3, 4]}},
-    },
-    {
-        "problem": {"data": {"name": "synthetic"}, "clients": 5, "model": "mlp", "partition": "natural"},
-        "algorithm": {"name": "feddr", "step_size": 0.1},
-        "clock": {"mode": "virtual", "delay": "none"},
-    },
-    {
-        "problem": {"data": "digits", "clients": 3, "model": {"name": "logistic"}, "evaluation_rows": 100},
-        "algorithm": {"name": "asypfl", "step_size": 0.1},
-        "clock": {"mode": "virtual", "delay": {"name": "speed", "compute": [1, 2, 3], "noise": "exponential"}},
-    },
-    {
-        "problem": {"model": {"name": "quadratic", "dim": 2}, "clients": 4, "dtype": "float64"},
-        "algorithm": {"name": "feddane", "step_size": 0.1, "cohort": 2},
-        "clock": {"mode": "real"},
-    },
-]  # fmt: skip
+JOBS = [CASES[name] for name in ("area-before", "fedbuff", "fedavg-samples", "asypfl", "feddane")]
 STOP = {"stop": {"updates": 6, "time": 1.0e3}, "evaluate": {"updates": 3}}
 BOUNDED = ["stop={updates: 3}", "evaluate={updates: 2}", "clock.mode=virtual", "output=results/out.h5"]
 
@@ -78,8 +50,8 @@ def runnable(folder: Path, random: Random) -> list[str]:
 
 def vast(folder: Path, random: Random) -> list[str]:
     """A size that no machine has the memory for, or that no number of bytes has."""
-    job, key = random.choice((("0", "model.dim"), ("0", "clients"), ("2", "model.hidden")))
-    return [f"job{job}.yaml", f"problem.{key}={random.choice((10**9, 10**12, 2**63 - 1, 2**63, 10**30))}", *BOUNDED]
+    key, value = random.choice(("model.dim", "clients")), random.choice((10**9, 10**12, 2**63 - 1, 2**63, 10**30))
+    return ["job0.yaml", f"problem.{key}={value}", *BOUNDED]
 
 
 def _mutated(folder: Path, random: Random, pool: tuple[Any, ...]) -> list[str]:

@@ -16,7 +16,6 @@ RESULT, READ_MAY = ("results/*.h5",), ("out/*", "run-replay.h5")
 RESUME_MAY = ("run.h5", "run.h5.damaged*", "run.ckpt/*")
 JOB = ("job0.yaml",)
 LSTM = {"model": {"name": "char-lstm", "hidden": 4, "embedding": 2}}
-SENT140 = files.leaf("sent140", files.tweets, [0, 4, 4, 0], model={"name": "lstm", "hidden": 4, "embedding": 2})
 SHAKESPEARE = files.leaf("leaf-shakespeare", files.speech, list("abcd"), **LSTM)
 
 MALFORMED = {
@@ -38,8 +37,6 @@ MALFORMED = {
     "own data: npz": Kind(files.arrays(".npz"), files.any_arrays, RUN, 100, RESULT),
     "own data: HDF5": Kind(files.arrays(".h5"), files.any_arrays, RUN, 100, RESULT),
     "LEAF JSON: vectors": Kind(files.leaf("leaf", files.vectors, [0, 1, 2, 0]), files.any_json, RUN, 100, RESULT),
-    "LEAF JSON: FEMNIST": Kind(files.leaf("femnist", files.images, [0, 1, 61, 3]), files.any_json, RUN, 60, RESULT),
-    "LEAF JSON: Sent140": Kind(SENT140, files.any_json, RUN, 40, RESULT, torch=True),
     "LEAF JSON: Shakespeare": Kind(SHAKESPEARE, files.any_json, RUN, 40, RESULT, torch=True),
     "Shakespeare's roles": Kind(files.roles, files.any_bytes("*.jsonl"), RUN, 60, RESULT, torch=True),
     "token cache": Kind(files.cached_roles, files.any_bytes("*", "cache"), RUN, 60, RESULT, torch=True),

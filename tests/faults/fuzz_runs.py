@@ -42,9 +42,9 @@ KILLED = """
 import os, signal, sys, time
 from pathlib import Path
 from mpifl.cli import main
-from mpifl.storage import RunWriter
-from mpifl.storage.checkpoint_set import sets
-from mpifl.storage.tables import UpdateRow
+from mpifl.runfile import RunWriter
+from mpifl.runfile.checkpoint_folder import sets
+from mpifl.runfile.tables import UpdateRow
 
 def append(writer, row):
     appended(writer, row)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from mpifl import cli
-from mpifl.storage import reader
+from mpifl.runfile import reader
 
 # bytes of address space: what an input claims beyond is refused, not taken from the machine
 MEMORY = int(os.environ.get("FUZZ_MEMORY", 12 << 30))

@@ -26,7 +26,7 @@ import pytest
 from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.runfile.checkpoint_folder import folder_of, sets
 from tests.mpi.conftest import RANKS, TOLERANT, Command, launched, mpiexec, until
 from tests.mpi.files import differing
 

@@ -1,7 +1,7 @@
 """Two hosts on this one: network namespaces with host names of their own, and between them a wire that can be hurt.
 
-The wire is a process that carries Ethernet frames from one TAP device to the other: late, out of order, or not at all.
-It reads a line whenever it is to change: DELAY JITTER LOSS, in seconds and as a fraction; a loss of 1 is a cut.
+The wire is a process that carries Ethernet frames from one TAP device to the other, some of them or none. It reads a
+line whenever it is to change: the fraction of frames that are lost; 1 is a cut.
 Needs root, `ip`, `unshare`, `nsenter` and /dev/net/tun.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import heapq
 import os
 import random
 import select
@@ -18,7 +17,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,10 +68,10 @@ class Wire:
             ):
                 subprocess.run([*inside, *words], check=True)
 
-    def set(self, delay: float = 0.0, jitter: float = 0.0, loss: float = 0.0) -> None:
-        """From now on frames take `delay` to `delay + jitter` seconds, and a fraction `loss` of them is lost."""
+    def set(self, loss: float = 0.0) -> None:
+        """From now on a fraction `loss` of the frames is lost."""
         assert self._process.stdin
-        print(delay, jitter, loss, file=self._process.stdin, flush=True)
+        print(loss, file=self._process.stdin, flush=True)
 
     def down(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
@@ -106,28 +104,19 @@ def tap(namespace: str) -> int:
 
 def carry(ends: list[int]) -> None:
     """Carries frames between two TAP devices until standard input ends."""
-    delay, jitter, loss = 0.0, 0.0, 0.0
-    draw, count = random.Random(0), 0
-    late: list[tuple[float, int, int, bytes]] = []  # when, in order of coming, to which device, a frame
+    loss, draw = 0.0, random.Random(0)
     while True:
-        wait = max(0.0, late[0][0] - time.monotonic()) if late else None
-        for ready in select.select([0, *ends], [], [], wait)[0]:
+        for ready in select.select([0, *ends], [], [])[0]:
             if ready == 0:
                 line = sys.stdin.readline()
                 if not line:
                     return
-                delay, jitter, loss = map(float, line.split())
+                loss = float(line)
                 continue
-            with contextlib.suppress(BlockingIOError):
-                frame = os.read(ready, FRAME)
-                count += 1
-                if draw.random() >= loss:
-                    other = ends[0] if ready == ends[1] else ends[1]
-                    heapq.heappush(late, (time.monotonic() + delay + jitter * draw.random(), count, other, frame))
-        while late and late[0][0] <= time.monotonic():
-            _, _, other, frame = heapq.heappop(late)
             with contextlib.suppress(OSError):  # a device that is down or full loses it, as devices do
-                os.write(other, frame)
+                frame = os.read(ready, FRAME)
+                if draw.random() >= loss:
+                    os.write(ends[0] if ready == ends[1] else ends[1], frame)
 
 
 if __name__ == "__main__":

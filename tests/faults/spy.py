@@ -15,8 +15,9 @@ import pytest
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State, Update
-from mpifl.storage import open_run
-from mpifl.storage.checkpoint_set import folder_of, newest
+from mpifl.runfile import open_run
+from mpifl.runfile.checkpoint_folder import folder_of
+from mpifl.checkpoint.sets import newest
 from tests.faults.harness import mpifl
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mpifl import open_run
 from tests.faults.harness import Tally, amount, counting, needs_tolerance, replays, run_and_kill
-from tests.mpi.cases import AREA, DIGITS
-from tests.mpi.cases import job as of
+from tests.mpi.cases import CASES
 from tests.mpi.conftest import write
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
@@ -23,21 +21,10 @@ RANKS = 9
 LENGTH = 2.0  # s of a run
 NOTICE = 1.0  # s in which a death is noticed, on a machine that is busy with other things too
 
-SMALL = {**DIGITS, "clients": 12}  # 1 or 2 clients a rank
-LARGE = {"clients": 8, "model": {"name": "quadratic", "dim": 40000}, "dtype": "float64"}
-EVERY = {"trigger": {"every": 3}}
-METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "area": ({**AREA, **EVERY}, SMALL),
-    "fedbuff": ({"name": "fedbuff", **EVERY, "local_steps": 2}, SMALL),
-    "fedavg": ({"name": "fedavg", "local_steps": 3}, SMALL),
-    "feddr": ({"name": "feddr", "eta": 0.5, "local_steps": 3, "cohort": 5}, SMALL),
-    "feddane": ({"name": "feddane", "mu": 0.1, "local_steps": 3}, SMALL),
-    "area, large": ({**AREA, **EVERY, "reply": "deferred"}, LARGE),
-    "fedbuff, large": ({"name": "fedbuff", **EVERY, "reply": "deferred"}, LARGE),
-    "fedavg, large": ({"name": "fedavg", "cohort": 5}, LARGE),
-    "feddr, large": ({"name": "feddr", "eta": 0.2}, LARGE),
-    "feddane, large": ({"name": "feddane", "cohort": 4, "mu": 0.1}, LARGE),
-}
+METHODS = [
+    "area-deferred", "area-digits", "area-large", "area-on-and-off", "fedbuff", "fedbuff-deferred", "fedavg-all",
+    "fedavg-samples", "fedavg-available", "feddr", "feddane", "scaffold", "async-feddr",
+]  # fmt: skip
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 50}}
 
 
@@ -61,11 +48,12 @@ def draw_plan(draw: random.Random, ranks: int) -> list[tuple[float, int]]:
 def test_killed(seed: int, tmp_path: Path, counted: Tally) -> None:
     needs_tolerance()
     draw = random.Random(seed)
-    name = list(METHODS)[3 * seed % len(METHODS)]
+    name = METHODS[3 * seed % len(METHODS)]
     deaths = 1 + (4 * seed + seed // len(METHODS)) % (RANKS - 2)  # at least one client rank lives
-    plan, (algorithm, problem) = draw_plan(draw, deaths), METHODS[name]
-    more = {"clock": REAL, "stop": {"time": LENGTH}, "evaluate": {"every": 0.5}, "output": "k.h5", "seed": seed}
-    file = write(tmp_path, "k", of(algorithm, problem, **more))
+    plan, case = draw_plan(draw, deaths), CASES[name]
+    clock = {**case["clock"], **REAL}  # some clients go on and off
+    more = {"clock": clock, "stop": {"time": LENGTH}, "evaluate": {"every": 0.5}, "output": "k.h5", "seed": seed}
+    file = write(tmp_path, "k", {**case, "problem": {**case["problem"], "clients": 12}, **more})
     path = tmp_path / "k.h5"
     with counted.run(name) as told:
         killed, done = run_and_kill(tmp_path, RANKS, file, path, plan, 40)

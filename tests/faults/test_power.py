@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
-from mpifl.analysis.verify import check_file
+from mpifl.tools.verify.run_file import check_file
 from mpifl.errors import ConfigError
-from mpifl.storage import reader
+from mpifl.runfile import reader
 from tests.faults.harness import mpifl
 from tests.faults.power.disk import Disk, Record, read_record
 from tests.mpi.cases import AREA, DIGITS, LARGE32, SMALL, job
@@ -175,7 +175,7 @@ def test_a_run_is_completed_or_not(
     root.mkdir()
     disk, path = Disk(root), root / "run.h5"
     records = recorded(root, 0, "run", write(tmp_path, "job", JOBS[0]), f"output={path}")
-    monkeypatch.setattr(reader, "OPEN_ATTEMPTS", 1)  # nobody writes to it
+    monkeypatch.setattr(reader, "MAX_ATTEMPTS", 1)  # nobody writes to it
     monkeypatch.setattr(reader, "METADATA_ATTEMPTS", 1)
     (last,) = [k for k, record in enumerate(records) if record.operation == "R" and record.other == str(path)][-1:]
     (status,) = [k for k in range(last) if records[k].operation == "E"][-2:-1]  # of the sync after it was written

@@ -15,8 +15,8 @@ from random import Random
 import pandas as pd
 import pytest
 
-from mpifl.storage import open_run
-from mpifl.storage.tables import TABLES
+from mpifl.runfile import open_run
+from mpifl.runfile.tables import TABLES
 from tests.faults.harness import FULL, Tally, counting, job
 from tests.mpi.conftest import until, write
 

@@ -1,4 +1,4 @@
-"""The whole job is killed at a random instant, launcher and all, and resumed, some twice, under other numbers of ranks.
+"""The whole job is killed or gets a signal at a random instant, and is resumed under other numbers of ranks.
 
 Under the virtual clock the file at the end is that of the run that nobody killed, bit for bit. Under the real clock a
 replay of all that the file holds gives its model bit for bit, and AREA's sums add up.
@@ -6,7 +6,9 @@ replay of all that the file holds gives its model bit for bit, and AREA's sums a
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -18,40 +20,19 @@ import pytest
 from mpifl import open_run
 from tests.faults.harness import Tally, amount, counting, intolerant, job, kill_all, mpifl, needs_tolerance, saved
 from tests.faults.spy import replayed
-from tests.mpi.cases import AREA, DIGITS, EXPONENTIAL, SPEED
+from tests.mpi.cases import AREA, CASES, DIGITS, SMALL
 from tests.mpi.cases import job as of
 from tests.mpi.conftest import Command, until, write
 from tests.mpi.files import differing
+from tests.mpi.test_virtual import METHODS
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 NUMBERS = [0, 2, 3, 5, 9]  # of ranks; 0: one process without a launcher
-EVERY = {"trigger": {"every": 3}}
-NOISY = {"clients": 7, "model": {"name": "quadratic", "dim": 12, "sigma": 0.3}}
 LARGE = {"clients": 10, "model": {"name": "quadratic", "dim": 20000}, "dtype": "float64"}
-VIRTUAL: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {  # and updates from one checkpoint to the next
-    "area": ({**AREA, **EVERY, "reply": "deferred"}, DIGITS, 400),
-    "area, large": ({**AREA, **EVERY, "output": "average"}, LARGE, 150),
-    "area, by a period": ({**AREA, "trigger": {"period": 0.05}, "reply": "after"}, NOISY, 600),
-    "fedbuff": ({"name": "fedbuff", **EVERY, "local_steps": 2}, DIGITS, 400),
-    "fedavg": ({"name": "fedavg", "cohort": 4, "local_steps": 3}, DIGITS, 300),
-    "feddr": ({"name": "feddr", "cohort": 5, "eta": 0.5, "local_steps": 3}, DIGITS, 300),
-    "feddane": ({"name": "feddane", "cohort": 4, "mu": 0.1, "local_steps": 3}, DIGITS, 300),
-    "scaffold, large": ({"name": "scaffold", "cohort": 4, "local_steps": 3}, LARGE, 100),
-    "fedpd": ({"name": "fedpd", "skip": 0.5, "eta": 0.5}, NOISY, 600),
-    "fadas": ({"name": "fadas", **EVERY, "delay_threshold": 1}, NOISY, 600),
-    "fedavgm": ({"name": "fedavgm", "cohort": 4}, NOISY, 600),
-    "feddyn": ({"name": "feddyn", "cohort": 4, "output": "all"}, DIGITS, 300),
-    "fedcompass": ({"name": "fedcompass", "min_steps": 2, "max_steps": 6}, NOISY, 600),
-    "mifa": ({"name": "mifa", "cohort": 4, "step_schedule": "inverse"}, NOISY, 600),
-    "ace": ({"name": "ace", "reply": "before"}, NOISY, 600),
-    "ca2fl": ({"name": "ca2fl", **EVERY}, NOISY, 600),
-    "ringmaster": ({"name": "ringmaster", "threshold": 4}, NOISY, 600),
-    "ringleader": ({"name": "ringleader"}, NOISY, 600),
-    "quafl": ({"name": "quafl", "cohort": 4, "local_steps": 3, "period": 0.25}, NOISY, 600),
-    "favas": ({"name": "favas", "cohort": 4, "local_steps": 3, "period": 0.25}, NOISY, 600),
-    "proxskip": ({"name": "proxskip", "probability": 0.4}, NOISY, 600),
-    "asypfl": ({"name": "asypfl", "local_steps": 2}, {**DIGITS, "test_split": 0.2}, 200),
-}
+TORCH = of({"name": "apfl", "local_steps": 2}, {**DIGITS, "model": {"name": "torch-mlp", "hidden": [12]},
+                                                "test_split": 0.2, "dtype": "float64"})  # fmt: skip
+VIRTUAL = {name: CASES[name] for name in [*METHODS, "area-deferred", "area-large", "area-period", "area-on-and-off"]}
+VIRTUAL["apfl-torch"] = TORCH
 SETS = 12  # checkpoints of an uninterrupted run
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 60}}
 
@@ -74,11 +55,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return Made()
 
 
+def every(name: str) -> int:
+    """The updates from one checkpoint to the next, which take some tenths of a second."""
+    model = VIRTUAL[name]["problem"]["model"]
+    if model["name"] == "torch-mlp":
+        return 20
+    return 300 if model["name"] != "quadratic" else 100 if model["dim"] > 1000 else 600
+
+
 def virtual(name: str) -> dict[str, Any]:
-    algorithm, problem, every = VIRTUAL[name]
-    clock = SPEED if name in ("asypfl", "fedcompass") else EXPONENTIAL  # these ask how long clients compute
-    more = {"clock": clock, "stop": {"updates": every * SETS + 7}, "evaluate": {"updates": 2 * every}}
-    return of(algorithm, problem, **more)
+    return {**VIRTUAL[name], "stop": {"updates": every(name) * SETS + 7}, "evaluate": {"updates": 2 * every(name)}}
 
 
 def killed(command: Command, path: Path, draw: random.Random) -> bool:
@@ -91,22 +77,43 @@ def killed(command: Command, path: Path, draw: random.Random) -> bool:
         return run.status != "completed"
 
 
-def killed_late(command: Command, path: Path, before: int, draw: random.Random, most: int) -> bool:
-    """A moment after it has completed some checkpoints more than `before`."""
+def signalled(command: Command, path: Path, ranks: int, draw: random.Random) -> bool:
+    """Sends a signal to a rank or the launcher; likewise. The run is saved, and ends with the signal's exit code."""
+    if command.over():
+        return killed(command, path, draw)
+    number, rank = draw.choice([signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]), draw.randrange(-1, ranks)
+    victim = command.process.pid if rank < 0 else command.rank(rank)
+    os.kill(victim, number)
+    done = command.end(40)
+    with open_run(path) as run:
+        if run.status == "completed":
+            return False
+        if ranks and rank < 0 and number == signal.SIGTERM:  # the launcher leaves its ranks little time
+            assert done.code in (1, 143) and "Traceback" not in done.err, str(done)
+            return True
+        assert run.status == "interrupted" and not run.open_ended
+        assert run.events.kind.iloc[-1] == "interrupted" and number.name in run.events.text.iloc[-1]
+    assert done.code == (130 if number == signal.SIGINT else 143) and "Traceback" not in done.err, str(done)
+    assert f"to continue: mpifl resume {path}" in done.out, str(done)
+    return True
+
+
+def ended(command: Command, path: Path, ranks: int, before: int, draw: random.Random, most: int) -> bool:
+    """Ends a job a moment after it has completed some checkpoints more than `before`."""
     wanted = before + draw.randint(1, most)
     until(lambda: saved(path) >= wanted or command.over(), command, "a checkpoint")
     time.sleep(draw.uniform(0, 0.1))
-    return killed(command, path, draw)
+    return signalled(command, path, ranks, draw) if draw.random() < 0.4 else killed(command, path, draw)
 
 
 def hurt(folder: Path, draw: random.Random, file: Path, path: Path, *words: str, most: int) -> str:
-    """Runs a job, kills it once or twice, resumes it to its end; what happened."""
+    """Runs a job, ends it once or twice, resumes it to its end; what happened."""
     ranks = draw.sample(NUMBERS, 3)
     tolerant = not intolerant() and draw.random() < 0.5
     begin = partial(job, folder, tolerant=tolerant)
     with begin(ranks[0], "run", file, f"output={path}", *words) as command:
-        if not killed_late(command, path, 0, draw, most):
-            return "ended before it was killed"
+        if not ended(command, path, ranks[0], 0, draw, most):
+            return "ended by itself"
     again = draw.random() < 0.5
     if again:
         with begin(ranks[1], "resume", path) as command:
@@ -114,12 +121,12 @@ def hurt(folder: Path, draw: random.Random, file: Path, path: Path, *words: str,
                 time.sleep(draw.uniform(0.2, 1.5))
                 again = killed(command, path, draw)
             else:
-                again = killed_late(command, path, saved(path), draw, max(1, most // 2))
+                again = ended(command, path, ranks[1], saved(path), draw, max(1, most // 2))
         if not again:
-            return "killed once, and resumed"
+            return "ended once, and resumed"
     with begin(ranks[2], "resume", path) as command:
         command.ends_well(120)
-    return "killed twice, and resumed twice" if again else "killed once, and resumed"
+    return "ended twice, and resumed twice" if again else "ended once, and resumed"
 
 
 @pytest.mark.long
@@ -130,8 +137,8 @@ def test_virtual_clock(seed: int, whole: dict[str, Path], tmp_path: Path, counte
     path = tmp_path / "v.h5"
     reference = whole[name]
     with counted.run(f"virtual clock: {name}") as told:
-        every = f"checkpoint.updates={VIRTUAL[name][2]}"
-        told[0] = hurt(tmp_path, draw, write(tmp_path, "v", virtual(name)), path, every, most=SETS // 2)
+        words = write(tmp_path, "v", virtual(name)), path, f"checkpoint.updates={every(name)}"
+        told[0] = hurt(tmp_path, draw, *words, most=SETS // 2)
         assert not differing(reference, path, but=("events",))
         with open_run(path) as run:
             assert run.status == "completed" and not run.open_ended
@@ -142,10 +149,10 @@ def test_virtual_clock(seed: int, whole: dict[str, Path], tmp_path: Path, counte
 def test_real_clock(seed: int, tmp_path: Path, counted: Tally) -> None:
     draw = random.Random(1000 + seed)
     path = tmp_path / "r.h5"
-    problem = draw.choice([{**NOISY, "dtype": "float64"}, LARGE])
+    problem = draw.choice([{**SMALL, "dtype": "float64"}, LARGE])
     reply = draw.choice(["before", "after", "deferred"])
     more = {"clock": REAL, "stop": {"time": 3.0}, "evaluate": {"every": 0.5}, "seed": seed}
-    file = write(tmp_path, "r", of({**AREA, **EVERY, "reply": reply}, problem, **more))
+    file = write(tmp_path, "r", of({**AREA, "trigger": {"every": 3}, "reply": reply}, problem, **more))
     with counted.run(f"real clock: AREA, reply {reply}") as told:
         told[0] = hurt(tmp_path, draw, file, path, "checkpoint.every=0.2", most=6)
         spy = replayed(path)
@@ -164,7 +171,7 @@ def test_real_clock(seed: int, tmp_path: Path, counted: Tally) -> None:
 
 def test_a_completed_run_is_not_resumed(tmp_path: Path) -> None:
     needs_tolerance()
-    file = write(tmp_path, "c", of(AREA, NOISY, stop={"updates": 50}, output="c.h5", checkpoint={"updates": 20}))
+    file = write(tmp_path, "c", of(AREA, SMALL, stop={"updates": 50}, output="c.h5", checkpoint={"updates": 20}))
     with job(tmp_path, 0, "run", file) as command:
         command.ends_well()
     before = (tmp_path / "c.h5").read_bytes()

@@ -13,9 +13,9 @@ import torch
 
 import mpifl
 from mpifl import open_run
-from mpifl.memory import Staged
+from mpifl.vector_memory import Staged
 from mpifl.problems import load
-from mpifl.problems.base import ComputeResources
+from mpifl.problems.problem import ComputeResources
 from mpifl.problems.torch.device import Direct, Gpu
 from tests.mpi.cases import DIGITS, job
 from tests.mpi.conftest import RUN, Start, write

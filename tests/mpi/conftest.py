@@ -242,6 +242,23 @@ def in_one_job(folder: Path, ranks: int, commands: list[list[str]], deadline: fl
     ]
 
 
+def succeed(folder: Path, ranks: int, commands: list[list[str]], deadline: float = DEADLINE) -> list[Reply]:
+    """Likewise; each must end with exit code 0 and print no error."""
+    replies = in_one_job(folder, ranks, commands, deadline)
+    for command, reply in zip(commands, replies, strict=True):
+        assert set(reply.codes) == {0} and not reply.err, f"{command}: {reply}"
+    return replies
+
+
+def run_all(folder: Path, ranks: int, jobs: dict[str, dict[str, Any]], deadline: float, *words: str) -> Path:
+    """Runs jobs, with these overrides, in one MPI job into FOLDER/NAME.h5."""
+    folder.mkdir(exist_ok=True)
+    commands = [["run", str(write(folder, name, job)), f"output={name}.h5", *words] for name, job in jobs.items()]
+    for name, reply in zip(jobs, succeed(folder, ranks, commands, deadline), strict=True):
+        assert reply.changed == [f"{name}.h5"], reply
+    return folder
+
+
 def write(folder: Path, name: str, job: dict[str, Any]) -> Path:
     """Writes a job file; JSON is YAML."""
     path = folder / f"{name}.yaml"

@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpifl import memory
+from mpifl import vector_memory as memory
 from mpifl.cli import main
-from mpifl.memory import IncomingVectors, Memory, OutgoingVectors, Staged
+from mpifl.vector_memory import IncomingVectors, OutgoingVectors, Staged, VectorMemory
 from mpifl.problems.torch import batched, device
 
 copies = {"load": 0, "store": 0}
 
 
-class Tensors(Memory):
+class Tensors(VectorMemory):
     on_host = False
 
     def from_host(self, v: np.ndarray) -> torch.Tensor:

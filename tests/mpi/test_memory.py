@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.runfile.checkpoint_folder import folder_of, sets
 from tests.mpi.cases import AREA, DIGITS, LARGE, job
-from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, one_line, until, write
+from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, one_line, run_all, until, write
 from tests.mpi.files import attribute, differing
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
@@ -49,15 +49,10 @@ def test_a_full_disk_is_one_line(run: Start, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_states_on_disk_give_the_same_bits(tmp_path: Path, ranks: int) -> None:
-    on_disk = ["memory.client_states=0", "memory.folder=states"]
     (tmp_path / "states").mkdir()
-    files = {name: str(write(tmp_path, name, case)) for name, case in STATES.items()}
-    memory = in_one_job(tmp_path, 0, [["run", file, f"output={name}.h5"] for name, file in files.items()])
-    disk = in_one_job(
-        tmp_path, ranks, [["run", file, f"output={name}-disk.h5", *on_disk] for name, file in files.items()]
-    )
-    assert all(set(reply.codes) == {0} and not reply.err for reply in (*memory, *disk)), (memory, disk)
-    wrong = {name: differing(tmp_path / f"{name}.h5", tmp_path / f"{name}-disk.h5") for name in files}
+    memory = run_all(tmp_path / "memory", 0, STATES, 60)
+    disk = run_all(tmp_path / "disk", ranks, STATES, 60, "memory.client_states=0", "memory.folder=../states")
+    wrong = {name: differing(memory / f"{name}.h5", disk / f"{name}.h5") for name in STATES}
     assert not {name: what for name, what in wrong.items() if what}
     assert not [*(tmp_path / "states").iterdir()]
 

@@ -10,8 +10,9 @@ import pytest
 
 from mpifl import open_run
 from mpifl.algorithms import ALIASES, names
-from tests.mpi.cases import AREA, DIGITS, LARGE, intermittent, job
-from tests.mpi.conftest import in_one_job, write
+from tests.mpi.cases import AREA, DIGITS, job
+from tests.mpi.cases import CASES as VIRTUAL
+from tests.mpi.conftest import run_all, succeed, write
 from tests.mpi.files import attribute, differing
 from tests.tiers import parameters, selected
 from tests.verified import verify_files
@@ -24,32 +25,23 @@ def exponential(rate: float) -> dict[str, Any]:
 
 
 NINE = {"clients": 9, "model": {"name": "quadratic", "dim": 12, "sigma": 0.3}}
-TWO = {**NINE, "clients": 2}
 SECOND = {"stop": {"time": 1.0}, "evaluate": {"every": 0.2}, "clock": exponential(20)}
 CASES = {
+    name: {**VIRTUAL[name], **SECOND, "clock": {**VIRTUAL[name]["clock"], **exponential(20)}}
+    for name in (
+        "area-period", "area-poisson", "area-large", "area-on-and-off", "fedavg-cohort", "fedavg-available",
+        "fedasync-before", "fedbuff-deferred", "fedpd", "feddane", "scaffold", "async-feddr",
+    )
+}  # fmt: skip
+CASES |= {
     "rate": job(AREA, NINE, **{**SECOND, "stop": {"time": 3.0}}),
-    "period": job({**AREA, "trigger": {"period": 0.03}}, NINE, **SECOND),
-    "poisson": job({"name": "fedbuff", "trigger": {"poisson": 30}, "reply": "deferred"}, NINE, **SECOND),
-    "cohort": job({"name": "fedavg", "cohort": 4}, DIGITS, **SECOND),
-    "fedasync": job({"name": "fedasync", "reply": "before"}, NINE, **SECOND),
     "unhurried": job({"name": "async-fedavg", "reply": "deferred"}, NINE, **{**SECOND, "clock": {"mode": "real"}}),
-    "large": job({**AREA, "trigger": {"every": 3}, "reply": "after"}, LARGE, **SECOND),
     "updates": job(AREA, NINE, **{**SECOND, "stop": {"updates": 50, "time": 30}}),
     "accuracy": job(
         {"name": "area", "step_size": 50, "trigger": {"every": 3}}, DIGITS,
         **{**SECOND, "evaluate": {"every": 0.05}, "stop": {"accuracy": 0.6, "time": 30}},
     ),
-    "measured": job({"name": "asypfl", "local_steps": 2}, {**DIGITS, "test_split": 0.2}, **SECOND),
-    "skipping": job({"name": "fedpd", "skip": 0.5, "eta": 0.5}, NINE, **SECOND),
-    "phases": job({"name": "feddane", "cohort": 4, "mu": 0.1}, DIGITS, **SECOND),
-    "variates": job({"name": "scaffold", "cohort": 4}, LARGE, **SECOND),
-    "splitting": job({"name": "async-feddr", "eta": 0.5}, NINE, **SECOND),
-    "idle": job(AREA, TWO, **SECOND),
-    "on-and-off": job(
-        {"name": "fedavg", "cohort": 4}, LARGE,
-        **{**SECOND, "clock": intermittent(exponential(20), on=0.2, off=0.1, cohort_from="available")},
-    ),
-    "restart": job(AREA, NINE, **{**SECOND, "clock": intermittent(exponential(40), on=0.1, interrupted="restart")}),
+    "idle": job(AREA, {**NINE, "clients": 2}, **SECOND),
     "asypfl": job(  # how long clients work follows from the times that it is told
         {"name": "asypfl", "local_steps": 2, "indicators": {"name": "measured", "most": 5}},
         {**DIGITS, "test_split": 0.2},
@@ -70,8 +62,8 @@ CASES |= {  # the other methods and names of methods, as fast as they go
 
 # In the short tier each trigger, way to stop and kind of message once; that every method has the same bits under MPI as
 # in one process is shown under the virtual clock.
-SHORT = ["rate", "period", "poisson", "cohort", "large", "updates", "accuracy", "phases", "asypfl",
-         "on-and-off"]  # fmt: skip
+SHORT = ["rate", "area-period", "area-poisson", "fedavg-cohort", "area-large", "updates", "accuracy", "feddane",
+         "asypfl", "fedavg-available"]  # fmt: skip
 every_case = pytest.mark.parametrize("name", parameters(CASES, SHORT))
 
 
@@ -83,10 +75,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     commands = [["run", str(write(folder, name, CASES[name]))] for name in wanted]
     four = [["replay", f"results/{name}.h5", f"output={name}-four.h5"] for name in wanted]
     one = [["replay", f"results/{name}.h5", f"output={name}-one.h5"] for name in wanted]
-    for ranks, words in ((4, commands + four), (0, one)):
-        for command, reply in zip(words, in_one_job(folder, ranks, words, 300), strict=True):
-            assert set(reply.codes) == {0} and not reply.err, f"{command}: {reply}"
-            assert len(reply.changed) == 1
+    replies = succeed(folder, 4, commands + four, 300) + succeed(folder, 0, one, 300)
+    assert all(len(reply.changed) == 1 for reply in replies)
     yield folder
     assert verify_files(folder) >= 3 * len(wanted)
 
@@ -153,10 +143,8 @@ def test_rate(folder: Path) -> None:
 @pytest.mark.long
 def test_one_rank_hosts_hundreds(tmp_path: Path) -> None:
     many = {**NINE, "clients": 300}
-    jobs = {"many": job(AREA, many, **{**SECOND, "clock": exponential(2)}), "large": CASES["large"]}
-    commands = [["run", str(write(tmp_path, name, case)), f"output={name}.h5"] for name, case in jobs.items()]
-    for reply in in_one_job(tmp_path, 2, commands):
-        assert reply.codes == [0, 0] and not reply.err, str(reply)
+    jobs = {"many": job(AREA, many, **{**SECOND, "clock": exponential(2)}), "large": CASES["area-large"]}
+    run_all(tmp_path, 2, jobs, 60)
     with open_run(tmp_path / "many.h5") as run:
         assert 150 < len(run.updates) < 600 + 6 * 600**0.5
         assert set(run.clients["rank"]) == {1}

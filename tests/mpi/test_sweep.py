@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import mpifl
-from mpifl.studies.index import Index
-from mpifl.studies.study import Study, load_study
-from mpifl.studies.sweep import sweep
+from mpifl.tools.studies.index import Index
+from mpifl.tools.studies.study import Study, load_study
+from mpifl.tools.studies.sweep import sweep
 from tests.mpi.conftest import MPIFL, Start, launched, until
 from tests.studies.conftest import BASE, STUDY
 from tests.studies.test_sweep import contents

@@ -10,7 +10,7 @@ import pytest
 
 import mpifl
 from tests.api.jobs import JOB, REAL
-from tests.export.events import assert_complete, scalars
+from tests.export.events import assert_complete
 from tests.mpi.conftest import MPIFL, Start, until, write
 
 pytestmark = [pytest.mark.mpi, pytest.mark.long]
@@ -28,21 +28,3 @@ def test_on_three_ranks(start: Start, tmp_path: Path) -> None:
     count = len(assert_complete(path)["clients/lost"])
     start(2, *MPIFL, "resume", path).ends_well()
     assert len(assert_complete(path)["clients/lost"]) > count
-
-
-@pytest.mark.long
-def test_points_are_written_within_a_second_or_two(start: Start, tmp_path: Path) -> None:
-    """A run that is killed has left its points; resumed from an earlier checkpoint, those after that are made anew."""
-    job = {**LIVE, "name": "killed", "stop": {"updates": 1500}, "checkpoint": {"updates": 200}}
-    command = start(0, *MPIFL, "run", write(tmp_path, "killed", job))
-    there = tmp_path / "results/killed-tensorboard"
-
-    def steps() -> list[int]:
-        return [step for step, *_ in scalars(there).get("evaluations/train_loss", ())] if there.is_dir() else []
-
-    until(lambda: steps() and steps()[-1] > 450, command, "points beyond a checkpoint")
-    os.kill(command.process.pid, signal.SIGKILL)
-    command.end()
-    assert steps()[-1] > 450
-    start(0, *MPIFL, "resume", tmp_path / "results/killed.h5").ends_well()
-    assert assert_complete(tmp_path / "results/killed.h5")["evaluations/train_loss"][-1][0] == 1500

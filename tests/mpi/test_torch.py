@@ -12,7 +12,7 @@ import pytest
 
 from mpifl import open_run
 from tests.mpi.cases import DIGITS, job
-from tests.mpi.conftest import in_one_job, write
+from tests.mpi.conftest import run_all, succeed
 from tests.mpi.files import attribute, differing
 from tests.tiers import parameters
 from tests.verified import verify_files
@@ -65,16 +65,7 @@ def alone(folder: Path) -> Path:
     """The folder with every case, run in one process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MPIFL_CACHE", str(folder / "cache"))
-        return run_all(folder / "alone", 0, folder)
-
-
-def run_all(here: Path, ranks: int, folder: Path) -> Path:
-    here.mkdir()
-    cases = {**CASES, "text": text_case(folder)}
-    commands = [["run", str(write(here, name, case)), f"output={name}.h5"] for name, case in cases.items()]
-    for name, reply in zip(cases, in_one_job(here, ranks, commands, DEADLINE), strict=True):
-        assert set(reply.codes) == {0} and not reply.err, f"{name}: {reply}"
-    return here
+        return run_all(folder / "alone", 0, {**CASES, "text": text_case(folder)}, DEADLINE)
 
 
 @pytest.mark.parametrize("ranks", parameters([2, 3, 5], []))
@@ -83,7 +74,7 @@ def test_every_rank_count_gives_the_same_bits(
 ) -> None:
     """Models, autocast, personal models, large vectors, statistics of both policies, text mapped into memory."""
     monkeypatch.setenv("MPIFL_CACHE", str(folder / "cache"))
-    again = run_all(folder / f"on-{ranks}", ranks, folder)
+    again = run_all(folder / f"on-{ranks}", ranks, {**CASES, "text": text_case(folder)}, DEADLINE)
     wrong = {name: differing(alone / f"{name}.h5", again / f"{name}.h5") for name in [*CASES, "text"]}
     assert not {name: what for name, what in wrong.items() if what}
     facts = json.loads(attribute(again / "area.h5", "compute"))
@@ -99,14 +90,9 @@ def test_every_rank_count_gives_the_same_bits(
 @pytest.mark.long
 def test_a_replay_has_the_same_bits(folder: Path) -> None:
     """Of real time on 4 ranks with clients computed one by one, in one process."""
-    here = folder / "real"
-    here.mkdir()
-    commands = [["run", str(write(here, name, case)), f"output={name}.h5"] for name, case in REAL.items()]
-    replays = [["replay", f"{name}.h5", f"output={name}-again.h5"] for name in REAL]
-    together = ["run", str(write(here, "together", TOGETHER)), "output=together.h5"]
-    for ranks, words in ((4, commands), (0, replays), (2, [together])):
-        for command, reply in zip(words, in_one_job(here, ranks, words, DEADLINE), strict=True):
-            assert set(reply.codes) == {0} and not reply.err, f"{command}: {reply}"
+    here = run_all(folder / "real", 4, REAL, DEADLINE)
+    succeed(here, 0, [["replay", f"{name}.h5", f"output={name}-again.h5"] for name in REAL], DEADLINE)
+    run_all(here, 2, {"together": TOGETHER}, DEADLINE)
     for name in REAL:
         if "batched" in REAL[name]["problem"].get("torch", {}) or name == "averaged":  # batch norm goes one by one
             assert not differing(here / f"{name}.h5", here / f"{name}-again.h5", but=("events",))

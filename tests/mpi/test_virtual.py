@@ -8,7 +8,7 @@ import pytest
 
 from mpifl.algorithms import ALIASES, names
 from tests.mpi.cases import CASES
-from tests.mpi.conftest import MPIFL, RUN, Start, in_one_job, write
+from tests.mpi.conftest import MPIFL, RUN, Start, run_all, write
 from tests.mpi.files import attribute, differing
 from tests.tiers import long, selected
 
@@ -20,22 +20,12 @@ METHODS = [*{case["algorithm"]["name"]: name for name, case in CASES.items()}.va
 SETS = {"all": [*CASES], "methods": METHODS}
 
 
-def run_all(folder: Path, ranks: int, names: list[str]) -> None:
-    """Runs these cases into FOLDER/NAME.h5."""
-    folder.mkdir()
-    commands = [["run", str(write(folder, name, CASES[name])), f"output={name}.h5"] for name in names]
-    for name, reply in zip(names, in_one_job(folder, ranks, commands, DEADLINE), strict=True):
-        assert set(reply.codes) == {0} and not reply.err, f"{name}: {reply}"
-        assert reply.changed == [f"{name}.h5"]
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The folder with the cases of the tests that run, run in one process."""
     folder = tmp_path_factory.mktemp("virtual") / "alone"
     chosen = "methods" if selected(request, "cases") == ["methods"] else "all"
-    run_all(folder, 0, SETS[chosen])
-    return folder
+    return run_all(folder, 0, {name: CASES[name] for name in SETS[chosen]}, DEADLINE)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +33,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     [*(long("all", ranks) for ranks in (0, 1, 2, 3, 5, 9)), pytest.param("methods", 3, marks=pytest.mark.smoke)],
 )
 def test_every_rank_count_gives_the_same_bits(alone: Path, tmp_path: Path, cases: str, ranks: int) -> None:
-    run_all(tmp_path / "again", ranks, SETS[cases])
-    wrong = {name: differing(alone / f"{name}.h5", tmp_path / "again" / f"{name}.h5") for name in SETS[cases]}
+    again = run_all(tmp_path / "again", ranks, {name: CASES[name] for name in SETS[cases]}, DEADLINE)
+    wrong = {name: differing(alone / f"{name}.h5", again / f"{name}.h5") for name in SETS[cases]}
     assert not {name: what for name, what in wrong.items() if what}
-    assert {attribute(tmp_path / "again" / f"{name}.h5", "ranks") for name in SETS[cases]} == {max(1, ranks)}
+    assert {attribute(again / f"{name}.h5", "ranks") for name in SETS[cases]} == {max(1, ranks)}
 
 
 def test_no_method_is_left_out() -> None:
@@ -58,6 +48,5 @@ def test_each_way_to_start_it_gives_the_same_bits(run: Start, alone: Path, tmp_p
     name = next(name for name in METHODS if CASES[name]["algorithm"]["name"] == "area")
     job = write(tmp_path, name, CASES[name])
     for n, (ranks, words) in enumerate([(0, RUN), (1, RUN), (3, RUN), (3, [*MPIFL, "run"])]):
-        done = run(ranks, *words, job, f"output={n}.h5")
-        assert done.code == 0 and not done.err, str(done)
+        assert not run(ranks, *words, job, f"output={n}.h5", code=0).err
         assert not differing(alone / f"{name}.h5", tmp_path / f"{n}.h5")

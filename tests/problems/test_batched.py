@@ -23,13 +23,13 @@ from mpifl.algorithms.scaffold import Scaffold
 from mpifl.client.worker import Worker
 from mpifl.config import read as jobs
 from mpifl.problems import ProblemConfig
-from mpifl.problems.base import ComputeResources, HostedClients
+from mpifl.problems.problem import ComputeResources, HostedClients
 from mpifl.problems.models.networks import TorchLogistic, TorchMlp
 from mpifl.problems.partitions import Iid
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch import batched
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, Windows
+from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective, Windows
 
 CPU = torch.device("cpu")
 SIZES = (23, 30, 11, 30, 27, 30, 27, 27, 27, 27, 30)  # rows of the clients; with batches of 10, ends of 3, 1 and 7

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifl.problems.config import ProblemConfig
+from mpifl.problems.problem_section import ProblemConfig
 from mpifl.problems.models import Logistic
 
 
@@ -63,8 +65,20 @@ def test_decided_by_seed_client_and_round_alone() -> None:
         assert (np.array(other) != first).any()
 
 
-def test_every_row_is_as_likely() -> None:
-    f, rounds = client(40, 10), 4000
-    counts = np.bincount(np.concatenate([f.batches(r, 1)[0] for r in range(rounds)]), minlength=40)
-    deviation = (rounds * 0.25 * 0.75) ** 0.5  # each row is in a batch with probability b/s
-    assert abs(counts - rounds * 0.25).max() < 4.5 * deviation
+@pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.parametrize(("samples", "batch"), [(10, 3), (12, 10), (20, 8)])
+def test_rows_and_pairs_of_rows_are_drawn_equally_often(samples: int, batch: int, together: int) -> None:
+    """The chi-square statistic of how often each row, or pair of rows, is in a batch, by their exact covariance."""
+    f = client(samples, batch)
+    drawn = [set(rows.tolist()) for round in range(1500) for rows in f.batches(round, 4)]
+    sets = [set(each) for each in combinations(range(samples), together)]
+    # That a batch has k given rows has the probability (b/s) ((b-1)/(s-1)) ... of k factors.
+    probability = [comb(batch, k) / comb(samples, k) for k in range(2 * together + 1)]
+    counts = np.array([sum(each <= batch for batch in drawn) for each in sets])
+    union = np.array([[len(a | b) for b in sets] for a in sets])
+    covariance = np.array(probability)[union] - probability[together] ** 2
+    gap = (counts - len(drawn) * probability[together]) / len(drawn) ** 0.5
+    inverse = np.linalg.pinv(covariance, rcond=1e-9, hermitian=True)
+    degrees = np.linalg.matrix_rank(covariance, tol=1e-9, hermitian=True)
+    assert degrees == len(sets) - 1
+    assert abs(gap @ inverse @ gap - degrees) < 4 * (2 * degrees) ** 0.5

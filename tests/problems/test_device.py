@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from mpifl.errors import ConfigError
-from mpifl.memory import HOST, Staged
-from mpifl.problems.base import ComputeResources
+from mpifl.vector_memory import HOST, Staged
+from mpifl.problems.problem import ComputeResources
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch import device
 from mpifl.problems.torch.device import Direct, Gpu, choose_device, memory, prepare, prepare_evaluation, transfers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.data import FedPDSynthetic, Synthetic
 from mpifl.problems.inits import Normal, Uniform, Zero
 from mpifl.problems.models import Logistic, Mlp, NonconvexLogistic, Quadratic
-from mpifl.problems.rows import FEW_CLASSES, one_hot, rows_at_once
+from mpifl.problems.rows import one_hot, rows_at_once
 
 LOGISTIC = [Logistic(bias=bias) for bias in (False, True)]
 MODELS = [*LOGISTIC, NonconvexLogistic(), NonconvexLogistic(lam=0.7, al=3.0), Mlp(hidden=3)]
@@ -54,21 +53,12 @@ def test_logistic_loss_formula(bias: bool) -> None:
     assert f.loss(x) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("classes", [2, FEW_CLASSES, FEW_CLASSES + 1])
+@pytest.mark.parametrize("classes", [2, 200])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_one_hot(classes: int, dtype: type) -> None:
     y = np.array([classes - 1, 0, 1, classes - 1])
     hot = one_hot(y, classes, np.dtype(dtype))
     assert hot.dtype == dtype and hot.shape == (4, classes) and (hot == (np.arange(classes) == y[:, None])).all()
-
-
-def test_one_hot_of_many_classes_takes_memory_for_its_rows_alone() -> None:
-    """The identity of 20,000 classes would take 1.6 GB."""
-    tracemalloc.start()
-    one_hot(np.arange(3), 20_000, np.dtype(np.float32))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 2 * 4 * 3 * 20_000
 
 
 def test_nonconvex_loss_formula() -> None:

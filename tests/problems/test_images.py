@@ -53,14 +53,14 @@ def test_rows_travel_as_bytes(image_root: Write, dtype: str, test_split: float |
     problem, other = load(config), load(config)
     meta = json.loads(json.dumps(problem.meta))
     for i in range(2):
-        packed = problem.packed_shard(i)
-        assert packed[0].dtype == np.uint8 and len(packed[0]) > 700
-        for here, there in zip(other.shard(i), config.model.unpack_shard(meta, packed), strict=True):
+        raw = problem.raw_shard(i)
+        assert raw[0].dtype == np.uint8 and len(raw[0]) > 700
+        for here, there in zip(other.shard(i), config.model.scale_shard(meta, raw), strict=True):
             assert here.dtype == there.dtype and (here == there).all() and there.flags.c_contiguous
     problem.evaluate(problem.initial(0))  # scales all rows
-    again = problem.packed_shard(1)
-    assert again[0].dtype == dtype and again[0].base is problem.shard(0)[0].base
-    assert (config.model.unpack_shard(meta, again)[0] == other.shard(1)[0]).all()
+    again = problem.raw_shard(1)
+    assert again[0].dtype == dtype and np.shares_memory(again[0], problem.shard(1)[0])
+    assert (config.model.scale_shard(meta, again)[0] == other.shard(1)[0]).all()
 
 
 def test_a_problem_of_your_own_sends_its_own_rows(image_root: Write) -> None:
@@ -79,7 +79,7 @@ def test_a_problem_of_your_own_sends_its_own_rows(image_root: Write) -> None:
     for l2, dtype in (0.0, np.float64), (0.1, np.uint8):
         config = ProblemConfig(data=Mnist(), root=root, clients=1, dtype="float64", model=Model(), l2=l2)
         problem = load(config)
-        sent = config.model.unpack_shard(json.loads(json.dumps(problem.meta)), problem.packed_shard(0))
+        sent = config.model.scale_shard(json.loads(json.dumps(problem.meta)), problem.raw_shard(0))
         assert sent[0].dtype == dtype and (sent[0] == problem.shard(0)[0]).all() and sent[0].max() > 0
 
 
@@ -95,7 +95,7 @@ def test_data_of_your_own_may_have_numbers_of_numpy() -> None:
     problem = load(config)
     meta = json.loads(json.dumps(problem.meta))
     assert meta["classes"] == 2
-    assert config.model.unpack_shard(meta, problem.packed_shard(0))[0].tolist() == [[0.5], [1.0]]
+    assert config.model.scale_shard(meta, problem.raw_shard(0))[0].tolist() == [[0.5], [1.0]]
 
 
 def damage(kind: str, path: Path) -> None:

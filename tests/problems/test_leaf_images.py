@@ -11,7 +11,7 @@ import pytest
 
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA, ProblemConfig, load
-from mpifl.problems.base import Rows
+from mpifl.problems.problem import Rows
 from tests.problems.conftest import write_leaf
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA
-from mpifl.problems.base import Rows
+from mpifl.problems.problem import Rows
 from tests.problems.conftest import LETTERS, Users, write_leaf
 
 pytestmark = pytest.mark.usefixtures("cache")

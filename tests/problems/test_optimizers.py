@@ -22,8 +22,8 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedprox import FedProx
 from mpifl.algorithms.scaffold import Scaffold
 from mpifl.client.worker import Worker
-from mpifl.problems.torch.objective import TorchObjective
-from mpifl.transport.base import ClientError
+from mpifl.problems.torch.module_objective import TorchObjective
+from mpifl.transport.client_end import ClientError
 from tests.problems.test_torch import client, rows, small
 from tests.tiers import parameters
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from mpifl.problems.data import FedPDSynthetic, Synthetic, SyntheticIid
-from mpifl.problems.data.fedpd import released_labels
+from mpifl.problems.data.fedpd_synthetic import released_labels
 from mpifl.problems.data.synthetic import sizes
 from mpifl.rng import stream
 

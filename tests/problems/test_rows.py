@@ -1,32 +1,11 @@
-"""The arithmetic that models on rows share: products with narrow weights, and the cross-entropy."""
+"""The arithmetic that models on rows share: the cross-entropy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from mpifl.problems.rows import MULTIPLICATIONS_AT_ONCE, cross_entropy, multiply
-
-
-@pytest.mark.parametrize("rows", [0, 1, 123, 124, 125, 248, 1000])
-@pytest.mark.parametrize("step", [1, 3])
-def test_many_rows_are_multiplied_a_few_at_once(rows: int, step: int) -> None:
-    """784 x 10 weights allow 124 rows at once; the products of integers are exact, whatever rows are together."""
-    assert MULTIPLICATIONS_AT_ONCE // 7840 // 4 * 4 == 124
-    rng = np.random.default_rng(rows)
-    a = rng.integers(-9, 10, (rows * step, 784)).astype(np.float32)[::step]
-    w = rng.integers(-9, 10, (784, 10)).astype(np.float32)
-    found = multiply(a, w)
-    assert found.dtype == np.float32 and found.shape == (rows, 10)
-    assert (found == a.astype(np.int64) @ w.astype(np.int64)).all()
-
-
-@pytest.mark.parametrize(("features", "classes"), [(784, 200), (2000, 2), (3, 2)])
-def test_wide_and_narrow_weights(features: int, classes: int) -> None:
-    """At most 4 rows at once, 248, and more than there are."""
-    rng = np.random.default_rng(1)
-    a, w = rng.integers(-9, 10, (1001, features)), rng.integers(-9, 10, (features, classes))
-    assert (multiply(a.astype(np.float64), w.astype(np.float64)) == a @ w).all()
+from mpifl.problems.rows import cross_entropy
 
 
 def test_cross_entropy() -> None:

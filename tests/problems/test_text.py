@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mpifl.errors import ConfigError
 from mpifl.problems import DATA
-from mpifl.problems.base import Rows
+from mpifl.problems.problem import Rows
 from tests.problems.conftest import LETTERS
 from tests.tiers import examples
 

@@ -16,9 +16,9 @@ from mpifl import open_run, problems
 from mpifl.problems import ProblemConfig
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.objective import Examples, Shared, TorchObjective
-from mpifl.problems.torch.problem import seeded
-from mpifl.storage import Run
+from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective
+from mpifl.problems.torch.module_problem import seeded
+from mpifl.runfile import Run
 from tests.tiers import long, parameters
 
 CPU = torch.device("cpu")
@@ -90,7 +90,7 @@ def test_large_batches_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     one = client(small(), x, y)
     start = one.shared.flat.values().numpy()
     whole = one.gradient(start), one.loss(start)
-    monkeypatch.setattr("mpifl.problems.torch.objective.MAX_ROWS", 7)
+    monkeypatch.setattr("mpifl.problems.torch.module_objective.MAX_ROWS", 7)
     np.testing.assert_allclose(one.gradient(start), whole[0], atol=1e-15)
     assert one.loss(start) == pytest.approx(whole[1], abs=1e-14)
     stepped = start.copy()

@@ -132,7 +132,7 @@ def test_a_torch_model_has_the_same_rows() -> None:
 def test_a_problem_of_ones_own_is_split_the_same_way_on_every_rank() -> None:
     pytest.importorskip("torch")
     from mpifl.problems import host
-    from mpifl.problems.base import ComputeResources
+    from mpifl.problems.problem import ComputeResources
 
     config = ProblemConfig(entry="tests.problems.test_validation:entry", validation_split=0.25)
     problem = load(config)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import mpifl
-from mpifl.analysis.trials import load_trial
+from mpifl.tools.analysis.trials import load_trial
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.reproduce.items import JOBS
-from mpifl.reproduce.spec import Measure
-from mpifl.reproduce.values import largest_passed, trial_curve, trial_value
-from mpifl.studies.study import load_study
+from mpifl.tools.reproduce.items import JOBS
+from mpifl.tools.reproduce.spec import Measure
+from mpifl.tools.reproduce.values import largest_passed, trial_curve, trial_value
+from mpifl.tools.studies.study import load_study
 from tests.reproduce.test_reproduce import changed
 
 BASE = """

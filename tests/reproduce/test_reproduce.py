@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import mpifl
-from mpifl.analysis.trials import Group, load_trial
+from mpifl.tools.analysis.trials import Group, load_trial
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.reproduce.items import JOBS, Item, PaperOptions, load_items, papers, study_labels
-from mpifl.reproduce.published import Value, z_score
-from mpifl.reproduce.spread import components, spread_section
-from mpifl.reproduce.values import Summary
+from mpifl.tools.reproduce.items import JOBS, Item, PaperOptions, load_items, papers, study_labels
+from mpifl.tools.reproduce.published import Value, z_score
+from mpifl.tools.reproduce.spread import components, spread_section
+from mpifl.tools.reproduce.values import Summary
 from tests.studies.conftest import BASE
 
 STUDY = """
@@ -284,7 +284,7 @@ def test_every_item_resolves(
     for item in every:
         assert item.study.runs and 2 * len(study_labels(item.study)) == len(item.study.runs), item.name
         assert item.page.minutes, item.name
-    monkeypatch.setattr("mpifl.reproduce.items.load_items", items.__getitem__)  # loading them is what takes time
+    monkeypatch.setattr("mpifl.tools.reproduce.items.load_items", items.__getitem__)  # loading them is what takes time
     assert main(["reproduce"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
     assert listed == [item.name for item in every] and len(listed) == len(set(listed))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
 from scipy.stats import kstest
 
 from mpifl.cli import main
@@ -226,68 +225,13 @@ def test_own_models_are_checked() -> None:
         next_on(1, 6.0)
 
 
-# -- METHODS, section F: the statistics --------------------------------------------------------------------------------
-def by_formula(m: float) -> float:
-    """The mean of the time of a restarted contact over its seconds w ~ Exp(mean m)."""
-    mean, _ = quad(lambda w: (exp(w / ON) - 1) * (ON + OFF) * exp(-w / m) / m, 0, 200 * m, limit=500)
-    return mean
-
-
-def test_formulas() -> None:
-    """AV.pi, AV.wait, AV.fixed, AV.paused, AV.pausedsd, AV.lost, AV.lostexp, AV.lostexp8, AV.rate by number."""
-    pi = Renewal(on=ON, off=OFF).fractions(1)[0]
-    assert pi == ON / (ON + OFF) == 0.75
-    assert OFF**2 / (ON + OFF) == 2.5 and OFF**2 / (2 * (ON + OFF)) == 1.25
-    assert WORK / pi == pytest.approx(26.666667, abs=1e-6)
-    assert sqrt(2 * OFF**2 * WORK / ON) == pytest.approx(11.547005, abs=1e-6)
-    assert (exp(WORK / ON) - 1) * (ON + OFF) == pytest.approx(37.909362, abs=1e-6)
-    for m, figure in ((20.0, 80.0), (8.0, 14.545455)):
-        assert (ON + OFF) * m / (ON - m) == pytest.approx(figure, abs=1e-6)
-        assert by_formula(m) == pytest.approx(figure, rel=1e-6)
-    assert pi / 2 == 0.375
-
-
-class Drawn:
-    """A million clients: on periods by arrays, drawn as `Renewal` draws them, to simulate many contacts at once."""
-
-    def __init__(self, count: int, law: str = "exponential") -> None:
-        self.rng, self.law, self.count = stream(1, "simulated"), law, count
-
-    def lengths(self, mean: float, count: int) -> np.ndarray:
-        return np.full(count, mean) if self.law == "fixed" else self.rng.exponential(mean, count)
-
-    def contacts(self, work: np.ndarray, restart: bool) -> np.ndarray:
-        """The times of contacts that begin while on, at an instant that is independent of the client."""
-        time, left, open_ = np.zeros(self.count), work.copy(), np.arange(self.count)
-        while open_.size:
-            on = self.lengths(ON, open_.size)
-            over = left[open_] < on
-            time[open_] += np.where(over, left[open_], on)
-            open_, on = open_[~over], on[~over]
-            time[open_] += self.lengths(OFF, open_.size)
-            if not restart:
-                left[open_] -= on
-        return time
-
-
-def test_AV_contacts_by_arrays() -> None:
-    """AV.3, AV.4, AV.5. A million contacts: paused w/pi with its deviation, restart, and restart of exponential work,
-    within 1 %."""
-    drawn = Drawn(MILLION)
-    paused = drawn.contacts(np.full(MILLION, WORK), restart=False)
-    assert paused.mean() == pytest.approx(26.666667, rel=0.01)
-    assert paused.std() == pytest.approx(11.547005, rel=0.01)
-    assert drawn.contacts(np.full(MILLION, WORK), restart=True).mean() == pytest.approx(37.909362, rel=0.01)
-    assert drawn.contacts(drawn.rng.exponential(8.0, MILLION), restart=True).mean() == pytest.approx(
-        14.545455, rel=0.01
-    )
+# -- the statistics --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", ["paused", "restart", "restart-exponential"])
 @pytest.mark.parametrize("count", [10_000, pytest.param(MILLION, marks=pytest.mark.long)])
-def test_AV_contacts(rule: str, count: int) -> None:
-    """AV.3, AV.4, AV.5. The rule itself, over the same: 1 % for a million contacts, five standard errors for the short
-    tier's."""
+def test_mean_time_of_a_contact(rule: str, count: int) -> None:
+    """AV.3, AV.4, AV.5: the formulas, within 1 % for a million contacts and five standard errors for fewer."""
     line = Timeline(Renewal(on=ON, off=OFF).on_periods(1, 4), 1, rule != "paused")
     work = stream(2, "work").exponential(8.0, count) if rule == "restart-exponential" else np.full(count, WORK)
     times, now = np.empty(count), line.next_on(0, 0.0)
@@ -295,14 +239,18 @@ def test_AV_contacts(rule: str, count: int) -> None:
         begin, over = line.contact(0, now, seconds)
         assert begin == now, "answered at once: it is on"
         times[k], now = over - begin, over
-    figure = {"paused": 26.666667, "restart": 37.909362, "restart-exponential": 14.545455}[rule]
+    figure = {
+        "paused": WORK * (ON + OFF) / ON,
+        "restart": (exp(WORK / ON) - 1) * (ON + OFF),
+        "restart-exponential": (ON + OFF) * 8.0 / (ON - 8.0),
+    }[rule]
     tolerance = 0.01 if count == MILLION else 5 * times.std() / sqrt(count) / figure
     assert times.mean() == pytest.approx(figure, rel=tolerance)
 
 
 @pytest.mark.parametrize(("law", "wait"), [("exponential", 2.5), ("fixed", 1.25)])
 @pytest.mark.parametrize("count", [20_000, pytest.param(MILLION, marks=pytest.mark.long)])
-def test_AV_waits(law: str, wait: float, count: int) -> None:
+def test_mean_wait_of_a_message(law: str, wait: float, count: int) -> None:
     """AV.1, AV.2. Messages sent at times that do not depend on the client: AV.pi of them meet it on; AV.wait, AV.fixed
     seconds on average."""
     clients = 50
@@ -315,7 +263,7 @@ def test_AV_waits(law: str, wait: float, count: int) -> None:
     assert (waits == 0).mean() == pytest.approx(0.75, rel=tolerance)
 
 
-def test_AV_fraction_on() -> None:
+def test_fraction_of_time_on() -> None:
     """AV.1. Over 100 clients and 20,000 s each, 50,000 on periods: AV.pi within 1 %, whatever the law."""
     for law in ("exponential", "fixed"):
         line = Timeline(Renewal(on=ON, off=OFF, distribution=law).on_periods(100, 8), 100)
@@ -324,7 +272,7 @@ def test_AV_fraction_on() -> None:
 
 
 @pytest.mark.parametrize("count", [20_000, pytest.param(MILLION, marks=pytest.mark.long)])
-def test_AV_uploads(count: int) -> None:
+def test_rate_of_uploads(count: int) -> None:
     """AV.6, AV.rate: contacts of mean m = 2 s, paused, each sent when the one before is over: pi/m = 0.375 uploads a
     second; 1 % for a million, else five standard errors. A contact of w seconds takes 4 w/3 on average with variance
     20 w/3, and Var w = 4: one contact has mean 8/3 and variance 184/9, a relative deviation of 1.7."""

@@ -14,9 +14,9 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
 from mpifl.config import read
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.scheduling.base import Event
+from mpifl.scheduling.schedule import Event
 from mpifl.scheduling.delays import Exponential, Fixed, NoDelay
-from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.live_schedule import LiveSchedule, RealClock, VirtualClock
 from tests.quadratic_runs import Log, Scripted, quadratics, run
 
 CLIENTS = quadratics([1, 1, 1], [0, 1, 2])
@@ -31,11 +31,11 @@ def events(plan: LiveSchedule, reply: bool = True) -> list[tuple]:
 
     found = []
     for i in range(3):
-        plan.register_message(i, 0)
+        plan.contact_time(i, 0)
     for event in plan.events(Nothing()):  # type: ignore[arg-type]
         found.append((event.kind, event.time, event.client, event.aggregates))
         if event.kind == "update" and reply:
-            plan.register_message(event.client, 1)
+            plan.contact_time(event.client, 1)
     return found
 
 

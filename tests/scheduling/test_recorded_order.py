@@ -9,7 +9,7 @@ import pytest
 
 from mpifl.algorithms.base import Update
 from mpifl.errors import RunFailed
-from mpifl.scheduling.replay import ClientIncident, ReplaySchedule
+from mpifl.scheduling.replayed_schedule import ClientIncident, ReplaySchedule
 
 UPDATES = [(float(t), t % 2, 0.0, 0.0, 0.0) for t in range(1, 5)]
 

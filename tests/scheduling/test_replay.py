@@ -15,7 +15,7 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.scheduling.delays import Exponential, Fixed
-from mpifl.scheduling.live import RealClock, VirtualClock
+from mpifl.scheduling.live_schedule import RealClock, VirtualClock
 from tests.quadratic_runs import Log, random_quadratics, run
 
 N = 4

@@ -22,8 +22,8 @@ from mpifl.algorithms.base import Message, State, Update
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective
 from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
-from mpifl.scheduling.live import RealClock, VirtualClock
-from mpifl.transport.frames import HEADER_BYTES, FrameFormat
+from mpifl.scheduling.live_schedule import RealClock, VirtualClock
+from mpifl.transport.frames import HEADER_BYTES
 from tests.mpi.files import differing
 from tests.quadratic_runs import Log, close, quadratics, run
 
@@ -59,9 +59,9 @@ class Noted(RealClock):
         self.left: dict[int, list[tuple[float, float]]] = {i: [] for i in range(3)}
         self.start()
 
-    def register_message(self, i: int, round: int, work: int = 1) -> float:
+    def contact_time(self, i: int, round: int, work: int = 1) -> float:
         before = self.now()
-        delay = super().register_message(i, round, work)
+        delay = super().contact_time(i, round, work)
         self.left[i].append((before, self.now()))
         return delay
 
@@ -206,21 +206,6 @@ def test_real_clock_with_speed() -> None:
         compute = (1, 3, 2)[i] * 0.004
         assert told == (i, compute, 0.008)
         assert most >= compute + 0.008 and least > 0
-
-
-def test_the_wire_carries_work_and_times() -> None:
-    """With the largest number of numbers; 2**53 units of work are exact."""
-    format = FrameFormat(3, np.dtype(np.float32), 1)
-    message = Message((), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), work=2**53, version=3, round=4)
-    frame = format.frame()
-    frame.write_message(7, message, 0.5, ())
-    assert frame.read_message(lambda v: v) == (7, message, 0.5, 0)
-    update = Update((), 5, (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), 3, 4, 2.5, compute=0.125, busy=0.25, accuracy=0.75)
-    frame.write_update(7, update, ())
-    assert format.sizes == [HEADER_BYTES, HEADER_BYTES + 3 * 4] == [HEADER_BYTES, len(frame.buffer)]
-    client, arrived, count = frame.read_update()
-    assert (client, count) == (7, 0)
-    assert arrived._replace(exchange=0.0) == update._replace(exchange=0.0) and np.isnan(arrived.exchange)
 
 
 # -- replays -----------------------------------------------------------------------------------------------------------

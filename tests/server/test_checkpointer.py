@@ -17,11 +17,11 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State
 from mpifl.config.job import Faults
 from mpifl.server.checkpointer import Checkpointer
-from mpifl.server.clients import ClientTable
-from mpifl.storage.checkpoint import ClientSnapshot, ClockState, LoopState, ScheduleState
-from mpifl.storage.checkpoint_part import PartWriter
-from mpifl.storage.checkpoint_set import folder_of, sets
-from mpifl.transport.base import PartStatus
+from mpifl.server.client_table import ClientTable
+from mpifl.checkpoint.snapshot import ClientSnapshot, ClockState, LoopState, ScheduleState
+from mpifl.runfile.checkpoint_folder import folder_of, sets
+from mpifl.checkpoint.part import PartWriter
+from mpifl.transport.client_end import PartStatus
 from mpifl.transport.mpi_server import MPIServerTransport
 from tests.storage.sets import finished
 from tests.storage.test_writer import writer
@@ -37,7 +37,7 @@ class Ranks:
         self._writers = {rank: PartWriter(folder, rank) for rank in (1, 2)}
 
     def saves(self, rank: int, number: int = 1) -> None:
-        self._writers[rank].save(number, {rank - 1: ClientSnapshot({"x": np.zeros(3)})})
+        self._writers[rank].save(number, lambda: {rank - 1: ClientSnapshot({"x": np.zeros(3)})})
         self.part_statuses += [PartStatus(rank, *written) for written in finished(self._writers[rank])]
 
     def send_marker(self, number: int) -> None: ...

@@ -16,10 +16,10 @@ import pytest
 from mpifl import open_run
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.loop import ServerLoop
-from mpifl.storage import live
-from mpifl.storage.checkpoint import FORMAT
-from mpifl.storage.checkpoint_set import folder_of
-from mpifl.storage.live import Lock
+from mpifl.runfile import run_lock
+from mpifl.checkpoint.snapshot import FORMAT
+from mpifl.runfile.checkpoint_folder import folder_of
+from mpifl.runfile.run_lock import Lock
 from tests.mpi.cases import AREA, CASES, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
@@ -135,7 +135,7 @@ def test_a_run_that_goes_on(
     lock = Lock(path)
     refused(path, capsys, "a run that has ended; this one is still being written")
     lock.release()
-    monkeypatch.setattr(live, "is_locked", lambda path: None)
+    monkeypatch.setattr(run_lock, "is_locked", lambda path: None)
     with touched(path):
         refused(path, capsys, "a run that has ended; this one is still being written")
 

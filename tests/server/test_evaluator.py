@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, replace
 from math import isnan, nan
@@ -19,9 +18,9 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
 from mpifl.objective import Objective, Vector
 from mpifl.problems import Problem, load, objective
-from mpifl.server.evaluator import REST, Evaluator
-from mpifl.storage.fairness import summarise
-from mpifl.storage.tables import ClientEvaluationRow, EvaluationRow
+from mpifl.server.evaluator import EvaluationRequest, Evaluator
+from mpifl.runfile.fairness import summarise
+from mpifl.runfile.tables import ClientEvaluationRow, EvaluationRow
 from tests.quadratic_runs import Quadratic, close
 
 FIRST = np.array([0.2, 0.4, 0.6, nan])  # the first model's accuracies; the last client has no test rows
@@ -58,7 +57,7 @@ class Fake:
         """The rows of evaluations with these personal accuracies."""
         evaluator = Evaluator(self, self, deterministic=True, accuracy=None, **options)  # type: ignore[arg-type]
         for k, known in enumerate(personal):
-            evaluator(float(k), k, k, np.array([x, -x]), known)
+            evaluator(EvaluationRequest(float(k), k, k, np.array([x, -x]), known))
         evaluator.close()
         assert evaluator.latest == self.rows[-1]
         return self.rows
@@ -270,52 +269,3 @@ def test_virtual_time_stops_at_the_evaluation_that_reaches_the_target(
         reached = run.evaluations.test_accuracy >= 0.18
         assert reached.iloc[-1] and not reached.iloc[:-1].any()
         assert len(run.updates) == run.evaluations.updates.iloc[-1] > 0
-
-
-def test_the_loop_lets_go_of_the_lock_while_an_evaluation_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test sets the wall time and the thread's CPU time. The loop rests if the thread had less than half of the
-    time since the last look, and looks once in a millisecond, less often after a rest in which the thread had none."""
-    begun, end, rests = threading.Event(), threading.Event(), list[float]()
-    times = {"wall": 5.0, "cpu": 1.0}
-
-    class Slow(Fake):
-        def evaluate(self, x: Vector) -> dict[str, float]:
-            begun.set()
-            assert end.wait(60)
-            return super().evaluate(x)
-
-    def used(clock: int) -> float:
-        if times["cpu"] < 0:
-            raise OSError
-        return times["cpu"]
-
-    fake = Slow()
-    evaluator = Evaluator(fake, fake, deterministic=True, accuracy=None)  # type: ignore[arg-type]
-    monkeypatch.setattr("mpifl.server.evaluator.perf_counter", lambda: times["wall"])
-    monkeypatch.setattr("mpifl.server.evaluator.clock_gettime", used)
-    monkeypatch.setattr("mpifl.server.evaluator.sleep", rests.append)
-    evaluator.share_gil()
-    assert not rests and evaluator.thread_clock is None
-    evaluator(0.0, 0, 0, np.ones(2))
-    assert begun.wait(60) and evaluator.thread_clock is not None
-    expected = []
-    for wall, cpu, rest in (
-        (5.0, 1.0, True),  # 1 s of 5
-        (5.0009, 1.0, False),  # less than a millisecond later
-        (5.0011, 1.0, True),  # nothing of 1.1 ms: the next look is 2 ms later
-        (5.0030, 1.0, False),
-        (5.0032, 1.0, True),  # nothing of 2.1 ms: 4 ms later
-        (5.0071, 1.0, False),
-        (5.0080, 1.003, False),  # 3 ms of 4.8: again 1 ms later
-        (5.0091, 1.0034, True),  # 0.4 ms of 1.1
-        (6.0, -1.0, False),  # the thread has ended
-    ):
-        expected += [REST] * rest
-        times |= {"wall": wall, "cpu": cpu}
-        evaluator.share_gil()
-        assert rests == expected, wall
-    end.set()
-    evaluator.close()
-    times["wall"] = 7.0
-    evaluator.share_gil()
-    assert rests == expected and evaluator.thread_clock is None and len(fake.rows) == 1

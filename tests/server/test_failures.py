@@ -20,11 +20,12 @@ from mpifl.client.worker import Worker
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.scheduling.delays import Speed
-from mpifl.scheduling.live import LiveSchedule, VirtualClock
-from mpifl.scheduling.replay import ClientIncident, ReplaySchedule
+from mpifl.scheduling.live_schedule import LiveSchedule, VirtualClock
+from mpifl.scheduling.replayed_schedule import ClientIncident, ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
+from mpifl.server.evaluator import EvaluationRequest
 from mpifl.server.loop import ServerLoop
-from mpifl.storage.tables import AggregationRow, EventRow, Row, UpdateRow
+from mpifl.runfile.tables import AggregationRow, EventRow, Row, UpdateRow
 from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
 from tests.mpi.cases import SMALL, job
@@ -116,9 +117,9 @@ class Run:
         self.server = algorithm.init_server(x0, people)
         ServerLoop(algorithm, self.server, people, self.link, plan, self.rows, self._evaluate, 0, faults).run()
 
-    def _evaluate(self, time: float, updates: int, version: int, x: np.ndarray, known: Any, age: float) -> bool:
-        self.rows.evaluations.append((time, updates, version, age))
-        assert np.isfinite(x).all()
+    def _evaluate(self, request: EvaluationRequest) -> bool:
+        self.rows.evaluations.append((request.time, request.updates, request.version, request.age))
+        assert np.isfinite(request.x).all()
         return False
 
     def states(self) -> list[State]:

@@ -17,7 +17,7 @@ from mpifl.problems import ProblemConfig, load
 from mpifl.problems.data import FedPDSynthetic
 from mpifl.problems.metrics import METRICS, softmax
 from mpifl.problems.models import Logistic, Mlp, NonconvexLogistic
-from mpifl.server.metrics import measure
+from mpifl.server.evaluation_metrics import measure
 
 LABELS = np.array([0, 0, 0, 1, 1, 2])
 SCORES = np.array(

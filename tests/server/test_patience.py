@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mpifl.scheduling.live as live_module
+import mpifl.scheduling.live_schedule as live_module
 import mpifl.server.failures as failures_module
 import mpifl.server.loop as loop_module
 from mpifl.algorithms.area import Area
@@ -18,7 +18,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.scheduling.delays import NoDelay
-from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.live_schedule import LiveSchedule, RealClock, VirtualClock
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import N, clients

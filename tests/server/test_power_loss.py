@@ -13,7 +13,7 @@ import h5py
 import pytest
 
 from mpifl import open_run
-from mpifl.storage.checkpoint_set import folder_of
+from mpifl.runfile.checkpoint_folder import folder_of
 from tests.mpi.files import differing
 from tests.server.test_damaged import damage, interrupted, refused, touched
 from tests.server.test_resume import kept, moved, mpifl

@@ -10,9 +10,9 @@ import pytest
 
 from mpifl.config.job import Faults
 from mpifl.server import progress
-from mpifl.server.clients import ASIDE, LOST, ClientTable
+from mpifl.server.client_table import ASIDE, LOST, ClientTable
 from mpifl.server.failures import ClientFailures
-from mpifl.storage.tables import UpdateRow
+from mpifl.runfile.tables import UpdateRow
 
 
 class Terminal(io.StringIO):
@@ -38,7 +38,7 @@ def test_rate_and_staleness_are_those_since_the_resume(monkeypatch: pytest.Monke
     assert "49.9/60" in last and "10 updates/s, staleness 3.0, loss 0.250" in last, last
 
 
-def test_D_the_final_line_counts_lost_clients_and_refused_updates_where_there_are_any() -> None:
+def test_the_final_line_counts_lost_clients_and_refused_updates_where_there_are_any() -> None:
     clients = ClientTable(128)
     failures = ClientFailures(Faults(), clients)
     assert failures.notes() == []

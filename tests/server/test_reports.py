@@ -41,7 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_D_at_most_one_line_a_second_and_every_dead_rank_is_named(
+def test_at_most_one_line_a_second_and_every_dead_rank_is_named(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     log = FailureReports()
@@ -68,7 +68,7 @@ def test_D_at_most_one_line_a_second_and_every_dead_rank_is_named(
     assert caplog.messages[2:] == ["client 8 is set aside: 3 updates refused in a row: the update is not finite"]
 
 
-def test_D_lines_stand_above_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_stand_above_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal the bar is cleared, the line printed, the bar drawn again; the handler is then as before."""
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
@@ -100,7 +100,7 @@ def test_D_lines_stand_above_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -
     ids=["diverges", "array", "two"],
 )
 @pytest.mark.parametrize("stop", [0.15, 1e3])
-def test_C_a_run_that_consumed_nothing_has_failed(
+def test_a_run_that_consumed_nothing_has_failed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -20,7 +20,7 @@ from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.server.loop import ServerLoop
 from mpifl.signals import SignalRecorder
-from mpifl.storage.checkpoint_set import folder_of, sets
+from mpifl.runfile.checkpoint_folder import folder_of, sets
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing

@@ -12,8 +12,9 @@ import h5py
 import pytest
 
 from mpifl.server.session import Session
-from mpifl.storage import RunWriter
-from mpifl.storage.checkpoint_set import Checkpoint, folder_of
+from mpifl.runfile import RunWriter
+from mpifl.runfile.checkpoint_folder import folder_of
+from mpifl.checkpoint.sets import Checkpoint
 from tests.mpi.files import differing
 from tests.server.test_damaged import interrupted, refused
 from tests.server.test_resume import changed, kept, moved, mpifl

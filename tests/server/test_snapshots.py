@@ -21,11 +21,12 @@ from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import Worker
 from mpifl.config.job import Faults
-from mpifl.scheduling.base import Event
+from mpifl.scheduling.schedule import Event
 from mpifl.scheduling.delays import Exponential, Fixed, Speed
-from mpifl.scheduling.live import LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.live_schedule import LiveSchedule, RealClock, VirtualClock
+from mpifl.server.evaluator import EvaluationRequest
 from mpifl.server.loop import ServerLoop
-from mpifl.storage.checkpoint import (
+from mpifl.checkpoint.snapshot import (
     ClientSnapshot,
     EvaluatorState,
     ScheduleState,
@@ -34,7 +35,7 @@ from mpifl.storage.checkpoint import (
     read_server,
     write_part,
 )
-from mpifl.storage.tables import EventRow, Row
+from mpifl.runfile.tables import EventRow, Row
 from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import CASES, LONG, UPDATES, N, build, clients, same
 from tests.tiers import parameters
@@ -133,10 +134,9 @@ class Run:
             loop.load(snapshot.loop)
         loop.run()
 
-    def _look(self, time: float, updates: int, version: int, x: np.ndarray, known: Any, age: float) -> bool:
-        self.record.rows.append(
-            ("evaluation", time, updates, version, x.tobytes(), None if known is None else str(known), age)
-        )
+    def _look(self, request: EvaluationRequest) -> bool:
+        known = None if request.accuracies is None else str(request.accuracies)
+        self.record.rows.append(("evaluation", *request._replace(x=request.x.tobytes(), accuracies=known)))
         return False
 
     def states(self) -> list[State]:
@@ -212,7 +212,7 @@ def through(
     for event in plan.events(Answers()):  # type: ignore[arg-type]
         if event.kind == "update":
             rounds[event.client] += 1
-            plan.register_message(event.client, rounds[event.client])
+            plan.contact_time(event.client, rounds[event.client])
         yield event, (plan.save(), list(rounds))
         limit -= 1
         assert limit
@@ -237,7 +237,7 @@ def test_a_plan(trigger: str) -> None:
 
     plan = new()
     for i in range(3):
-        plan.register_message(i, 0)
+        plan.contact_time(i, 0)
     whole = list(through(plan, [0, 0, 0]))
     assert {"update", "evaluate", "checkpoint"} <= {event.kind for event, _ in whole}
     for k, (event, saved) in enumerate(whole[:-1]):
@@ -255,12 +255,12 @@ def test_checkpoints_by_time_and_by_updates() -> None:
     clock = VirtualClock(Fixed(seconds=[1.0, 3.5]).contact_times(2, 0))
     plan = LiveSchedule(clock, Trigger(every=1), 0, stop_updates=12, checkpoint_every=2.0)
     for i in range(2):
-        plan.register_message(i, 0)
+        plan.contact_time(i, 0)
     assert [e.time for e, _ in through(plan, [0, 0]) if e.kind == "checkpoint"] == [2.0, 4.0, 6.0, 8.0]
     plan = LiveSchedule(
         VirtualClock(Fixed(seconds=5.0).contact_times(1, 0)), Trigger(every=1), 0, stop_updates=3, checkpoint_every=2.0
     )
-    plan.register_message(0, 0)
+    plan.contact_time(0, 0)
     assert [e.time for e, _ in through(plan, [0]) if e.kind == "checkpoint"] == [5.0, 10.0]
 
 
@@ -268,7 +268,7 @@ def test_the_virtual_clock() -> None:
     """Ties and forgotten clients are kept, and NaN times."""
     clock = VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 1.0]).contact_times(4, 0))
     for i in (3, 0, 2, 1):
-        clock.register_message(i, 0)
+        clock.contact_time(i, 0)
     clock.cancel(3)
     assert clock.next_update(Answers(), inf)[0] == 0  # type: ignore[arg-type, index]
     again = VirtualClock(Fixed(seconds=[1.0, 1.0, 2.0, 1.0]).contact_times(4, 0))
@@ -300,7 +300,7 @@ def test_the_real_clock(speed: bool) -> None:
     clock._origin -= 100.0
     asked = clock.now()
     for i in (0, 1):
-        clock.register_message(i, 0)
+        clock.contact_time(i, 0)
     saved = clock.save()
     assert 100 <= asked <= saved.time < 101
     again = RealClock(*delays)

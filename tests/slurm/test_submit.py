@@ -11,9 +11,9 @@ import pytest
 
 from mpifl import open_run
 from mpifl.config.yaml_io import dump
-from mpifl.studies.index import Index
-from mpifl.studies.study import Study, load_study
-from mpifl.studies.sweep import sweep
+from mpifl.tools.studies.index import Index
+from mpifl.tools.studies.study import Study, load_study
+from mpifl.tools.studies.sweep import sweep
 from tests.slurm.test_slurm import ROOT, SLOW, ask, logs, mpifl_submit, pytestmark, slurm, until
 from tests.studies.conftest import BASE, STUDY
 from tests.studies.test_sweep import contents

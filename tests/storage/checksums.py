@@ -8,8 +8,8 @@ from pathlib import Path
 
 import h5py
 
-from mpifl.storage import checksums
-from mpifl.storage.tables import CHECKSUMS, TABLES
+from mpifl.runfile import checksums
+from mpifl.runfile.tables import CHECKSUMS, TABLES
 
 
 @contextmanager

@@ -11,19 +11,37 @@ import select
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-import mpifl.storage.writer as writer_module
-from mpifl.storage import RunWriter
-from mpifl.storage.tables import AggregationRow, EvaluationRow, EventRow, UpdateRow
+import mpifl.runfile.writer as writer_module
+from mpifl.runfile import RunWriter
+from mpifl.runfile.tables import AggregationRow, EvaluationRow, EventRow, UpdateRow
+
+ATTRS: dict[str, Any] = {
+    "name": "live", "algorithm": "area", "config": "name: live\n", "clock": "real", "clients": 7
+}  # fmt: skip
+
+
+def append(writer: RunWriter, first: int, stop: int) -> None:
+    """Appends updates `first` to `stop` and the rows that follow from them."""
+    for k in range(first, stop):
+        writer.append(UpdateRow(k / 1000, k % 7, k // 30 * 3, k // 10 % 3, 1, 8 * k, k / 2))
+        done = k + 1
+        if done % 10 == 0:
+            writer.append(AggregationRow(done / 1000, 10))
+        if done % 100 == 0:
+            writer.append(EvaluationRow(done / 1000, done, done // 10, train_loss=1 / done, test_accuracy=0.5))
+        if done % 1000 == 0:
+            writer.append(EventRow(done / 1000, "mark", done % 7, f"after {done}"))
 
 
 def main(path: str, period: float) -> None:
     writer_module.WRITE_INTERVAL = period
     writer = RunWriter(
         path,
-        attrs={"name": "live", "algorithm": "area", "config": "name: live\n", "clock": "real", "clients": 7},
+        attrs=ATTRS,
         clients={"samples": np.arange(7), "rank": np.ones(7), "rate": None},
         x0=np.zeros(1000, np.float32),
         layout=[("w", (10, 100))],
@@ -31,14 +49,8 @@ def main(path: str, period: float) -> None:
     Path(path + ".ready").touch()
     k = 0
     while not select.select([sys.stdin], [], [], 0)[0]:
-        for _ in range(100):
-            writer.append(UpdateRow(k / 1000, k % 7, k // 30 * 3, k // 10 % 3, 1, 8 * k, k / 2))
-            k += 1
-            if k % 10 == 0:
-                writer.append(AggregationRow(k / 1000, 10))
-        writer.append(EvaluationRow(k / 1000, k, k // 10, train_loss=1 / k, test_accuracy=0.5))
-        if k % 1000 == 0:
-            writer.append(EventRow(k / 1000, "mark", k % 7, f"after {k}"))
+        append(writer, k, k + 100)
+        k += 100
         writer.check()
         time.sleep(0.004)
     writer.close("completed", np.arange(1000, dtype=np.float32))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mpifl.storage import RunWriter, open_run
-from mpifl.storage.tables import AggregationRow, EvaluationRow, EventRow, UpdateRow
+from mpifl.runfile import RunWriter, open_run
+from tests.storage.live_writer import ATTRS, append
 from tests.storage.test_resumed import attributes, rows_of
 
 
@@ -31,14 +31,7 @@ def main(path: Path) -> None:
         print(first, flush=True)
         writer = RunWriter.resumed(
             path,
-            attrs={
-                "name": "live",
-                "algorithm": "area",
-                "config": "name: live\n",
-                "clock": "real",
-                "clients": 7,
-                **kept,
-            },
+            attrs=ATTRS | kept,
             clients={"samples": np.arange(7), "rank": np.ones(7), "rate": None},
             rows=[rows],
             session=session,
@@ -47,14 +40,7 @@ def main(path: Path) -> None:
             version=0,
             layout=[("w", (10, 100))],
         )
-        for k in range(first, first + 1700):
-            writer.append(UpdateRow(k / 1000, k % 7, k // 30 * 3, k // 10 % 3, 1, 8 * k, k / 2))
-            if k % 10 == 9:
-                writer.append(AggregationRow((k + 1) / 1000, 10))
-            if k % 100 == 99:
-                writer.append(EvaluationRow((k + 1) / 1000, k + 1, (k + 1) // 10, train_loss=1 / k, test_accuracy=0.5))
-            if k % 1000 == 999:
-                writer.append(EventRow((k + 1) / 1000, "mark", (k + 1) % 7, f"after {k + 1}"))
+        append(writer, first, first + 1700)
         writer.flush()
         if turn % 2:
             writer.close("interrupted")

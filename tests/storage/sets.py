@@ -1,11 +1,10 @@
-"""Sets of checkpoints for the tests; as a program, a run that saves without end until it is killed.
+"""Sets of checkpoints for the tests.
 
 Checkpoint k of a rank r holds what k and r say, so a reader can tell whether it got what was saved.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from math import inf, nan
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.storage.checkpoint import (
+from mpifl.checkpoint.snapshot import (
     ClientSnapshot,
     ClientTableState,
     ClockState,
@@ -26,9 +25,9 @@ from mpifl.storage.checkpoint import (
     ServerSnapshot,
     UpdateSnapshot,
 )
-from mpifl.storage.checkpoint_part import PartWriter, Written
-from mpifl.storage.checkpoint_rows import Segment
-from mpifl.storage.checkpoint_set import Checkpoint, Manifest, commit
+from mpifl.checkpoint.part import PartWriter, Written
+from mpifl.checkpoint.segments import Segment
+from mpifl.checkpoint.sets import Checkpoint, Manifest, commit
 
 
 def arrays(number: int, rank: int, size: int = 50_000) -> dict[str, np.ndarray]:
@@ -79,6 +78,15 @@ def finished(part: PartWriter, count: int = 1) -> list[Written]:
     return written
 
 
+def save_part(folder: Path, number: int, rank: int, content: PartContent) -> Written:
+    """Saves one part, and waits until it is durable or failed."""
+    part = PartWriter(folder, rank)
+    part.save(number, lambda: content)
+    (written,) = finished(part)
+    part.close()
+    return written
+
+
 def make_valid(
     folder: Path, number: int, parts: dict[int, tuple[int, int]], run: str = "run", session: str = "session",
     resumed_from: int = 0, resumes: int = 0, segments: Sequence[Segment] = (),
@@ -94,10 +102,7 @@ def save(
     """Saves a complete set; more: `session` and `resumed_from`."""
     parts = {}
     for rank in range(ranks):
-        part = PartWriter(folder, rank)
-        part.save(number, content(number, rank, size, run=run, **more))
-        (written,) = finished(part)
-        part.close()
+        written = save_part(folder, number, rank, content(number, rank, size, run=run, **more))
         assert written.number == number and not written.error
         parts[rank] = written.bytes, written.crc
     make_valid(folder, number, parts, run, segments=segments, **more)
@@ -127,21 +132,3 @@ def check(checkpoint: Checkpoint, size: int = 50_000, **more: Any) -> None:
             assert same([found[i] for i in saved], list(saved.values())) and found.keys() == saved.keys()
         else:
             assert same(checkpoint.server(), server(number, size, **more))
-
-
-def main(folder: Path) -> None:
-    """Saves as two ranks, two checkpoints under way at once; prints the number of each that is valid."""
-    ranks = [PartWriter(folder, rank) for rank in range(2)]
-    for number in range(1, 1_000_000):
-        for rank, part in enumerate(ranks):
-            part.save(number, content(number, rank))
-        if number % 2 == 0:
-            written = [finished(part, 2) for part in ranks]
-            for k, both in zip((number - 1, number), zip(*written, strict=True), strict=True):
-                assert not any(w.error for w in both)
-                make_valid(folder, k, {r: (w.bytes, w.crc) for r, w in enumerate(both)})
-                print(k, flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

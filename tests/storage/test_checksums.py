@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mpifl.errors import ConfigError
-from mpifl.storage import RunWriter, open_run, reader
-from mpifl.storage.tables import (
+from mpifl.runfile import RunWriter, open_run, reader
+from mpifl.runfile.tables import (
     CHECKSUMS,
     CLIENTS,
     TABLES,

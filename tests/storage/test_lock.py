@@ -18,9 +18,8 @@ import pytest
 from mpifl import open_run
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.storage import live
-from mpifl.storage.checkpoint_set import folder_of, sets
-from mpifl.storage.live import WATCH_TIME, Lock, check_not_written, is_locked
+from mpifl.runfile.checkpoint_folder import folder_of, sets
+from mpifl.runfile.run_lock import WATCH_TIME, Lock, is_locked
 from tests.mpi.cases import AREA, SMALL, job
 from tests.mpi.conftest import write
 
@@ -85,7 +84,7 @@ def overwrite(folder: Path, environment: dict[str, str] | None = None) -> tuple[
     return done.returncode, done.stderr, time.monotonic() - start
 
 
-def test_E_a_live_file_is_not_replaced(begin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_live_file_is_not_replaced(begin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nor is that of a stopped process, which writes nothing for a while. That of a killed process is, at once."""
     process, path = begin(checkpoint={"every": 0.2}), tmp_path / "a.h5"
     file = write(tmp_path, "b", job(AREA, SMALL, stop={"updates": 20}))
@@ -112,7 +111,7 @@ def test_E_a_live_file_is_not_replaced(begin: Any, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.long
-def test_E_a_run_goes_on_when_its_file_was_to_be_replaced(begin: Any, tmp_path: Path) -> None:
+def test_a_run_goes_on_when_its_file_was_to_be_replaced(begin: Any, tmp_path: Path) -> None:
     process = begin(stop={"time": 6.0})
     assert overwrite(tmp_path)[0] == 2
     out, err = process.communicate(timeout=60)
@@ -122,7 +121,7 @@ def test_E_a_run_goes_on_when_its_file_was_to_be_replaced(begin: Any, tmp_path: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, 0], ids=["ENOLCK", "EOPNOTSUPP", "of one host"])
-def test_E_the_heartbeat_tells_where_locks_do_not(
+def test_the_heartbeat_tells_where_locks_do_not(
     begin: Any, tmp_path: Path, shim: Callable[[int], dict[str, str]], number: int
 ) -> None:
     """Also of a run on another host, whose locks may not be seen here."""
@@ -142,7 +141,7 @@ def test_E_the_heartbeat_tells_where_locks_do_not(
 @pytest.mark.parametrize(
     "number", [errno.ENOLCK, pytest.param(errno.EOPNOTSUPP, marks=pytest.mark.long)], ids=["ENOLCK", "EOPNOTSUPP"]
 )
-def test_I_a_file_system_without_locks(tmp_path: Path, shim: Callable[[int], dict[str, str]], number: int) -> None:
+def test_a_file_system_without_locks(tmp_path: Path, shim: Callable[[int], dict[str, str]], number: int) -> None:
     """A run, with checkpoints, and all that reads its file."""
     path = tmp_path / "a.h5"
     file = write(tmp_path, "a", job(AREA, SMALL, checkpoint={"updates": 20}, stop={"updates": 4000}))
@@ -195,17 +194,3 @@ def test_a_file_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "a file that no other process has locked" in capsys.readouterr().err
     lock.release()
     assert main(["run", str(file), f"output={path}", "overwrite=true"]) == 0
-
-
-def test_without_locks_only_a_file_that_is_written_is_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    path.touch()
-    monkeypatch.setattr(live, "is_locked", lambda path: None)
-    monkeypatch.setattr(live, "WATCH_TIME", 0.3)
-    check_not_written(path, "output")
-    times = iter([5, 5, 7])
-    monkeypatch.setattr(live, "_modified", lambda path: next(times))
-    with pytest.raises(ConfigError, match="still being written"):
-        check_not_written(path, "output")
-    os.utime(path, (1e9, 1e9))
-    check_not_written(path, "output")  # too old to be watched

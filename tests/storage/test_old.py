@@ -13,11 +13,11 @@ from pandas import DataFrame
 
 import mpifl
 from mpifl import open_run
-from mpifl.analysis.options import Options
-from mpifl.analysis.report import report
-from mpifl.analysis.show import show
-from mpifl.storage import RunWriter
-from mpifl.storage.tables import TABLES
+from mpifl.tools.analysis.options import Options
+from mpifl.tools.analysis.report import report
+from mpifl.tools.analysis.show import show
+from mpifl.runfile import RunWriter
+from mpifl.runfile.tables import TABLES, EvaluationRow, UpdateRow
 from tests.mpi.files import differing
 
 NEW = {
@@ -111,8 +111,8 @@ def test_an_old_run_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         writer = RunWriter(
             tmp_path / "run.h5", attrs={}, clients={"samples": [1, 2], "rank": [0, 0]}, x0=np.zeros(2), layout=[]
         )  # fmt: skip
-        writer._rows["updates"].extend([(0.5 * k, 1, 0, 0, 1, 16, 2.5) for k in range(5)])
-        writer._rows["evaluations"].append((0.0, 0, 0, 2.0, 2.0, 0.5, np.nan))
+        writer.extend([UpdateRow(0.5 * k, 1, 0, 0, 1, 16, 2.5) for k in range(5)])
+        writer.append(EvaluationRow(0.0, 0, 0, 2.0, 2.0, 0.5))
         writer.flush()
     with open_run(tmp_path / "run.h5") as run:
         assert run.open_ended and run.updates.time.tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpifl.storage import checkpoint_part as part_module
-from mpifl.storage.checkpoint import ClientSnapshot
-from mpifl.storage.checkpoint_part import PartWriter
-from mpifl.storage.checkpoint_set import open_set
+from mpifl.checkpoint import part as part_module
+from mpifl.checkpoint.snapshot import ClientSnapshot
+from mpifl.checkpoint.part import PartWriter
+from mpifl.checkpoint.sets import open_set
 from tests.storage.sets import finished, make_valid
 from tests.storage.test_checkpoint import ROOT, names
 
@@ -35,7 +35,7 @@ def test_arrays_may_change_once_they_are_saved_and_nobody_waits(
     part, x = PartWriter(tmp_path / "a.ckpt", 5), np.zeros(100_000)
     for number in (1, 2):
         x[:] = number
-        part.save(number, {0: ClientSnapshot({"x": x})})
+        part.save(number, lambda: {0: ClientSnapshot({"x": x})})
     x[:] = 9
     assert part.done() == [] and all(name.startswith(".") for name in names(tmp_path / "a.ckpt"))
     slow.set()
@@ -60,7 +60,7 @@ def test_closing_gives_up_what_was_not_begun(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(part_module.os, "fsync", wait)
     part = PartWriter(tmp_path, 0)
     for number in (1, 2, 3):
-        part.save(number, {0: ClientSnapshot({"x": np.zeros(10)})})
+        part.save(number, lambda: {0: ClientSnapshot({"x": np.zeros(10)})})
     assert begun.wait(20)
     closing = threading.Thread(target=part.close)
     closing.start()
@@ -76,7 +76,7 @@ def test_closing_gives_up_what_was_not_begun(tmp_path: Path, monkeypatch: pytest
     assert names(tmp_path) == ["000001.rank0"]
     part.close()
     with pytest.raises(ValueError, match="after close"):
-        part.save(4, {})
+        part.save(4, lambda: {})
 
 
 def test_a_rank_that_never_saved_ends_without_a_trace(tmp_path: Path) -> None:
@@ -87,6 +87,6 @@ def test_a_rank_that_never_saved_ends_without_a_trace(tmp_path: Path) -> None:
 
 
 def test_a_client_rank_imports_no_h5py() -> None:
-    code = "import sys, mpifl.storage.checkpoint_set; print(*{m.partition('.')[0] for m in sys.modules})"
+    code = "import sys, mpifl.checkpoint.sets; print(*{m.partition('.')[0] for m in sys.modules})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert not {"h5py", "pandas", "mpi4py", "yaml"} & {*out.split()} and "numpy" in out

@@ -13,17 +13,16 @@ import pandas as pd
 import pytest
 
 from mpifl.errors import ConfigError
-from mpifl.storage import RunWriter, open_run
-from mpifl.storage import continuation as resume_module
-from mpifl.storage import writer as writer_module
-from mpifl.storage.checkpoint_rows import Rows
-from mpifl.storage.tables import (
+from mpifl.runfile import RunWriter, open_run
+from mpifl.runfile import writer as writer_module
+from mpifl.runfile.tables import (
     TABLES,
     AggregationRow,
     ClientEvaluationRow,
     EvaluationRow,
     EventRow,
     MetricRow,
+    RowBlock,
     UpdateRow,
 )
 from tests.storage.sets import save
@@ -61,7 +60,7 @@ def resumed(path: Path, **changes: Any) -> RunWriter:
     return RunWriter.resumed(path, **(arguments | changes))
 
 
-def rows_of(path: Path, counts: Mapping[str, int], first: Mapping[str, int] | None = None) -> Rows:
+def rows_of(path: Path, counts: Mapping[str, int], first: Mapping[str, int] | None = None) -> RowBlock:
     """Rows of a run file, by table and column, as a checkpoint has them."""
     with open_run(path) as run:
         return {
@@ -196,7 +195,7 @@ def test_the_old_file_stays_where_the_new_one_cannot_be_written(
     before = path.read_bytes()
     for name in ("fsync", "replace"):
         with monkeypatch.context() as patch:
-            patch.setattr(resume_module.os, name, no_room)
+            patch.setattr(writer_module.os, name, no_room)
             with pytest.raises(ConfigError, match=r"^output=.*No space left on device"):
                 resumed(path)
         assert path.read_bytes() == before and os.listdir(tmp_path) == ["run.h5"]

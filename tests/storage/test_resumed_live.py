@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl.analysis import show as show_module
-from mpifl.storage import RunWriter, open_run
-from mpifl.storage import continuation as resume_module
+from mpifl.tools.analysis import show as show_module
+from mpifl.runfile import RunWriter, open_run
+from mpifl.runfile import writer as writer_module
 from tests.storage.resumer import counts
 from tests.storage.test_live import ROOT, Start, consistent, start
 from tests.storage.test_resumed import attributes, fill, resumed, rows_of
@@ -101,7 +101,7 @@ def test_killed_while_it_resumes(start: Start, monkeypatch: pytest.MonkeyPatch) 
             rows = consistent(run)
     assert left > 0, "some must have been killed half-way"
     k = rows // 1000 * 1000
-    monkeypatch.setattr(resume_module, "STALE", 0.0)  # they are all dead
+    monkeypatch.setattr(writer_module, "STALE_AGE", 0.0)  # they are all dead
     live(path, k).close("completed")
     assert os.listdir(path.parent) == ["live.h5"]
 

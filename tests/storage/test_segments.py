@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from mpifl.errors import RunFailed
-from mpifl.storage import RunWriter, open_run
-from mpifl.storage import checkpoint_rows as rows_module
-from mpifl.storage import durable as durable_module
-from mpifl.storage import writer as writer_module
-from mpifl.storage.checkpoint_rows import Segment, extend_segments, first_to_merge, row_bytes, row_counts
-from mpifl.storage.checkpoint_set import Checkpoint, discard, newest, sets
-from mpifl.storage.tables import TABLES, EventRow, UpdateRow
+from mpifl.runfile import RunWriter, open_run
+from mpifl.checkpoint import segments as rows_module
+from mpifl.runfile import durable as durable_module
+from mpifl.runfile import writer as writer_module
+from mpifl.runfile.checkpoint_folder import sets
+from mpifl.checkpoint.segments import Segment, extend_segments, first_to_merge, row_counts
+from mpifl.checkpoint.sets import Checkpoint, discard, newest
+from mpifl.runfile.tables import TABLES, EventRow, UpdateRow
 from tests.storage.sets import make_valid, save
 from tests.storage.test_resumed import fill, resumed
 from tests.storage.test_writer import writer
@@ -136,15 +137,6 @@ class Run:
 
 
 @pytest.mark.long
-def test_rows_of_every_checkpoint_come_back(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    for _ in range(30):
-        run.save()
-        run.check()
-    run.writer.close("completed")
-
-
-@pytest.mark.long
 def test_segments_stay_few_and_each_row_is_written_a_few_times(tmp_path: Path) -> None:
     """300 checkpoints of equal length: at most 3 segments of each power of 4, and a row is written once for each."""
     run = Run(tmp_path, each=500)
@@ -154,8 +146,8 @@ def test_segments_stay_few_and_each_row_is_written_a_few_times(tmp_path: Path) -
         most = max(most, len(run.segments))
     levels = np.log(300) / np.log(4)
     assert most <= 3 * np.ceil(levels) + 1
-    rows = 300 * (500 * row_bytes("updates") + row_bytes("events"))
-    overhead = run.segments[-1].bytes - sum(n * row_bytes(table) for table, n in run.segments[-1].rows.items())
+    rows = 300 * (500 * TABLES["updates"].row_bytes + TABLES["events"].row_bytes)
+    overhead = run.segments[-1].bytes - sum(n * TABLES[table].row_bytes for table, n in run.segments[-1].rows.items())
     assert run.written < (np.ceil(levels) + 1) * (rows + 300 * overhead)
     run.check()
     stored = {path.name for path in run.folder.glob("*.rows*")}
@@ -166,7 +158,7 @@ def test_segments_stay_few_and_each_row_is_written_a_few_times(tmp_path: Path) -
 
 def test_large_segments_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More rows than a segment holds are written as several, and full ones are not merged."""
-    monkeypatch.setattr(rows_module, "SEGMENT_BYTES", 100 * row_bytes("updates"))
+    monkeypatch.setattr(rows_module, "SEGMENT_BYTES", 100 * TABLES["updates"].row_bytes)
     run = Run(tmp_path, each=250)
     run.save()
     assert [segment.rows["updates"] for segment in run.segments] == [100, 100, 50]
@@ -240,9 +232,5 @@ def test_a_segment_of_other_rows_is_damaged(tmp_path: Path) -> None:
     one = Segment(run.segments[1].name, run.segments[1].bytes, run.segments[1].crc, fewer)
     assert "(updates does not have 9 rows of its columns)" in refused([run.segments[0], one])
     os.truncate(run.folder / run.segments[0].name, 100)
-    assert "000001.rows0 has 100 bytes instead of" in refused_sizes(run)
+    assert "000001.rows0 has 100 bytes instead of" in newest(run.folder, "run")[1][0]
     run.writer.close("completed")
-
-
-def refused_sizes(run: Run) -> str:
-    return newest(run.folder, "run")[1][0]

@@ -1,4 +1,7 @@
-"""Run files from elsewhere: no other file is read, no filter runs, no size is believed, memory and time are bounded."""
+"""Run files from elsewhere: no other file is read, no filter runs, no size is believed, memory and time are bounded.
+
+HDF5 files that are no run files are refused when they are opened, in one line.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ import pytest
 
 from mpifl.cli import main
 from mpifl.errors import ConfigError
-from mpifl.storage import RunWriter, open_run
-from mpifl.storage.checkpoint_hdf5 import opened
-from mpifl.storage.tables import TABLES, EvaluationRow, EventRow, UpdateRow
+from mpifl.runfile import RunWriter, open_run
+from mpifl.checkpoint.hdf5 import opened
+from mpifl.runfile.tables import TABLES, EvaluationRow, EventRow, UpdateRow
 
 SECRET = b"a line of another file\n" * 20
 Change = Callable[[h5py.File, Path], None]
@@ -105,10 +108,22 @@ def shared_chunks(file: h5py.File, folder: Path) -> None:
         file["updates"][f"more{k}"] = big
 
 
-def attribute(name: str, value: Any) -> Change:
+def attribute(name: str, value: Any, owner: str = "/") -> Change:
     def change(file: h5py.File, folder: Path) -> None:
-        file.attrs.pop(name, None)
-        file.attrs[name] = value
+        file[owner].attrs.pop(name, None)
+        if value is not None:
+            file[owner].attrs[name] = value
+
+    return change
+
+
+def replaced(place: str, **values: Any) -> Change:
+    """Puts another dataset in the place of an object; without values it is only removed."""
+
+    def change(file: h5py.File, folder: Path) -> None:
+        del file[place]
+        if values:
+            file.create_dataset(place, **values)
 
     return change
 
@@ -132,7 +147,7 @@ SIZES: list[Any] = [
     (replace("updates/norm", soft), "/updates/norm is a soft link"),
     (replace("updates/norm", chunk), "/updates/norm has chunks of more than"),
     (replace("events", soft), "/events is a soft link"),
-    (circle, "more than 10000 links"),
+    (circle, "groups nested more than 8 deep"),
     (lambda file, folder: many_ways(file), "more than 10000 links"),
     (shared_chunks, "the tables have .* bytes, and the file has"),
     (many_texts, "attribute notes takes more than"),
@@ -146,7 +161,7 @@ def change(path: Path, how: Change) -> None:
 
 
 @pytest.mark.parametrize(("how", "says"), OUTSIDE)
-def test_K_another_file_is_never_read(path: Path, how: Change, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_file_is_never_read(path: Path, how: Change, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     change(path, how)
     for command in ("show", "report", "replay"):
         assert main([command, str(path)]) == 2
@@ -156,7 +171,7 @@ def test_K_another_file_is_never_read(path: Path, how: Change, says: str, capsys
 
 
 @pytest.mark.parametrize(("how", "says"), SIZES)
-def test_K_M_what_mpifl_does_not_write_is_refused(path: Path, how: Change, says: str) -> None:
+def test_what_mpifl_does_not_write_is_refused(path: Path, how: Change, says: str) -> None:
     change(path, how)
     begin = time.monotonic()
     if not says:
@@ -167,6 +182,43 @@ def test_K_M_what_mpifl_does_not_write_is_refused(path: Path, how: Change, says:
     assert time.monotonic() - begin < 5
 
 
+SCHEMA: list[tuple[Change, str]] = [
+    (replaced("updates"), "updates"),
+    (replaced("updates", data=1), "column updates/time is missing"),
+    (replaced("updates/time"), "column updates/time is missing"),
+    (replaced("updates/time", data=np.zeros((10, 1))), "time is not a column"),
+    (replaced("updates/time", data=["a"] * 10), "/updates/time has values of variable"),
+    (replaced("updates/time", data=h5py.Empty("f8")), "time is not a column"),
+    (replaced("updates/time", shape=(2**40,), dtype="f8", maxshape=(None,)), "stores fewer rows than its shape"),
+    (replaced("updates/client", data=np.zeros(10)), "client is not a column"),
+    (replaced("clients/state", data=np.zeros(3)), "/clients/state is not a column"),
+    (replaced("clients/rank", data=np.zeros(2, int)), "columns of clients differ in length"),
+    (replaced("model/x"), "model/x is missing"),
+    (replaced("model/x", data="text"), "/model/x has values of variable length"),
+    (attribute("status", None), "status None"),
+    (attribute("status", "done"), "status done"),
+    (attribute("schema", "new"), "attribute schema is not an integer"),
+    (attribute("schema", 99), "schema 1 or older; this is schema 99"),
+    (attribute("name", 3), "attribute name is not text"),
+    (attribute("wall_seconds", "long"), "attribute wall_seconds is not a number"),
+    (attribute("hosts", "{"), ""),
+    (attribute("hosts", "3"), "attribute hosts is not a list"),
+    (attribute("hosts", "[3]"), "attribute hosts is not a list of texts"),
+    (attribute("layout", "[3]", "model/x"), ""),
+    (attribute("layout", '[["w", ["a"]]]', "model/x"), "attribute layout is not a list of names and shapes"),
+]
+
+
+@pytest.mark.parametrize(("how", "text"), SCHEMA)
+def test_a_file_that_breaks_the_schema_is_refused(
+    path: Path, how: Change, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpifl.runfile.reader.OPEN_INTERVAL", 0)
+    change(path, how)
+    with pytest.raises(ConfigError, match=f"run file={path}: .*{text}"):
+        open_run(path)
+
+
 def many_ways(file: h5py.File) -> None:
     """Six groups, each with 30 links to the next: 30**5 ways to the last."""
     for k in range(5):
@@ -175,7 +227,7 @@ def many_ways(file: h5py.File) -> None:
             file.require_group(f"{k}")[f"{i}"] = below
 
 
-def test_K_a_checkpoint_is_read_from_its_own_file_alone(tmp_path: Path) -> None:
+def test_a_checkpoint_is_read_from_its_own_file_alone(tmp_path: Path) -> None:
     part, other = tmp_path / "000001.rank0", tmp_path / "other.h5"
     with h5py.File(other, "w") as file:
         file["x"] = np.arange(5)
@@ -208,7 +260,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_M_a_configuration_is_bounded(path: Path, bomb: str) -> None:
+def test_a_configuration_is_bounded(path: Path, bomb: str) -> None:
     change(path, attribute("config", BOMBS[bomb]))
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
     with open_run(path) as run, pytest.raises(ConfigError, match="a run file with a configuration"):
@@ -218,7 +270,7 @@ def test_M_a_configuration_is_bounded(path: Path, bomb: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["hosts", "compute"])
-def test_M_json_that_is_nested_too_deeply(path: Path, name: str) -> None:
+def test_json_that_is_nested_too_deeply(path: Path, name: str) -> None:
     change(path, attribute(name, "[" * 100_000 + "]" * 100_000))
     with pytest.raises(ConfigError, match="nested too deeply"):
         open_run(path)

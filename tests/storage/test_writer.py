@@ -6,7 +6,6 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,9 @@ import numpy as np
 import pytest
 
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.storage import RunWriter, open_run
-from mpifl.storage import create as create_module
-from mpifl.storage import writer as writer_module
-from mpifl.storage.columns import append_values
-from mpifl.storage.tables import TABLES, AggregationRow, EvaluationRow, EventRow, UpdateRow, encode
+from mpifl.runfile import RunWriter, open_run
+from mpifl.runfile import create as create_module
+from mpifl.runfile.tables import TABLES, AggregationRow, EvaluationRow, EventRow, UpdateRow, append_rows, encode
 
 ROOT = Path(__file__).parents[2]
 ATTRS: dict[str, Any] = {
@@ -130,12 +127,15 @@ def test_existing_file_stays_unless_overwritten(tmp_path: Path) -> None:
     assert open_run(path).status == "completed"
 
 
-def test_failed_start_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     path.write_text("precious")
-    with pytest.raises(TypeError):
-        writer(path, overwrite=True, attrs={"name": object()})
+    for attrs in ({"name": object()}, {"hosts": [object()]}):
+        with pytest.raises(TypeError):
+            writer(path, overwrite=True, attrs=ATTRS | attrs)
     assert path.read_text() == "precious" and os.listdir(tmp_path) == ["run.h5"]
+    opened = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    assert not [name for name in opened if name.startswith(str(tmp_path))]
 
 
 def test_a_file_that_appears_meanwhile_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_a_file_that_appears_meanwhile_is_not_lost(tmp_path: Path, monkeypatch: 
         create_datasets(*arguments)
         path.write_text("precious")
 
-    monkeypatch.setattr("mpifl.storage.writer.create_datasets", slow)
+    monkeypatch.setattr("mpifl.runfile.writer.create_datasets", slow)
     with pytest.raises(ConfigError, match="overwrite=true"):
         writer(path)
     assert path.read_text() == "precious" and os.listdir(tmp_path) == ["run.h5"]
@@ -176,13 +176,12 @@ def test_disk_error_in_the_thread_is_raised(tmp_path: Path, monkeypatch: pytest.
     w.append(UpdateRow(0, 0, 0, 0, 1, 0, 0))
     w.flush()
 
-    def full(column: h5py.Dataset, values: np.ndarray) -> None:
-        if column.name == "/updates/version":  # the two columns before it get a row that no reader may see
-            raise OSError(28, "No space left on device")
-        append_values(column, values)
+    def full(table: h5py.Group, columns: dict[str, np.ndarray]) -> None:
+        append_rows(table, {name: columns[name] for name in ("time", "client")})  # which no reader may see
+        raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mpifl.storage.writer.append_values", full)
+        patch.setattr("mpifl.runfile.writer.append_rows", full)
         w.append(UpdateRow(0, 0, 0, 0, 1, 0, 0))
         with pytest.raises(RunFailed, match=r"run\.h5 failed: No space left on device"):
             w.flush()
@@ -197,7 +196,7 @@ def test_disk_error_in_the_thread_is_raised(tmp_path: Path, monkeypatch: pytest.
 FULL = """
 import sys, time, numpy as np
 from mpifl.errors import RunFailed
-from mpifl.storage.tables import UpdateRow
+from mpifl.runfile.tables import UpdateRow
 from tests.storage.test_writer import writer
 from pathlib import Path
 w = writer(Path(sys.argv[1]))
@@ -272,47 +271,3 @@ def test_wrong_shape_and_unknown_names(tmp_path: Path) -> None:
         w.close("done")
     with pytest.raises(RunFailed, match="shape"):
         w.close("completed", np.zeros(5))
-
-
-def test_a_file_that_could_not_be_made_is_closed_and_removed(tmp_path: Path) -> None:
-    path = tmp_path / "run.h5"
-    with pytest.raises(TypeError, match="no native HDF5"):
-        writer(path, attrs=ATTRS | {"hosts": [object()]})
-    assert list(tmp_path.iterdir()) == []
-    opened = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-    assert not [name for name in opened if name.startswith(str(tmp_path))]
-
-
-@pytest.mark.parametrize(("computes", "turns", "looks_expected"), [(True, 3, 4), (True, 99, 6), (False, 99, 2)])
-def test_the_loop_waits_for_a_thread_that_computes_and_not_for_a_disk(
-    computes: bool, turns: int, looks_expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread's clock is the test's: it advances by a turn at each look at it, or never; at most 5 turns."""
-    begun, end, looks = threading.Event(), threading.Event(), list[float]()
-
-    def write() -> None:
-        begun.set()
-        assert end.wait(60)
-
-    def clock(number: int) -> float:
-        looks.append(writer_module.TURN * len(looks) if computes else 0.0)
-        if len(looks) == turns + 1:
-            end.set()
-        return looks[-1]
-
-    monkeypatch.setattr(writer_module, "PATIENCE", 0.0)
-    monkeypatch.setattr(writer_module.time, "clock_gettime", clock)
-    monkeypatch.setattr(writer_module, "WRITE_INTERVAL", 0.01)
-    run = writer(tmp_path / "run.h5")
-    monkeypatch.setattr(run, "_write", write)
-    try:
-        assert begun.wait(60)
-        run.check()
-        assert end.is_set() == (turns == 3) and len(looks) == looks_expected
-        if turns == 99:
-            run.check()  # once for each time that the thread writes
-            assert len(looks) == looks_expected
-    finally:
-        end.set()
-        monkeypatch.undo()
-        run.close("completed")

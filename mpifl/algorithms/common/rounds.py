@@ -90,7 +90,7 @@ class SampledRounds(SynchronousRounds):
 
 
 class AllClientsFirst(CohortSampler):
-    """Draws all clients for the first round, those that are off too, and cohorts for all others."""
+    """Draws all clients for the first round, even where they are off, and cohorts for the other rounds."""
 
     def sample(
         self, round: int, lost: Collection[int] = frozenset(), off: Collection[int] = frozenset()

@@ -5,9 +5,9 @@ d is the mean of y_i - base_i, the negative of a pseudo-gradient; all operations
     plain     x <- x + eta_g d
     momentum  m <- beta m + d;                                       x <- x + eta_g m
     adagrad   m <- beta1 m + (1 - beta1) d;  v <- v + d^2;           x <- x + eta_g m/(sqrt(v) + tau)
-    adam      m likewise;  v <- beta2 v + (1 - beta2) d^2;           x likewise
-    yogi      m likewise;  v <- v - (1 - beta2) d^2 sign(v - d^2);   x likewise
-    amsgrad   m likewise;  v as adam;  vh <- max(vh, v);             x <- x + eta_g m/(sqrt(vh) + tau)
+    adam      m as adagrad;  v <- beta2 v + (1 - beta2) d^2;         x as adagrad
+    yogi      m as adagrad;  v <- v - (1 - beta2) d^2 sign(v - d^2); x as adagrad
+    amsgrad   m as adagrad;  v as adam;  vh <- max(vh, v);           x <- x + eta_g m/(sqrt(vh) + tau)
 
 momentum: FedAvgM; Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", 2019, arXiv 1909.06335. adagrad, adam, yogi: Reddi et al., "Adaptive Federated Optimization", ICLR

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mpifl.problems import NamedClasses
 
 if TYPE_CHECKING:
-    from mpifl.problems.base import Data
+    from mpifl.problems.problem import Data
 
     DATA: dict[str, type[Data]]
 

@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.pickled import read_pickle, unsigned_bytes
-from mpifl.problems.base import Data, RowCounts, Rows
+from mpifl.safe_pickle import read_pickle, unsigned_bytes
+from mpifl.problems.problem import Data, RowCounts, Rows
 from mpifl.problems.data.folder import Part
-from mpifl.untrusted import read_file
+from mpifl.safe_input import read_file
 
 SHAPE = (3, 32, 32)  # channels, height, width
 BYTES = 3 * 32 * 32

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, RowCounts, Rows
+from mpifl.problems.problem import Data, RowCounts, Rows
 from mpifl.rng import stream
 
 TRAIN = 1497

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.problems.base import Rows
+from mpifl.problems.problem import Rows
 from mpifl.problems.data.folder import Part, gather, located
 from mpifl.problems.data.leaf import LeafUsers, by_client, labels, read_halves
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Rows
-from mpifl.untrusted import check_memory, check_size, regular_size
+from mpifl.problems.problem import Data, Rows
+from mpifl.safe_input import check_memory, check_size, regular_size
 
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0}  # by version of the .npy format
 ARRAYS = ("x", "y", "x_test", "y_test")
@@ -108,7 +108,7 @@ def _read_hdf5(file: Path, sizes: Sizes) -> dict[str, np.ndarray | None]:
     """Reads datasets of the root group; links to other files are not followed."""
     import h5py  # imported here: every rank imports this module, and only rank 0 reads
 
-    from mpifl.hdf5_checks import BUILT_IN, check_dataset, check_links, data_size
+    from mpifl.safe_hdf5 import BUILT_IN, check_dataset, check_links, data_size
 
     found: dict[str, np.ndarray | None] = {}
     with h5py.File(file, "r") as content:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.untrusted import check_size, read_file
+from mpifl.safe_input import check_size, read_file
 
 UNSIGNED_BYTE = 8
 PIECE = 1 << 18  # bytes that are unzipped at once

@@ -12,10 +12,10 @@ import numpy as np
 
 from mpifl.config.types import NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Rows
+from mpifl.problems.problem import Data, Rows
 from mpifl.problems.data.folder import CLASSES, Part, gather, located
 from mpifl.problems.data.users import select_users
-from mpifl.untrusted import parse_json, read_file
+from mpifl.safe_input import parse_json, read_file
 
 T = TypeVar("T")
 

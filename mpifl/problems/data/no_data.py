@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Rows
+from mpifl.problems.problem import Data, Rows
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpifl.config.types import Bounds, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Rows, Tokens
+from mpifl.problems.problem import Data, Rows, Tokens
 from mpifl.problems.data.cache import Arrays, cached
 from mpifl.problems.data.folder import located
 from mpifl.problems.data.users import select_users

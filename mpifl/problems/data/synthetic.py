@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from mpifl.config.types import NonNegativeFloat, NonNegativeInt
-from mpifl.problems.base import Data, RowCounts, Rows
+from mpifl.problems.problem import Data, RowCounts, Rows
 from mpifl.rng import stream
 
 FEATURES, CLASSES = 60, 10

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mpifl.problems import NamedClasses
 
 if TYPE_CHECKING:
-    from mpifl.problems.base import Model
+    from mpifl.problems.problem import Model
 
     MODELS: dict[str, type[Model]]
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from mpifl.problems.base import Layout
-from mpifl.problems.rows import ClassObjective, RowModel, cross_entropy, multiply, softmax_residual, take_rows
+from mpifl.problems.problem import Layout
+from mpifl.problems.rows import ClassObjective, RowModel, cross_entropy, softmax_residual, take_rows
 from mpifl.problems.settings import ProblemSettings
 
 
 @dataclass(frozen=True)
 class Logistic(RowModel):
     """Multinomial logistic regression; the flat vector is W (features, classes) row by row, then b (classes,)."""
-
-    shared_objective: ClassVar[bool] = True
 
     name: str = "logistic"
     bias: bool = False
@@ -49,8 +47,8 @@ def _scores(x: np.ndarray, rows: np.ndarray, features: int, classes: int) -> np.
     """(rows, classes) rows @ W + b"""
     size = features * classes
     if len(x) == size:  # there is no bias
-        return multiply(rows, x.reshape(features, classes))
-    scores = multiply(rows, x[:size].reshape(features, classes))
+        return rows.dot(x.reshape(features, classes))
+    scores = rows.dot(x[:size].reshape(features, classes))
     scores += x[size:]
     return scores
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from mpifl.config.types import Size
-from mpifl.problems.base import Data, Init, Layout, Partition, Problem
+from mpifl.problems.problem import Data, Init, Layout, Partition, Problem
 from mpifl.problems.inits import Uniform
 from mpifl.problems.rows import (
     ClassObjective,
     RowModel,
     RowProblem,
     cross_entropy,
-    multiply,
     softmax_residual,
     take_rows,
 )
@@ -29,8 +28,6 @@ Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 @dataclass(frozen=True)
 class Mlp(RowModel):
     """One hidden ReLU layer, then softmax; the flat vector is W1 (features, hidden), b1, W2 (hidden, classes), b2."""
-
-    shared_objective: ClassVar[bool] = True
 
     init: Init = Uniform(half_width=1.0)
     """Law of the initial entries times the root of the inputs to their layer, biases included: `uniform` with
@@ -89,10 +86,10 @@ def _parts(x: np.ndarray, layout: Layout) -> Parts:
 def _forward(parts: Parts, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(rows, hidden) activations and (rows, classes) scores"""
     w1, b1, w2, b2 = parts
-    active = multiply(rows, w1)
+    active = rows.dot(w1)
     active += b1
     np.maximum(active, 0, out=active)
-    scores = multiply(active, w2)
+    scores = active.dot(w2)
     scores += b2
     return active, scores
 

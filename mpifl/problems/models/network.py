@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpifl.objective import Objective
-from mpifl.problems.base import (
+from mpifl.problems.problem import (
     ComputeResources,
     Data,
     HostedClients,
@@ -64,7 +64,7 @@ class Network(RowModel):
         return l2 / 2 * total
 
     def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
-        from mpifl.problems.torch.problem import TorchProblem
+        from mpifl.problems.torch.module_problem import TorchProblem
 
         return TorchProblem(data, partition, settings, self)
 
@@ -79,6 +79,6 @@ class Network(RowModel):
         seed: int,
         resources: ComputeResources,
     ) -> HostedClients:
-        from mpifl.problems.torch.problem import host_rows
+        from mpifl.problems.torch.module_problem import host_rows
 
         return host_rows(self, settings, meta, shards, seed, resources)

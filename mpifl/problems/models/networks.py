@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mpifl.config.types import PositiveInt
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Init
+from mpifl.problems.problem import Init
 from mpifl.problems.inits import Uniform
 from mpifl.problems.models.network import Network
 

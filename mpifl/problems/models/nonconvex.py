@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from mpifl.config.types import NonNegativeFloat
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Init, Layout, Shard
+from mpifl.problems.problem import Data, Init, Layout
 from mpifl.problems.inits import Zero
 from mpifl.problems.rows import RowModel, RowObjective, take_rows
 from mpifl.problems.settings import ProblemSettings
@@ -21,8 +21,6 @@ from mpifl.problems.settings import ProblemSettings
 @dataclass(frozen=True)
 class NonconvexLogistic(RowModel):
     """Binary logistic regression with the penalty lam al w^2 / (1 + al w^2) on every entry; for two classes."""
-
-    shared_objective: ClassVar[bool] = True
 
     init: Init = Zero()
     """Law of the initial model's entries."""
@@ -33,7 +31,7 @@ class NonconvexLogistic(RowModel):
     """Sharpness of the penalty (alpha)."""
 
     def data(self) -> Data:
-        from mpifl.problems.data.fedpd import FedPDSynthetic
+        from mpifl.problems.data.fedpd_synthetic import FedPDSynthetic
 
         return FedPDSynthetic()
 
@@ -86,9 +84,6 @@ class NonconvexObjective(RowObjective):
     def __init__(self, model: NonconvexLogistic, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
         self.model = model
         super().__init__(settings, meta, *rest)
-
-    def _set_shard(self, shard: Shard) -> None:
-        super()._set_shard(shard)
         self.b = self.y.astype(self.x.dtype)  # +-1
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:

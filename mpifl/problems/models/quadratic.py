@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 
 from mpifl.config.types import Bounds, NonNegativeFloat, NonNegativeInt, Size
 from mpifl.errors import ConfigError
-from mpifl.problems.base import Data, Init, Model, Partition, Problem, ProblemSize
+from mpifl.problems.problem import Data, Init, Model, Partition, Problem, ProblemSize
 from mpifl.problems.inits import Zero
 from mpifl.problems.settings import ProblemSettings
-from mpifl.rng import reused_stream, stream
+from mpifl.rng import stream
 
 
 @dataclass(frozen=True)
 class Quadratic(Model):
     """f_i(x) = 1/2 (x-c_i)' A_i (x-c_i), with diagonal A_i and c_i given or drawn from a seed; clients weigh 1/n."""
-
-    shared_objective: ClassVar[bool] = True
 
     name: str = "quadratic"
     curvatures: list[Any] | None = None
@@ -144,9 +142,6 @@ class QuadraticProblem(Problem):
         """[diagonal of A_i (d,), c_i (d,)]"""
         return [self._a[i], self._c[i]]
 
-    def client_tables(self) -> list[np.ndarray]:
-        return [self._a, self._c] if type(self).shard is QuadraticProblem.shard else []
-
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         total, rows = 0.0, max(1, BLOCK // self.d)
         memory = np.empty((min(rows, self.clients), self.d))
@@ -178,16 +173,12 @@ class QuadraticObjective:
         self.a, self.c = shard
         self.sigma, self.clients, self.share, self.i, self.seed = sigma, clients, 1 / clients, i, seed
 
-    def set_client(self, shard: Sequence[np.ndarray], i: int) -> None:
-        """Becomes the objective of client i."""
-        (self.a, self.c), self.i = shard, i
-
     def batches(self, round: int, steps: int, epochs: int | None = None) -> Sequence[Any]:
         """Each local step's noise; an epoch is one step."""
         count = steps if epochs is None else epochs
         if not self.sigma:
             return [slice(None)] * count
-        noise = reused_stream(self.seed, "batch", self.i, round).standard_normal((count, len(self.c)))
+        noise = stream(self.seed, "batch", self.i, round).standard_normal((count, len(self.c)))
         return list((self.sigma * noise).astype(self.c.dtype))
 
     def gradient(self, x: np.ndarray, rows: Any = None) -> np.ndarray:

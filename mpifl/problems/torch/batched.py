@@ -23,11 +23,11 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
 from mpifl.objective import Vector
-from mpifl.problems.base import HostedClients, Layout
+from mpifl.problems.problem import HostedClients, Layout
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.device import memory
 from mpifl.problems.torch.flat import tensor, vector_like
-from mpifl.problems.torch.objective import MAX_ROWS, Shared, TorchObjective
+from mpifl.problems.torch.module_objective import MAX_ROWS, Shared, TorchObjective
 from mpifl.problems.torch.recorded import Recorded, keeps_no_state
 
 MIN_CLIENTS = 5  # clients in one call: fewer are as fast one after another

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from mpifl.cuda_mpi import cuda_aware
 from mpifl.errors import ConfigError, host_name
-from mpifl.memory import HOST, IncomingVectors, Memory, OutgoingVectors, Staged
-from mpifl.problems.base import ComputeResources
+from mpifl.vector_memory import HOST, IncomingVectors, OutgoingVectors, Staged, VectorMemory
+from mpifl.problems.problem import ComputeResources
 from mpifl.problems.settings import Torch
 
 PAUSE = 1e-4  # s, the longest sleep while a GPU computes
@@ -89,7 +89,7 @@ def transfers(device: torch.device) -> str:
     return "direct" if cuda_aware() else "pinned"
 
 
-def memory(device: torch.device, transfers: str) -> Memory:
+def memory(device: torch.device, transfers: str) -> VectorMemory:
     """Where the vectors of the clients on this device live."""
     if transfers == "pinned":
         return Staged(Gpu(device))
@@ -115,7 +115,7 @@ class Copy:
         return self._over
 
 
-class Gpu(Memory):
+class Gpu(VectorMemory):
     """A GPU's memory. Clients compute on the current stream; `seconds` were spent in `Copy`s."""
 
     transfers, on_host = "copied", False

@@ -17,7 +17,7 @@ from torch import nn
 
 from mpifl.errors import ConfigError
 from mpifl.objective import to_numpy
-from mpifl.problems.base import ComputeResources, HostedClients, Problem
+from mpifl.problems.problem import ComputeResources, HostedClients, Problem
 from mpifl.problems.metrics import softmax
 from mpifl.problems.rows import VALIDATION, held_out, subsample
 from mpifl.problems.settings import ProblemSettings
@@ -25,8 +25,8 @@ from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.entry_check import EntryResult, call_entry, check_module_and_loss, entry_error, examples
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.objective import Examples, Shared, TorchObjective, class_scores, measure
-from mpifl.problems.torch.problem import CPU
+from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective, class_scores, measure
+from mpifl.problems.torch.module_problem import CPU
 
 DATA_SEED = 0
 # by id(meta): so that one process holds the data once

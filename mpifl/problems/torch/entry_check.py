@@ -19,8 +19,8 @@ from torch.utils.data import TensorDataset
 from mpifl.errors import ConfigError
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.flat import running_statistics
-from mpifl.problems.torch.objective import EVALUATION_ROWS, Examples
-from mpifl.problems.torch.problem import seeded
+from mpifl.problems.torch.module_objective import EVALUATION_ROWS, Examples
+from mpifl.problems.torch.module_problem import seeded
 
 
 class EntryResult(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mpifl.objective import Vector
-from mpifl.problems.base import Layout
+from mpifl.problems.problem import Layout
 
 
 def tensor(x: Vector) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 from mpifl.cli import main
 from mpifl.server import checkpointer as checkpointer_module
 from mpifl.server.checkpointer import Checkpointer
-from mpifl.storage.checkpoint_set import Manifest
+from mpifl.checkpoint.sets import Manifest
 
 
 def announce(folder: Path) -> None:

@@ -1,0 +1,1 @@
+"""Checkpoints: the records of a snapshot, and the files that hold them."""

@@ -1,0 +1,160 @@
+"""What every rank but 0 runs: the handshake, then its clients, until the server ends the run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from mpifl.client.worker import Worker, serve_clients
+from mpifl.config.client_job import ClientJob
+from mpifl.errors import ConfigError, RunFailed, RunResult, format_client_error
+from mpifl.problems.problem import ComputeResources, HostedClients, Shard
+from mpifl.problems.hosting import host
+from mpifl.signals import SignalRecorder, exit_code
+from mpifl.transport import handshake
+from mpifl.transport.client_end import max_vectors
+from mpifl.transport.detection import is_fault_tolerant
+from mpifl.transport.handshake import ClientSetup
+from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
+from mpifl.transport.mpi_client import MPIClientTransport
+
+if TYPE_CHECKING:
+    from mpifl.client.checkpointing import ClientCheckpointer
+
+
+log = logging.getLogger(__package__)
+
+
+def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RunResult:
+    """Hosts this rank's clients for one command of rank 0, from the handshake to the end of the run.
+
+    process_ends: whether this process ends with the command (`SignalRecorder`).
+    """
+    try:
+        with SignalRecorder(process_ends) as signals:
+            signals.record()  # each is reported to the server
+            _host_clients(comm, signals)
+    except handshake.Released as released:
+        return released.result
+    except MPI.Exception:
+        if 0 not in dead_ranks(comm):
+            raise
+        log.error("rank %d ends: rank 0 died", comm.rank)
+        return RunResult(3, RunFailed("rank 0 died"))
+
+
+def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
+    """Raises Released at the end of the command."""
+    handshake.send_hello(comm)
+    values = handshake.receive_job(comm)
+    try:
+        job = ClientJob.from_values(values)
+    except ConfigError as error:
+        handshake.receive_setup(comm)
+        handshake.report_error(comm, error)
+    setup = handshake.receive_setup(comm)
+    try:
+        hosted = _host(job, setup, setup.shards)
+        setup.shards.clear()
+        x0, n = setup.x0, setup.clients
+        worker = Worker(
+            job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.norm, comm.rank,
+            job.states_limit, job.states_folder,
+        )  # fmt: skip
+        handshake.report_ready(comm, hosted.facts)
+    except ConfigError as error:
+        handshake.report_error(comm, error)
+    handshake.await_start(comm)
+    transport = MPIClientTransport(comm, worker, n, x0.size, x0.dtype, max_vectors(job.algorithm))
+    transport.signals = signals.numbers
+    signals.watch(job.grace + STUCK_TIMEOUT, lambda number: os._exit(exit_code(number)))
+    try:
+        # a run may diverge; its losses show it
+        with np.errstate(over="ignore", invalid="ignore"):
+            ClientRank(comm, job, setup, worker, transport).run()
+    except MPI.Exception:
+        raise
+    except Exception as error:
+        transport.fail(error)
+    handshake.await_release(comm)
+
+
+def _host(job: ClientJob, setup: ClientSetup, shards: Mapping[int, Shard]) -> HostedClients:
+    resources = ComputeResources(*setup.resources)
+    scaled = {i: job.model.scale_shard(setup.meta, shard) for i, shard in shards.items()}
+    return host(job.model, job.settings, setup.meta, scaled, job.seed, resources)
+
+
+class ClientRank:
+    """A rank that hosts clients, during a run: checkpoints, resume, clients that move here, the time limit."""
+
+    def __init__(
+        self, comm: MPI.Comm, job: ClientJob, setup: ClientSetup, worker: Worker, transport: MPIClientTransport
+    ) -> None:
+        self._comm, self._job, self._setup, self._worker, self._transport = comm, job, setup, worker, transport
+        self._checkpointer: ClientCheckpointer | None = None
+        transport.on_marker = self._save
+        transport.on_host = self._host
+
+    def run(self) -> None:
+        """Computes until the server ends the run."""
+        try:
+            if self._setup.resume:
+                from mpifl.client.checkpointing import ResumePayload, resume
+
+                resume(self._worker, ResumePayload.from_dict(self._setup.resume))
+            limited = self._job.patience and is_fault_tolerant()
+            serve_clients(self._worker, self._transport, self._time_limit if limited else nullcontext)
+        finally:
+            if self._checkpointer:
+                self._checkpointer.close()
+
+    def _save(self, number: int) -> None:
+        """Writes this rank's part of its first checkpoint; only now it imports what writes files."""
+        from pathlib import Path
+
+        from mpifl.client.checkpointing import attach_checkpoints
+        from mpifl.runfile.checkpoint_folder import folder_of
+
+        folder = folder_of(Path(self._job.output))
+        self._checkpointer = attach_checkpoints(self._transport, self._worker, folder, self._comm.rank)
+        self._checkpointer.save(number)
+
+    @contextmanager
+    def _time_limit(self) -> Iterator[None]:
+        """Ends this process if the block takes longer than `patience` + STUCK_TIMEOUT; the run continues without it.
+
+        A timer signal's default action does that, also while native code holds the interpreter.
+        """
+        assert self._job.patience
+        signal.setitimer(signal.ITIMER_REAL, self._job.patience + STUCK_TIMEOUT)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _host(self, i: int) -> None:
+        """Takes over a client that another rank can no longer host."""
+        text = handshake.receive_json(self._comm)
+        shard = handshake.receive_arrays(self._comm, text["shard"])
+        consumed = handshake.receive_arrays(self._comm, text["consumed"])
+        try:
+            hosted = _host(self._job, self._setup, {i: shard})
+            self._worker.add_clients(hosted.objectives)
+            pending = None
+            if text["saved"]:
+                from mpifl.client.checkpointing import ResumePayload, restore
+
+                payload = ResumePayload.from_dict(text["saved"])
+                update, _ = restore(self._worker, payload, [i]).get(i, (None, 0.0))  # None: it had its first state
+                pending = update if i in payload.in_flight else None
+            self._worker.roll_back(i, consumed, pending)
+        except Exception as error:
+            # reported when the client is sent its next message
+            self._worker.add_failed_client(i, format_client_error(self._comm.rank, error))

@@ -1,0 +1,140 @@
+"""Rows of data and a torch module: what rank 0 measures, and what other ranks compute."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from mpifl.errors import ConfigError, host_name
+from mpifl.objective import to_numpy
+from mpifl.problems.problem import ComputeResources, HostedClients, Layout, Rows, Shard
+from mpifl.problems.rows import RowProblem
+from mpifl.problems.settings import ProblemSettings
+from mpifl.problems.torch.batched import host_clients
+from mpifl.problems.torch.device import prepare, prepare_evaluation
+from mpifl.problems.torch.flat import Flat
+from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective, Windows, class_scores, measure
+from mpifl.rng import stream
+
+CPU = torch.device("cpu")
+
+
+class ModuleBuilder(Protocol):
+    """What this module uses of `models.network.Network`."""
+
+    def build(self, shape: tuple[int, ...], classes: int, vocabulary: int) -> torch.nn.Module: ...
+
+
+def seeded(seed: int, build: Any) -> Any:
+    """Calls `build` with torch's generator seeded from the run's seed; restores the generator afterwards."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(int(stream(seed, "init").integers(2**63)))
+        return build()
+
+
+class TorchProblem(RowProblem):
+    """Rows partitioned over n clients, and a torch module with cross entropy."""
+
+    model: Any  # a `models.network.Network`
+
+    def _layout(self, rows: Rows) -> Layout:
+        self._shape = rows.shape or rows.x.shape[1:]
+        self._vocabulary, self._text = 0, None
+        if rows.tokens:
+            self._shape, self._vocabulary = (rows.tokens.window,), rows.tokens.vocabulary
+            self._text = mapped(rows.tokens.file)
+        self._classes = rows.classes
+        self._shared = Shared(self._flat(0), cross_entropy, CPU, self._settings)
+        return self._shared.flat.layout
+
+    def prepare(self, resources: ComputeResources) -> Mapping[str, Any]:
+        assert self._settings.torch is not None
+        device, facts = prepare_evaluation(self._settings.torch, resources)
+        self._shared.move(device)
+        return facts
+
+    def _flat(self, seed: int) -> Flat:
+        try:
+            module = seeded(seed, lambda: self.model.build(self._shape, self._classes, self._vocabulary))
+        except (RuntimeError, TypeError, MemoryError, OverflowError) as error:
+            text = f"a network that torch can make: {str(error).splitlines()[0][:200]}"
+            raise ConfigError("problem.model", getattr(self.model, "name", ""), text) from error
+        assert self._settings.torch is not None
+        return Flat(module, CPU, getattr(torch, self.dtype.name), self._settings.torch.buffers == "averaged")
+
+    def initial(self, seed: int) -> np.ndarray:
+        """(d,) the module's own initial values, or all parameters from the distribution `init`."""
+        flat = self._flat(seed)
+        x: np.ndarray = flat.values().numpy()
+        if self.model.init is not None:
+            x[: flat.trained] = self.model.init.draw(stream(seed, "init"), flat.trained)
+        return x
+
+    def _measure(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, int]:
+        self._shared.load_for_evaluation(x)
+        total, right = measure(self._shared, examples(rows, y, self._shape, self._text, CPU))
+        return total, int(right)
+
+    def _outputs(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
+        self._shared.load_for_evaluation(x)
+        found = class_scores(self._shared, examples(rows, y, self._shape, self._text, CPU))
+        assert found is not None
+        return found
+
+    def gradient_norm(self, x: np.ndarray) -> float:
+        meta = {**self.meta, "samples": [len(self._y)], "clients": 1}
+        rows = examples(self._x, self._y, self._shape, self._text, CPU)
+        whole = TorchObjective(self._shared, self._settings, meta, 0, 0, rows, None)
+        return float(np.linalg.norm(to_numpy(whole.measured_gradient(x))))
+
+
+def mapped(file: Path | str) -> np.ndarray:
+    """The tokens of a file that rank 0 made, in memory only as far as they are read. Raises ConfigError."""
+    try:
+        tokens: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        text = f"a folder that all hosts see: {host_name()} cannot read {file}"
+        raise ConfigError("MPIFL_CACHE", os.environ.get("MPIFL_CACHE", "null"), text) from error
+    return tokens
+
+
+def examples(
+    x: np.ndarray, y: np.ndarray, shape: tuple[int, ...], text: np.ndarray | None, device: torch.device
+) -> Examples:
+    """Rows x (rows, features), or of text (rows, 1) where each begins, with labels y (rows,), on the device."""
+    targets = torch.from_numpy(y).to(device)
+    if text is not None:
+        return Examples(Windows(text, x, shape[0], device), targets)
+    return Examples(torch.from_numpy(x).reshape(len(x), *shape).to(device), targets)
+
+
+def host_rows(
+    model: ModuleBuilder,
+    settings: ProblemSettings,
+    meta: dict[str, Any],
+    shards: Mapping[int, Shard],
+    seed: int,
+    resources: ComputeResources,
+) -> HostedClients:
+    """The clients of a rank, which share one module. Raises ConfigError."""
+    assert settings.torch is not None
+    device, facts = prepare(settings.torch, resources)
+    shape, text, vocabulary = tuple(meta["shape"]), None, 0
+    if meta["tokens"]:
+        file, window, vocabulary = meta["tokens"]
+        shape, text = (window,), mapped(file)
+    module = seeded(seed, lambda: model.build(shape, meta["classes"], vocabulary))
+    flat = Flat(module, device, getattr(torch, meta["dtype"]), settings.torch.buffers == "averaged")
+    shared = Shared(flat, cross_entropy, device, settings)
+
+    def client(i: int, shard: Shard) -> TorchObjective:
+        parts = [examples(shard[k], shard[k + 1], shape, text, device) for k in range(0, len(shard), 2)]
+        return TorchObjective(shared, settings, meta, i, seed, parts[0], parts[1] if len(parts) > 1 else None)
+
+    return host_clients(shared, {i: client(i, shard) for i, shard in shards.items()}, settings.torch, facts)

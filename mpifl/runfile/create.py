@@ -1,0 +1,197 @@
+"""Creates a new run file under a temporary name, then renames it in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5f, h5p
+
+from mpifl.errors import ConfigError
+from mpifl.runfile import checksums
+from mpifl.runfile.checkpoint_folder import folder_of, sets
+from mpifl.runfile.durable import error_text, temporary_name
+from mpifl.runfile.reader import open_run
+from mpifl.runfile.run_lock import check_not_written, is_locked, with_locks_if_any
+from mpifl.runfile.tables import CHANGING, CHECKSUMS, CLIENTS, SCHEMA, TABLES
+
+MAX_ATTRIBUTES = 1024  # kept in the object header, where an attribute can be changed while others read
+
+
+def now() -> str:
+    """The time, ISO 8601 with microseconds and the offset from UTC."""
+    return datetime.datetime.now().astimezone().isoformat(timespec="microseconds")
+
+
+@contextlib.contextmanager
+def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
+    """An empty HDF5 file that gets the name `path` when the block succeeds, and is removed when it fails.
+
+    Raises ConfigError("output", ...) where `path` cannot be written, or exists and `overwrite` is false.
+    """
+    temporary = temporary_name(path)
+    file = None
+    try:
+        refuse_existing(path, overwrite)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # its errors are clearer than HDF5's
+        file = _create(temporary)
+        yield file
+        rename(temporary, path, overwrite)
+    except OSError as error:
+        _discard(file, temporary)
+        raise ConfigError("output", path, f"a file that can be written ({error_text(error)})") from error
+    except BaseException:
+        _discard(file, temporary)
+        raise
+
+
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """Raises ConfigError if `path` is a directory, or it or checkpoints beside it exist and `overwrite` is false."""
+    if path.is_dir():
+        raise ConfigError("output", path, "a file name; this is a directory")
+    if not overwrite and os.path.lexists(path):
+        raise ConfigError("output", path, "a new file; this one exists (overwrite=true replaces it)")
+    folder = folder_of(path)
+    try:
+        found = sets(folder)
+    except OSError as error:
+        raise ConfigError("output", path, f"a folder {folder.name} that can be read ({error_text(error)})") from error
+    if found and not overwrite:
+        raise ConfigError(
+            "output", path, f"{folder.name} holds checkpoints of another run (overwrite=true replaces them)"
+        )
+
+
+def refuse_live(path: Path) -> None:
+    """Raises ConfigError where a live run writes to this file, or its checkpoints beside it; may take seconds."""
+    folder = folder_of(path)
+    try:
+        with open_run(path) as run:
+            running, host = run.status == "running", run.host
+    except ConfigError:  # it may be anything
+        running, host = False, None
+        if is_locked(path):
+            raise ConfigError("output", path, "a file that no other process has locked") from None
+    if running:
+        check_not_written(path, "output", host)
+    if not folder.is_symlink() and is_locked(folder):
+        raise ConfigError("output", path, f"a run that has ended; {folder.name} is still being written")
+
+
+def rename(temporary: Path, path: Path, overwrite: bool) -> None:
+    """Renames the file to `path` in one step; replaces another file only where `overwrite` is true."""
+    if overwrite:
+        os.replace(temporary, path)
+        return
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        refuse_existing(path, overwrite)
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))  # no hard links here: claim the name, then take it
+        os.replace(temporary, path)
+        return
+    temporary.unlink()
+
+
+def damaged_name(path: Path) -> Path:
+    """A name that no file has, under which a damaged run file is kept when another one takes its place."""
+    names = (path.with_name(f"{path.name}.damaged{k or ''}") for k in count())
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def _create(path: Path) -> h5py.File:
+    shape = h5p.create(h5p.FILE_CREATE)
+    shape.set_attr_phase_change(MAX_ATTRIBUTES, 0)
+    access = h5p.create(h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
+    access.set_cache(0, 0, 0, 0.0)  # no chunk cache: rows are in the file before the extent that covers them
+
+    def create(lock: bool) -> h5py.File:
+        access.set_file_locking(lock, True)
+        return h5py.File(h5f.create(os.fsencode(path), h5f.ACC_TRUNC, fcpl=shape, fapl=access))
+
+    return with_locks_if_any(create)
+
+
+def _discard(file: h5py.File | None, temporary: Path) -> None:
+    with contextlib.suppress(Exception):
+        if file is not None:
+            file.close()
+    with contextlib.suppress(OSError):
+        temporary.unlink()
+
+
+def create_datasets(
+    file: h5py.File,
+    attrs: Mapping[str, Any],
+    clients: Mapping[str, Any],
+    x: np.ndarray,
+    layout: Sequence[tuple[str, tuple[int, ...]]],
+    version: int = 0,
+    states: Sequence[str] | None = None,
+) -> None:
+    """Creates every attribute and dataset of the run file, and switches to single-writer-multiple-reader mode.
+
+    x       (d,) the model of `version`
+    states  of the n clients; None: all live
+    """
+    own = {"schema": SCHEMA, "started": now(), "id": secrets.token_hex(8), "session": secrets.token_hex(8)}
+    for name, value in {**own, "resumed_from": 0, **attrs}.items():
+        if name not in CHANGING:
+            file.attrs[name] = "" if value is None else value
+    for name, kind in CHANGING.items():
+        first: Any = {"status": b"running", "finished": b""}.get(name, np.nan)
+        file.attrs.create(name, first, dtype=h5_type(kind))
+    for group, table in (*TABLES.items(), ("checksums", CHECKSUMS)):
+        for name, column in table.columns.items():
+            dtype = h5_type(column.dtype)
+            file.create_dataset(f"{group}/{name}", (0,), dtype, chunks=(table.chunk,), maxshape=(None,))
+    n = len(clients["samples"])
+    rates = clients.get("rate")
+    first_values = {
+        "samples": clients["samples"],
+        "rate": np.full(n, np.nan) if rates is None else rates,
+        "rank": clients["rank"],
+        "updates": np.zeros(n),
+        "state": states or ["live"] * n,
+        "on": np.full(n, np.nan),
+    }
+    for name, column in CLIENTS.columns.items():
+        dtype = h5_type(column.dtype)
+        file.create_dataset(f"clients/{name}", data=column.array(first_values[name]).astype(dtype), dtype=dtype)
+    model = file.create_dataset("model/x", data=x)
+    model.attrs["layout"] = json.dumps([[name, list(shape)] for name, shape in layout])
+    model.attrs["version"] = np.int64(version)
+    checksums.append(file, checksums.of_start(file))
+    file.swmr_mode = True
+    file.flush()
+
+
+def h5_type(dtype: str) -> Any:
+    """The HDF5 type of a column: UTF-8 for strings."""
+    return h5py.string_dtype("utf-8", int(dtype[1:])) if dtype.startswith("S") else np.dtype(dtype)
+
+
+def abandon(file: h5py.File, descriptor: int) -> None:
+    """Closes a file without writing to it, as a kill would: a regular close would mark it as complete."""
+    with contextlib.suppress(Exception):
+        if file:  # HDF5 writes to a substitute
+            substitute = os.memfd_create("abandoned")
+            os.dup2(substitute, descriptor)
+            os.close(substitute)
+        file.close()

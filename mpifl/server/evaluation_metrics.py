@@ -1,0 +1,92 @@
+"""The metrics that a job names, and what its evaluations need of the problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from math import nan
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifl.config.own_classes import import_object
+from mpifl.errors import ConfigError
+from mpifl.problems.metrics import METRICS
+
+if TYPE_CHECKING:
+    from mpifl.config.job import Job
+    from mpifl.problems import Problem
+
+Metric = Callable[[np.ndarray, np.ndarray], Any]  # labels (T,), scores (T, C) -> a number
+WANTED = "a function of labels (rows,) and scores (rows, classes) that returns a number"
+
+
+def load_metrics(names: Sequence[str]) -> dict[str, Metric]:
+    """The functions of `evaluate.metrics` by name; a user's own are imported. Raises ConfigError."""
+    found: dict[str, Metric] = {}
+    for name in names:
+        if ":" not in name:
+            if find_spec("sklearn") is None:
+                text = "scikit-learn installed, as by pip install scikit-learn"
+                raise ConfigError("evaluate.metrics", name, text)
+            found[name] = METRICS[name]
+            continue
+        function = import_object("evaluate.metrics", name, "function")
+        if not callable(function) or isinstance(function, type):
+            raise ConfigError("evaluate.metrics", name, f"{WANTED}; it is {_kind(function)}")
+        found[name] = function
+    return found
+
+
+def measure(metrics: Mapping[str, Metric], labels: np.ndarray, scores: np.ndarray) -> dict[str, float]:
+    """The values of the metrics; NaN where a score is not finite, as of a run that diverged.
+
+    Raises ConfigError("evaluate.metrics", ...) where a user's function raises, or returns something else than a number.
+    """
+    if not np.isfinite(scores).all():
+        return dict.fromkeys(metrics, nan)
+    labels.flags.writeable = scores.flags.writeable = False
+    return {name: _value(name, metric, labels, scores) for name, metric in metrics.items()}
+
+
+def _value(name: str, metric: Metric, labels: np.ndarray, scores: np.ndarray) -> float:
+    try:
+        value = metric(labels, scores)
+    except (Exception, SystemExit) as error:  # whatever a user's function raises
+        text = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        raise ConfigError("evaluate.metrics", name, f"{WANTED}; it raised {text[:200]}") from error
+    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+        raise ConfigError("evaluate.metrics", name, f"{WANTED}; it returned {_kind(value)}")
+    return float(value)
+
+
+def _kind(value: object) -> str:
+    kind = type(value).__name__
+    return kind if value is None or len(text := repr(value)) > 60 or "\n" in text else f"{text} ({kind})"
+
+
+def check_evaluation(job: Job, problem: Problem) -> None:
+    """Raises ConfigError where the problem does not have what the job's section `evaluate` asks for.
+
+    Tries the metrics on the first model.
+    """
+    if not (job.evaluate.clients or job.evaluate.metrics):
+        return
+    x = problem.initial(job.seed)
+    if job.evaluate.clients and np.isnan(problem.client_accuracies(x)).all():
+        text = "false, or problem.test_split such as 0.2: no client has test rows of its own"
+        raise ConfigError("evaluate.clients", True, text)
+    if not job.evaluate.metrics:
+        return
+    names = ", ".join(job.evaluate.metrics)
+    try:
+        found = problem.test_scores(x)
+    except NotImplementedError:
+        model = type(job.problem.model).__qualname__
+        raise ConfigError("evaluate.metrics", names, f"none: the model {model} has no method scores") from None
+    if found is None:
+        raise ConfigError("evaluate.metrics", names, "none: this problem has no class labels to compare scores with")
+    if not len(found[0]):
+        raise ConfigError("evaluate.metrics", names, "none, or problem.test_split such as 0.2: there are no test rows")
+    measure(load_metrics(job.evaluate.metrics), *found)

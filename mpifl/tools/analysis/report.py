@@ -1,0 +1,141 @@
+"""`mpifl report`: the table and the figures of one or more run files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from mpifl.tools.analysis.labels import read_labels
+from mpifl.tools.analysis.options import PAGE, PICTURES, Options
+from mpifl.tools.analysis.page import Incomplete, write_page
+from mpifl.tools.analysis.run import find_runs
+from mpifl.tools.analysis.tables import build_table, format_csv
+from mpifl.tools.analysis.trials import Group, Trial, group_trials, load_trial
+from mpifl.errors import ConfigError
+from mpifl.runfile import open_run
+
+MAX_NOTES = 20  # lines about run files below the table
+
+
+def report(paths: Sequence[str | Path], out: str | Path | None = None, options: Options | None = None) -> str:
+    """The table for the terminal; with `out`, also report.md, report.csv, report.tex and the figures in that folder.
+
+    `paths` are run files, patterns and folders. Trials are grouped by their labels if all are runs of studies,
+    otherwise by what differs in their configurations, seeds and names aside. Runs that are running, were killed or
+    failed are included as they are; these, and files that cannot be read, have a line below the table. Raises
+    ConfigError where no file can be read, or for a file that cannot be written.
+    """
+    if not paths:
+        raise ConfigError("run files", "none", "at least one")
+    options = options or Options()
+    if options.all:
+        raise ConfigError("all", "true", "a STUDY.yaml with a selection; without one, all runs are shown")
+    found = find_runs(paths)
+    labels = read_labels(found)
+    trials, unread = [], []
+    for path in found:
+        try:
+            trials.append(load_trial(path, options.metrics, options.sums, labels.get(path)))
+        except ConfigError as error:
+            unread.append(error)
+    if not trials:
+        if len(unread) == 1:
+            raise unread[0]
+        raise ConfigError("run files", f"{len(unread)} files", f"at least one that can be read; the first: {unread[0]}")
+    notes = [f"Left out: {error}." for error in unread]
+    notes = [*_few(notes), *_few(trial_notes(trials, options))]
+    groups, runs = group_trials(trials), incomplete_runs(trials, unread) if PAGE in options.formats else []
+    return report_groups(groups, out, options, notes, incomplete=runs)
+
+
+def report_groups(
+    groups: Sequence[Group],
+    out: str | Path | None = None,
+    options: Options | None = None,
+    notes: Sequence[str] = (),
+    marked: Collection[int] = (),
+    candidates: Sequence[Group] = (),
+    title: str = "",
+    incomplete: Sequence[Incomplete] = (),
+) -> str:
+    """The report of groups: the table, and with `out` the files, as `report` makes them.
+
+    notes: further lines below the table. marked: indices of the best groups. candidates: all groups of a study, before
+    its selection. title: heading of the page. incomplete: the runs that the page lists as missing or not completed.
+    """
+    options = options or Options()
+    if options.panels:
+        from mpifl.tools.analysis.figures import find_label
+
+        find_label(options.panels, groups, "panels")
+    table = build_table(groups, options, marked, notes)
+    text = "\n".join([table.text(), "", *table.notes])
+    if out is None:
+        return text
+    folder = Path(out)
+    written: list[Path] = []
+    missing: list[str] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix, write in (
+            ("md", table.markdown), ("csv", lambda: format_csv(groups, options, marked)), ("tex", table.latex)
+        ):  # fmt: skip
+            if suffix in options.formats:
+                (folder / f"report.{suffix}").write_text(write(), encoding="utf-8")
+                written.append(folder / f"report.{suffix}")
+        if set(options.formats) & set(PICTURES):
+            from mpifl.tools.analysis.figures import draw_report
+
+            pictures, missing = draw_report(groups, folder, options, candidates)
+            written += pictures
+        if PAGE in options.formats:
+            write_page(folder / "report.html", title or folder.absolute().name, table, groups, options, incomplete)
+            written.append(folder / "report.html")
+    except OSError as error:
+        raise ConfigError("out", folder, f"a folder that can be written ({error.strerror or error})") from error
+    return "\n".join([text, *missing, "", *(f"wrote {path}" for path in written)])
+
+
+def incomplete_runs(trials: Sequence[Trial], unread: Sequence[ConfigError]) -> list[Incomplete]:
+    """The run files that cannot be read, and those of runs that are not completed, with the reasons."""
+    found = [Incomplete(str(error.value), "cannot be read", error.expected) for error in unread]
+    for trial in trials:
+        if trial.status != "completed":
+            found.append(Incomplete(str(trial.path), describe_state(trial), reason_of(trial.path)))
+    return found
+
+
+def describe_state(trial: Trial) -> str:
+    """The status of a run; that of a killed one is inferred, since its file has "running"."""
+    return trial.status if trial.status != "running" else "running" if trial.alive else "killed or cut off"
+
+
+def reason_of(path: Path) -> str:
+    """The text of the last event that ended the run; "" where there is none."""
+    try:
+        with open_run(path) as run:
+            kinds, texts = (run.rows("events", name, 0, run.count("events")).tolist() for name in ("kind", "text"))
+    except ConfigError:
+        return ""
+    said = [text for kind, text in zip(kinds, texts, strict=True) if kind in (b"failed", b"interrupted")]
+    return said[-1].decode("utf-8", "replace") if said else ""
+
+
+def trial_notes(trials: Sequence[Trial], options: Options) -> list[str]:
+    """A line about each run that is not completed, and about each file that lacks a column."""
+    notes = []
+    for trial in trials:
+        if trial.status == "running":
+            state = "is being written" if trial.alive else "was killed or cut off"
+            notes.append(f"Not completed: {trial.path} {state}; its rows so far are included.")
+        elif trial.status != "completed":
+            notes.append(f"Not completed: {trial.path}, {trial.status}; its rows are included.")
+        for name in options.sums:
+            if len(trial.evaluations) and trial.evaluations[name].isna().all():
+                notes.append(f"Without {name}: {trial.path}, written by an older version.")
+    return notes
+
+
+def _few(notes: Sequence[str]) -> list[str]:
+    left = len(notes) - MAX_NOTES
+    return [*notes[:MAX_NOTES], f"... and {left} more."] if left > 0 else list(notes)

@@ -1,0 +1,185 @@
+"""`mpifl show`: what a run file holds, for the terminal."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from tabulate import tabulate
+
+from mpifl.text import format_duration
+from mpifl.scheduling.overload import describe_overload
+from mpifl.runfile import Run, open_run
+from mpifl.safe_input import parse_json, printable
+
+MAX_EVALUATIONS = 12  # evaluations that are printed
+MAX_EVENTS = 8  # events that are printed, the last ones
+POLL_INTERVAL = 1.0  # s between two reads of a live run
+QUARTILES = ["accuracy_q25", "accuracy_median", "accuracy_q75"]  # quartiles over the clients
+# The table leaves these columns out: a line of their own summarises them.
+HIDDEN = [
+    *(f"{kind}_{name}" for kind in ("personal", "client") for name in QUARTILES),
+    "client_accuracy_variance",
+    "age",
+]
+MAX_VALUE = 1000  # characters of a fact that are printed
+MAX_TITLE_WIDTH = 15  # a column title of this many letters is broken into lines
+
+
+def show(
+    path: str | Path, follow: bool = False, write: Callable[[str], None] = print, period: float = POLL_INTERVAL
+) -> None:
+    """Prints what the run file holds; with `follow`, also each new evaluation of a live run until it ends or Ctrl-C.
+
+    Raises ConfigError where the file cannot be read.
+    """
+    with open_run(path) as run:
+        write(format_summary(run))
+        if not follow:
+            return
+        shown = len(run.evaluations)
+        try:
+            while run.status == "running":
+                if not run.is_alive:
+                    write(printable(describe_status(run)))
+                    return
+                time.sleep(period)
+                run.refresh()
+                for row in run.evaluations.iloc[shown:].drop(columns=HIDDEN).to_dict("records"):
+                    write(format_evaluation(row))
+                shown = len(run.evaluations)
+            write(printable(describe_status(run)))
+        except KeyboardInterrupt:
+            write("")
+
+
+def describe_status(run: Run) -> str:
+    """The status as text; that of a killed run is inferred, since its file still has "running"."""
+    if run.status != "running":
+        return run.status
+    if not run.open_ended:
+        return "ended without a final status (its process left before the run was closed)"
+    if run.is_alive:
+        return f"running (last heartbeat {run.age:.1f} s ago)"
+    return f"killed or cut off: no heartbeat for {format_duration(run.age)} (a live run writes one twice a second)"
+
+
+def format_summary(run: Run) -> str:
+    """Formats the facts, evaluations and events of a run."""
+    attrs, updates, clients = run.attrs, run.updates, run.clients
+    seconds = float(updates.time.iloc[-1]) if len(updates) else 0.0
+    rate = f", {len(updates) / seconds:.6g} a second" if seconds > 0 else ""
+    hosts = attrs.get("hosts") or "[]"
+    hosts = Counter(parse_json(hosts) if isinstance(hosts, str) else hosts)
+    facts = {
+        "file": str(run.path),
+        "status": describe_status(run),
+        "name": attrs.get("name", ""),
+        "algorithm": attrs.get("algorithm", ""),
+        "clock": attrs.get("clock", ""),
+        "clients": len(clients),
+        "ranks": attrs.get("ranks", ""),
+        "hosts": ", ".join(f"{host} ({ranks} ranks)" for host, ranks in hosts.items()),
+        "started": attrs.get("started", ""),
+        "finished": attrs.get("finished", "") or "-",
+        "updates": f"{len(updates)} in {seconds:.6g} s{rate}",
+        "global steps": len(run.aggregations),
+    }
+    if len(updates):
+        facts["staleness"] = f"mean {updates.staleness.mean():.4g}, max {updates.staleness.max()}"
+    if len(clients):
+        counts = clients.updates
+        facts["updates per client"] = f"min {counts.min()}, median {counts.median():.6g}, max {counts.max()}"
+        if (clients.state != "live").any():
+            facts["client states"] = ", ".join(f"{n} {state}" for state, n in clients.state.value_counts().items())
+    if personal := format_personal_accuracy(run.evaluations):
+        facts["personal accuracy"] = personal
+    if fairness := format_client_accuracy(run.evaluations):
+        facts["accuracy over clients"] = fairness
+    every = (run.config.get("evaluate") or {}).get("every")
+    if overload := describe_overload(run.evaluations.age.max(), every, attrs.get("ranks") == 1):
+        facts["overload"] = overload
+    for title, name, unit in (
+        ("wall time", "wall_seconds", "s"),
+        ("CPU time of rank 0", "server_cpu_share", "of wall time"),
+        ("memory of rank 0", "peak_rss_mb", "MiB at most"),
+    ):
+        if not math.isnan(attrs.get(name, math.nan)):
+            facts[title] = f"{attrs[name]:.4g} {unit}"
+    width = max(map(len, facts))
+    shown = {key: printable(value, most=MAX_VALUE) for key, value in facts.items() if value != ""}
+    parts = ["\n".join(f"{key:<{width}}  {value}" for key, value in shown.items())]
+    parts += [text for text in (format_evaluations(run.evaluations), format_events(run.events)) if text]
+    return "\n\n".join(parts)
+
+
+def format_evaluations(frame: pd.DataFrame) -> str:
+    """Formats at most MAX_EVALUATIONS evaluations, evenly spaced, with the first and the last."""
+    if frame.empty:
+        return "no evaluation yet"
+    count = min(MAX_EVALUATIONS, len(frame))
+    picks = [round(k * (len(frame) - 1) / max(1, count - 1)) for k in range(count)]
+    kept = frame.iloc[picks].drop(columns=HIDDEN).dropna(axis=1, how="all")
+    rows = [
+        {format_title(str(name)): format_value(name, value) for name, value in row.items()}
+        for row in kept.to_dict("records")
+    ]
+    heading = f"evaluations ({count} of {len(frame)})" if count < len(frame) else "evaluations"
+    body = tabulate(rows, headers="keys", disable_numparse=True, colalign=["right"] * kept.shape[1])
+    return f"{heading}\n{body}"
+
+
+def format_title(name: str) -> str:
+    """Breaks a long column title into lines."""
+    return name if len(name) < MAX_TITLE_WIDTH else name.replace("_", "\n")
+
+
+def format_personal_accuracy(frame: pd.DataFrame) -> str:
+    """Formats the last personal accuracies over the clients, and the best mean so far; "" without personal models."""
+    known = frame.dropna(subset="personal_accuracy_mean")
+    if known.empty:
+        return ""
+    last = known.iloc[-1]
+    quartiles = ", ".join(f"{last[f'personal_{name}']:.4f}" for name in QUARTILES)
+    return f"mean {last.personal_accuracy_mean:.4f}, quartiles {quartiles}, best mean {last.personal_accuracy_best:.4f}"
+
+
+def format_client_accuracy(frame: pd.DataFrame) -> str:
+    """Formats how the last accuracies are spread over the clients; "" where they were not recorded."""
+    known = frame.dropna(subset="client_accuracy_worst")
+    if known.empty:
+        return ""
+    last = known.iloc[-1]
+    quartiles = ", ".join(f"{last[f'client_{name}']:.4f}" for name in QUARTILES)
+    worst = f"worst 10 % {last.client_accuracy_worst:.4f}, variance {last.client_accuracy_variance:.4g}"
+    return f"mean {last.client_accuracy_mean:.4f}, quartiles {quartiles}, {worst}"
+
+
+def format_events(frame: pd.DataFrame) -> str:
+    """Formats the last MAX_EVENTS events, one line each."""
+    if frame.empty:
+        return ""
+    lines = [f"events ({len(frame)})"]
+    for when, kind, client, text in frame[["time", "kind", "client", "text"]].iloc[-MAX_EVENTS:].to_numpy():
+        of_client = f" client {client}" if client >= 0 else ""
+        lines.append(printable(f"{when:10.4g} s  {kind}{of_client}  {text}".rstrip()))
+    return "\n".join(lines)
+
+
+def format_evaluation(row: Mapping[Hashable, Any]) -> str:
+    """Formats one evaluation in one line."""
+    return "  ".join(f"{name} {format_value(name, value)}" for name, value in row.items() if not math.isnan(value))
+
+
+def format_value(name: Hashable, value: float) -> str:
+    """Formats one number of the evaluations."""
+    if math.isnan(value):
+        return "-"
+    if name in ("updates", "version"):
+        return str(int(value))
+    return f"{value:.4f}" if "accuracy" in str(name) else f"{value:.5g}"

@@ -1,0 +1,120 @@
+"""The timeline figure: the contacts of some clients at the beginning of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mpifl.tools.analysis import style
+from mpifl.tools.analysis.curves import axis_label
+from mpifl.tools.analysis.trials import Group
+from mpifl.runfile import open_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_CLIENTS, MAX_CLIENTS_WIDE = 12, 20  # clients in a figure as wide as a column, as a page
+CONTACTS = 8  # contacts shown for a client, on average
+MAX_STEPS = 60  # global steps that are drawn as lines
+CONTACT, COMPUTING, STEP = "#9DB8D9", "#0A3A80", "#777777"
+
+
+class Contacts(NamedTuple):
+    """The contacts whose updates were consumed, in order: each from the message to the update's consumption."""
+
+    client: np.ndarray
+    start: np.ndarray
+    """time at which the message was sent, s"""
+    end: np.ndarray
+    """time at which the update was consumed, s"""
+    computing: np.ndarray
+    """(contacts, 2) s, when the client computed; NaN where the run file does not say"""
+    steps: np.ndarray
+    """times of the global steps, s"""
+    clients: int
+
+
+def read_contacts(path: str | Path) -> Contacts:
+    """The contacts of a run file. Raises ConfigError where it cannot be read.
+
+    A client is sent its next message when its update is consumed, or at the global step that makes the version of that
+    message, if that is later. Time in transit is divided between message and update by their bytes.
+    """
+    with open_run(path) as run:
+        rows = run.count("updates")
+        client, end, version, down, up, compute, exchange = (
+            run.rows("updates", name, 0, rows)
+            for name in ("client", "time", "version", "bytes_down", "bytes", "compute", "exchange")
+        )
+        steps = run.rows("aggregations", "time", 0, run.count("aggregations"))
+        clients = len(run.rows("clients", "rank", 0, None))
+    start = np.zeros(rows)
+    if len(steps):
+        start = np.where(version > 0, steps[np.clip(version - 1, 0, len(steps) - 1)], 0.0)
+    order = np.lexsort((np.arange(rows), client))
+    same = client[order][1:] == client[order][:-1]
+    before = np.zeros(rows)
+    before[order[1:][same]] = end[order[:-1][same]]
+    start = np.minimum(np.maximum(start, before), end)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        finish = end - exchange * up / (up + down)
+    computing = np.stack([np.maximum(finish - compute, start), finish], axis=1)
+    return Contacts(client, start, end, computing, steps, clients)
+
+
+def timeline_figure(groups: Sequence[Group], names: Sequence[str], width: float) -> Figure:
+    """The first trial of each group, a panel each: bars from message to update, and within them of computing."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    figure, axes = style.panels(names, width, 2.3 if len(groups) == 1 else 1.9, shared=False)
+    shown = MAX_CLIENTS if width < 5 else MAX_CLIENTS_WIDE
+    handles: dict[str, Artist] = {"message to update": Patch(color=CONTACT)}
+    virtual = True
+    for ax, group in zip(axes, groups, strict=True):
+        contacts = read_contacts(group.trials[0].path)
+        computing, steps = _draw(ax, contacts, shown)
+        if computing:
+            handles["computing"] = Patch(color=COMPUTING)
+        if steps:
+            handles["global step"] = Line2D([], [], color=STEP, linewidth=0.8, linestyle=":")
+        virtual &= group.trials[0].clock.startswith("virtual")
+        count = min(shown, contacts.clients)
+        ax.set_ylabel(f"client ({count} of {contacts.clients})" if count < contacts.clients else "client")
+    for ax in axes:
+        ax.set_xlabel(axis_label("time", virtual))
+    style.add_legend(figure, handles)
+    return figure
+
+
+def _draw(ax: Axes, contacts: Contacts, shown: int) -> tuple[bool, bool]:
+    """Draws the contacts of the first clients; whether it drew times of computing, and global steps."""
+    count = min(shown, contacts.clients)
+    mine = np.flatnonzero(contacts.client < count)
+    last = float(contacts.end[mine[: CONTACTS * count][-1]]) if len(mine) else 1.0
+    mine = mine[contacts.start[mine] < last]
+    drawn = False
+    for client in range(count):
+        rows = mine[contacts.client[mine] == client]
+        spans = [(contacts.start[k], contacts.end[k] - contacts.start[k]) for k in rows]
+        ax.broken_barh(spans, (client - 0.4, 0.8), facecolor=CONTACT, edgecolor="white", linewidth=0.6)
+        within = contacts.computing[rows]
+        within = within[~np.isnan(within).any(axis=1)]
+        drawn |= bool(len(within))
+        ax.broken_barh([(a, b - a) for a, b in within], (client - 0.2, 0.4), facecolor=COMPUTING)
+    steps = contacts.steps[contacts.steps <= last]
+    few = 0 < len(steps) <= MAX_STEPS
+    if few:
+        ax.vlines(steps, -0.6, count - 0.4, color=STEP, linewidth=0.8, linestyle=":")
+    style.format_axes(ax)
+    ax.grid(False)
+    ax.set_xlim(0, last or 1.0)
+    ax.set_ylim(count - 0.4, -0.6)
+    ax.set_yticks(range(0, count, max(1, -(-count // 6))))
+    return drawn, few

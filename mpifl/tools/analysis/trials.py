@@ -1,0 +1,315 @@
+"""Run files as trials, and trials of one configuration as a group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mpifl.tools.analysis.labels import Labels
+from mpifl.tools.analysis.spread import mean_and_spread
+from mpifl.config.job import OUTPUT_KEYS
+from mpifl.errors import ConfigError
+from mpifl.runfile import Run, open_run
+from mpifl.runfile.tables import EvaluationRow
+from mpifl.safe_input import printable
+
+# Keys that may differ between the trials of one group.
+NOT_COMPARED = ("seed", *OUTPUT_KEYS, "evaluate.gradient", "evaluate.clients", "evaluate.metrics")
+# Options that change what a step_size does, and whose defaults differ between methods.
+CONVENTIONS = ("algorithm.step_weights", "algorithm.trigger.every", "algorithm.reply")
+MAX_VALUE = 200  # characters of a value in tables and figures
+MAX_KEYS = 2000  # keys in a configuration; a job has about 100
+TARGET_ACCURACY = 0.80  # t_80 is the time at which the test accuracy reaches this
+BLOCK = 1 << 20  # values of a curve that are computed together
+# The quantities that curves are drawn against and accuracies are reached in, with their columns of `Trial.evaluations`.
+PROGRESS = {"time": "time", "updates": "updates", "rounds": "version", "bytes": "bytes", "local-steps": "local_steps"}
+SCALES = {"bytes": 1e-6}  # the factor from a value of PROGRESS to what is shown: bytes are shown in MB
+# Columns of `Trial.evaluations` that sum columns of /updates over the updates consumed before an evaluation.
+SUMS = {"bytes": ("bytes", "bytes_down"), "local_steps": ("local_steps",)}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the report needs of one run file."""
+
+    path: Path
+    status: str
+    clock: str
+    config: dict[str, Any]  # by dotted key, without the keys of NOT_COMPARED
+    evaluations: pd.DataFrame  # the columns that `load_trial` was asked for
+    rate: float  # updates a second of the run's clock
+    staleness: float  # mean over the updates
+    global_steps: int  # aggregations
+    seed: int = 0
+    labels: Labels | None = None  # None: it is no run of a study
+    staleness_counts: tuple[np.ndarray, np.ndarray] = field(default_factory=lambda: (np.zeros(0), np.zeros(0)))
+    """values of the staleness, and the number of updates with each of them"""
+    client_updates: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    """(clients,) number of updates of each client"""
+    alive: bool = False  # whether it was being written when it was read
+
+    @property
+    def end(self) -> float:
+        """Time of the last evaluation, s; NaN if there is none."""
+        return float(self.evaluations.time.iloc[-1]) if len(self.evaluations) else np.nan
+
+    def last(self, metric: str) -> float:
+        """The metric at the last evaluation; NaN if there is none, or no such metric."""
+        known = len(self.evaluations) and metric in self.evaluations
+        return float(self.evaluations[metric].iloc[-1]) if known else np.nan
+
+    def curve(self, metric: str, x: str = "time") -> tuple[np.ndarray, np.ndarray]:
+        """A column of PROGRESS, ascending, and the metric there; the last of several values at one place.
+
+        Rows in which one of them is missing are left out; a metric that the run does not have has none.
+        """
+        if metric not in self.evaluations:
+            return np.empty(0), np.empty(0)
+        xs, ys = (self.evaluations[name].to_numpy(float) for name in (PROGRESS[x], metric))
+        known = ~(np.isnan(xs) | np.isnan(ys))
+        xs, ys = xs[known], ys[known]
+        order = np.argsort(xs, kind="stable")
+        xs, ys = xs[order], ys[order]
+        last = np.append(xs[1:] != xs[:-1], True)[: len(xs)]
+        return xs[last], ys[last]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trials of one configuration; `labels` are the keys in which the groups differ, under short names."""
+
+    labels: dict[str, Any]
+    trials: list[Trial]
+
+    @property
+    def name(self) -> str:
+        known = {key: value for key, value in self.labels.items() if value is not None}
+        parts = [
+            format_value(v) if k in ("algorithm", "method") else f"{k} {format_value(v)}".replace("_", " ")
+            for k, v in known.items()
+        ]
+        return ", ".join(parts) or "all trials"
+
+    def last(self, metric: str) -> np.ndarray:
+        """(trials,) the metric at the last evaluations; trials without it are left out."""
+        values = np.array([trial.last(metric) for trial in self.trials])
+        return values[~np.isnan(values)]
+
+    def curve(self, metric: str, x: str = "time", spread: str = "range") -> pd.DataFrame:
+        """The metric over the trials, by time or another column of PROGRESS: mean, low and high (`mean_and_spread`).
+
+        Times are those of all trials together; between its evaluations, and after the last one of a completed trial, a
+        trial keeps its value. The curve starts when every trial has a value and ends where an unfinished one does.
+        """
+        curves = [trial.curve(metric, x) for trial in self.trials]
+        ends = [xs[-1] for trial, (xs, _) in zip(self.trials, curves, strict=True) if trial.status != "completed"
+                and len(xs)]  # fmt: skip
+        curves = [(xs, ys) for xs, ys in curves if len(xs)]
+        if not curves:
+            return pd.DataFrame(columns=["mean", "low", "high"], dtype=float)
+        points = np.unique(np.concatenate([xs for xs, _ in curves]))
+        points = points[(points >= max(xs[0] for xs, _ in curves)) & (points <= min(ends, default=np.inf))]
+        found = np.empty((3, len(points)))
+        size = max(1, BLOCK // len(curves))
+        for first in range(0, len(points), size):
+            block = points[first : first + size]
+            values = np.stack([ys[np.searchsorted(xs, block, side="right") - 1] for xs, ys in curves])
+            found[:, first : first + size] = mean_and_spread(values, spread)
+        return pd.DataFrame(dict(zip(("mean", "low", "high"), found, strict=True)), index=points)
+
+    def reached(self, accuracy: float, x: str = "time") -> np.ndarray:
+        """The first value of a quantity of PROGRESS at which each trial's test accuracy is `accuracy` or above.
+
+        (trials that reach it,); trials that never do, and those without that column, are left out.
+        """
+        found = []
+        for trial in self.trials:
+            xs, ys = trial.curve("test_accuracy", x)
+            if (there := ys >= accuracy).any():
+                found.append(float(xs[there.argmax()]))
+        return np.array(found)
+
+    @property
+    def horizon(self) -> float:
+        """t_h, s: stop.time, else the time of the last evaluation."""
+        times = [t.config.get("stop.time") or t.end for t in self.trials]
+        return float(np.nanmax(times)) if not np.isnan(times).all() else np.nan
+
+    @cached_property
+    def t_80(self) -> float:
+        """First evaluation time, s, at which the mean accuracy is 80 % or more; inf: never; NaN: no accuracy."""
+        mean = self.curve("test_accuracy")["mean"]
+        reached = mean.index[mean >= TARGET_ACCURACY]
+        return np.nan if mean.empty else float(reached[0]) if len(reached) else np.inf
+
+    @property
+    def rho(self) -> float:
+        """t_80 / t_h; inf: 80 % is not reached."""
+        return self.t_80 / self.horizon if self.horizon > 0 else np.nan
+
+
+def load_trial(
+    path: str | Path, metrics: Collection[str] | None = None, sums: Collection[str] = (), labels: Labels | None = None
+) -> Trial:
+    """Reads the trial of one run file, and of its tables no column that is not asked for.
+
+    metrics: columns of /evaluations besides time, updates, version and those of `evaluate.metrics`; None: all. sums: of
+    SUMS. Raises ConfigError where the file cannot be read.
+    """
+    with open_run(path) as run:
+        updates = run.count("updates")
+        seconds = float(run.rows("updates", "time", updates - 1, updates)[0]) if updates else 0.0
+        staleness, counts = np.unique(run.rows("updates", "staleness", 0, updates), return_counts=True)
+        return Trial(
+            path=Path(path),
+            status=run.status,
+            clock=str(run.attrs.get("clock", "")),
+            config={key: value for key, value in flat_config(run).items() if key not in NOT_COMPARED},
+            evaluations=_evaluations(run, metrics, sums),
+            rate=updates / seconds if seconds > 0 else np.nan,
+            staleness=float(staleness @ counts / updates) if updates else np.nan,
+            global_steps=run.count("aggregations"),
+            seed=int(run.attrs.get("seed", 0)),
+            labels=labels,
+            staleness_counts=(staleness, counts),
+            client_updates=_client_updates(run, updates),
+            alive=run.is_alive,
+        )
+
+
+def _evaluations(run: Run, metrics: Collection[str] | None, sums: Collection[str]) -> pd.DataFrame:
+    names = [name for name in EvaluationRow._fields
+             if metrics is None or name in metrics or name in ("time", "updates", "version")]  # fmt: skip
+    rows = run.count("evaluations")
+    data = {name: run.rows("evaluations", name, 0, rows) for name in names} | run.metric_columns()
+    updates = run.count("updates")
+    for name in sums:
+        each = sum(run.rows("updates", column, 0, updates).astype(float) for column in SUMS[name])
+        total = np.concatenate([[0.0], np.cumsum(each)])
+        total += np.where(np.isnan(total[-1]), np.nan, 0.0)  # files of older versions have no bytes_down
+        data[name] = total[np.clip(data["updates"].astype(int), 0, updates)]
+    return pd.DataFrame(data)
+
+
+def _client_updates(run: Run, updates: int) -> np.ndarray:
+    """(clients,) updates of each; of an unfinished run, whose table of clients has none yet, from its updates."""
+    found = run.rows("clients", "updates", 0, None)
+    if run.status != "running":
+        return found
+    senders = run.rows("updates", "client", 0, updates)
+    return np.bincount(senders[(senders >= 0) & (senders < len(found))], minlength=len(found))
+
+
+def flat_config(run: Run) -> dict[str, Any]:
+    """The flat configuration of a run, keys without control characters. Raises ConfigError for too many keys."""
+    flat = {printable(key): value for key, value in flatten(run.config).items()}
+    if len(flat) > MAX_KEYS:
+        raise ConfigError("run file", run.path, f"a configuration of at most {MAX_KEYS} keys; this one has {len(flat)}")
+    return flat
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flattens {"a": {"b": 1}} to {"a.b": 1}; lists become their JSON text."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
+    return flat
+
+
+def group_trials(trials: Iterable[Trial]) -> list[Group]:
+    """Groups the trials, in the order of their first appearance: by their labels, if all are runs of studies.
+
+    Otherwise by their configurations, seeds and names aside.
+    """
+    trials = list(trials)
+    studies = {trial.labels.study if trial.labels else None for trial in trials}
+    found: dict[str, tuple[dict[str, Any], list[Trial]]] = {}
+    for trial in trials:
+        keys = trial.config
+        if trial.labels and None not in studies:
+            keys = {**({"study": trial.labels.study} if len(studies) > 1 else {}), **trial.labels.axes}
+        found.setdefault(json.dumps(keys, sort_keys=True, default=str), (keys, []))[1].append(trial)
+    if None in studies:
+        names = short_names(differing_keys([keys for keys, _ in found.values()]))
+    else:
+        names = short_names(list(dict.fromkeys(key for keys, _ in found.values() for key in keys)))
+    return [Group({name: keys.get(key) for key, name in names.items()}, members) for keys, members in found.values()]
+
+
+def by_other_labels(groups: Sequence[Group], labels: Collection[str | None]) -> list[list[Group]]:
+    """The groups in lists, in each of which they differ in these labels alone."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        rest = {label: value for label, value in group.labels.items() if label not in labels}
+        found.setdefault(json.dumps(rest, default=str), []).append(group)
+    return list(found.values())
+
+
+def label_of(key: str, labels: Iterable[str]) -> str | None:
+    """The label of an axis or a key of the job among those of groups, which are the endings of such keys."""
+    plain = key.removesuffix(".name")
+    return max((label for label in labels if label == key or f".{plain}".endswith(f".{label}")), key=len, default=None)
+
+
+def unlike_conventions(groups: Sequence[Group]) -> dict[str, dict[str, list[str]]]:
+    """The options that decide what a step_size does, and in which the compared methods differ.
+
+    By option and value, the methods with that value; a method without an option is left out of it.
+    """
+    configs = [group.trials[0].config for group in groups]
+    unlike = {}
+    for key in CONVENTIONS:
+        pairs = {(format_value(c[key]), str(c.get("algorithm.name"))): None for c in configs if c.get(key) is not None}
+        values, methods = dict.fromkeys(value for value, _ in pairs), {method for _, method in pairs}
+        if len(values) > 1 and len(methods) > 1:
+            unlike[key.removeprefix("algorithm.")] = {v: [m for value, m in pairs if value == v] for v in values}
+    return unlike
+
+
+def format_value(value: Any) -> str:
+    """Formats a value of the configuration: 100 for 100.0, - for none; control characters are escaped."""
+    if value is None:
+        return "-"
+    return f"{value:g}" if isinstance(value, float) else printable(value, most=MAX_VALUE)
+
+
+def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Finds the keys whose values differ between configurations.
+
+    A key that only some have, with the same value in all of them, is left out where a `name` in its section differs: an
+    algorithm's own hyper-parameter, for example.
+    """
+    keys = dict.fromkeys(key for config in configs for key in config)
+    values = {key: {repr(config.get(key)) for config in configs} for key in keys}
+    result = [key for key in keys if len(values[key]) > 1]
+
+    def implied(key: str) -> bool:
+        present = {repr(config[key]) for config in configs if key in config}
+        partial = any(key not in config for config in configs)
+        parts = key.split(".")[:-1]
+        sections = [".".join([*parts[: i + 1], "name"]) for i in range(len(parts))]
+        return partial and len(present) == 1 and any(name in result for name in sections if name != key)
+
+    return [key for key in result if not implied(key)]
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Maps each dotted key to its shortest ending that no other key has; `algorithm.name` is `algorithm`."""
+    plain = {key: key.removesuffix(".name") for key in keys}
+    names = {}
+    for key, full in plain.items():
+        parts = full.split(".")
+        endings = [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+        others = [f".{other}" for name, other in plain.items() if name != key]
+        names[key] = next((e for e in endings if not any(o.endswith(f".{e}") for o in others)), key)
+    return names

@@ -1,0 +1,172 @@
+"""A run as TensorBoard's scalars, one point for each evaluation.
+
+The points are a function of the run file's rows alone: a live export and an export of the finished file are the same.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from math import isfinite, isnan
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from mpifl.errors import ConfigError, host_name
+from mpifl.runfile import Run
+from mpifl.runfile.tables import TABLES
+from mpifl.safe_input import printable
+
+SUFFIX = "-tensorboard"  # suffix of the folder beside the run file
+EVENT_FILES = "events.out.tfevents.*"  # TensorBoard and W&B look for such names
+METRICS = tuple(name for name in TABLES["evaluations"].columns if name not in ("time", "updates"))
+LOST_KINDS = ("lost", "aside")  # events after which the run goes on without a client
+MAX_STEP = 2**63 - 1
+
+
+class Point(NamedTuple):
+    """The scalars of one evaluation."""
+
+    step: int  # updates consumed
+    time: float  # s of the run's clock
+    values: dict[str, float]  # values by tag
+
+
+class Scalars:
+    """Turns rows, added in their order, into points.
+
+    Of several evaluations after the same number of updates the first one is a point: a tag has one value a step.
+    """
+
+    def __init__(self) -> None:
+        self._staleness: deque[np.ndarray] = deque()  # staleness of the updates after the last point
+        self._rows = 0  # number of updates added
+        self._lost: list[float] = []  # times at which clients were lost
+        self._last = (-1, 0.0)  # step and time of the last point
+        self._known: set[str] = set()  # metrics that have had a value
+        self._evaluations = 0  # number of rows of /evaluations seen
+        self._metrics: dict[int, dict[str, float]] = {}  # `evaluate.metrics` of points to come, by row of /evaluations
+
+    def add_updates(self, staleness: np.ndarray) -> None:
+        """Adds rows of /updates."""
+        self._rows += len(staleness)
+        self._staleness.append(staleness)
+
+    def add_events(self, times: np.ndarray, kinds: np.ndarray) -> None:
+        """Adds rows of /events; kinds are text or bytes."""
+        for when, kind in zip(times.tolist(), kinds.tolist(), strict=True):
+            if _text(kind) in LOST_KINDS:
+                insort(self._lost, when)
+
+    def add_metrics(self, evaluations: np.ndarray, names: np.ndarray, values: np.ndarray) -> None:
+        """Adds rows of /metrics; names are text or bytes."""
+        for k, name, value in zip(evaluations.tolist(), names.tolist(), values.tolist(), strict=True):
+            if k >= self._evaluations:
+                self._metrics.setdefault(k, {})[printable(_text(name))] = value
+
+    def evaluation(self, row: Mapping[str, float]) -> Point | None:
+        """The point of an evaluation whose updates and earlier events have been added; None if it makes no point."""
+        own = self._metrics.pop(self._evaluations, {})
+        self._evaluations += 1
+        step, when = int(row["updates"]), float(row["time"])
+        before, since = self._last
+        if not before < step <= min(self._rows, MAX_STEP):
+            return None
+        self._last = step, when
+        values = {}
+        for name, value in {**own, **{name: float(row[name]) for name in METRICS}}.items():
+            if not isnan(value):
+                self._known.add(name)
+            if name in self._known:  # a loss that became NaN is shown; a metric that was never measured is not
+                values[f"evaluations/{name}"] = value
+        count = step - max(0, before)
+        if count and when > since:
+            values["updates/per_second"] = count / (when - since)
+        if count:
+            values["updates/staleness_mean"] = self._take(count) / count
+        values["clients/lost"] = float(bisect_right(self._lost, when))
+        return Point(step, when, values)
+
+    def evaluations(self, columns: Mapping[str, np.ndarray]) -> Iterator[Point]:
+        """The points of rows of /evaluations."""
+        for row in zip(*(values.tolist() for values in columns.values()), strict=True):
+            if point := self.evaluation(dict(zip(columns, row, strict=True))):
+                yield point
+
+    def _take(self, count: int) -> int:
+        """Removes the staleness of the next updates; their sum."""
+        total = 0
+        while count:
+            block = self._staleness.popleft()
+            if len(block) > count:
+                self._staleness.appendleft(block[count:])
+                block = block[:count]
+            total += int(block.sum(dtype=np.int64))
+            count -= len(block)
+        return total
+
+
+class EventWriter:
+    """Writes points to an event file, a record each. Raises OSError where the file cannot be written."""
+
+    def __init__(self, file: BinaryIO, start: float) -> None:
+        """start: Unix time (s) of the file's first record."""
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._records, self._event, self._summary = RecordWriter(file), event_pb2.Event, summary_pb2.Summary
+        self._write(self._event(wall_time=start, file_version="brain.Event:2"))
+        # A TensorBoard that shows an earlier session of the run drops that session's points from this step on.
+        begin = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._write(self._event(wall_time=start, step=0, session_log=begin))
+
+    def add(self, point: Point, began: float) -> None:
+        """began: Unix time (s) at which the run's clock started; a point's wall time is that plus the run's time."""
+        with np.errstate(over="ignore"):
+            values = [self._summary.Value(tag=tag, simple_value=float(np.float32(value)))
+                      for tag, value in point.values.items()]  # fmt: skip
+        wall = began + point.time
+        self._write(self._event(wall_time=wall, step=point.step, summary=self._summary(value=values)))
+
+    def _write(self, event: object) -> None:
+        self._records.write(event.SerializeToString())  # type: ignore[attr-defined]
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def event_file_name() -> str:
+    """A new name in the form that TensorBoard and W&B expect: with the time and the host."""
+    return f"{EVENT_FILES[:-1]}{int(time.time()):010d}.{host_name()}.{secrets.token_hex(4)}"
+
+
+def event_files(run: Run) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
+    """One event file with all points of a run file."""
+    yield event_file_name(), partial(_write_points, run)
+
+
+def _write_points(run: Run, file: BinaryIO) -> None:
+    began = float(run.attrs.get("began", 0.0))
+    began = began if isfinite(began) else 0.0
+    writer = EventWriter(file, began)
+    try:
+        for point in points(run, Scalars()):
+            writer.add(point, began)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ConfigError("run file", run.path, f"rows that an event file can hold ({error})") from error
+
+
+def points(run: Run, scalars: Scalars) -> Iterator[Point]:
+    """The points of a run file; afterwards `scalars` has all its rows."""
+    scalars.add_updates(run.rows("updates", "staleness", 0, run.count("updates")))
+    scalars.add_events(*(run.rows("events", column, 0, run.count("events")) for column in ("time", "kind")))
+    scalars.add_metrics(*(run.rows("metrics", column, 0, run.count("metrics")) for column in TABLES["metrics"].columns))
+    columns = {
+        name: run.rows("evaluations", name, 0, run.count("evaluations")) for name in ("time", "updates", *METRICS)
+    }
+    yield from scalars.evaluations(columns)

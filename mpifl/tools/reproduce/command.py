@@ -1,0 +1,98 @@
+"""`mpifl reproduce`: runs the missing runs of a paper's items and writes their page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from mpifl.errors import ConfigError, RunFailed
+from mpifl.tools.reproduce.items import check_data, list_items, load_block, load_items
+from mpifl.tools.reproduce.page import write_pages
+from mpifl.tools.studies.index import Index
+from mpifl.tools.studies.select import is_deciding, without_rejected
+from mpifl.tools.studies.study import Study
+from mpifl.tools.studies.sweep import dry_run, final_line, sweep
+
+OUT = Path("results/reproduce")
+
+
+def overview() -> str:
+    """What can be reproduced, as a table."""
+    return tabulate(list(list_items()), headers="keys", disable_numparse=True)
+
+
+def reproduce(
+    name: str, overrides: Sequence[str] = (), processes: int | None = None, out: Path = OUT, download: bool = False,
+    compute: bool = True, progress: Callable[[str], None] | None = None,
+) -> str:  # fmt: skip
+    """Runs the missing runs of an item or a paper and writes its page; returns what is printed.
+
+    Args:
+        name: An item, a paper, or a study file with a section `page`.
+        overrides: `key=value` of the studies.
+        processes: Runs at a time; None: one for each core.
+        out: Folder of the page and its figures.
+        download: Download data that are missing.
+        compute: Whether to run what is missing; else the page shows the completed runs.
+        progress: Called with a line on the state of the study, whenever a run ends.
+
+    Raises:
+        ConfigError: An unknown name, a wrong study, data that are missing, or no completed run.
+        RunFailed: Some runs failed; the page is written, and says so.
+    """
+    options, items = load_items(name, overrides)
+    check_out(out)
+    whole = not (Path(name).suffix or "/" in name.rstrip("/")) or Path(name).is_dir()
+    for item in items:
+        for block in item.page.blocks:
+            load_block(item, block)
+    lines, failed = [], 0
+    if compute:
+        runnable = []
+        for item in items:
+            try:
+                check_data(item, download)
+                runnable.append(item)
+            except ConfigError as error:
+                if not whole:
+                    raise
+                lines.append(f"not run: {error}")
+        for item in runnable:
+            index = compute_runs(item.study, processes, progress)
+            lines.append(final_line(index))
+            failed += index.counts()["failed"]
+    try:
+        lines.append(f"wrote {write_pages(options, items, out, whole)}")
+    except OSError as error:
+        raise ConfigError("--out", out, f"a folder that can be written ({error.strerror or error})") from error
+    if failed:
+        raise RunFailed("; ".join([f"{failed} runs failed", *lines]))
+    return "\n".join(lines)
+
+
+def check_out(out: Path) -> None:
+    """Raises ConfigError where the folder of the page cannot be made: before the runs, not after them."""
+    existing = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        reason = "Permission denied" if existing.is_dir() else f"{existing} is a file"
+        raise ConfigError("--out", out, f"a folder that can be written ({reason})")
+
+
+def compute_runs(study: Study, processes: int | None, progress: Callable[[str], None] | None) -> Index:
+    """Runs the missing runs of a study; where `select.seeds` decides, those first, then only what they select."""
+    select = study.options.select
+    if select is None or select.seeds is None:
+        return sweep(study, processes, progress)
+    sweep(study, processes, progress, only=lambda run: is_deciding(run, select))
+    needed = without_rejected(study, Index(study))
+    kept = {run.identity for run in needed.runs}
+    sweep(study, processes, progress, only=lambda run: run.identity in kept)
+    return Index(needed)
+
+
+def describe_runs(name: str, overrides: Sequence[str] = (), processes: int | None = None) -> str:
+    """The runs of an item or a paper with their status, and the time that the missing ones take."""
+    return "\n\n".join(dry_run(item.study, processes) for item in load_items(name, overrides)[1])

@@ -1,0 +1,214 @@
+"""The tables and figures that `mpifl reproduce` knows: studies with a section `page`, in one folder for each paper."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mpifl import problems
+from mpifl.tools.analysis.options import METRICS
+from mpifl.tools.analysis.trials import short_names
+from mpifl.config import read
+from mpifl.config.packaged import JOBS
+from mpifl.config.read import job_to_dict
+from mpifl.config.schema import Reader
+from mpifl.config.types import Config
+from mpifl.errors import ConfigError
+from mpifl.tools.reproduce.published import FILE, Cell, read_published
+from mpifl.tools.reproduce.spec import Page, read_page
+from mpifl.tools.reproduce.values import axis_of, find_labels
+from mpifl.tools.studies.study import Study, load_study
+
+PAPER = "paper.yaml"
+
+
+@dataclass(frozen=True)
+class PaperOptions(Config):
+    """The file paper.yaml of a paper's folder."""
+
+    title: str
+    """heading of the page with all items of the paper"""
+    about: str = ""
+    """the paper, and what its items have in common; Markdown, without results"""
+    items: list[str] = field(default_factory=list)
+    """the paper's tables and figures in the order of the page: names of study files without .yaml"""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure of a paper."""
+
+    name: str
+    """paper/item"""
+    path: Path
+    """the study file"""
+    study: Study
+    page: Page
+    cells: list[Cell]
+    """published numbers"""
+    overrides: tuple[str, ...] = ()
+    """`key=value` by which the study differs from its file"""
+
+    @property
+    def data(self) -> list[str]:
+        """The data sets of the runs."""
+        return list(dict.fromkeys(str(_data(run.job)["name"]) for run in self.study.runs))
+
+
+def load_items(name: str, overrides: Sequence[str] = ()) -> tuple[PaperOptions, list[Item]]:
+    """The items of a name such as area/table3, of a whole paper such as area, or of a study file. Raises ConfigError.
+
+    Args:
+        name: The name, or the path of a study file or of a folder with a paper.yaml.
+        overrides: `key=value` of the studies.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or (path / PAPER).is_file():
+        folder, wanted = (path, None) if path.is_dir() else (path.parent, path.stem)
+    else:
+        paper, _, item = name.partition("/")
+        folder, wanted = JOBS / paper, item or None
+        if paper not in papers() or (wanted and wanted not in read_paper(folder)[0].items):
+            raise ConfigError("reproduce", name, "an item or a paper that `mpifl reproduce` lists, or a STUDY.yaml")
+    options, defaults = read_paper(folder)
+    if wanted is None and not options.items:
+        raise ConfigError("items", "[]", f"the names of at least one study file of {folder}, without .yaml")
+    for key, value in map(read.parse_override, overrides) if wanted is None else ():
+        if key == "output" and "${name}" not in str(value):
+            raise ConfigError(key, value, "a folder with ${name}, so that each study of the paper has its own")
+    return options, [load_item(folder, each, defaults, overrides) for each in ([wanted] if wanted else options.items)]
+
+
+def papers() -> list[str]:
+    """The papers with a folder below `jobs`."""
+    return sorted(path.parent.name for path in JOBS.glob(f"*/{PAPER}"))
+
+
+def read_paper(folder: Path) -> tuple[PaperOptions, Any]:
+    """The file paper.yaml of a folder, and the keys that its items' sections `page` have in common."""
+    values = read.read_yaml(folder / PAPER, "paper")
+    defaults = values.pop("page", None)
+    return Reader(PaperOptions, values, {}).read(), defaults
+
+
+def load_item(folder: Path, name: str, defaults: Any, overrides: Sequence[str] = ()) -> Item:
+    """One item of a paper's folder. Raises ConfigError, also for a published cell that no run belongs to."""
+    path = folder / f"{name}.yaml"
+    study = load_study(path, overrides)
+    page = read_page(study.page, defaults)
+    full = f"{folder.resolve().name}/{name}"
+    cells = read_published(folder.parent / FILE, folder.resolve().name, page.published) if page.published else []
+    _check_cells(study, page, cells)
+    return Item(full, path, study, page, cells, tuple(overrides))
+
+
+def _check_cells(study: Study, page: Page, cells: Sequence[Cell]) -> None:
+    """Every published cell is one combination of the axes, and every claim compares combinations that exist."""
+    labels = study_labels(study)
+    for cell in cells:
+        found = find_labels(labels, cell.labels)
+        rest = {repr({k: v for k, v in each.items() if k != axis_of(each, page.spread or "")}) for each in found}
+        if len(rest) != 1:
+            text = "labels of one combination of the study's axes"
+            raise ConfigError("page.published", "; ".join(f"{k}={v}" for k, v in cell.labels.items()), text)
+        unknown = [name for name in cell.values if name not in page.measures]
+        if unknown and page.spread is None:
+            raise ConfigError("page.published", unknown[0], f"one of the measures {', '.join(page.measures)}")
+    for k, claim in enumerate(page.claims):
+        for side in (claim.left, *(claim.right if isinstance(claim.right, list) else [claim.right])):
+            if not isinstance(side, int | float) and not find_labels(labels, side):
+                raise ConfigError(f"page.claims[{k}]", side, "labels of the study's axes")
+    _check_names(study, page, labels)
+
+
+def _check_names(study: Study, page: Page, labels: Sequence[dict[str, Any]]) -> None:
+    """The metrics and axes that the page names exist."""
+    own = {name for run in study.runs for name in run.job.evaluate.metrics}
+    metrics = ["time", "updates", "version", *METRICS, *sorted(own)]
+    named = [("page.measures", name) for m in page.measures.values() for name in (m.metric, m.fallback) if name]
+    curves = [(f"page.figures[{k}].y", figure.y) for k, figure in enumerate(page.figures) if figure.against is None]
+    for key, name in [*named, *curves]:
+        if name not in metrics:
+            raise ConfigError(key, name, f"one of {', '.join(metrics)}")
+    axes = [("page.spread", page.spread)]
+    axes += [(f"page.tables[{k}].columns", table.columns) for k, table in enumerate(page.tables)]
+    axes += [(f"page.figures[{k}].panels", figure.panels) for k, figure in enumerate(page.figures)]
+    axes += [(f"page.figures[{k}].against", figure.against) for k, figure in enumerate(page.figures)]
+    axes += [(f"page.measures.{name}.over", measure.over or None) for name, measure in page.measures.items()]
+    axes += [(f"page.claims[{k}].each", claim.each) for k, claim in enumerate(page.claims)]
+    for key, axis in axes:
+        if axis is not None and not any(axis_of(each, axis) for each in labels):
+            known = ", ".join(dict.fromkeys(name for each in labels for name in each))
+            raise ConfigError(key, axis, f"one of the axes {known}")
+    shown = [(f"page.tables[{k}].where", table.where) for k, table in enumerate(page.tables)]
+    shown += [(f"page.figures[{k}].where", figure.where) for k, figure in enumerate(page.figures)]
+    for key, where in shown:
+        if where and not find_labels(labels, where):
+            raise ConfigError(key, where, "labels of the study's axes")
+
+
+def study_labels(study: Study) -> list[dict[str, Any]]:
+    """The labels of the study's combinations, under the short names of tables."""
+    unique = {repr(run.labels): run.labels for run in study.runs}
+    names = short_names(list(dict.fromkeys(label for labels in unique.values() for label in labels)))
+    return [{name: labels.get(label) for label, name in names.items()} for labels in unique.values()]
+
+
+def list_items() -> Iterator[dict[str, Any]]:
+    """A row for each item that can be reproduced: name, title, data, runs, minutes."""
+    for paper in papers():
+        for item in load_items(paper)[1]:
+            minutes = "" if item.page.minutes is None else f"{item.page.minutes:g}"
+            yield {"item": item.name, "title": item.page.title, "data": ", ".join(item.data),
+                   "runs": len(item.study.runs), "min on one core": minutes}  # fmt: skip
+
+
+def missing_data(item: Item) -> list[str]:
+    """The names of the item's data sets that are missing."""
+    missing = []
+    for name, run in {str(_data(run.job)["name"]): run for run in item.study.runs}.items():
+        try:
+            problems.load(run.job.problem)
+        except ConfigError:
+            missing.append(name)
+    return missing
+
+
+def load_block(item: Item, name: str) -> Callable[[Item, Path], str]:
+    """A function `FILE.py:NAME` in a file beside the study, whose code is run. Raises ConfigError."""
+    file, _, function = name.partition(":")
+    path = item.path.parent / file
+    spec = importlib.util.spec_from_file_location(path.stem, path) if path.suffix == ".py" and path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise ConfigError("page.blocks", name, "FILE.py:NAME, a file beside the study")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Callable[[Item, Path], str] | None = getattr(module, function, None)
+    if not callable(found):
+        raise ConfigError("page.blocks", name, f"a function of {file}")
+    return found
+
+
+def check_data(item: Item, download: bool) -> None:
+    """Loads each data set once. Raises ConfigError, which says how to get it, for one that is missing."""
+    seen = []
+    for run in item.study.runs:
+        if (data := _data(run.job)) not in seen:
+            seen.append(data)
+            problem = dataclasses.replace(run.job.problem, download=download) if download else run.job.problem
+            try:
+                problems.load(problem)
+            except ConfigError as error:
+                hint = "" if download else "; --download fetches it where it has a public address"
+                raise ConfigError(
+                    item.name, f"data {data['name']}", f"a data set that can be read: {error}{hint}"
+                ) from None
+
+
+def _data(job: Any) -> dict[str, Any]:
+    data = job_to_dict(job)["problem"]["data"]
+    return data if isinstance(data, dict) else {"name": data}

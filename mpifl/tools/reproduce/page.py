@@ -1,0 +1,344 @@
+"""The page of an item: its runs beside the published numbers. Every number and every judgement is computed here."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pandas import DataFrame
+from tabulate import tabulate
+
+from mpifl.tools.analysis.curves import axis_label
+from mpifl.tools.analysis.panels import Panel, draw_panels
+from mpifl.tools.analysis.tables import escape_markdown
+from mpifl.tools.analysis.trials import SCALES, Group
+from mpifl.tools.reproduce.claims import claim_section
+from mpifl.tools.reproduce.items import Item, PaperOptions, load_block, missing_data
+from mpifl.tools.reproduce.published import Cell, Value, judge
+from mpifl.tools.reproduce.spec import Figure, Measure, Table
+from mpifl.tools.reproduce.spread import spread_section
+from mpifl.tools.reproduce.values import (
+    Summary,
+    axis_number,
+    axis_of,
+    find,
+    label_text,
+    matches,
+    mean_curve,
+    summarise,
+    trial_curve,
+    units,
+)
+from mpifl.tools.studies.index import Index
+from mpifl.tools.studies.select import is_deciding, reported_groups, selected_labels, without_rejected
+from mpifl.tools.studies.study import Study, StudyRun
+from mpifl.tools.studies.sweep import format_duration
+
+MAX_BANDS = 4  # a panel with more curves has no bands
+NOTATION = (
+    "A bound such as >1 is not judged. z is the difference of the means in standard errors, the published standard "
+    "deviation being estimated as the range of ten trials divided by 3.08."
+)
+SKIP = "<!-- test: skip takes minutes to hours, and data -->"
+
+
+def write_pages(options: PaperOptions, items: Sequence[Item], out: Path, whole: bool) -> Path:
+    """Writes the page of one item, or with `whole` that of a paper with all its items; returns its path.
+
+    Raises ConfigError where an item has no completed run.
+    """
+    if whole:
+        paper = items[0].name.partition("/")[0]
+        path, head = out / f"{paper}.md", [f"# {options.title}", options.about.strip(), _made_by(paper, items[0])]
+        level = 2
+    else:
+        path, head, level = out / f"{items[0].name.replace('/', '-')}.md", [], 1
+    parts = head + [block for item in items for block in item_blocks(item, out, level, made_by=not whole)]
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")
+    return path
+
+
+def _made_by(name: str, item: Item) -> str:
+    return f"Made by\n\n{SKIP}\n```sh\n{shlex.join(['mpifl', 'reproduce', name, *item.overrides])}\n```"
+
+
+def item_blocks(item: Item, out: Path, level: int, made_by: bool) -> Iterator[str]:
+    """The blocks of an item's section; its figures are written to the folder `out`."""
+    needed = without_rejected(item.study, Index(item.study))
+    index = Index(needed)
+    yield f"{'#' * level} {item.page.title}"
+    yield item.page.about.strip()
+    if made_by:
+        yield _made_by(item.name, item)
+    elif not any(_is_reported(run, needed, index) for run in needed.runs):
+        missing = ", ".join(missing_data(item))
+        yield f"Not run: {f'these data are missing: {missing}' if missing else 'no run that is reported is completed'}."
+        if item.cells and item.page.spread is None:
+            yield from _comparison(item, [])
+        return
+    groups, notes, *_ = reported_groups(needed, index)
+    out.mkdir(parents=True, exist_ok=True)
+    yield _runs(needed, index, groups)
+    yield "\n".join(notes)
+    for number, figure in enumerate(item.page.figures):
+        yield _figure(item, figure, groups, out, f"{item.name.replace('/', '-')}-{number + 1}.png")
+    if item.cells and item.page.spread is None:
+        yield from _comparison(item, groups)
+    tables = item.page.tables or ([] if item.cells else [Table()])
+    blocks = [block for table in tables for block in _table(item, table, groups)]
+    yield from blocks
+    if blocks and not item.cells and any(len(group.trials) > 1 for group in groups):
+        names = {name for table in tables for name in table.measures or item.page.measures}
+        yield _contents({name: measure for name, measure in item.page.measures.items() if name in names})
+    yield from spread_section(item.page, item.cells, groups, level)
+    for name in item.page.blocks:
+        yield load_block(item, name)(item, out)
+    yield from claim_section(item.page, item.cells, groups, level)
+
+
+def _is_reported(run: StudyRun, study: Study, index: Index) -> bool:
+    """Whether the run is completed and a trial that is reported."""
+    return index.entries[run.identity].status == "completed" and not is_deciding(run, study.options.select)
+
+
+def _runs(study: Study, index: Index, groups: Sequence[Group]) -> str:
+    """How many runs and trials the section is made of, and what they cost."""
+    done = [entry for entry in index.entries.values() if entry.status == "completed"]
+    seconds = sum(entry.seconds or 0.0 for entry in done)
+    counts = [len(group.trials) for group in groups]
+    trials = f"{counts[0]}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    s = "" if trials == "1" else "s"
+    return (f"{len(done)} of {len(study.runs)} runs, {trials} trial{s} in each row; "
+            f"the runs took {format_duration(seconds)} of wall time in all.")  # fmt: skip
+
+
+# -- published numbers -------------------------------------------------------------------------------------------------
+def _comparison(item: Item, groups: Sequence[Group]) -> Iterator[str]:
+    """The table of published and own values with a verdict for each row, the rule, and how many are met."""
+    rows, missed, judged, met = [], [], 0, 0
+    z_scores: dict[str, list[float]] = {name: [] for name in item.page.measures}
+    inside: dict[str, list[bool]] = {name: [] for name in item.page.measures}
+    for cell in item.cells:
+        found = find(groups, cell.labels)
+        row = dict(cell.labels)
+        verdicts = []
+        for name, value in cell.values.items():
+            measure = item.page.measures[name]
+            ours = summarise(measure, found[0]) if found else Summary(np.array([]), math.nan)
+            row |= {f"{name}, published": format_value(measure, value), f"{name}, here": format_summary(measure, ours)}
+            verdict = judge(item.page, cell, name, ours)
+            verdicts.append(verdict.text)
+            if not math.isnan(value.low):
+                row[f"z {name}"] = "-" if math.isnan(verdict.z) else f"{verdict.z:+.1f}"
+                inside[name] += [value.low <= round(ours.mean, measure.digits) <= value.high] if found else []
+                z_scores[name] += [] if math.isnan(verdict.z) else [verdict.z]
+        if all(math.isnan(value.mean) for value in cell.values.values()):
+            row["verdict"] = "not published"
+        elif not found:
+            row["verdict"] = "not run"
+        else:
+            judged, text = judged + 1, ", ".join(filter(None, verdicts))
+            row["verdict"] = text or "met"
+            met += not text
+            missed += [f"{describe(cell)}: {text}"] if text else []
+        rows.append(row)
+    yield markdown(rows)
+    sentences = [f"{met} of {judged} published cells are met."] if judged else []
+    for name in item.page.measures:
+        if inside[name]:
+            sentences.append(f"{name}: {sum(inside[name])} of {len(inside[name])} means are in the published range"
+                             + (f", |z| is at most 2 in {sum(abs(z) <= 2 for z in z_scores[name])} of "
+                                f"{len(z_scores[name])}." if z_scores[name] else "."))  # fmt: skip
+    yield " ".join(sentences)
+    yield _rules(item)
+    if missed:
+        yield "Not met:\n\n" + "\n".join(f"- {line}" for line in missed)
+
+
+def _rules(item: Item) -> str:
+    """The verdict's rule and the notation, in sentences."""
+    page = item.page
+    rules = {name: measure.within for name, measure in page.measures.items() if measure.within is not None}
+    sentences = [f"A cell is met if {_rule(rules)}."] if rules else []
+    for strict in page.strict:
+        if any(matches(cell.labels, strict.cells) for cell in item.cells):
+            cells = ", ".join(f"{axis} {value}" for axis, value in strict.cells.items()).replace("_", " ")
+            sentences.append(f"For {cells}, {_rule(strict.within)}.")
+    return " ".join([*sentences, NOTATION, _contents(page.measures)])
+
+
+def _contents(measures: Mapping[str, Measure]) -> str:
+    """What a value and its brackets are, in sentences."""
+    reached = [name for name, measure in measures.items() if measure.reaches is not None]
+    other = ["Values are the mean (min-max) over the trials."] if len(reached) < len(measures) else []
+    notes = [f"For {name}: the value of the mean curve (median of the trials' values)." for name in reached]
+    return " ".join([*other, *notes])
+
+
+def _rule(within: Mapping[str, Any]) -> str:
+    """The rules for some measures, as a clause."""
+    return " and ".join(
+        f"{name} is {'inside the published range' if w == 'range' else f'within {w:g} of the published mean'}"
+        for name, w in within.items()
+    )
+
+
+def format_value(measure: Measure, value: Value) -> str:
+    """A published value: mean (min-max), or as it is printed."""
+    if math.isnan(value.mean) or math.isnan(value.low):
+        return value.printed
+    d = measure.digits
+    return f"{value.mean:.{d}f} ({_range(f'{value.low:.{d}f}', f'{value.high:.{d}f}')})"
+
+
+def format_summary(measure: Measure, ours: Summary) -> str:
+    """Our value: mean (min-max), or mean (median) of what is reached by a mean curve."""
+    if math.isnan(ours.mean):
+        return "-"
+    if measure.reaches is not None:
+        median = f" ({format_number(measure, float(np.median(ours.values)))})" if len(ours.values) > 1 else ""
+        return format_number(measure, ours.mean) + median
+    low, high = (format_number(measure, value) for value in (ours.values.min(), ours.values.max()))
+    return format_number(measure, ours.mean) + (f" ({_range(low, high)})" if len(ours.values) > 1 else "")
+
+
+def _range(low: str, high: str) -> str:
+    return f"{low} to {high}" if "-" in (low[0], high[0]) else f"{low}-{high}"
+
+
+def format_number(measure: Measure, value: float) -> str:
+    """A value with the measure's digits; what is never reached is >1 of the horizon, else `never`."""
+    if math.isinf(value) and measure.reaches is not None:
+        return ">1" if measure.of_horizon else "never"
+    small = 0 < abs(value) < 10**-measure.digits
+    return f"{value:.2g}" if small or abs(value) >= 1e6 else f"{value:.{measure.digits}f}"
+
+
+def describe(cell: Cell) -> str:
+    """A cell's labels in one clause."""
+    return ", ".join(f"{axis} {value}".replace("_", " ") for axis, value in cell.labels.items())
+
+
+# -- tables and figures ------------------------------------------------------------------------------------------------
+def _table(item: Item, table: Table, groups: Sequence[Group]) -> Iterator[str]:
+    shown = find(groups, table.where)
+    if not shown:
+        return
+    names = table.measures or list(item.page.measures)
+    rows: dict[str, dict[str, str]] = {}
+    selected = _selected(item, groups) if table.columns else []
+    over = item.page.measures[names[0]].over
+    for unit in units(item.page.measures[names[0]], shown):
+        group = unit[0]
+        axis = axis_of(group.labels, table.columns) if table.columns else None
+        left_out = [axis, axis_of(group.labels, over), *selected]
+        labels = {k: label_text(v) if v is not None else "-" for k, v in group.labels.items() if k not in left_out}
+        chosen = [_label(group, k) for k in selected if group.labels.get(k) is not None]
+        row = rows.setdefault(json.dumps(labels), dict(labels))
+        for name in names:
+            measure = item.page.measures[name]
+            heading = f"{name}{f', {measure.unit}' if measure.unit else ''}"
+            if axis:
+                heading = label_text(group.labels[axis]) + (f": {heading}" if len(names) > 1 else "")
+            row[heading] = "; ".join([format_summary(measure, summarise(measure, *unit)), *chosen])
+    title = table.title or (names[0] if table.columns and len(names) == 1 else "")
+    if title:
+        yield f"**{title}**"
+    yield markdown(list(rows.values()))
+
+
+def _selected(item: Item, groups: Sequence[Group]) -> list[str]:
+    """The labels whose one selected value belongs to each combination of the others."""
+    select = item.study.options.select
+    return selected_labels(groups, select) if select and select.count == 1 else []
+
+
+def _figure(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name: str) -> str:
+    """Draws a figure; the Markdown that shows it."""
+    found = find(groups, figure.where)
+    if figure.against:
+        return _points(item, figure, found, out, name)
+    shown = [g for g in found if not all(trial_curve(trial, figure.y, "time").empty for trial in g.trials)]
+    panels: dict[str, dict[str, DataFrame]] = {}
+    scale = 100.0 if "accuracy" in figure.y else 1.0
+    varied = _varied_axes(shown)
+    selected = _selected(item, groups)
+    for group in shown:
+        axis = axis_of(group.labels, figure.panels) if figure.panels else None
+        title = _label(group, axis) if axis else ""
+        first, *rest = [a for a in varied if a != axis and a not in selected] or [""]
+        others = ", ".join(_label(group, a) for a in rest if group.labels[a] is not None)
+        named = _label(group, first) if isinstance(group.labels.get(first), int | float) else ""
+        label = ", ".join(filter(None, [named or (label_text(group.labels[first]) if first else "all trials"), others]))
+        curve = mean_curve(group, figure.y, figure.x) * scale
+        curve.index = curve.index * SCALES.get(figure.x, 1.0)
+        panels.setdefault(title, {})[label] = curve
+    if not panels:
+        return ""
+    virtual = all(trial.clock.startswith("virtual") for group in shown for trial in group.trials)
+    x, y = figure.x_label or axis_label(figure.x, virtual), axis_label(figure.y).replace("(fraction)", "(%)")
+    if max(map(len, panels.values())) > MAX_BANDS:
+        panels = {title: {k: c[["mean"]] for k, c in curves.items()} for title, curves in panels.items()}
+    draw_panels(out / name, [Panel(title, curves) for title, curves in panels.items()],
+                x, y, figure.limits or ([0, 100] if scale == 100 else None))  # fmt: skip
+    bands = max(map(len, panels.values())) <= MAX_BANDS
+    caption = figure.title or f"{y[:1].upper()}{y[1:]} against {x}"
+    if any(len(group.trials) > 1 for group in shown):
+        caption += f": mean{' and range' * bands} over the trials"
+    return _image(caption, name)
+
+
+def _points(item: Item, figure: Figure, groups: Sequence[Group], out: Path, name: str) -> str:
+    """Draws a measure against the values of an axis; the Markdown that shows it."""
+    measure, against = item.page.measures[figure.y], str(figure.against)
+    varied = _varied_axes(groups)
+    panels: dict[str, dict[str, dict[float, tuple[float, float, float]]]] = {}
+    for unit in units(measure, groups):
+        labels = unit[0].labels
+        panel = axis_of(labels, figure.panels) if figure.panels else None
+        rest = [a for a in varied if a not in (panel, axis_of(labels, against), axis_of(labels, measure.over))]
+        line = ", ".join(label_text(labels[a]) for a in rest if labels[a] is not None) or "all trials"
+        ours = summarise(measure, *unit)
+        if np.isfinite(ours.mean):
+            curve = panels.setdefault(_label(unit[0], panel) if panel else "", {}).setdefault(line, {})
+            curve[axis_number(unit[0], against)] = (ours.mean, ours.values.min(), ours.values.max())
+    if not panels:
+        return ""
+    tables = {
+        title: {
+            line: DataFrame.from_dict(points, "index", columns=["mean", "low", "high"]).sort_index()
+            for line, points in lines.items()
+        }
+        for title, lines in panels.items()
+    }
+    x, y = figure.x_label or against.replace("_", " "), f"{figure.y}{f' ({measure.unit})' if measure.unit else ''}"
+    draw_panels(out / name, [Panel(title, lines) for title, lines in tables.items()], x, y, figure.limits, markers=True)
+    caption = (figure.title or f"{y[:1].upper()}{y[1:]} against {x}") + ": mean and range over the trials"
+    return _image(caption, name)
+
+
+def _varied_axes(groups: Sequence[Group]) -> list[str]:
+    """The axes on which the groups have several values."""
+    return [a for a in groups[0].labels if len({label_text(g.labels[a]) for g in groups}) > 1] if groups else []
+
+
+def _image(caption: str, name: str) -> str:
+    """The Markdown that shows an image, with its caption."""
+    return f"![{caption}]({name})\n\n*{caption}.*"
+
+
+def _label(group: Group, axis: str) -> str:
+    return f"{axis} {label_text(group.labels[axis])}".replace("_", " ")
+
+
+def markdown(rows: Sequence[dict[str, str]]) -> str:
+    """Rows as a Markdown table."""
+    headings = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[escape_markdown(row.get(key, "-")) for key in headings] for row in rows]
+    return tabulate(cells, [escape_markdown(h.replace("_", " ")) for h in headings], "pipe", disable_numparse=True)

@@ -1,0 +1,307 @@
+"""The status of each run of a study, from its run file and from one index file beside the run files.
+
+The run files are authoritative. `index.json` adds failed attempts and error messages; it is written again if lost. It
+also has the size and the time of change of each completed run file, so that unchanged ones need not be opened again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mpifl.tools.analysis.labels import INDEX
+from mpifl.config import read
+from mpifl.config.job import Job
+from mpifl.config.trust import outside_code
+from mpifl.errors import ConfigError, RunFailed, host_name
+from mpifl.runfile import open_run
+from mpifl.runfile.checkpoint_folder import folder_of, sets
+from mpifl.runfile.create import damaged_name
+from mpifl.runfile.run_lock import is_locked
+from mpifl.tools.studies.study_slices import Part, index_lock
+from mpifl.tools.studies.study import Study, StudyRun, identify
+
+WRITE_INTERVAL = 1.0  # s between two writes of the index file during a sweep
+TEMPORARIES = (f".{INDEX}.*", ".*.h5.*", ".*.yaml")  # unfinished index files and run files, jobs for a launcher
+STALE_AGE = 60.0  # s; the process that made an older temporary file was killed
+STATUSES = ("completed", "waiting", "running", "interrupted", "failed", "damaged")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of one run of a study."""
+
+    identity: str
+    file: str
+    """name of its run file, which may not exist yet"""
+    labels: dict[str, Any]
+    seed: int
+    status: str = "waiting"
+    """completed, waiting, failed, interrupted (its file is incomplete), damaged (its file cannot be read, or is of
+    another job) or running (in another process)"""
+    seconds: float | None = None
+    """wall time of the run, s"""
+    attempts: int = 0
+    """number of failed attempts"""
+    error: str = ""
+    """message of the last failed attempt"""
+    stamp: list[int] | None = None
+    """size (bytes) and time of change (ns) of the completed run file"""
+
+
+class Index:
+    """The entries of a study's runs, by identity, in the order of the study.
+
+    `foreign` are the names of the run files in the folder that belong to no run of the study.
+    """
+
+    def __init__(self, study: Study, part: Part | None = None) -> None:
+        """Reads the index file, if there is one, and every run file. Raises ConfigError where the folder is a file.
+
+        part: The runs of this process; other processes may be running the others. None: all.
+        """
+        self.folder, self.name = study.folder, study.options.name
+        known, files = _stored(self.folder), _run_files(self.folder)
+        self.entries: dict[str, Entry] = {}
+        for run in study.runs:
+            old, name = known.get(run.identity, {}), run.path.name
+            entry = Entry(run.identity, name, run.labels, run.seed, attempts=int(old.get("attempts", 0)),
+                          error=str(old.get("error", "")))  # fmt: skip
+            if name in files and _is_unchanged(old, name, files[name]):
+                entry = replace(entry, status="completed", seconds=old["seconds"], stamp=files[name], error="")
+            else:
+                entry = _inspected(entry, run, files.get(name))
+            self.entries[run.identity] = entry
+        mine = {run.identity for run in part.of(study.runs)} if part else set(self.entries)
+        self._others = set(self.entries) - mine
+        expected = {entry.file for entry in self.entries.values()}
+        self.foreign = sorted(files.keys() - expected)
+        self._written = -math.inf  # time.monotonic of the last write
+
+    def finish(self, identity: str, status: str, error: str = "", seconds: float | None = None) -> None:
+        """Records how an attempt at a run ended; writes the index file at most once every WRITE_INTERVAL.
+
+        seconds: Wall time of the run; None: that in its file.
+        """
+        entry = self.entries[identity]
+        path = self.folder / entry.file
+        seconds = _file_status(path)[1] if seconds is None else seconds
+        stamp = _stamp(path.stat()) if status == "completed" else None
+        attempts = entry.attempts + (status == "failed")
+        self.entries[identity] = replace(entry, status=status, seconds=seconds, attempts=attempts, error=error,
+                                         stamp=stamp)  # fmt: skip
+        if time.monotonic() >= self._written + WRITE_INTERVAL:
+            self.write()
+
+    def refresh(self, run: StudyRun) -> None:
+        """Reads the status of a run from its file again."""
+        stamp = _run_files(self.folder).get(run.path.name)
+        self.entries[run.identity] = _inspected(self.entries[run.identity], run, stamp)
+
+    def counts(self) -> Counter[str]:
+        """The number of runs of each status."""
+        return Counter(entry.status for entry in self.entries.values())
+
+    def unfinished(self) -> int:
+        """The number of this process's runs that are neither completed nor failed."""
+        mine = (entry for identity, entry in self.entries.items() if identity not in self._others)
+        return sum(entry.status not in ("completed", "failed") for entry in mine)
+
+    def write(self) -> None:
+        """Replaces the index file in one step; keeps what other processes have recorded about their runs.
+
+        Raises RunFailed where it cannot be written.
+        """
+        self._written = time.monotonic()
+        try:
+            with index_lock(self.folder):
+                for identity, stored in _stored(self.folder).items():
+                    if identity in self._others:
+                        self.entries[identity] = _updated(self.entries[identity], stored)
+                self._replace()
+        except OSError as error:
+            raise RunFailed(f"{self.folder / INDEX} cannot be written: {error.strerror}") from error
+
+    def remove_temporaries(self) -> None:
+        """Removes what processes left that were killed while they created a file."""
+        for pattern in TEMPORARIES:
+            for path in self.folder.glob(pattern):
+                with suppress(OSError):
+                    if time.time() - path.stat().st_mtime > STALE_AGE:
+                        path.unlink()
+
+    def _replace(self) -> None:
+        temporary = self.folder / f".{INDEX}.{secrets.token_hex(4)}"
+        content = {"study": self.name, "runs": [asdict(entry) for entry in self.entries.values()]}
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1, allow_nan=False)  # not synced: it can be made again
+            os.replace(temporary, self.folder / INDEX)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def estimate(self, todo: Sequence[StudyRun], processes: int) -> float | None:
+        """Estimated wall time (s) of the runs of `todo`, from the completed runs; None if there are none."""
+        done = [entry for entry in self.entries.values() if entry.status == "completed" and entry.seconds is not None]
+        if not done:
+            return None
+        overall = sum(entry.seconds or 0.0 for entry in done) / len(done)
+
+        def expected(run: StudyRun) -> float:
+            like = [entry.seconds or 0.0 for entry in done if entry.labels == run.labels]
+            return sum(like) / len(like) if like else overall
+
+        return sum(map(expected, todo)) / max(1, min(processes, len(todo)))
+
+
+def _updated(entry: Entry, stored: dict[str, Any]) -> Entry:
+    """The entry, updated if another process has recorded the end of the run since."""
+    if entry.status == "completed" or stored.get("status") not in ("completed", "failed", "interrupted"):
+        return entry
+    return replace(entry, status=str(stored["status"]), seconds=stored.get("seconds"), stamp=stored.get("stamp"),
+                   attempts=int(stored.get("attempts", 0)), error=str(stored.get("error", "")))  # fmt: skip
+
+
+def _run_files(folder: Path) -> dict[str, list[int]]:
+    """The stamps of a folder's run files, by their names; none where there is no folder."""
+    try:
+        with os.scandir(folder) as found:
+            return {file.name: _stamp(file.stat()) for file in found if file.name.endswith(".h5")}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError("output", folder, f"a folder that can be read ({error.strerror})") from None
+
+
+def _stamp(stat: os.stat_result) -> list[int]:
+    """What changes when a file is written: its size (bytes) and time of change (ns)."""
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def _is_unchanged(stored: Mapping[str, Any], name: str, stamp: list[int]) -> bool:
+    """Whether a run file is as it was when the index recorded that its run was completed."""
+    seconds = stored.get("seconds")
+    recorded = stored.get("status"), stored.get("file"), stored.get("stamp")
+    return recorded == ("completed", name, stamp) and isinstance(seconds, float | None)
+
+
+def _stored(folder: Path) -> dict[str, dict[str, Any]]:
+    """The entries of the index file by identity; none where it is lost or damaged."""
+    try:
+        content = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        return {entry["identity"]: entry for entry in content["runs"] if _is_entry(entry)}
+    except NotADirectoryError:
+        raise ConfigError("output", folder, "a folder; this is a file") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether an item of the index file is what `asdict` makes of an entry."""
+    types = {"identity": str, "file": str, "labels": dict, "attempts": int, "error": str}
+    return isinstance(entry, dict) and all(isinstance(entry.get(key), kind) for key, kind in types.items())
+
+
+def _inspected(entry: Entry, run: StudyRun, stamp: list[int] | None) -> Entry:
+    """The entry with the status that its run file shows."""
+    if stamp is None:
+        return replace(entry, status="failed" if entry.error else "waiting")
+    status, seconds, config = _file_status(run.path, with_config=True)
+    if config is None or not _is_of(run.job, run.ranks, config):
+        return replace(entry, status="damaged")
+    error = entry.error if status == "failed" else ""
+    return replace(entry, status=status, seconds=seconds, error=error, stamp=stamp if status == "completed" else None)
+
+
+def keep_damaged(job: Job, ranks: int) -> None:
+    """Renames the run file of a job where it cannot be read, or is of another job: the name is for the job's run."""
+    path = Path(job.output)
+    status, _, config = _file_status(path, with_config=True)
+    if status != "waiting" and (config is None or not _is_of(job, ranks, config)):
+        path.rename(damaged_name(path))
+
+
+def _is_of(job: Job, ranks: int, config: Mapping[str, Any]) -> bool:
+    """Whether a run file's config is the job."""
+    if outside_code(config) != outside_code(read.job_to_dict(job)):  # the comparison below would import the file's code
+        return False
+    try:
+        return identify(read.job_from_dict(config), ranks) == identify(job, ranks)
+    except ConfigError:
+        return False
+
+
+def show_folder(folder: Path) -> str:
+    """The runs of a study's folder, a line each, with its status and labels, and the number of runs of each status.
+
+    Works with the run files alone; the index adds labels, runs that have not begun and error messages. Raises
+    ConfigError where there is neither.
+    """
+    from tabulate import tabulate
+
+    known = {entry["file"]: entry for entry in _stored(folder).values()}
+    files = _run_files(folder)
+    if not (names := sorted({*files, *known})):
+        raise ConfigError("show", folder, "a RUN.h5, or a folder with run files")
+    rows, counts = [], Counter[str]()
+    for name in names:
+        entry = known.get(name, {})
+        if name in files and _is_unchanged(entry, name, files[name]):
+            status, seconds = "completed", entry["seconds"]
+        else:
+            status, seconds, _ = _file_status(folder / name)
+        if status == "waiting" and entry.get("error"):
+            status = "failed"
+        counts[status] += 1
+        row = {"file": name, **entry.get("labels", {}), "status": status}
+        row["wall s"] = "" if seconds is None else f"{seconds:.1f}"
+        rows.append({**row, "error": entry["error"]} if entry.get("error") and status == "failed" else row)
+    total = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    table = tabulate(rows, headers="keys", disable_numparse=True)
+    return f"{table}\n\n{folder}: {len(names)} runs: {total}"
+
+
+def _file_status(path: Path, with_config: bool = False) -> tuple[str, float | None, dict[str, Any] | None]:
+    """The status that a run file shows, the wall time of the run (s) and, if asked, its job."""
+    if not path.exists():
+        return "waiting", None, None
+    try:
+        with open_run(path) as file:
+            seconds = float(file.attrs.get("wall_seconds", math.nan))
+            status, host, alive = file.status, file.host, file.is_alive
+            config = dict(file.config) if with_config else None
+    except ConfigError:
+        return "damaged", None, None
+    # The lock is tried only now: HDF5 locks a file that it reads, unless a writer has it open or left it open.
+    if status == "running" and not _is_running(path, host, alive):
+        status = "interrupted"
+    return status, None if math.isnan(seconds) else seconds, config
+
+
+def _is_running(path: Path, host: str | None, alive: bool) -> bool:
+    """Whether a process computes the run of this file: it holds a lock, or writes where locks do not tell.
+
+    host: of the run; alive: whether the file was written to a moment ago.
+    """
+    locked = is_locked(path)
+    if locked or (locked is False and host == host_name()):  # a run that was killed a moment ago has no lock
+        return bool(locked)
+    return alive
+
+
+def can_resume(run: StudyRun) -> bool:
+    """Whether there is a checkpoint to continue the run from."""
+    try:
+        return run.path.exists() and bool(sets(folder_of(run.path)))
+    except OSError:
+        return False

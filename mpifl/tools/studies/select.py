@@ -1,0 +1,272 @@
+"""The trials of a study in groups, and the selection of the values that its report shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from mpifl.tools.analysis.options import Options
+from mpifl.tools.analysis.page import Incomplete
+from mpifl.tools.analysis.report import report_groups
+from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, label_of, load_trial, short_names
+from mpifl.errors import ConfigError
+from mpifl.runfile import open_run
+from mpifl.tools.studies.index import Index
+from mpifl.tools.studies.study import Select, Study, StudyRun, describe
+
+HIGHER_IS_BETTER = ("validation_accuracy",)
+
+
+def study_groups(study: Study, index: Index, options: Options | None = None) -> tuple[dict[str, Group], list[str]]:
+    """The completed trials of the study, grouped by their labels on the axes, which get short names.
+
+    The groups by their labels as JSON (`_key`), and a line about each run file that cannot be read. options: of the
+    report; None: with all metrics.
+    """
+    unread: list[str] = []
+    select = {study.options.select.by} if study.options.select else set()
+    metrics = None if options is None else options.metrics | select
+    found: dict[str, tuple[StudyRun, list[Trial]]] = {}
+    for run in study.runs:
+        status = index.entries[run.identity].status
+        if status == "damaged" and (damage := _damage(run.path)):
+            unread.append(damage)
+        if status == "completed":
+            try:
+                trial = load_trial(run.path, metrics, options.sums if options else ())
+            except ConfigError as error:
+                unread.append(f"Left out: {error}.")
+            else:
+                found.setdefault(_key(run), (run, []))[1].append(trial)
+    names = short_names(list(dict.fromkeys(label for run, _ in found.values() for label in run.labels)))
+    groups = {
+        key: Group({name: run.labels.get(label) for label, name in names.items()}, trials)
+        for key, (run, trials) in found.items()
+    }
+    return groups, unread
+
+
+def _damage(path: Path) -> str:
+    """A line about a run file that cannot be read; "" for one that can be."""
+    try:
+        with open_run(path) as run:
+            run.config  # noqa: B018 - raises an error where it is damaged
+    except ConfigError as error:
+        return f"Left out: {error}."
+    return ""
+
+
+def _key(run: StudyRun) -> str:
+    return json.dumps(run.labels, default=str)
+
+
+def _failed(study: Study, index: Index, select: Select) -> dict[str, StudyRun]:
+    """A failed deciding run by its labels, as JSON: the trials that did not fail would bias the mean."""
+    deciding = [run for run in study.runs if select.seeds is None or run.seed in select.seeds]
+    return {_key(run): run for run in deciding if index.entries[run.identity].status == "failed"}
+
+
+def select_groups(groups: Sequence[Group], select: Select) -> list[Group]:
+    """The groups that the rule selects, with all their trials."""
+    return [groups[k] for k in selected_indices(groups, select)]
+
+
+def selected_indices(groups: Sequence[Group], select: Select, unreported: bool = False) -> list[int]:
+    """The indices of the groups that the rule selects, for each combination of the other axes.
+
+    Groups are compared by the metric's mean over the deciding trials. A group is not selected if that mean is not
+    finite, or unless `unreported` if the group has no trial to report.
+    """
+    over = selected_labels(groups, select)
+    chosen: list[int] = []
+    for candidates in by_other_labels(groups, over):
+        able = [group for group in candidates if unreported or reported_trials(group, select).trials]
+        scores = {id(group): _score(group, select) for group in able}
+        finite = [group for group in candidates if np.isfinite(scores.get(id(group), np.nan))]
+        if select.rule == "largest-finite":  # a method without the key has one candidate, without a value
+            finite.sort(key=lambda group: -max(float(group.labels.get(label) or 0) for label in over))
+        else:
+            finite.sort(key=lambda group: scores[id(group)] * (1 if select.rule == "min" else -1))
+        chosen += [id(group) for group in finite[: select.count]]
+    return [k for k, group in enumerate(groups) if id(group) in chosen]
+
+
+def selected_labels(groups: Sequence[Group], select: Select) -> list[str]:
+    """The labels of the groups whose values the rule selects."""
+    known = [label for group in groups for label in group.labels]
+    return [label_of(key, known) or key for key in select.keys]
+
+
+def is_deciding(run: StudyRun, select: Select | None) -> bool:
+    """Whether the run is a trial that decides what is selected apart from the trials that are reported."""
+    return select is not None and select.seeds is not None and run.seed in select.seeds
+
+
+def without_rejected(study: Study, index: Index) -> Study:
+    """The study without the reported trials of values that the deciding trials do not select.
+
+    Without seeds that decide it is the whole study.
+    """
+    select = study.options.select
+    if select is None or select.seeds is None:
+        return study
+    failed = _failed(study, index, select)
+    able = {key: group for key, group in study_groups(study, index)[0].items() if key not in failed}
+    chosen = selected_indices(list(able.values()), select, unreported=True)
+    keys = {key for k, key in enumerate(able) if k in chosen}
+    return replace(study, runs=tuple(run for run in study.runs if is_deciding(run, select) or _key(run) in keys))
+
+
+def _score(group: Group, select: Select) -> float:
+    """The mean of the metric over the trials that decide; NaN where one of them has none."""
+    best = np.fmax.reduce if select.by in HIGHER_IS_BETTER else np.fmin.reduce  # both ignore NaN
+    values = []
+    for trial in group.trials:
+        if select.seeds is None or trial.seed in select.seeds:
+            known = trial.evaluations[select.by].to_numpy()
+            if len(known) == 0:
+                return np.nan
+            values.append(float(known[-1] if select.at == "last" else best(known)))
+    return float(np.mean(values)) if values else np.nan
+
+
+def reported_trials(group: Group, select: Select) -> Group:
+    """The group without the trials that decide what is selected."""
+    trials = [trial for trial in group.trials if select.seeds is None or trial.seed not in select.seeds]
+    return replace(group, trials=trials)
+
+
+def describe_selection(select: Select) -> str:
+    """The rule in one sentence, for a table's caption."""
+    values = "value" if select.count == 1 else f"{select.count} values"
+    at, over = _evaluation(select), " or ".join(select.keys)
+    if select.rule == "largest-finite":
+        rule = f"the largest {values} of {over} with a finite mean {select.by} at {at}"
+    else:
+        extreme = "smallest" if select.rule == "min" else "largest"
+        rule = f"the {values} of {over} with the {extreme} mean {select.by} at {at}"
+    seeds = "all trials"
+    if select.seeds is not None:
+        seeds = f"seeds {', '.join(map(str, select.seeds))}; the other seeds are reported"
+    return f"Selected for each row: {rule} (over {seeds})."
+
+
+def _evaluation(select: Select) -> str:
+    return "the last evaluation" if select.at == "last" else "the best evaluation of each trial"
+
+
+def best_groups(groups: Sequence[Group], select: Select, axis: str) -> list[int]:
+    """The indices of the groups with the best score of the rule's metric, over the trials that decide.
+
+    Groups that differ only on the first axis, `axis`, and in what the rule selects are compared; a group alone has no
+    rival, and is not among them.
+    """
+    compared = {label_of(axis, [label for group in groups for label in group.labels]), *selected_labels(groups, select)}
+    best: list[int] = []
+    for members in by_other_labels(groups, compared):
+        scores = {id(group): score for group in members if np.isfinite(score := _score(group, select))}
+        if len(members) > 1 and scores:
+            top = max(scores.values()) if _largest(select) else min(scores.values())
+            best += [identity for identity, score in scores.items() if score == top]
+    return [k for k, group in enumerate(groups) if id(group) in best]
+
+
+def _largest(select: Select) -> bool:
+    """Whether a large score is a good one."""
+    return select.by in HIGHER_IS_BETTER if select.rule == "largest-finite" else select.rule == "max"
+
+
+def report_study(study: Study, out: str | Path | None = None, options: Options | None = None) -> str:
+    """The table, and with `out` the figures, of the study's completed runs, after its selection. Raises ConfigError.
+
+    With `options.all` all values are shown, and those that the rule selects are marked.
+    """
+    index = Index(study)
+    found = reported_groups(study, index, options or Options())
+    notes = [*found.notes, *([found.mark] if found.marked else [])]
+    runs = _incomplete(study, index)
+    return report_groups(found.groups, out, options, notes, found.marked, found.candidates, study.options.name, runs)
+
+
+def _incomplete(study: Study, index: Index) -> list[Incomplete]:
+    """The runs of a study that are not completed, with the reasons."""
+    reasons = {"waiting": "not begun; mpifl sweep runs it", "running": "another process computes it",
+               "interrupted": "ended before its stop; mpifl sweep continues it",
+               "damaged": "its file cannot be read, or is of another job; mpifl sweep computes it again"}  # fmt: skip
+    found = []
+    for run in study.runs:
+        entry = index.entries[run.identity]
+        if entry.status != "completed":
+            reason = entry.error or reasons.get(entry.status, "")
+            found.append(Incomplete(f"{describe(run)} ({entry.file})", entry.status, reason))
+    return found
+
+
+class Reported(NamedTuple):
+    """What a report of a study shows."""
+
+    groups: list[Group]
+    """the completed trials that the selection keeps"""
+    notes: list[str]
+    """lines on what was selected, was left out or is missing"""
+    marked: list[int]
+    """indices of the best groups, or of the selected ones where all are shown"""
+    mark: str
+    """meaning of the mark, in a sentence"""
+    candidates: list[Group]
+    """all groups, before the selection"""
+
+
+def reported_groups(study: Study, index: Index, options: Options | None = None) -> Reported:
+    """The study's completed trials after its selection, with all metrics, or with what the options need.
+
+    Raises ConfigError if there is nothing to report.
+    """
+    select = study.options.select
+    if options and options.all and not select:
+        raise ConfigError("all", "true", "a study with a selection; without one, all runs are shown")
+    by_key, unread = study_groups(study, index, options)
+    everything = list(by_key.values())
+    found = Reported(everything, [], [], "", everything)
+    if select:
+        failed = _failed(study, index, select)
+        able = [group for key, group in by_key.items() if key not in failed]
+        found = _select(able, everything, select, next(iter(study.runs[0].labels)), bool(options and options.all))
+        if failed:
+            runs = "; ".join(describe(run) for run in failed.values())
+            found.notes.append(f"Not selected, because a deciding trial failed: {runs}.")
+    found.notes.extend(unread)
+    if not found.groups and by_key:
+        text = " ".join(["a selection of something;", *found.notes])
+        raise ConfigError("select.over", " or ".join(select.keys) if select else "", text)
+    if not found.groups:
+        expected = f"at least one completed run in {study.folder}; mpifl sweep computes the runs"
+        raise ConfigError("study", study.options.name, " ".join([expected, *unread]))
+    if missing := len(study.runs) - index.counts()["completed"]:
+        found.notes.append(f"{missing} of the study's {len(study.runs)} runs are missing here: {_statuses(index)}.")
+    return found
+
+
+def _select(able: Sequence[Group], everything: Sequence[Group], select: Select, axis: str, whole: bool) -> Reported:
+    """The selection among the groups that are able to be selected; whole: show all, and mark the selected ones."""
+    chosen = select_groups(able, select)
+    shown = [group for group in everything if reported_trials(group, select).trials]
+    candidates = [reported_trials(group, select) for group in shown]
+    notes = [describe_selection(select)]
+    if whole:
+        marked = [k for k, group in enumerate(shown) if any(group is one for one in chosen)]
+        return Reported(candidates, notes, marked, "Marked: what the rule selects.", candidates)
+    extreme = "largest" if _largest(select) else "smallest"
+    best = f"the {extreme} mean {select.by} at {_evaluation(select)} (over the same trials)"
+    mark = f"Marked: {best} among the rows that differ in {axis}."
+    groups = [reported_trials(group, select) for group in chosen]
+    return Reported(groups, notes, best_groups(chosen, select, axis), mark, candidates)
+
+
+def _statuses(index: Index) -> str:
+    return ", ".join(f"{count} {status}" for status, count in index.counts().items() if status != "completed")

@@ -1,0 +1,272 @@
+"""`mpifl sweep`: runs the missing runs of a study, several at a time, and continues after any interruption."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from mpifl.text import format_duration
+from mpifl.errors import ConfigError
+from mpifl.signals import SignalRecorder
+from mpifl.runfile.reader import HEARTBEAT_TIMEOUT
+from mpifl.tools.studies.compute import Finished, compute, end_group, find_launcher, serve_group
+from mpifl.tools.studies.index import Index, can_resume
+from mpifl.tools.studies.study_slices import Part, locked
+from mpifl.tools.studies.processes import processes as new_processes
+from mpifl.tools.studies.study import Study, StudyRun, describe
+
+if TYPE_CHECKING:
+    from mpifl.transport.mpi import MPI
+
+log = logging.getLogger(__package__)
+LOG_INTERVAL = 60.0  # s between two lines in a log
+REFRESH_INTERVAL = 5.0  # s between two lines on a terminal while no run ends
+MAX_NAMED = 5  # run files or failures that are named in one line
+SHOWN = ("running", "failed", "interrupted", "damaged")  # statuses that a line of progress counts
+KILLED = "its process was killed"
+
+
+def sweep(
+    study: Study, processes: int | None = None, progress: Callable[[str], None] | None = None,
+    executor: Executor | None = None, part: Part | None = None, only: Callable[[StudyRun], bool] = lambda run: True,
+) -> Index:  # fmt: skip
+    """Runs the missing runs of a study; returns the index, in which some of them may have failed.
+
+    Completed runs are kept, interrupted ones continue from their checkpoints where they have any, and failed ones are
+    tried again as often as `retries` says. Raises ConfigError where the folder cannot be written, or another process
+    is running the study; Interrupted where a signal ends it, after the runs under way have saved their checkpoints.
+
+    Args:
+        study: The study.
+        processes: Runs at a time; None: as many as there are cores for their ranks.
+        progress: Called with a line on the state of the study, whenever a run begins or ends and every few seconds;
+            with an empty line before a message is logged, and at the end.
+        executor: What runs them, `processes` at a time; None: new processes on this machine.
+        part: The part of the runs that is computed; None: all.
+        only: Says of a run whether it is computed.
+    """
+    processes = default_processes(study) if processes is None else processes
+    if not executor and study.options.ranks > 1:
+        find_launcher(study.options.ranks)
+    with locked(study.folder, part):
+        index = Index(study, part)
+        for line in _foreign_files(index):
+            log.warning(line)
+        index.remove_temporaries()
+        index.write()
+        mine = part.of(study.runs) if part else study.runs
+        mine = [run for run in mine if only(run)]
+        todo = [run for run in mine if _wanted(index, run, study.options.retries)]
+        for line in _damaged_files(index, todo):
+            log.warning(line)
+        # Runs of the same problem follow one another, since a process keeps the data that it loaded last.
+        todo.sort(key=lambda run: repr(run.job.problem))
+        killed: list[StudyRun] = []
+        try:
+            todo = todo or _left_behind(index, mine)
+            while todo or killed:
+                # A run whose process was killed, perhaps for want of memory, is tried again alone, after the others.
+                batch, killed = (todo, killed) if todo else (killed, [])
+                count = min(processes, len(batch)) if todo else 1
+                with nullcontext(executor) if executor else new_processes(count) as pool:
+                    todo, more = _pass(study, index, batch, pool, count, progress)
+                killed += more
+                if not todo and not killed:
+                    todo = _left_behind(index, mine)
+        finally:
+            if progress:
+                progress("")
+            index.write()
+    return index
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def default_processes(study: Study) -> int:
+    """Runs at a time on this machine, where nothing else is said."""
+    return max(1, available_cores() // study.options.ranks)
+
+
+def _left_behind(index: Index, runs: Sequence[StudyRun]) -> list[StudyRun]:
+    """The runs that seemed to be running, but had been killed on another host shortly before.
+
+    Locks may not tell that from another host, so this waits until a heartbeat would be overdue.
+    """
+    end = time.monotonic() + HEARTBEAT_TIMEOUT + 1
+    seemed = alive = [run for run in runs if index.entries[run.identity].status == "running"]
+    while alive and time.monotonic() < end:
+        time.sleep(0.5)
+        for run in alive:
+            index.refresh(run)
+        alive = [run for run in alive if index.entries[run.identity].status == "running"]
+    return [run for run in seemed if index.entries[run.identity].status == "interrupted"]
+
+
+def _wanted(index: Index, run: StudyRun, retries: int) -> bool:
+    entry = index.entries[run.identity]
+    if entry.status == "failed":
+        return entry.attempts <= retries
+    return entry.status in ("waiting", "interrupted", "damaged")
+
+
+def _pass(
+    study: Study, index: Index, todo: Sequence[StudyRun], executor: Executor, processes: int,
+    progress: Callable[[str], None] | None,
+) -> tuple[list[StudyRun], list[StudyRun]]:  # fmt: skip
+    """Runs each of `todo` once; returns those to be tried again, and of these the ones whose process was killed."""
+    again: list[StudyRun] = []
+    killed: list[StudyRun] = []
+    begin, done = time.monotonic(), 0
+    waiting = list(reversed(todo))
+    running: dict[Future[Finished], StudyRun] = {}
+
+    def show() -> None:
+        if progress:
+            left = len(todo) - done
+            seconds = (time.monotonic() - begin) / done * left if done else index.estimate(todo, processes)
+            progress(status_line(index, left + len(again) + len(killed), seconds, len(running)))
+
+    while waiting or running:
+        while waiting and len(running) < processes:
+            run = waiting.pop()
+            running[executor.submit(compute, run.job, can_resume(run), run.ranks)] = run
+        show()
+        for future in wait(running, REFRESH_INTERVAL, FIRST_COMPLETED).done:
+            run = running.pop(future)
+            try:
+                end = future.result()
+            except BrokenProcessPool:
+                end = Finished("failed", KILLED)
+            index.finish(run.identity, end.status, end.error, end.seconds)
+            done += 1
+            if end.status == "failed":
+                if progress:
+                    progress("")  # clears the line of progress for the message
+                log.warning("%s failed: %s", describe(run), end.error)
+                if _wanted(index, run, study.options.retries):
+                    (killed if end.error == KILLED else again).append(run)
+    show()
+    return again, killed
+
+
+def sweep_on_ranks(
+    comm: MPI.Intracomm, load: Callable[[], Study], progress: Callable[[str], None], part: Part | None = None
+) -> Index | None:
+    """Runs a study on the ranks of an MPI job, a run at a time on each group of them; the index on rank 0.
+
+    Every rank calls it; rank 0 alone loads the study, and releases the others where that raises. It starts runs, and
+    belongs to no group.
+    """
+    from mpifl.transport.groups import worker_groups
+    from mpifl.transport.launcher import broadcast_number
+
+    study, ranks = None, 0
+    try:
+        if comm.rank == 0:
+            study = load()
+            ranks = study.options.ranks
+    finally:
+        ranks = broadcast_number(comm, ranks)
+    if not ranks:  # the study is wrong
+        return None
+    with worker_groups(comm, ranks, serve_group, end_group) as executor:
+        if executor is None or study is None:
+            return None
+        with SignalRecorder():
+            return sweep(study, count_groups(comm.size, ranks), progress, executor, part)
+
+
+def count_groups(size: int, ranks: int) -> int:
+    """The number of groups of `ranks` ranks on an MPI job of `size`. Raises ConfigError if there is none."""
+    if size - 1 < ranks:
+        text = f"mpirun -n {ranks + 1} or more, not {size}: rank 0 starts the runs, and computes none"
+        raise ConfigError("ranks", ranks, text)
+    return (size - 1) // ranks
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+def status_line(index: Index, left: int, seconds: float | None, running: int = 0) -> str:
+    """The state of a study in one line: runs by status, and the time that is left.
+
+    running: Runs of this process, which the index does not count.
+    """
+    counts = index.counts()
+    parts = [f"{counts['completed']} of {len(index.entries)} runs completed"]
+    counts["running"] += running
+    parts += [f"{counts[status]} {status}" for status in SHOWN if counts[status]]
+    if left and seconds is not None:
+        parts.append(f"about {format_duration(seconds)} left")
+    return f"{index.name}: {', '.join(parts)}"
+
+
+def _foreign_files(index: Index) -> Iterator[str]:
+    if index.foreign:
+        s = "s do" if len(index.foreign) > 1 else " does"
+        yield f"{len(index.foreign)} run file{s} not belong to the study as it is now: {_listed(index.foreign)}"
+
+
+def _damaged_files(index: Index, runs: Sequence[StudyRun]) -> Iterator[str]:
+    entries = [index.entries[run.identity] for run in runs]
+    if names := [entry.file for entry in entries if entry.status == "damaged"]:
+        are, they = ("s are", "they are") if len(names) > 1 else (" is", "it is")
+        text = f"damaged, or of another job; {they} renamed to FILE.damaged, and computed again"
+        yield f"{len(names)} run file{are} {text}: {_listed(names)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_NAMED]) + (", ..." if len(names) > MAX_NAMED else "")
+
+
+def final_line(index: Index) -> str:
+    """How a sweep ended, in one line; failed runs with the messages of the first few."""
+    failed = [entry for entry in index.entries.values() if entry.status == "failed"]
+    line = f"{index.folder}: {status_line(index, 0, None)}"
+    return "; ".join([line, *(f"{entry.file}: {entry.error or 'failed'}" for entry in failed[:MAX_NAMED])])
+
+
+def dry_run(study: Study, processes: int | None = None) -> str:
+    """The runs of a study with their status, and an estimate of the time that the missing ones take."""
+    from tabulate import tabulate
+
+    index = Index(study)
+    todo = [run for run in study.runs if _wanted(index, run, study.options.retries)]
+    rows = [
+        {**run.labels, "seed": run.seed, "status": index.entries[run.identity].status, "file": run.path.name}
+        for run in study.runs
+    ]
+    count = default_processes(study) if processes is None else processes
+    seconds = index.estimate(todo, count)
+    time_ = "time unknown until a run has completed" if seconds is None else f"about {format_duration(seconds)}"
+    where = f"on {count} process{'es' if count > 1 else ''}"
+    if study.options.ranks > 1:
+        where = f"{count} at a time on {study.options.ranks} ranks each"
+    last = f"{len(todo)} of {len(rows)} runs to do" + (f", {where}, {time_}" if todo else "")
+    return "\n".join([tabulate(rows, headers="keys", disable_numparse=True), "", *_foreign_files(index), last])
+
+
+def print_progress() -> Callable[[str], None]:
+    """A function that prints lines of progress: on a terminal over one another, in a log at most one a minute.
+
+    An empty line clears the one on the terminal.
+    """
+    last = -LOG_INTERVAL
+
+    def write(line: str) -> None:
+        nonlocal last
+        if sys.stderr.isatty():
+            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+        elif line and time.monotonic() - last >= LOG_INTERVAL:
+            last = time.monotonic()
+            print(line, file=sys.stderr, flush=True)
+
+    return write

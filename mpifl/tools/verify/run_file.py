@@ -1,0 +1,240 @@
+"""`mpifl verify`: checks that a run file is undamaged, and that its rows are a history that its job allows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from mpifl import execution
+from mpifl.algorithms.base import Algorithm, Clients
+from mpifl.config.registry import FAMILIES
+from mpifl.config.schema import Reader
+from mpifl.config.trust import outside_code
+from mpifl.config.types import Config
+from mpifl.errors import ConfigError, Contradiction, RunFailed
+from mpifl.scheduling.availability import Always, Availability, TraceAvailability
+from mpifl.scheduling.delays import Delay, NoDelay, Trace
+from mpifl.scheduling.timeline import Timeline
+from mpifl.server.start import run_server
+from mpifl.runfile import Run, open_run
+from mpifl.runfile.reader import DamagedRun
+from mpifl.runfile.tables import CLIENTS, TABLES
+from mpifl.tools.verify.history import History, Rules, verify
+from mpifl.transport.frames import HEADER_BYTES
+
+
+def verify_file(path: Path, replay: bool = False, trust: bool = False) -> str:
+    """Checks a run file, and with `replay` repeats the run in this process; what was checked, in one line.
+
+    Raises Contradiction with the first thing that is wrong, ConfigError for what is no run file or cannot be replayed.
+    """
+    line = check_file(path)
+    if not replay:
+        return line
+    with TemporaryDirectory(prefix="mpifl-verify-") as folder:
+        output = Path(folder, "replay.h5")
+        task = execution.replay_task(path, keys={"output": output}, trust=trust)
+        facts = json.loads(task.replay.attrs.get("compute", "[]")) if task.replay else []
+        if any(fact.get("batched") is True for fact in facts):
+            text = "a run whose clients were computed one by one, for --replay: problem.torch.batched: false"
+            raise ConfigError("verify", path, text)
+        try:
+            with execution.restored_torch(task.job):
+                outcome = run_server(task.job, replay=task.replay, load=execution.load_problem)
+        except RunFailed as error:
+            raise Contradiction(f"{path}: the replay failed: {error}") from error
+        if outcome.status != "completed":
+            raise Contradiction(f"{path}: the replay failed: {outcome.error}")
+        compare(path, output)
+    return f"{line}; the replay computed the same"
+
+
+def check_file(path: str | Path) -> str:
+    """Checks a run file; returns a line that says what was checked.
+
+    Raises ConfigError if it is not a run file, Contradiction with the first thing that is wrong.
+    """
+    try:
+        with open_run(path) as run:
+            while True:
+                before = run.count("checksums"), run.status
+                try:
+                    return _check(run)
+                except Contradiction:
+                    run.refresh()  # a live run may have written between two reads
+                    if (run.count("checksums"), run.status) == before:
+                        raise
+    except DamagedRun as error:
+        raise Contradiction(str(error)) from error
+    except Contradiction as error:
+        raise Contradiction(f"{path}: {error}") from None
+
+
+def _check(run: Run) -> str:
+    checksums = run.checksums()
+    if checksums.wrong:
+        raise Contradiction(checksums.wrong)
+    history, notes = read_history(run, checksums.blocks), []
+    rules, why = read_rules(run.config, history)
+    try:
+        verify(history, rules)
+    except RunFailed as error:  # no run can have followed this model of delays or availability
+        raise Contradiction(str(error)) from error
+    counts = [
+        f"{run.count(name):,} {name[: -1 if run.count(name) == 1 else None]}".replace("_", " ")
+        for name, table in TABLES.items()
+        if run.count(name) or not table.added
+    ]
+    uncovered = sum(run.count(table) - min(run.count(table), rows) for table, rows in checksums.rows.items())
+    if not history.closed:
+        notes.append("the run was not closed: what is there was checked")
+    if not run.count("checksums"):
+        notes.append("written by a version without checksums")
+    elif uncovered:
+        notes.append(f"{uncovered:,} rows have no checksum")
+    if why:
+        notes.append(f"messages and triggers were not checked: {why}")
+    return f"{run.path}: {', '.join(counts)}: verified" + "".join(f"; {note}" for note in notes)
+
+
+# -- what is in the file -----------------------------------------------------------------------------------------------
+def read_history(run: Run, blocks: Mapping[str, Any]) -> History:
+    """The tables of a run file as arrays; blocks: of rows that were written at once, by table. Raises ConfigError."""
+    tables = {table: _columns(run, table, list(TABLES[table].columns), run.count(table)) for table in TABLES}
+    tables["clients"] = _columns(run, "clients", list(CLIENTS.columns), None)
+    closed = not run.open_ended and run.status != "running"
+    # An event may be written after updates that follow it, but it is written before the next block of updates.
+    firm = blocks["updates"][-1].first if blocks["updates"] else 0
+    return History(
+        tables, run.attrs, run.config, run.rows("model", "x", 0, None), run.model_version, run.layout, closed,
+        run.count("updates") if closed else firm,
+    )  # fmt: skip
+
+
+def _columns(run: Run, table: str, names: list[str], rows: int | None) -> dict[str, np.ndarray]:
+    found = {name: run.rows(table, name, 0, rows) for name in names}
+    for name, values in found.items():
+        if values.dtype.kind in "SO":
+            texts = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist()]
+            found[name] = np.array(texts, object)
+    return found
+
+
+# -- what the job says -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Sections(Config):
+    """The sections of a job that decide the order of events."""
+
+    algorithm: Algorithm
+    delay: Delay = NoDelay()
+    availability: Availability = Always()
+
+
+def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]:
+    """What the job of a run file says about its events, and why some of it is not known ("": all is).
+
+    Imports nothing that the file names.
+    """
+    virtual = _value(config, "clock.mode") == "virtual"
+    known: dict[str, Any] = {
+        "seed": _number(config, "seed", int) or 0, "virtual": virtual, "header": HEADER_BYTES,
+        "norm": _number(config, "faults.norm") or inf, "refusals": _number(config, "faults.refusals", int),
+        "stop_time": _number(config, "stop.time"),
+        "stop_updates": _number(config, "stop.updates", int), "stop_accuracy": _number(config, "stop.accuracy"),
+        "evaluate_updates": _number(config, "evaluate.updates", int),
+        "evaluate_every": _number(config, "evaluate.every"),
+        "evaluate_clients": _value(config, "evaluate.clients") is True,
+        "metrics": [str(name) for name in _list(config, "evaluate.metrics")],
+    }  # fmt: skip
+    algorithm, delay, availability = (
+        config.get("algorithm"), _value(config, "clock.delay"), _value(config, "clock.availability")
+    )  # fmt: skip
+    known["always"] = availability is None or _value(config, "clock.availability.name") == "always"
+    if names := outside_code({"algorithm": algorithm, "clock": {"delay": delay, "availability": availability}}):
+        return Rules(**known), f"{', '.join(names)} is code outside mpifl"
+    rates = history.tables["clients"]["rate"]
+    clients = Clients(history.tables["clients"]["samples"], None if np.isnan(rates).any() else rates, known["seed"])
+    try:
+        sections = {"algorithm": algorithm, **({"delay": delay} if delay else {})}
+        sections |= {"availability": availability} if availability else {}
+        job: _Sections = Reader(_Sections, sections, FAMILIES).read()
+        method, times = job.algorithm, None
+        if virtual and not job.delay.has_split_times and not isinstance(job.delay, Trace):  # a trace is another file
+            times = job.delay.contact_times(clients.n, known["seed"])
+        if not isinstance(job.delay, Trace):
+            known |= {"split": job.delay.has_split_times, "rates": job.delay.rates(clients.n, known["seed"])}
+        known |= {"vectors": (method.vectors_up, method.vectors_down), "contact_times": times}
+        known["among_available"] = job.availability.cohort_from == "available"
+        if not isinstance(job.availability, TraceAvailability):  # its periods are in another file
+            next_on = job.availability.on_periods(clients.n, known["seed"])
+            restart = job.availability.interrupted == "restart"
+            known["timeline"] = Timeline(next_on, clients.n, restart) if next_on else None
+        elif known["among_available"]:
+            return Rules(**known), "the members of its rounds follow from another file, its trace"
+        if type(method).answers is not Algorithm.answers:
+            return Rules(**known), "the method itself decides whom it answers"
+        if method.polls:
+            return Rules(**known), "its rounds begin at polls, whose times the method decides"
+        known |= {"trigger": method.aggregation_trigger(), "reply": method.reply_policy()}
+        known["decides"] = known["trigger"] is None and type(method).ready is not Algorithm.ready
+        cohort = method.participation(clients, known["seed"])
+        return Rules(**known, cohort=cohort), ""
+    except (ConfigError, ValueError, TypeError, ArithmeticError, LookupError) as error:
+        return Rules(**known), f"its job cannot be read ({error})"
+
+
+def _value(config: Mapping[str, Any], key: str) -> Any:
+    node: Any = config
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def _list(config: Mapping[str, Any], key: str) -> list[Any]:
+    value = _value(config, key)
+    return value if isinstance(value, list) else []
+
+
+def _number(config: Mapping[str, Any], key: str, kind: type = float) -> Any:
+    """A number above 0, or None."""
+    value = _value(config, key)
+    return value if type(value) in (int, kind) and value > 0 else None
+
+
+# -- a replay beside it ------------------------------------------------------------------------------------------------
+def compare(path: Path, replay: Path) -> None:
+    """Raises Contradiction where the replay of a run file computed something else."""
+    with open_run(path) as one, open_run(replay) as other:
+        if text := _difference(one, other):
+            raise Contradiction(f"{path}: {text}")
+
+
+def _difference(one: Run, other: Run) -> str:
+    """The first difference between a run file and its replay; "" if there is none."""
+    for table in (name for name in TABLES if name != "events"):
+        if one.count(table) != other.count(table):
+            return f"{table}: {one.count(table)} rows, the replay has {other.count(table)}"
+        for name in TABLES[table].columns:
+            a, b = one.rows(table, name, 0, one.count(table)), other.rows(table, name, 0, other.count(table))
+            known = np.full(len(a), True)
+            if a.dtype.kind == "f" and TABLES[table].columns[name].missing is not None:
+                known = ~np.isnan(a)
+            differ = np.flatnonzero(known & ~((a == b) | ((a != a) & (b != b))))
+            if differ.size:
+                k = int(differ[0])
+                text = f"{name} is {a[k].item()!r}, the replay has {b[k].item()!r}"
+                return f"{table} row {k}: {text}"
+    if one.status in ("completed", "interrupted"):
+        x, y = one.model, other.model
+        differ = np.flatnonzero(x.view(f"u{x.itemsize}") != y.view(f"u{y.itemsize}"))
+        if differ.size:
+            k = int(differ[0])
+            return f"model/x item {k} is {x[k].item()!r}, the replay has {y[k].item()!r}"
+    return ""
