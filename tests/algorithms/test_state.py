@@ -20,10 +20,10 @@ from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models.quadratic import Quadratic
+from mpifl.runfile.tables import Row
 from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.live_schedule import LiveSchedule, VirtualClock
 from mpifl.server.loop import Ending, ServerLoop
-from mpifl.runfile.tables import Row
 from mpifl.transport.in_process import InProcessTransport
 from tests.quadratic_runs import close
 from tests.tiers import parameters

@@ -17,9 +17,9 @@ from mpifl.cli import main
 from mpifl.config.read import job_to_dict
 from mpifl.config.trust import module_location, outside_code
 from mpifl.errors import ConfigError
-from mpifl.server import provenance
 from mpifl.runfile import RunWriter
 from mpifl.runfile.tables import UpdateRow
+from mpifl.server import provenance
 from tests.config.test_own_classes import ALL, KEYS, OWN
 
 BENIGN: dict[str, Any] = {

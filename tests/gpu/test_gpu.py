@@ -13,10 +13,10 @@ import torch
 
 import mpifl
 from mpifl import open_run
-from mpifl.vector_memory import Staged
 from mpifl.problems import load
 from mpifl.problems.problem import ComputeResources
 from mpifl.problems.torch.device import Direct, Gpu
+from mpifl.vector_memory import Staged
 from tests.mpi.cases import DIGITS, job
 from tests.mpi.conftest import RUN, Start, write
 from tests.mpi.files import attribute, differing

@@ -23,9 +23,9 @@ from mpifl.algorithms.scaffold import Scaffold
 from mpifl.client.worker import Worker
 from mpifl.config import read as jobs
 from mpifl.problems import ProblemConfig
-from mpifl.problems.problem import ComputeResources, HostedClients
 from mpifl.problems.models.networks import TorchLogistic, TorchMlp
 from mpifl.problems.partitions import Iid
+from mpifl.problems.problem import ComputeResources, HostedClients
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch import batched
 from mpifl.problems.torch.flat import Flat

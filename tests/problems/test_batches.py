@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifl.problems.problem_section import ProblemConfig
 from mpifl.problems.models import Logistic
+from mpifl.problems.problem_section import ProblemConfig
 
 
 def client(samples: int, batch: int | None, i: int = 0, seed: int = 0) -> Any:

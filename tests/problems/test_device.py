@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from mpifl.errors import ConfigError
-from mpifl.vector_memory import HOST, Staged
 from mpifl.problems.problem import ComputeResources
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch import device
 from mpifl.problems.torch.device import Direct, Gpu, choose_device, memory, prepare, prepare_evaluation, transfers
+from mpifl.vector_memory import HOST, Staged
 
 CPU = torch.device("cpu")
 
