@@ -25,9 +25,9 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedprox import FedProx
 from mpifl.client.worker import Worker
 from mpifl.problems import ProblemConfig
-from mpifl.problems.problem import HostedClients
 from mpifl.problems.models.network import Network
 from mpifl.problems.models.networks import Cnn, TorchMlp
+from mpifl.problems.problem import HostedClients
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.flat import Flat

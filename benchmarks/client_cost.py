@@ -217,7 +217,8 @@ def waiting(seconds: float) -> dict[str, Any]:
     n, d = comm.size - 1, FEATURES * CLASSES
     begin = comm.bcast(time.perf_counter() + SETTLE)  # of one host, whose processes share the clock
     if comm.rank:
-        transport = MPIClientTransport(comm, n, d, dtype, 1)
+        x0 = np.zeros(d, dtype)
+        transport = MPIClientTransport(comm, Worker(Echo(), x0, {comm.rank: NoObjective()}), n, d, dtype, 1)  # type: ignore[dict-item]
         marks: list[float] = []
 
         def note() -> None:

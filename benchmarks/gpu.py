@@ -27,8 +27,8 @@ from common import ROOT, launcher
 
 import mpifl
 from mpifl.cuda_mpi import cuda_aware
-from mpifl.vector_memory import VectorMemory
 from mpifl.transport.frames import INLINE_BYTES
+from mpifl.vector_memory import VectorMemory
 
 JOB = """# gpu
 name: gpu

@@ -24,7 +24,7 @@ from typing import Any
 from common import ROOT, launcher, one_thread_environment
 
 SIZES = {1: [7850], 4: [7850, 100_000, 1_000_000, 10_000_000], 16: [7850]}  # by number of clients
-WAITING_RANKS = 129
+WAITING_RANKS = 32
 PARTS = [*map(str, SIZES), "client", "waiting"]
 KEPT = ROOT / "build" / "performance.json"
 

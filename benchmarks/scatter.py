@@ -18,9 +18,9 @@ import time
 
 import numpy as np
 
+from mpifl.safe_input import available_memory
 from mpifl.transport.handshake import Handshake, receive_setup, report_ready, send_hello
 from mpifl.transport.mpi import MPI
-from mpifl.safe_input import available_memory
 
 FEATURES = 784
 

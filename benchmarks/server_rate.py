@@ -25,8 +25,9 @@ import statistics
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -34,15 +35,17 @@ import numpy as np
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
-from mpifl.client.worker import serve_clients
+from mpifl.runfile.tables import Row
+from mpifl.scheduling.due_queue import DueQueue
 from mpifl.scheduling.live_schedule import LiveSchedule, RealClock
 from mpifl.server.loop import ServerLoop
-from mpifl.runfile.tables import Row
 from mpifl.transport.backoff import Backoff
+from mpifl.transport.client_end import Delivery, UpdateSink
 from mpifl.transport.frames import HEADER_BYTES
-from mpifl.transport.mpi import FRAME, MPI
+from mpifl.transport.mpi import FRAME, MPI, short_sleeps
 from mpifl.transport.mpi_client import MPIClientTransport
 from mpifl.transport.mpi_server import MPIServerTransport
+from mpifl.vector_memory import HOST
 
 EVERY = 4  # updates for an aggregation
 TURN_SECONDS, TURN_UPDATES = 0.1, 200  # about how long a turn takes, and how many updates it has at least
@@ -73,15 +76,20 @@ class Idle(Area):
 
 
 class Idlers:
-    """Clients without an objective."""
+    """Clients without an objective, as the transport sees the clients of a rank (`transport.base.Clients`)."""
 
-    batch_size = 1
+    link: UpdateSink
+    memory, batch_size, computing = HOST, 1, ()
 
     def __init__(self, algorithm: Idle, x0: np.ndarray) -> None:
-        self._algorithm, self._state = algorithm, State(y=x0)
+        self._algorithm, self._state, self.held = algorithm, State(y=x0), DueQueue[Update]()
 
-    def train(self, i: int, message: Message) -> Update:
-        return self._algorithm.train(self._state, message, None)  # type: ignore[arg-type]
+    def step(self, deliveries: Sequence[Delivery]) -> None:
+        for i, message, _ in deliveries:
+            self.link.send_update(i, self._algorithm.train(self._state, message, None))  # type: ignore[arg-type]
+
+    def release(self, now: float) -> float:
+        return inf
 
     def forget_update(self, i: int) -> None:
         pass
@@ -102,17 +110,18 @@ class Rows:
 def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     algorithm = Idle(trigger=Trigger(every=EVERY))
     if comm.rank:
-        transport = MPIClientTransport(comm, comm.size - 1, x0.size, x0.dtype, 1)
-        serve_clients(Idlers(algorithm, x0), transport)  # type: ignore[arg-type]
+        clients = Idlers(algorithm, x0)
+        for deliveries in MPIClientTransport(comm, clients, comm.size - 1, x0.size, x0.dtype, 1).messages(1):
+            clients.step(deliveries)
         return Taken()
     n = comm.size - 1
     transport = MPIServerTransport(comm, n, x0.size, x0.dtype, 1)
     plan = LiveSchedule(RealClock(lambda i, round: 0.0), algorithm.trigger, 0, stop_updates=updates)
     plan.clock.start()
-    clients = Clients(np.ones(n, int))
-    server = algorithm.init_server(x0, clients)
+    samples = Clients(np.ones(n, int))
+    server = algorithm.init_server(x0, samples)
     watch = Stopwatch()
-    ServerLoop(algorithm, server, clients, transport, plan, Rows(), lambda *a: False, 0).run()
+    ServerLoop(algorithm, server, samples, transport, plan, Rows(), lambda *a: False, 0).run()
     taken = watch.taken()
     transport.shut_down(0)
     return taken
@@ -250,6 +259,7 @@ def echo(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
 PROGRAMS: dict[str, Callable[[MPI.Comm, np.ndarray, int], Taken]] = {"ours": ours, "by_hand": by_hand, "echo": echo}
 
 
+@short_sleeps()  # as in a run
 def measure(comm: MPI.Comm, d: int, repeats: int, turns: int, updates: int) -> dict[str, float]:
     """Rates and ratios at one dimension; in a repeat each program has `turns` turns of `updates` updates each."""
     x0 = np.ones(d, np.float32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpifl.tools.analysis.run import Run, Runs
     from mpifl.api import (
         export_run,
         load_job,
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.errors import ConfigError, RunFailed
     from mpifl.execution import keep_problem
+    from mpifl.tools.analysis.run import Run, Runs
     from mpifl.tools.studies.study import Study
     from mpifl.version import __version__
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from mpifl import execution
 from mpifl.errors import ConfigError, RunFailed, RunResult, inside
 from mpifl.execution import Task, execute
-from mpifl.tools.export import observers
 from mpifl.signals import Interrupted, SignalRecorder
+from mpifl.tools.export import observers
 
 if TYPE_CHECKING:
-    from mpifl.tools.analysis.run import Run, Runs
     from mpifl.config.job import Job
     from mpifl.problems import Problem
+    from mpifl.tools.analysis.run import Run, Runs
     from mpifl.tools.studies.index import Index
     from mpifl.tools.studies.study import Study
     from mpifl.transport.mpi import MPI
@@ -211,8 +211,8 @@ def sweep(
     """
     from mpifl.tools.studies import sweep as sweeps
     from mpifl.tools.studies.index import Index
-    from mpifl.tools.studies.study_slices import Part
     from mpifl.tools.studies.study import Study
+    from mpifl.tools.studies.study_slices import Part
     from mpifl.transport.launcher import broadcast_number, communicator, run_or_abort
 
     loaded = study if isinstance(study, Study) else load_study(study)

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from mpifl.errors import ConfigError, Contradiction, RunFailed, RunResult, describe_unexpected
 from mpifl.signals import Interrupted, SignalRecorder
@@ -21,10 +21,9 @@ from mpifl.signals import Interrupted, SignalRecorder
 if TYPE_CHECKING:
     from mpifl.config.job import Job
     from mpifl.problems import Problem
+    from mpifl.runfile import Run
     from mpifl.server.resume import ResumePoint
     from mpifl.server.session import RowsObserver
-    from mpifl.runfile import Run
-    from mpifl.transport.handshake import Handshake
     from mpifl.transport.mpi import MPI
 
 log = logging.getLogger("mpifl")
@@ -91,28 +90,29 @@ def execute(
 
     contained = comm is not None
     comm = communicator() if comm is None else comm if comm.size > 1 else None
-    if comm is not None and comm.rank > 0:
-        result = run_or_abort(comm, lambda: _serve(comm, process_ends))
+    if comm is None:
+        result = _lead(prepare, report, observe, None, process_ends, contained)
     else:
-        from mpifl.transport.handshake import Handshake
+        from mpifl.transport.mpi import short_sleeps
 
-        handshake = Handshake(comm)
-        lead = partial(_lead, prepare, report, handshake, process_ends, observe, contained)
-        result = lead() if comm is None else run_or_abort(comm, lead)
+        part = partial(_lead, prepare, report, observe) if comm.rank == 0 else _serve
+        with short_sleeps():
+            result = run_or_abort(comm, lambda: part(comm, process_ends, contained))
     if isinstance(result.error, ConfigError):
         raise result.error
     return result
 
 
 def _lead(
-    prepare: Callable[[], Task | None], report: Callable[[RunResult], None], handshake: Handshake,
-    process_ends: bool, observe: Observe, contained: bool = False,
+    prepare: Callable[[], Task | None], report: Callable[[RunResult], None], observe: Observe,
+    comm: MPI.Intracomm | None, process_ends: bool, contained: bool,
 ) -> RunResult:  # fmt: skip
     """Rank 0's part: however it ends, the other ranks are released. contained: also by an unexpected error."""
     from mpifl.server.start import run_server
+    from mpifl.transport.handshake import Handshake
     from mpifl.transport.launcher import is_mpi_error
 
-    result = RunResult()
+    handshake, result = Handshake(comm), RunResult()
     with SignalRecorder(process_ends) as signals, _one_thread(), ExitStack() as stack:
         try:
             if task := prepare():
@@ -132,7 +132,7 @@ def _lead(
         except Interrupted as interrupted:
             result = RunResult(interrupted.code)
         except (Exception, SystemExit) as error:
-            if isinstance(error, MemoryError) and not handshake.comm:  # else the other ranks' state is unknown
+            if isinstance(error, MemoryError) and comm is None:  # else the other ranks' state is unknown
                 result = _failed(RunFailed(f"out of memory ({error})"))
             elif contained and not is_mpi_error(error) and not isinstance(error, MemoryError):
                 result = _failed(RunFailed(describe_unexpected(error)))
@@ -151,7 +151,7 @@ def _failed(error: RunFailed) -> RunResult:
     return RunResult(3, error)
 
 
-def _serve(comm: MPI.Comm, process_ends: bool) -> RunResult:
+def _serve(comm: MPI.Intracomm, process_ends: bool, contained: bool) -> RunResult:
     """The part of every rank but 0: hosts clients."""
     from mpifl.client.client_rank import run_client_rank
 
@@ -159,13 +159,21 @@ def _serve(comm: MPI.Comm, process_ends: bool) -> RunResult:
         return run_client_rank(comm, process_ends)
 
 
-def _one_thread() -> AbstractContextManager[object]:
+@contextmanager
+def _one_thread() -> Iterator[None]:
     """Limits NumPy to one thread unless the environment sets the number: the last bits of a sum depend on it."""
     if any(name in os.environ for name in THREAD_VARIABLES):
-        return nullcontext()
-    from threadpoolctl import threadpool_limits
+        yield
+        return
+    before = dict(os.environ)
+    from threadpoolctl import threadpool_limits  # which sets KMP_DUPLICATE_LIB_OK
 
-    return cast(AbstractContextManager[object], threadpool_limits(1, user_api="blas"))
+    try:
+        with threadpool_limits(1, user_api="blas"):
+            yield
+    finally:
+        if "KMP_DUPLICATE_LIB_OK" not in before:
+            os.environ.pop("KMP_DUPLICATE_LIB_OK", None)
 
 
 def restored_torch(job: Job) -> AbstractContextManager[object]:

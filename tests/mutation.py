@@ -45,7 +45,8 @@ class Mutation:
 
     @property
     def package(self) -> str:
-        return self.file.split("/")[1].removesuffix(".py")
+        folders = self.file.split("/")
+        return folders[2 if folders[1] == "tools" else 1].removesuffix(".py")
 
     def apply(self, root: Path) -> tuple[str, str]:
         """Changes the file; the line before and after."""
@@ -185,7 +186,7 @@ def draw(count: int, seed: int) -> list[Mutation]:
     random = Random(seed)
     for sites_of_package in packages.values():
         random.shuffle(sites_of_package)
-    folders = [name for name in packages if (ROOT / "mpifl" / name).is_dir()]
+    folders = [name for name in packages if any((ROOT / "mpifl" / where / name).is_dir() for where in (".", "tools"))]
     single = sorted(set(packages) - set(folders))  # modules beside the packages count as one
     groups = [packages[name] for name in folders]
     groups.append([packages[name].pop() for _ in range(count) for name in single if packages[name]])

@@ -10,11 +10,11 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State, Update
 from mpifl.client.worker import Worker
+from mpifl.runfile.tables import AggregationRow, Row, UpdateRow
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.server.evaluator import EvaluationRequest
 from mpifl.server.loop import Ending, ServerLoop
-from mpifl.runfile.tables import AggregationRow, Row, UpdateRow
 from mpifl.transport.in_process import InProcessTransport
 
 EXACT = 1e-12  # the tolerance of what holds exactly, but for rounding

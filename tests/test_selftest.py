@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mpifl.tools import selftest
 from mpifl.cli import main
 from mpifl.errors import RunFailed, RunResult
+from mpifl.tools import selftest
 from tests.mpi.conftest import environment, mpiexec
 
 NAMES = ["software", "ranks", "file locks", "HDF5, SWMR", "virtual clock", "torch", "GPU-aware MPI"]

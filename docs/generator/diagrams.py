@@ -54,31 +54,20 @@ def drawing(width: int, height: int, title: str, *parts: str) -> str:
 def packages() -> str:
     """Who may import whom: everything below."""
     rows = [
-        [("cli", "commands")],
-        [("api", "the Python API")],
-        [
-            ("reproduce", "pages of papers"),
-            ("selftest", "checks an installation"),
-            ("submit", "batch scripts; settings of a site"),
-        ],
-        [("studies", "many runs of one job: axes, sweep, selection")],
-        [("analysis", "tables, figures, verify")],
+        [("cli", "the commands, a module for each group"), ("api", "the Python API")],
+        [("tools", "analysis, export, studies, submit, reproduce, verify, selftest")],
         [("execution", "one run on all ranks")],
-        [("server", "loop, clients, failures, checkpointer, session")],
-        [("client", "the worker, what a client rank runs"), ("export", "formats of other tools")],
+        [("server", "loop, client table, failures, evaluator, session")],
+        [("client", "the worker, its states, the main loop of a client rank")],
         [("transport", "frames, MPI, in process"), ("config", "the job: read, check, describe")],
-        [("scheduling", "clocks, delays, schedule of events")],
+        [("scheduling", "clocks, delays, availability, schedules of events")],
         [("algorithms", "one file a method"), ("problems", "data, partitions, models, torch")],
+        [("checkpoint", "records of a snapshot and their files")],
+        [("runfile", "tables, writer, reader, lock")],
         [
             (
-                "storage, memory, cuda_mpi, host_memory, signals",
-                "run file and checkpoints; where vectors live",
-            )
-        ],
-        [
-            (
-                "objective, rng, errors, config.types, untrusted",
-                "plain types, checks of files; version, pickled, hdf5_checks, durations",
+                "objective, vector_memory, cuda_mpi, rng, errors, text",
+                "version, signals, interpreter_turns, host_memory, safe_input, safe_pickle, safe_hdf5",
             )
         ],
     ]
@@ -105,10 +94,10 @@ def update_path() -> str:
     ]
     right = [
         ("server end", "transport/mpi_server.py: receives the frame"),
-        ("schedule", "scheduling/live.py: which update is next, when"),
+        ("schedule", "scheduling/live_schedule.py: which update is next, when"),
         ("loop", "server/loop.py: staleness, trigger, answer"),
         ("Algorithm.receive", "algorithms/NAME.py: the server's rule"),
-        ("row of /updates", "storage/writer.py, columns of storage/tables.py"),
+        ("row of /updates", "runfile/writer.py, columns of runfile/tables.py"),
     ]
     for k, (name, what) in enumerate(left):
         parts.append(box(30, 48 + 98 * k, 300, 64, name, what))

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from mpifl import cli
+from mpifl.checkpoint.snapshot import SCALARS, ServerSnapshot, UpdateSnapshot
 from mpifl.config.job import Checkpoint, Clock, Evaluate, Job, Stop
 from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, hints, members
 from mpifl.problems import ProblemConfig
-from mpifl.tools.reproduce.spec import Claim, Figure, Measure, Page, Strict, Table
 from mpifl.runfile import tables as storage
-from mpifl.checkpoint.snapshot import SCALARS, ServerSnapshot, UpdateSnapshot
+from mpifl.tools.reproduce.spec import Claim, Figure, Measure, Page, Strict, Table
 from mpifl.tools.studies.study import StudyOptions
 from mpifl.tools.submit.site import Site
 

@@ -29,8 +29,6 @@ from mpifl.config.types import Config
 from mpifl.errors import ConfigError, place_of
 from mpifl.objective import Objective, OptimizerSettings, Vector, from_numpy, to_numpy
 
-new_tuple = tuple.__new__  # of a NamedTuple and all its fields, on the path of every update: faster than the class
-
 
 class State(SimpleNamespace):
     """The state of the server or of one client, by name.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpifl.errors import ConfigError
+from mpifl.checkpoint.segments import Segment, opened_segment, read_segment, row_counts
 from mpifl.checkpoint.snapshot import (
     FORMAT,
     ClientSnapshot,
@@ -29,8 +29,8 @@ from mpifl.checkpoint.snapshot import (
     read_clients,
     read_server,
 )
+from mpifl.errors import ConfigError
 from mpifl.runfile.checkpoint_folder import FILE, SEGMENT, files, manifest_name, part_name, sets
-from mpifl.checkpoint.segments import Segment, opened_segment, read_segment, row_counts
 from mpifl.runfile.durable import checksum, error_text, sync_folder, write_durably
 from mpifl.runfile.tables import TABLES, RowBlock
 from mpifl.safe_input import regular_size

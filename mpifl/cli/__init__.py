@@ -23,9 +23,9 @@ from mpifl.cli.output import (
 )
 from mpifl.errors import ConfigError, RunResult, host_name
 from mpifl.execution import THREAD_VARIABLES, Task, execute
+from mpifl.safe_input import printable
 from mpifl.tools.export import observers
 from mpifl.transport.detection import LaunchError
-from mpifl.safe_input import printable
 
 REPORT_TIME = 10.0  # s in which the first process of a launch reports its error before the others end
 

@@ -12,8 +12,8 @@ from mpifl import api
 from mpifl.cli.command import Command, at_least_one, file_and_overrides, flag, is_override, value
 from mpifl.cli.output import print_result
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.signals import Interrupted
 from mpifl.safe_input import printable
+from mpifl.signals import Interrupted
 
 if TYPE_CHECKING:
     from mpifl.tools.studies.index import Index
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def _sweep(args: argparse.Namespace) -> None:
     """Under MPI it checks the study alone: `_sweep_on_ranks` runs it."""
-    from mpifl.tools.studies.study_slices import Part
     from mpifl.tools.studies.study import load_study
+    from mpifl.tools.studies.study_slices import Part
     from mpifl.tools.studies.sweep import count_groups, dry_run, print_progress, sweep
     from mpifl.transport.launcher import communicator
 
@@ -42,8 +42,8 @@ def _sweep(args: argparse.Namespace) -> None:
 
 def _sweep_on_ranks(args: argparse.Namespace) -> int:
     """`mpifl sweep` under MPI, once the study has been checked: whole runs side by side."""
-    from mpifl.tools.studies.study_slices import Part
     from mpifl.tools.studies.study import load_study
+    from mpifl.tools.studies.study_slices import Part
     from mpifl.tools.studies.sweep import print_progress, sweep_on_ranks
     from mpifl.transport.launcher import broadcast_number, communicator, run_or_abort
 

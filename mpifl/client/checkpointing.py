@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mpifl.algorithms.base import Update
-from mpifl.client.worker import Worker
-from mpifl.errors import ConfigError
 from mpifl.checkpoint.part import PartWriter, Written
 from mpifl.checkpoint.sets import open_set
+from mpifl.client.worker import Worker
+from mpifl.errors import ConfigError
 from mpifl.transport.client_end import CheckpointEvents, ClientError
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from mpifl.client.worker import Worker, serve_clients
-from mpifl.config.client_job import ClientJob
+from mpifl.config.job import Job
+from mpifl.config.read import job_from_dict
 from mpifl.errors import ConfigError, RunFailed, RunResult, format_client_error
-from mpifl.problems.problem import ComputeResources, HostedClients, Shard
 from mpifl.problems.hosting import host
+from mpifl.problems.problem import ComputeResources, HostedClients, Shard
 from mpifl.signals import SignalRecorder, exit_code
 from mpifl.transport import handshake
 from mpifl.transport.client_end import max_vectors
@@ -54,7 +55,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
     handshake.send_hello(comm)
     values = handshake.receive_job(comm)
     try:
-        job = ClientJob.from_values(values)
+        job = job_from_dict(values)
     except ConfigError as error:
         handshake.receive_setup(comm)
         handshake.report_error(comm, error)
@@ -64,8 +65,8 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
         setup.shards.clear()
         x0, n = setup.x0, setup.clients
         worker = Worker(
-            job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.norm, comm.rank,
-            job.states_limit, job.states_folder,
+            job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm, comm.rank,
+            job.memory.client_states, job.states_folder,
         )  # fmt: skip
         handshake.report_ready(comm, hosted.facts)
     except ConfigError as error:
@@ -73,7 +74,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
     handshake.await_start(comm)
     transport = MPIClientTransport(comm, worker, n, x0.size, x0.dtype, max_vectors(job.algorithm))
     transport.signals = signals.numbers
-    signals.watch(job.grace + STUCK_TIMEOUT, lambda number: os._exit(exit_code(number)))
+    signals.watch(job.faults.grace + STUCK_TIMEOUT, lambda number: os._exit(exit_code(number)))
     try:
         # a run may diverge; its losses show it
         with np.errstate(over="ignore", invalid="ignore"):
@@ -85,17 +86,18 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
     handshake.await_release(comm)
 
 
-def _host(job: ClientJob, setup: ClientSetup, shards: Mapping[int, Shard]) -> HostedClients:
+def _host(job: Job, setup: ClientSetup, shards: Mapping[int, Shard]) -> HostedClients:
     resources = ComputeResources(*setup.resources)
-    scaled = {i: job.model.scale_shard(setup.meta, shard) for i, shard in shards.items()}
-    return host(job.model, job.settings, setup.meta, scaled, job.seed, resources)
+    model, settings = job.problem.model, job.problem.settings
+    scaled = {i: model.scale_shard(setup.meta, shard) for i, shard in shards.items()}
+    return host(model, settings, setup.meta, scaled, job.seed, resources)
 
 
 class ClientRank:
     """A rank that hosts clients, during a run: checkpoints, resume, clients that move here, the time limit."""
 
     def __init__(
-        self, comm: MPI.Comm, job: ClientJob, setup: ClientSetup, worker: Worker, transport: MPIClientTransport
+        self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, transport: MPIClientTransport
     ) -> None:
         self._comm, self._job, self._setup, self._worker, self._transport = comm, job, setup, worker, transport
         self._checkpointer: ClientCheckpointer | None = None
@@ -109,7 +111,7 @@ class ClientRank:
                 from mpifl.client.checkpointing import ResumePayload, resume
 
                 resume(self._worker, ResumePayload.from_dict(self._setup.resume))
-            limited = self._job.patience and is_fault_tolerant()
+            limited = self._job.faults.patience and is_fault_tolerant()
             serve_clients(self._worker, self._transport, self._time_limit if limited else nullcontext)
         finally:
             if self._checkpointer:
@@ -132,8 +134,8 @@ class ClientRank:
 
         A timer signal's default action does that, also while native code holds the interpreter.
         """
-        assert self._job.patience
-        signal.setitimer(signal.ITIMER_REAL, self._job.patience + STUCK_TIMEOUT)
+        assert self._job.faults.patience
+        signal.setitimer(signal.ITIMER_REAL, self._job.faults.patience + STUCK_TIMEOUT)
         try:
             yield
         finally:

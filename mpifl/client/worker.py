@@ -17,11 +17,11 @@ import numpy as np
 from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state
 from mpifl.client.states import ClientStates
 from mpifl.errors import format_client_error, inside, place_of
-from mpifl.vector_memory import HOST, VectorMemory
 from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
 from mpifl.scheduling.due_queue import DueQueue
 from mpifl.transport.client_end import ClientError, ClientTransport, Delivery, UpdateSink
 from mpifl.transport.frames import MAX_NUMBERS
+from mpifl.vector_memory import HOST, VectorMemory
 
 if TYPE_CHECKING:
     from mpifl.checkpoint.snapshot import ClientSnapshot, UpdateSnapshot
@@ -204,14 +204,14 @@ class Worker:
         """
         from mpifl.checkpoint.snapshot import ClientSnapshot
 
-        saved, over, now = {}, self.held.due_times(), time.perf_counter()
+        saved, held, now = {}, self.held.entries(), time.perf_counter()
         for i in {**dict.fromkeys(self.states.changed()), **self.last_updates, **self.failed_clients}:
             hosted = i in self.states
             update = self.last_updates.get(i) if hosted else None
             saved[i] = ClientSnapshot(
                 self.states[i].save() if hosted else None,
                 {name: to_numpy(v) for name, v in _saved(self.objectives[i]).items()} if hosted else {},
-                update and _update_snapshot(update, max(0.0, over.get(i, now) - now)),
+                update and _update_snapshot(update, max(0.0, held[i][0] - now) if i in held else 0.0),
                 self.failed_clients.get(i, ""),
             )
         return saved

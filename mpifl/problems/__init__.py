@@ -10,6 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mpifl.problems.data import DATA
+    from mpifl.problems.hosting import host
+    from mpifl.problems.inits import INITS
+    from mpifl.problems.loading import check_optimizer, load, objective
+    from mpifl.problems.models import MODELS
+    from mpifl.problems.partitions import PARTITIONS
     from mpifl.problems.problem import (
         ComputeResources,
         Data,
@@ -22,12 +28,6 @@ if TYPE_CHECKING:
         Shard,
     )
     from mpifl.problems.problem_section import ProblemConfig
-    from mpifl.problems.data import DATA
-    from mpifl.problems.hosting import host
-    from mpifl.problems.inits import INITS
-    from mpifl.problems.loading import check_optimizer, load, objective
-    from mpifl.problems.models import MODELS
-    from mpifl.problems.partitions import PARTITIONS
     from mpifl.problems.settings import ProblemSettings, Torch
 
 __all__ = [
@@ -58,20 +58,20 @@ _MODULES = {
     "INITS": "inits",
     "MODELS": "models",
     "PARTITIONS": "partitions",
-    "ProblemConfig": "config",
+    "ProblemConfig": "problem_section",
     "ProblemSettings": "settings",
     "Torch": "settings",
     "check_optimizer": "loading",
     "host": "hosting",
     "load": "loading",
     "objective": "loading",
-}  # the others are of `base`
+}  # the others are of `problem`
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'base')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'problem')}"), name)
 
 
 class NamedClasses:

@@ -7,9 +7,9 @@ from typing import Any
 
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective, OptimizerSettings
+from mpifl.problems.hosting import host
 from mpifl.problems.problem import ComputeResources, Problem, Shard
 from mpifl.problems.problem_section import ProblemConfig
-from mpifl.problems.hosting import host
 
 
 def load(config: ProblemConfig) -> Problem:

@@ -8,8 +8,8 @@ import numpy as np
 
 from mpifl.config.types import NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
-from mpifl.problems.problem import Partition
 from mpifl.problems.dirichlet import Dirichlet
+from mpifl.problems.problem import Partition
 from mpifl.rng import stream
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from mpifl.config.types import Config
-from mpifl.vector_memory import HOST, VectorMemory
 from mpifl.objective import Objective
 from mpifl.problems.settings import ProblemSettings
+from mpifl.vector_memory import HOST, VectorMemory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from mpifl.config.types import Bounds, Config, NonNegativeFloat, PositiveInt, Size
 from mpifl.errors import ConfigError
-from mpifl.problems.problem import Data, Model, Partition
 from mpifl.problems.models.logistic import Logistic
 from mpifl.problems.models.network import Network
 from mpifl.problems.partitions import Iid, Natural
+from mpifl.problems.problem import Data, Model, Partition
 from mpifl.problems.settings import ProblemSettings, Torch
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective
-from mpifl.problems.problem import Data, Init, Layout, Model, Partition, Problem, ProblemSize, Rows, Shard
 from mpifl.problems.inits import Uniform
+from mpifl.problems.problem import Data, Init, Layout, Model, Partition, Problem, ProblemSize, Rows, Shard
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
 

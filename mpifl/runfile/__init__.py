@@ -1,4 +1,4 @@
-"""The run file, written during the run (`RunWriter`) and readable at any instant (`open_run`), and checkpoints.
+"""The run file, written during the run (`RunWriter`) and readable at any instant (`open_run`).
 
 Names are imported at their first use: to import this package does not import h5py.
 """

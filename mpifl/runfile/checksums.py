@@ -14,8 +14,8 @@ import h5py
 import numpy as np
 from h5py import h5s
 
-from mpifl.safe_hdf5 import read_attribute
 from mpifl.runfile.tables import CHANGING, CHECKSUMS, CLIENTS, CLIENTS_CHANGING, TABLES, ChecksumRow, append_rows
+from mpifl.safe_hdf5 import read_attribute
 
 ROWS_AT_ONCE = 1 << 16  # rows read at once, at least a block
 

@@ -19,12 +19,12 @@ from h5py import h5f, h5p
 from h5py._objects import phil
 
 from mpifl.errors import ConfigError
-from mpifl.safe_hdf5 import Refused, check_heaps, check_sizes, datasets, read_attribute
 from mpifl.runfile.checksums import Coverage, plain
 from mpifl.runfile.checksums import check as check_checksums
 from mpifl.runfile.run_lock import with_locks_if_any
 from mpifl.runfile.tables import CLIENTS, SCHEMA, TABLES
 from mpifl.runfile.validate import check
+from mpifl.safe_hdf5 import Refused, check_heaps, check_sizes, datasets, read_attribute
 from mpifl.safe_input import parse_json, parse_yaml, printable
 
 if TYPE_CHECKING:

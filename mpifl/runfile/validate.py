@@ -11,8 +11,8 @@ from typing import Any
 
 import h5py
 
-from mpifl.safe_hdf5 import read_attribute
 from mpifl.runfile.tables import ATTRIBUTES, CHECKSUMS, CLIENTS, STATUSES, TABLES
+from mpifl.safe_hdf5 import read_attribute
 from mpifl.safe_input import parse_json
 
 KINDS = {"f": "fiu", "i": "iu", "S": "S"}  # column of floats, integers, text -> dtype kinds that are accepted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 from math import inf
 from typing import Generic, TypeVar
@@ -48,9 +48,9 @@ class DueQueue(Generic[Item]):
         """Removes the item of client i if it has one."""
         self._items.pop(i, None)
 
-    def due_times(self) -> dict[int, float]:
-        """The time of each client's item."""
-        return {i: due for i, (due, _) in self._items.items()}
+    def entries(self) -> Mapping[int, tuple[float, Item]]:
+        """The time of each client's item, and the item."""
+        return self._items
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._items)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from math import inf
 
 from mpifl.algorithms.base import Update
+from mpifl.checkpoint.snapshot import ClockState
 from mpifl.errors import RunFailed
-from mpifl.scheduling.schedule import UpdateSource
 from mpifl.scheduling.delays import ContactTimes, SplitTimes
 from mpifl.scheduling.due_queue import DueQueue
 from mpifl.scheduling.live_schedule import STALLED, RealClock
+from mpifl.scheduling.schedule import UpdateSource
 from mpifl.scheduling.timeline import Timeline
-from mpifl.checkpoint.snapshot import ClockState
 
 
 class IntermittentRealClock(RealClock):

@@ -11,23 +11,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from math import inf, isnan, nan, nextafter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mpifl.algorithms.base import Update
 from mpifl.algorithms.participation import Trigger
+from mpifl.checkpoint.snapshot import ClockState, ScheduleState
 from mpifl.errors import RunFailed
-from mpifl.scheduling.schedule import Event, UpdateSource
 from mpifl.scheduling.delays import ContactTimes, SplitTimes
 from mpifl.scheduling.due_queue import DueQueue
 from mpifl.scheduling.polls import LocalProgress
+from mpifl.scheduling.schedule import Event, UpdateSource
 from mpifl.scheduling.timeline import Timeline
-from mpifl.checkpoint.snapshot import ClockState, ScheduleState
 
 STALLED = (
     "no client with a message is on again (clock.availability): the run cannot continue; give stop.time, "
     "after: repeat, or cohort_from: available"
 )
-UNKNOWN = (nan, nan)  # the times of computing and exchange where the delay model has none
 POLL_INTERVAL = 0.2  # s of real time that a clock waits at most, so that the server can handle signals and failures
 
 
@@ -153,6 +152,14 @@ class RealClock:
         return seconds
 
 
+class Contact(NamedTuple):
+    """What the clock knows of a contact before it is over."""
+
+    compute: float = nan  # s of computing, where the delay model has it
+    exchange: float = nan  # s of exchanging, where the delay model has it
+    waited: float = 0.0  # s that the message waits until its client is on
+
+
 class VirtualClock:
     """Time that jumps from one due event to the next."""
 
@@ -164,10 +171,7 @@ class VirtualClock:
     ) -> None:
         self._contact_times, self._split_times, self.time, self.timed_out = contact_times, split_times, 0.0, False
         self._timeline, self.waited = timeline, 0.0
-        self._due = DueQueue[None]()
-        # By client: the times of computing and exchange, where the delay model has them.
-        self._times: dict[int, tuple[float, float]] = {}
-        self._waits: dict[int, float] = {}  # by client: s that the message waits until the client is on
+        self._due = DueQueue[Contact]()
 
     @property
     def has_in_flight(self) -> bool:
@@ -181,38 +185,32 @@ class VirtualClock:
 
     def cancel(self, i: int) -> None:
         self._due.discard(i)
-        self._times.pop(i, None)
-        self._waits.pop(i, None)
 
     def save(self) -> ClockState:
-        due = self._due.due_times()
-        times = [self._times.get(i, UNKNOWN) for i in due]
+        entries = self._due.entries()
+        contacts = [contact for _, contact in entries.values()]
         return ClockState(
-            self.time, list(due), list(due.values()), [compute for compute, _ in times],
-            [exchange for _, exchange in times], [self._waits.get(i, 0.0) for i in due],
+            self.time, list(entries), [due for due, _ in entries.values()], [c.compute for c in contacts],
+            [c.exchange for c in contacts], [c.waited for c in contacts],
         )  # fmt: skip
 
     def load(self, saved: ClockState) -> None:
         self.time = saved.time
-        for i, due in zip(saved.client, saved.due, strict=True):
-            self._due.add(i, due, None)
-        if self._split_times:
-            self._times = dict(zip(saved.client, zip(saved.compute, saved.exchange, strict=True), strict=True))
-        if self._timeline:
-            self._waits = dict(zip(saved.client, saved.waited, strict=True))
+        columns = saved.client, saved.due, saved.compute, saved.exchange, saved.waited
+        for i, due, compute, exchange, waited in zip(*columns, strict=True):
+            self._due.add(i, due, Contact(compute, exchange, waited))
 
     def contact_time(self, i: int, round: int, work: int = 1) -> float:
+        compute = exchange = nan
         if self._split_times:
-            self._times[i] = times = self._split_times(i, round, work)
-            delay = sum(times)
+            compute, exchange = self._split_times(i, round, work)
+            delay = compute + exchange
         else:
             delay = self._contact_times(i, round)
+        begin, due = self.time, self.time + delay
         if self._timeline:
             begin, due = self._timeline.contact(i, self.time, delay)
-            self._waits[i] = begin - self.time
-        else:
-            due = self.time + delay
-        self._due.add(i, due, None)
+        self._due.add(i, due, Contact(compute, exchange, begin - self.time))
         return 0.0
 
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
@@ -229,12 +227,9 @@ class VirtualClock:
         if not (update := source.receive_from(i, POLL_INTERVAL)):
             self.timed_out = True
             return None
-        self._due.pop(i)
-        self.time = due
-        compute, exchange = self._times.pop(i, UNKNOWN) if self._split_times else UNKNOWN
-        if self._timeline:
-            self.waited = self._waits.pop(i, 0.0)
-        return i, update._replace(compute=compute, exchange=exchange, time=due)
+        contact = self._due.pop(i)
+        self.time, self.waited = due, contact.waited
+        return i, update._replace(compute=contact.compute, exchange=contact.exchange, time=due)
 
     def now(self) -> float:
         """The time (s) of the present event."""

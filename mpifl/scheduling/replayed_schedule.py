@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mpifl.algorithms.base import Update
 from mpifl.errors import ConfigError, RunFailed
-from mpifl.scheduling.schedule import Event, UpdateSource
 from mpifl.scheduling.polls import LocalProgress
+from mpifl.scheduling.schedule import Event, UpdateSource
 from mpifl.scheduling.timeline import Timeline
 
 if TYPE_CHECKING:

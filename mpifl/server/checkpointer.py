@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm
-from mpifl.client.checkpointing import ResumePayload
-from mpifl.objective import Vector
-from mpifl.scheduling.live_schedule import LiveSchedule
-from mpifl.checkpoint.snapshot import EvaluatorState, PendingEvaluation, ServerSnapshot
-from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.checkpoint.part import PartWriter
 from mpifl.checkpoint.segments import Segment, extend_segments
 from mpifl.checkpoint.sets import Manifest, commit, discard
+from mpifl.checkpoint.snapshot import EvaluatorState, PendingEvaluation, ServerSnapshot
+from mpifl.client.checkpointing import ResumePayload
+from mpifl.objective import Vector
+from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.runfile.run_lock import Lock
 from mpifl.runfile.tables import EventRow
+from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.client_end import PartStatus
 from mpifl.transport.server_end import ServerTransport
 
 if TYPE_CHECKING:
+    from mpifl.runfile import RunWriter
     from mpifl.server.evaluator import Evaluator
     from mpifl.server.loop import ServerLoop
-    from mpifl.runfile import RunWriter
 
 log = logging.getLogger(__package__)
 

@@ -14,9 +14,9 @@ import numpy as np
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.interpreter_turns import InterpreterTurns
 from mpifl.objective import Vector
-from mpifl.server.evaluation_metrics import Metric, measure
 from mpifl.runfile.fairness import summarise
 from mpifl.runfile.tables import ClientEvaluationRow, EvaluationRow, EventRow, MetricRow
+from mpifl.server.evaluation_metrics import Metric, measure
 
 if TYPE_CHECKING:
     from mpifl.runfile import RunWriter

@@ -11,16 +11,16 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State
 from mpifl.algorithms.participation import CohortSampler
+from mpifl.checkpoint.snapshot import LoopState
 from mpifl.config.job import Faults
 from mpifl.config.types import INT64_MAX
 from mpifl.errors import RunFailed, place_of
 from mpifl.objective import Vector, check_vectors
+from mpifl.runfile.tables import AggregationRow, EventRow, Row, UpdateRow
 from mpifl.scheduling.schedule import Event, Schedule
 from mpifl.server.client_table import ASIDE, LOST, ClientTable
 from mpifl.server.evaluator import EvaluationRequest
 from mpifl.server.failures import Action, ClientFailures, Decision
-from mpifl.checkpoint.snapshot import LoopState
-from mpifl.runfile.tables import AggregationRow, EventRow, Row, UpdateRow
 from mpifl.transport.frames import HEADER_BYTES, MAX_NUMBERS
 from mpifl.transport.server_end import ServerTransport
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from typing import Any
 
-from mpifl.server.evaluator import Evaluator
 from mpifl.runfile.tables import UpdateRow
+from mpifl.server.evaluator import Evaluator
 
 LOGGERS = (logging.getLogger("mpifl"), logging.getLogger())
 PERIOD = 0.2  # s between two redraws

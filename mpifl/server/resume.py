@@ -10,20 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mpifl.checkpoint.sets import Checkpoint, Manifest, belongs, newest, undone
+from mpifl.checkpoint.snapshot import ServerSnapshot
 from mpifl.client.checkpointing import ResumePayload
 from mpifl.config.job import Job
 from mpifl.config.read import job_from_dict, parse_override, set_key
 from mpifl.config.trust import check_sizes, check_trusted, split_overrides
 from mpifl.errors import ConfigError
-from mpifl.server.client_table import LIVE
 from mpifl.runfile import Run, open_run
-from mpifl.checkpoint.snapshot import ServerSnapshot
 from mpifl.runfile.checkpoint_folder import folder_of
-from mpifl.checkpoint.sets import Checkpoint, Manifest, belongs, newest, undone
 from mpifl.runfile.create import damaged_name
 from mpifl.runfile.reader import UnreadableRun
 from mpifl.runfile.run_lock import check_not_written
 from mpifl.safe_input import parse_yaml
+from mpifl.server.client_table import LIVE
 
 log = logging.getLogger(__package__)
 

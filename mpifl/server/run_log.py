@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifl.text import format_duration
 from mpifl.host_memory import resident_bytes
+from mpifl.runfile.tables import UpdateRow
 from mpifl.server.evaluator import Evaluator
 from mpifl.server.progress import format_metrics
-from mpifl.runfile.tables import UpdateRow
+from mpifl.text import format_duration
 from mpifl.transport.detection import name_of
 
 if TYPE_CHECKING:

@@ -19,28 +19,28 @@ import numpy as np
 
 from mpifl.algorithms.base import Clients, State
 from mpifl.errors import RunFailed, RunResult, describe_unexpected
+from mpifl.runfile import open_run
+from mpifl.runfile.tables import EventRow
 from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.overload import describe_overload
 from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
+from mpifl.server.evaluation_metrics import load_metrics
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.server.loop import Ending, ServerLoop
-from mpifl.server.evaluation_metrics import load_metrics
 from mpifl.server.progress import ProgressBar, progress_bar, summary
 from mpifl.server.run_log import RunLog
 from mpifl.signals import SignalRecorder, exit_code
-from mpifl.runfile import open_run
-from mpifl.runfile.tables import EventRow
 from mpifl.transport.in_process import InProcessTransport
 from mpifl.transport.launcher import is_mpi_error
 from mpifl.transport.server_end import ServerTransport
 
 if TYPE_CHECKING:
+    from mpifl.checkpoint.snapshot import ServerSnapshot
     from mpifl.config.job import Job
     from mpifl.problems import Problem
-    from mpifl.server.resume import ResumePoint
     from mpifl.runfile import Run, RunWriter
-    from mpifl.checkpoint.snapshot import ServerSnapshot
+    from mpifl.server.resume import ResumePoint
 
 
 log = logging.getLogger(__package__)

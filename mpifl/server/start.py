@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from mpifl.client.checkpointing import ResumePayload
     from mpifl.config.job import Job
     from mpifl.problems import ComputeResources, Problem, Shard
+    from mpifl.runfile import Run, RunWriter
     from mpifl.server.resume import ResumePoint
     from mpifl.server.session import RowsObserver
-    from mpifl.runfile import Run, RunWriter
     from mpifl.transport.mpi import MPI
 
 
@@ -47,19 +47,19 @@ def run_server(
     `observers`: get the rows that the run file gets.
     """
     from mpifl import problems
-    from mpifl.config.client_job import ClientJob
     from mpifl.config.own_classes import check_class
-    from mpifl.server.memory_estimate import check_memory, problem_size
+    from mpifl.config.read import job_to_dict
+    from mpifl.runfile.create import refuse_existing, refuse_live
     from mpifl.server.evaluation_metrics import check_evaluation
+    from mpifl.server.memory_estimate import check_memory, problem_size
     from mpifl.server.provenance import attributes
     from mpifl.server.run_log import log_start
     from mpifl.server.session import Session
-    from mpifl.runfile.create import refuse_existing, refuse_live
 
     handshake = handshake or Handshake()
     comm = handshake.comm
     hellos = handshake.gather_hellos()
-    handshake.send_job(ClientJob.of(job).to_values())
+    handshake.send_job(job_to_dict(job))
     if known := problem_size(job):  # refused before the data are loaded
         check_memory(job, known, hellos)
     problem = load(job) if load else problems.load(job.problem)

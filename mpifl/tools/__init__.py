@@ -1,1 +1,1 @@
-"""What users do with runs: tables and figures, exports, studies, batch scripts, papers, checks. They import the core."""
+"""What users do with runs: analysis, exports, studies, batch scripts, papers, checks. They import the core."""

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpifl import safe_hdf5 as hdf5_checks
-from mpifl.tools.analysis.run import Run
-from mpifl.tools.verify.run_file import verify_file
 from mpifl.config.read import load, to_yaml
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.execution import Task, execute
 from mpifl.runfile import open_run
+from mpifl.tools.analysis.run import Run
+from mpifl.tools.verify.run_file import verify_file
 from mpifl.transport import detection
 from mpifl.transport.detection import name_of
 from mpifl.version import source

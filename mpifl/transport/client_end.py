@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from mpifl.algorithms.base import Algorithm, Message, Update
-from mpifl.vector_memory import VectorMemory
 from mpifl.scheduling.due_queue import DueQueue
+from mpifl.vector_memory import VectorMemory
 
 
 class PartStatus(NamedTuple):

@@ -103,7 +103,7 @@ def send_hello(comm: MPI.Comm) -> None:
 
 
 def receive_job(comm: MPI.Comm) -> dict[str, Any]:
-    """Waits for the values of this command's job (`ClientJob`). Raises Released where there is no run."""
+    """Waits for the values of this command's job (`job_to_dict`). Raises Released where there is no run."""
     text = receive_json(comm)
     _check_released(text)
     return cast("dict[str, Any]", text["job"])

@@ -13,12 +13,12 @@ import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import ConfigError, RunFailed, format_client_error, host_name
-from mpifl.vector_memory import IncomingVectors, OutgoingVectors
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.client_end import Clients, Delivery
 from mpifl.transport.frames import FrameFormat, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
 from mpifl.transport.queues import Outbox
+from mpifl.vector_memory import IncomingVectors, OutgoingVectors
 
 MAX_END_TESTS = 1000  # tests for the end of the run in a row, at most: these take about half a millisecond
 POLL_INTERVAL = 0.01  # s between two polls for the end of the run, and two reports, while messages wait

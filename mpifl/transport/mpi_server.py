@@ -154,7 +154,7 @@ class MPIServerTransport:
             self._handle_frame(rank)
         while receive_vectors and self._announced and self._pool.free:
             self._receive_vectors(*next(iter(self._announced)))
-        completed = self._take_complete()
+        completed = bool(self._pool.active) and self._take_complete()
         if error_text := self._rank_error:
             self._rank_error = ""
             raise RunFailed(error_text)

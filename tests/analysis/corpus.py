@@ -14,9 +14,9 @@ import mpifl
 from mpifl.algorithms.common.local_solver import LocalTraining
 from mpifl.errors import RunFailed
 from mpifl.objective import Objective
+from mpifl.runfile import RunWriter
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.loop import ServerLoop
-from mpifl.runfile import RunWriter
 from tests.mpi.cases import CASES
 
 

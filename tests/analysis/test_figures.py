@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from pandas import DataFrame
 
+from mpifl.errors import ConfigError
+from mpifl.runfile import RunWriter
+from mpifl.runfile.tables import AggregationRow, UpdateRow
 from mpifl.tools.analysis import style
 from mpifl.tools.analysis.figures import draw_figure, draw_report
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.panels import Panel, draw_panels
 from mpifl.tools.analysis.timeline import read_contacts
 from mpifl.tools.analysis.trials import Group
-from mpifl.errors import ConfigError
-from mpifl.runfile import RunWriter
-from mpifl.runfile.tables import AggregationRow, UpdateRow
 from tests.analysis.test_tables import trial
 
 

@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 import mpifl
-from mpifl.tools.analysis.options import Options
-from mpifl.tools.analysis.report import report
-from mpifl.tools.analysis.show import show
 from mpifl.errors import ConfigError
 from mpifl.runfile import RunWriter
 from mpifl.runfile.fairness import summarise
 from mpifl.runfile.tables import ClientEvaluationRow, EvaluationRow, MetricRow
+from mpifl.tools.analysis.options import Options
+from mpifl.tools.analysis.report import report
+from mpifl.tools.analysis.show import show
 from tests.analysis.test_analysis import columns
 from tests.analysis.test_page import data_of
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpifl.cli import main
 from mpifl.tools.analysis import page as page_module
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.report import report
-from mpifl.cli import main
 from tests.analysis.test_analysis import run_file
 
 HTML = Options(formats=("html",))

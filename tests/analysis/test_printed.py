@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import yaml
 
-from mpifl.tools.analysis.report import report
 from mpifl.cli import main
 from mpifl.config import yaml_io
 from mpifl.config.read import load
@@ -21,6 +20,7 @@ from mpifl.errors import ConfigError
 from mpifl.runfile import RunWriter
 from mpifl.runfile.tables import EvaluationRow, EventRow
 from mpifl.safe_input import printable
+from mpifl.tools.analysis.report import report
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\x7f\u202egnp.exe\u2066\u200f\u2028x\rover\n0.1 s  forged"
 CONFIG: dict[str, Any] = {"name": EVIL, "algorithm": {"name": f"a|b<img src=x>[y](z)`{EVIL}", "step_size": 0.1}}

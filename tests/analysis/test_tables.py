@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from mpifl.cli import main
+from mpifl.errors import ConfigError
 from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.options import Options, parse_options
 from mpifl.tools.analysis.spread import half_width, mean_and_spread
 from mpifl.tools.analysis.tables import build_table, format_csv, format_spread
 from mpifl.tools.analysis.trials import Group, Trial
-from mpifl.cli import main
-from mpifl.errors import ConfigError
 from tests.analysis.test_analysis import columns, run_file
 
 T_2 = 4.302652729911275  # 0.975 quantile of Student's t with 2 degrees of freedom (any table of it)

@@ -13,15 +13,15 @@ import h5py
 import numpy as np
 import pytest
 
-from mpifl.tools.verify.run_file import check_file
 from mpifl.cli import main
 from mpifl.errors import Contradiction
 from mpifl.runfile import RunWriter, reader
+from mpifl.tools.verify.run_file import check_file
 from tests.analysis import corpus
 from tests.mpi.cases import CASES
 from tests.mpi.files import differing
-from tests.storage.checksums import changing
-from tests.storage.test_checksums import flipped, places
+from tests.runfile.checksums import changing
+from tests.runfile.test_checksums import flipped, places
 
 OWN = """
 from pathlib import Path

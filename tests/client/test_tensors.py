@@ -15,11 +15,10 @@ import torch
 
 from mpifl.algorithms.base import Algorithm, Clients, Message, State
 from mpifl.client.worker import Worker
-from mpifl.vector_memory import VectorMemory
 from mpifl.objective import check_vectors, clone, from_numpy, to_numpy
 from mpifl.problems import ProblemConfig, host, load
-from mpifl.problems.problem import ComputeResources
 from mpifl.problems.models.networks import TorchMlp
+from mpifl.problems.problem import ComputeResources
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.module_objective import Shared
@@ -27,6 +26,7 @@ from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.live_schedule import LiveSchedule, VirtualClock
 from mpifl.server.loop import Ending, ServerLoop
 from mpifl.transport.in_process import InProcessTransport
+from mpifl.vector_memory import VectorMemory
 from tests.algorithms.test_state import UPDATES, N, Silent, build, clients, every_case, plain
 from tests.quadratic_runs import close
 from tests.tiers import parameters

@@ -17,10 +17,10 @@ import yaml
 
 import mpifl
 from mpifl import cli
-from mpifl.tools.export.scalars import Scalars
 from mpifl.runfile import RunWriter
 from mpifl.runfile.tables import TABLES as SCHEMA
 from mpifl.runfile.tables import EventRow, UpdateRow
+from mpifl.tools.export.scalars import Scalars
 from tests.api.jobs import JOB
 from tests.export.events import scalars
 

@@ -22,7 +22,7 @@ from tests.faults import fuzz_files as files
 from tests.faults import fuzz_runs as runs
 from tests.faults.fuzz import Kind
 from tests.faults.fuzz_worker import SECRET
-from tests.storage import test_untrusted as untrusted
+from tests.runfile import test_untrusted as untrusted
 
 Damage = Callable[[Path, Random], list[str]]
 CANARY = """

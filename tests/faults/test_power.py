@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from mpifl import open_run
-from mpifl.tools.verify.run_file import check_file
 from mpifl.errors import ConfigError
 from mpifl.runfile import reader
+from mpifl.tools.verify.run_file import check_file
 from tests.faults.harness import mpifl
 from tests.faults.power.disk import Disk, Record, read_record
 from tests.mpi.cases import AREA, DIGITS, LARGE32, SMALL, job

@@ -22,8 +22,8 @@ import torch
 
 from mpifl import vector_memory as memory
 from mpifl.cli import main
-from mpifl.vector_memory import IncomingVectors, OutgoingVectors, Staged, VectorMemory
 from mpifl.problems.torch import batched, device
+from mpifl.vector_memory import IncomingVectors, OutgoingVectors, Staged, VectorMemory
 
 copies = {"load": 0, "store": 0}
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mpifl import open_run
-from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.checkpoint.sets import newest
+from mpifl.runfile.checkpoint_folder import folder_of
 from tests.faults.harness import FULL, began, intolerant, needs_tolerance
 from tests.faults.spy import gap_at_checkpoint
 from tests.mpi.cases import job

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import mpifl
-from mpifl.tools.analysis.trials import load_trial
 from mpifl.cli import main
 from mpifl.errors import ConfigError
+from mpifl.tools.analysis.trials import load_trial
 from mpifl.tools.reproduce.items import JOBS
 from mpifl.tools.reproduce.spec import Measure
 from mpifl.tools.reproduce.values import largest_passed, trial_curve, trial_value

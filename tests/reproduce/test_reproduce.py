@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import mpifl
-from mpifl.tools.analysis.trials import Group, load_trial
 from mpifl.cli import main
 from mpifl.errors import ConfigError
+from mpifl.tools.analysis.trials import Group, load_trial
 from mpifl.tools.reproduce.items import JOBS, Item, PaperOptions, load_items, papers, study_labels
 from mpifl.tools.reproduce.published import Value, z_score
 from mpifl.tools.reproduce.spread import components, spread_section

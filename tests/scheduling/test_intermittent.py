@@ -16,6 +16,7 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Update
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
+from mpifl.checkpoint.snapshot import ClockState
 from mpifl.cli import main
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
@@ -27,7 +28,6 @@ from mpifl.scheduling.live_schedule import LiveSchedule, VirtualClock
 from mpifl.scheduling.timeline import Timeline
 from mpifl.server.client_table import ClientTable
 from mpifl.server.failures import Action, ClientFailures
-from mpifl.checkpoint.snapshot import ClockState
 from tests.mpi.cases import CASES, SMALL, intermittent, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing

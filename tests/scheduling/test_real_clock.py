@@ -15,9 +15,9 @@ import pytest
 from mpifl.algorithms.base import Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.scheduling import live_schedule as live
-from mpifl.scheduling.schedule import Event
 from mpifl.scheduling.live_schedule import LiveSchedule, RealClock
 from mpifl.scheduling.overload import describe_overload
+from mpifl.scheduling.schedule import Event
 
 CONTACT = 0.4
 

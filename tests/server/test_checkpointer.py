@@ -15,16 +15,16 @@ import pytest
 from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State
+from mpifl.checkpoint.part import PartWriter
+from mpifl.checkpoint.snapshot import ClientSnapshot, ClockState, LoopState, ScheduleState
 from mpifl.config.job import Faults
+from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.client_table import ClientTable
-from mpifl.checkpoint.snapshot import ClientSnapshot, ClockState, LoopState, ScheduleState
-from mpifl.runfile.checkpoint_folder import folder_of, sets
-from mpifl.checkpoint.part import PartWriter
 from mpifl.transport.client_end import PartStatus
 from mpifl.transport.mpi_server import MPIServerTransport
-from tests.storage.sets import finished
-from tests.storage.test_writer import writer
+from tests.checkpoint.sets import finished
+from tests.runfile.test_writer import writer
 
 
 class Ranks:

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from mpifl import open_run
-from mpifl.server.checkpointer import Checkpointer
-from mpifl.server.loop import ServerLoop
-from mpifl.runfile import run_lock
 from mpifl.checkpoint.snapshot import FORMAT
+from mpifl.runfile import run_lock
 from mpifl.runfile.checkpoint_folder import folder_of
 from mpifl.runfile.run_lock import Lock
+from mpifl.server.checkpointer import Checkpointer
+from mpifl.server.loop import ServerLoop
 from tests.mpi.cases import AREA, CASES, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing

@@ -18,9 +18,9 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.client.worker import Worker
 from mpifl.objective import Objective, Vector
 from mpifl.problems import Problem, load, objective
-from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.runfile.fairness import summarise
 from mpifl.runfile.tables import ClientEvaluationRow, EvaluationRow
+from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from tests.quadratic_runs import Quadratic, close
 
 FIRST = np.array([0.2, 0.4, 0.6, nan])  # the first model's accuracies; the last client has no test rows

@@ -19,13 +19,13 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.client.worker import Worker
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
+from mpifl.runfile.tables import AggregationRow, EventRow, Row, UpdateRow
 from mpifl.scheduling.delays import Speed
 from mpifl.scheduling.live_schedule import LiveSchedule, VirtualClock
 from mpifl.scheduling.replayed_schedule import ClientIncident, ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest
 from mpifl.server.loop import ServerLoop
-from mpifl.runfile.tables import AggregationRow, EventRow, Row, UpdateRow
 from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import CASES, UPDATES, N, build, clients, same
 from tests.mpi.cases import SMALL, job

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mpifl.config.job import Faults
+from mpifl.runfile.tables import UpdateRow
 from mpifl.server import progress
 from mpifl.server.client_table import ASIDE, LOST, ClientTable
 from mpifl.server.failures import ClientFailures
-from mpifl.runfile.tables import UpdateRow
 
 
 class Terminal(io.StringIO):

@@ -16,15 +16,15 @@ from mpifl import open_run
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import State
 from mpifl.cli import main
+from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.server.loop import ServerLoop
 from mpifl.signals import SignalRecorder
-from mpifl.runfile.checkpoint_folder import folder_of, sets
 from tests.mpi.cases import AREA, CASES, DIGITS, SMALL, job
 from tests.mpi.conftest import write
 from tests.mpi.files import differing
-from tests.storage.checksums import changing
+from tests.runfile.checksums import changing
 from tests.tiers import long, parameters
 
 EVERY = 13  # updates from one checkpoint to the next

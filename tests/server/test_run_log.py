@@ -14,9 +14,9 @@ import pytest
 
 import mpifl
 from mpifl.cli import main
+from mpifl.runfile.tables import UpdateRow
 from mpifl.server.client_table import LOST, ClientTable
 from mpifl.server.run_log import RunLog
-from mpifl.runfile.tables import UpdateRow
 
 JOB = {
     "name": "logged", "seed": 0,

@@ -11,10 +11,10 @@ from typing import Any
 import h5py
 import pytest
 
-from mpifl.server.session import Session
+from mpifl.checkpoint.sets import Checkpoint
 from mpifl.runfile import RunWriter
 from mpifl.runfile.checkpoint_folder import folder_of
-from mpifl.checkpoint.sets import Checkpoint
+from mpifl.server.session import Session
 from tests.mpi.files import differing
 from tests.server.test_damaged import interrupted, refused
 from tests.server.test_resume import changed, kept, moved, mpifl

@@ -19,13 +19,6 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Algorithm, Clients, State, Update
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
-from mpifl.client.worker import Worker
-from mpifl.config.job import Faults
-from mpifl.scheduling.schedule import Event
-from mpifl.scheduling.delays import Exponential, Fixed, Speed
-from mpifl.scheduling.live_schedule import LiveSchedule, RealClock, VirtualClock
-from mpifl.server.evaluator import EvaluationRequest
-from mpifl.server.loop import ServerLoop
 from mpifl.checkpoint.snapshot import (
     ClientSnapshot,
     EvaluatorState,
@@ -35,7 +28,14 @@ from mpifl.checkpoint.snapshot import (
     read_server,
     write_part,
 )
+from mpifl.client.worker import Worker
+from mpifl.config.job import Faults
 from mpifl.runfile.tables import EventRow, Row
+from mpifl.scheduling.delays import Exponential, Fixed, Speed
+from mpifl.scheduling.live_schedule import LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.schedule import Event
+from mpifl.server.evaluator import EvaluationRequest
+from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import CASES, LONG, UPDATES, N, build, clients, same
 from tests.tiers import parameters
@@ -69,8 +69,7 @@ class Cuts:
         )
         with TemporaryDirectory() as folder:
             for rank, content in enumerate((saved, self.worker.snapshots())):
-                with Path(folder, str(rank)).open("x+b") as file:
-                    write_part(file, 1, rank, content)  # type: ignore[arg-type]
+                write_part(Path(folder, str(rank)), 1, rank, content)  # type: ignore[arg-type]
             self.taken.append((loop.updates, read_server(Path(folder, "0")), read_clients(Path(folder, "1"))))
 
     def poll(self, time: float, loop: ServerLoop) -> None: ...

@@ -21,19 +21,19 @@ import numpy as np
 import pytest
 
 import mpifl
-from mpifl.tools.analysis.trials import Group, Trial, load_trial
 from mpifl.cli import main
 from mpifl.config.read import to_yaml
 from mpifl.errors import ConfigError, RunFailed
 from mpifl.runfile.run_lock import is_locked
+from mpifl.tools.analysis.trials import Group, Trial, load_trial
 from mpifl.tools.studies.index import INDEX, Index
-from mpifl.tools.studies.study_slices import Part
 from mpifl.tools.studies.processes import processes
 from mpifl.tools.studies.select import describe_selection, reported_trials, select_groups
 from mpifl.tools.studies.study import Select, Study, load_study
+from mpifl.tools.studies.study_slices import Part
 from mpifl.tools.studies.sweep import dry_run, sweep
 from mpifl.transport.handshake import RANKS_BEFORE
-from tests.storage.checksums import changing
+from tests.runfile.checksums import changing
 from tests.studies.conftest import BASE, STUDY
 from tests.tiers import long
 

@@ -24,7 +24,7 @@ _CLASSES = {  # by name in a job: the module, and the class in it
     "sent140": ("leaf_text", "Sent140"),
     "synthetic": ("synthetic", "Synthetic"),
     "synthetic-iid": ("synthetic", "SyntheticIid"),
-    "fedpd-synthetic": ("fedpd", "FedPDSynthetic"),
+    "fedpd-synthetic": ("fedpd_synthetic", "FedPDSynthetic"),
     "leaf": ("leaf", "Leaf"),
     "folder": ("folder", "Folder"),
     "none": ("no_data", "NoData"),

@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.safe_pickle import read_pickle, unsigned_bytes
-from mpifl.problems.problem import Data, RowCounts, Rows
 from mpifl.problems.data.folder import Part
+from mpifl.problems.problem import Data, RowCounts, Rows
 from mpifl.safe_input import read_file
+from mpifl.safe_pickle import read_pickle, unsigned_bytes
 
 SHAPE = (3, 32, 32)  # channels, height, width
 BYTES = 3 * 32 * 32

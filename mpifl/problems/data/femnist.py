@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.problems.problem import Rows
 from mpifl.problems.data.folder import Part, gather, located
 from mpifl.problems.data.leaf import LeafUsers, by_client, labels, read_halves
+from mpifl.problems.problem import Rows
 
 SIDE = 28  # pixels
 CLASSES = 62  # digits, upper case, lower case

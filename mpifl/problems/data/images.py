@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.problems.problem import Data, RowCounts, Rows
 from mpifl.problems.data.download import fetch
 from mpifl.problems.data.idx import find_idx, read_idx
+from mpifl.problems.problem import Data, RowCounts, Rows
 
 SIDE = 28  # pixels
 

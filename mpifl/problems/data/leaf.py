@@ -12,9 +12,9 @@ import numpy as np
 
 from mpifl.config.types import NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
-from mpifl.problems.problem import Data, Rows
 from mpifl.problems.data.folder import CLASSES, Part, gather, located
 from mpifl.problems.data.users import select_users
+from mpifl.problems.problem import Data, Rows
 from mpifl.safe_input import parse_json, read_file
 
 T = TypeVar("T")

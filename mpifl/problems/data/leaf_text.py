@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mpifl.config.types import PositiveInt
-from mpifl.problems.problem import Rows, Tokens
 from mpifl.problems.data.cache import Arrays, cached
 from mpifl.problems.data.folder import located
 from mpifl.problems.data.leaf import LeafUsers, by_client, json_files, labels, read_halves
 from mpifl.problems.data.shakespeare import CHARACTERS, encoded
+from mpifl.problems.problem import Rows, Tokens
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from mpifl.config.types import Bounds, NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
-from mpifl.problems.problem import Data, Rows, Tokens
 from mpifl.problems.data.cache import Arrays, cached
 from mpifl.problems.data.folder import located
 from mpifl.problems.data.users import select_users
+from mpifl.problems.problem import Data, Rows, Tokens
 
 # LEAF's 80, in its order
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mpifl.config.types import Size
-from mpifl.problems.problem import Data, Init, Layout, Partition, Problem
 from mpifl.problems.inits import Uniform
+from mpifl.problems.problem import Data, Init, Layout, Partition, Problem
 from mpifl.problems.rows import (
     ClassObjective,
     RowModel,

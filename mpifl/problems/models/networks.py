@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 from mpifl.config.types import PositiveInt
 from mpifl.errors import ConfigError
-from mpifl.problems.problem import Init
 from mpifl.problems.inits import Uniform
 from mpifl.problems.models.network import Network
+from mpifl.problems.problem import Init
 
 if TYPE_CHECKING:
     from torch.nn import Module

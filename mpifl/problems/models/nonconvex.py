@@ -12,8 +12,8 @@ import numpy as np
 
 from mpifl.config.types import NonNegativeFloat
 from mpifl.errors import ConfigError
-from mpifl.problems.problem import Data, Init, Layout
 from mpifl.problems.inits import Zero
+from mpifl.problems.problem import Data, Init, Layout
 from mpifl.problems.rows import RowModel, RowObjective, take_rows
 from mpifl.problems.settings import ProblemSettings
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from mpifl.config.types import Bounds, NonNegativeFloat, NonNegativeInt, Size
 from mpifl.errors import ConfigError
-from mpifl.problems.problem import Data, Init, Model, Partition, Problem, ProblemSize
 from mpifl.problems.inits import Zero
+from mpifl.problems.problem import Data, Init, Model, Partition, Problem, ProblemSize
 from mpifl.problems.settings import ProblemSettings
 from mpifl.rng import stream
 

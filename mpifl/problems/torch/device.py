@@ -16,9 +16,9 @@ from torch import Tensor
 
 from mpifl.cuda_mpi import cuda_aware
 from mpifl.errors import ConfigError, host_name
-from mpifl.vector_memory import HOST, IncomingVectors, OutgoingVectors, Staged, VectorMemory
 from mpifl.problems.problem import ComputeResources
 from mpifl.problems.settings import Torch
+from mpifl.vector_memory import HOST, IncomingVectors, OutgoingVectors, Staged, VectorMemory
 
 PAUSE = 1e-4  # s, the longest sleep while a GPU computes
 

@@ -17,8 +17,8 @@ from torch import nn
 
 from mpifl.errors import ConfigError
 from mpifl.objective import to_numpy
-from mpifl.problems.problem import ComputeResources, HostedClients, Problem
 from mpifl.problems.metrics import softmax
+from mpifl.problems.problem import ComputeResources, HostedClients, Problem
 from mpifl.problems.rows import VALIDATION, held_out, subsample
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.batched import host_clients

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpifl.errors import ConfigError
 from mpifl.tools.analysis import style
 from mpifl.tools.analysis.options import is_percentage, scale_of
 from mpifl.tools.analysis.trials import PROGRESS, SCALES, Group
-from mpifl.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

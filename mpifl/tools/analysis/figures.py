@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpifl.errors import ConfigError
 from mpifl.tools.analysis import style
 from mpifl.tools.analysis.curves import metric_label, plot_group, progress_label, scale_axis
 from mpifl.tools.analysis.options import CURVES, FIGURES, PICTURES, Options, scale_of
 from mpifl.tools.analysis.spread import mean_and_spread
 from mpifl.tools.analysis.trials import Group, format_value, label_of
-from mpifl.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

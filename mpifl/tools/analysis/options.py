@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mpifl.tools.analysis.spread import SPREADS
-from mpifl.tools.analysis.trials import PROGRESS
 from mpifl.errors import ConfigError
 from mpifl.problems.metrics import METRICS as CLASSIFICATION
 from mpifl.runfile.fairness import SUMMARY
 from mpifl.runfile.tables import EvaluationRow
+from mpifl.tools.analysis.spread import SPREADS
+from mpifl.tools.analysis.trials import PROGRESS
 
 TABLES = ("md", "csv", "tex")
 PICTURES = ("png", "pdf", "svg")

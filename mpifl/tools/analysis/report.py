@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from mpifl.errors import ConfigError
+from mpifl.runfile import open_run
 from mpifl.tools.analysis.labels import read_labels
 from mpifl.tools.analysis.options import PAGE, PICTURES, Options
 from mpifl.tools.analysis.page import Incomplete, write_page
 from mpifl.tools.analysis.run import find_runs
 from mpifl.tools.analysis.tables import build_table, format_csv
 from mpifl.tools.analysis.trials import Group, Trial, group_trials, load_trial
-from mpifl.errors import ConfigError
-from mpifl.runfile import open_run
 
 MAX_NOTES = 20  # lines about run files below the table
 

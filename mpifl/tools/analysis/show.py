@@ -12,10 +12,10 @@ from typing import Any
 import pandas as pd
 from tabulate import tabulate
 
-from mpifl.text import format_duration
-from mpifl.scheduling.overload import describe_overload
 from mpifl.runfile import Run, open_run
 from mpifl.safe_input import parse_json, printable
+from mpifl.scheduling.overload import describe_overload
+from mpifl.text import format_duration
 
 MAX_EVALUATIONS = 12  # evaluations that are printed
 MAX_EVENTS = 8  # events that are printed, the last ones

@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
+from mpifl.safe_input import printable
 from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.options import CLIENTS, COMPUTED, METRICS, Options, is_percentage, scale_of
 from mpifl.tools.analysis.spread import SPREADS, half_width, mean_and_spread
 from mpifl.tools.analysis.trials import PROGRESS, SCALES, SUMS, Group, format_value, unlike_conventions
-from mpifl.safe_input import printable
 
 TITLES = {
     "train_loss": "train loss",

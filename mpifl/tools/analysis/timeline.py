@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from mpifl.runfile import open_run
 from mpifl.tools.analysis import style
 from mpifl.tools.analysis.curves import axis_label
 from mpifl.tools.analysis.trials import Group
-from mpifl.runfile import open_run
 
 if TYPE_CHECKING:
     from pathlib import Path

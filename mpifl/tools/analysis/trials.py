@@ -7,18 +7,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from mpifl.tools.analysis.labels import Labels
-from mpifl.tools.analysis.spread import mean_and_spread
 from mpifl.config.job import OUTPUT_KEYS
 from mpifl.errors import ConfigError
 from mpifl.runfile import Run, open_run
 from mpifl.runfile.tables import EvaluationRow
 from mpifl.safe_input import printable
+from mpifl.tools.analysis.labels import Labels
+from mpifl.tools.analysis.spread import mean_and_spread
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Keys that may differ between the trials of one group.
 NOT_COMPARED = ("seed", *OUTPUT_KEYS, "evaluate.gradient", "evaluate.clients", "evaluate.metrics")
@@ -108,6 +110,8 @@ class Group:
         Times are those of all trials together; between its evaluations, and after the last one of a completed trial, a
         trial keeps its value. The curve starts when every trial has a value and ends where an unfinished one does.
         """
+        import pandas as pd
+
         curves = [trial.curve(metric, x) for trial in self.trials]
         ends = [xs[-1] for trial, (xs, _) in zip(self.trials, curves, strict=True) if trial.status != "completed"
                 and len(xs)]  # fmt: skip
@@ -185,6 +189,8 @@ def load_trial(
 
 
 def _evaluations(run: Run, metrics: Collection[str] | None, sums: Collection[str]) -> pd.DataFrame:
+    import pandas as pd
+
     names = [name for name in EvaluationRow._fields
              if metrics is None or name in metrics or name in ("time", "updates", "version")]  # fmt: skip
     rows = run.count("evaluations")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from mpifl.errors import ConfigError
-from mpifl.tools.export import model, scalars, tables
 from mpifl.runfile import Run, open_run
 from mpifl.runfile.durable import durable_file, error_text
+from mpifl.tools.export import model, scalars, tables
 
 
 class Format(NamedTuple):

@@ -16,11 +16,11 @@ from queue import SimpleQueue
 import numpy as np
 
 from mpifl.errors import ConfigError
-from mpifl.tools.export.files import require
-from mpifl.tools.export.scalars import EVENT_FILES, SUFFIX, EventWriter, Point, Scalars, event_file_name, points
 from mpifl.runfile import Run
 from mpifl.runfile.durable import error_text
 from mpifl.runfile.tables import TABLES
+from mpifl.tools.export.files import require
+from mpifl.tools.export.scalars import EVENT_FILES, SUFFIX, EventWriter, Point, Scalars, event_file_name, points
 
 KEY = "output_tensorboard"  # the job's key
 QUEUE_LIMIT = 1000  # blocks of rows that may wait, one each half second: the file system hangs

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from mpifl import problems
-from mpifl.tools.analysis.options import METRICS
-from mpifl.tools.analysis.trials import short_names
 from mpifl.config import read
 from mpifl.config.packaged import JOBS
 from mpifl.config.read import job_to_dict
 from mpifl.config.schema import Reader
 from mpifl.config.types import Config
 from mpifl.errors import ConfigError
+from mpifl.tools.analysis.options import METRICS
+from mpifl.tools.analysis.trials import short_names
 from mpifl.tools.reproduce.published import FILE, Cell, read_published
 from mpifl.tools.reproduce.spec import Page, read_page
 from mpifl.tools.reproduce.values import axis_of, find_labels

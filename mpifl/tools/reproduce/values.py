@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mpifl.errors import ConfigError
+from mpifl.runfile import open_run
 from mpifl.tools.analysis.spread import half_width
 from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, format_value
-from mpifl.errors import ConfigError
 from mpifl.tools.reproduce.spec import Measure
-from mpifl.runfile import open_run
 
 RANGE_OF_TEN = 3.08  # expected range of ten normal values in standard deviations
 

@@ -20,8 +20,8 @@ from mpifl.config.job import Job
 from mpifl.config.read import job_to_dict, to_yaml
 from mpifl.config.trust import outside_code
 from mpifl.errors import ConfigError, RunResult, describe_unexpected
-from mpifl.tools.export import observers
 from mpifl.signals import Interrupted, SignalRecorder
+from mpifl.tools.export import observers
 from mpifl.tools.studies.index import keep_damaged
 from mpifl.tools.studies.study import identify
 from mpifl.transport.handshake import RANKS_BEFORE

@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mpifl.tools.analysis.labels import INDEX
 from mpifl.config import read
 from mpifl.config.job import Job
 from mpifl.config.trust import outside_code
@@ -27,8 +26,9 @@ from mpifl.runfile import open_run
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.runfile.create import damaged_name
 from mpifl.runfile.run_lock import is_locked
-from mpifl.tools.studies.study_slices import Part, index_lock
+from mpifl.tools.analysis.labels import INDEX
 from mpifl.tools.studies.study import Study, StudyRun, identify
+from mpifl.tools.studies.study_slices import Part, index_lock
 
 WRITE_INTERVAL = 1.0  # s between two writes of the index file during a sweep
 TEMPORARIES = (f".{INDEX}.*", ".*.h5.*", ".*.yaml")  # unfinished index files and run files, jobs for a launcher

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpifl.errors import ConfigError
+from mpifl.runfile import open_run
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.page import Incomplete
 from mpifl.tools.analysis.report import report_groups
 from mpifl.tools.analysis.trials import Group, Trial, by_other_labels, label_of, load_trial, short_names
-from mpifl.errors import ConfigError
-from mpifl.runfile import open_run
 from mpifl.tools.studies.index import Index
 from mpifl.tools.studies.study import Select, Study, StudyRun, describe
 

@@ -12,15 +12,15 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from mpifl.text import format_duration
 from mpifl.errors import ConfigError
-from mpifl.signals import SignalRecorder
 from mpifl.runfile.reader import HEARTBEAT_TIMEOUT
+from mpifl.signals import SignalRecorder
+from mpifl.text import format_duration
 from mpifl.tools.studies.compute import Finished, compute, end_group, find_launcher, serve_group
 from mpifl.tools.studies.index import Index, can_resume
-from mpifl.tools.studies.study_slices import Part, locked
 from mpifl.tools.studies.processes import processes as new_processes
 from mpifl.tools.studies.study import Study, StudyRun, describe
+from mpifl.tools.studies.study_slices import Part, locked
 
 if TYPE_CHECKING:
     from mpifl.transport.mpi import MPI

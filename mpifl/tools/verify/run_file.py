@@ -19,13 +19,13 @@ from mpifl.config.schema import Reader
 from mpifl.config.trust import outside_code
 from mpifl.config.types import Config
 from mpifl.errors import ConfigError, Contradiction, RunFailed
+from mpifl.runfile import Run, open_run
+from mpifl.runfile.reader import DamagedRun
+from mpifl.runfile.tables import CLIENTS, TABLES
 from mpifl.scheduling.availability import Always, Availability, TraceAvailability
 from mpifl.scheduling.delays import Delay, NoDelay, Trace
 from mpifl.scheduling.timeline import Timeline
 from mpifl.server.start import run_server
-from mpifl.runfile import Run, open_run
-from mpifl.runfile.reader import DamagedRun
-from mpifl.runfile.tables import CLIENTS, TABLES
 from mpifl.tools.verify.history import History, Rules, verify
 from mpifl.transport.frames import HEADER_BYTES
 

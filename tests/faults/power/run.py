@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mpifl.checkpoint.sets import Manifest
 from mpifl.cli import main
 from mpifl.server import checkpointer as checkpointer_module
 from mpifl.server.checkpointer import Checkpointer
-from mpifl.checkpoint.sets import Manifest
 
 
 def announce(folder: Path) -> None:

@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mpifl.checkpoint import segments as rows_module
+from mpifl.checkpoint.segments import Segment, extend_segments, first_to_merge, row_counts
+from mpifl.checkpoint.sets import Checkpoint, discard, newest
 from mpifl.errors import RunFailed
 from mpifl.runfile import RunWriter, open_run
-from mpifl.checkpoint import segments as rows_module
 from mpifl.runfile import durable as durable_module
 from mpifl.runfile import writer as writer_module
 from mpifl.runfile.checkpoint_folder import sets
-from mpifl.checkpoint.segments import Segment, extend_segments, first_to_merge, row_counts
-from mpifl.checkpoint.sets import Checkpoint, discard, newest
 from mpifl.runfile.tables import TABLES, EventRow, UpdateRow
-from tests.storage.sets import make_valid, save
-from tests.storage.test_resumed import fill, resumed
-from tests.storage.test_writer import writer
+from tests.checkpoint.sets import make_valid, save
+from tests.runfile.test_resumed import fill, resumed
+from tests.runfile.test_writer import writer
 
 EMPTY = dict.fromkeys(TABLES, 0)
 

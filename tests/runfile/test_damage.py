@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifl.errors import ConfigError
-from mpifl.checkpoint.snapshot import FORMAT, SIGNATURE, Unusable, read_clients, write_part
 from mpifl.checkpoint.sets import Checkpoint, newest, open_set
-from tests.storage.sets import check, content, make_valid, save
+from mpifl.checkpoint.snapshot import FORMAT, SIGNATURE, Unusable, read_clients, write_part
+from mpifl.errors import ConfigError
+from tests.checkpoint.sets import check, content, make_valid, save
 from tests.tiers import examples, long
 
 FILES = ("000002.rank0", "000002.rank1", "000002.json")

@@ -197,7 +197,7 @@ FULL = """
 import sys, time, numpy as np
 from mpifl.errors import RunFailed
 from mpifl.runfile.tables import UpdateRow
-from tests.storage.test_writer import writer
+from tests.runfile.test_writer import writer
 from pathlib import Path
 w = writer(Path(sys.argv[1]))
 end = time.monotonic() + 20

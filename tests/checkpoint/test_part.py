@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from mpifl.checkpoint import part as part_module
-from mpifl.checkpoint.snapshot import ClientSnapshot
 from mpifl.checkpoint.part import PartWriter
 from mpifl.checkpoint.sets import open_set
-from tests.storage.sets import finished, make_valid
-from tests.storage.test_checkpoint import ROOT, names
+from mpifl.checkpoint.snapshot import ClientSnapshot
+from tests.checkpoint.sets import finished, make_valid
+from tests.checkpoint.test_checkpoint import ROOT, names
 
 
 def test_arrays_may_change_once_they_are_saved_and_nobody_waits(

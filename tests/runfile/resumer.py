@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from mpifl.runfile import RunWriter, open_run
-from tests.storage.live_writer import ATTRS, append
-from tests.storage.test_resumed import attributes, rows_of
+from tests.runfile.live_writer import ATTRS, append
+from tests.runfile.test_resumed import attributes, rows_of
 
 
 def counts(updates: int) -> dict[str, int]:

@@ -16,10 +16,10 @@ import h5py
 import numpy as np
 import pytest
 
+from mpifl.checkpoint.hdf5 import opened
 from mpifl.cli import main
 from mpifl.errors import ConfigError
 from mpifl.runfile import RunWriter, open_run
-from mpifl.checkpoint.hdf5 import opened
 from mpifl.runfile.tables import TABLES, EvaluationRow, EventRow, UpdateRow
 
 SECRET = b"a line of another file\n" * 20

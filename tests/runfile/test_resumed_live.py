@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifl.tools.analysis import show as show_module
 from mpifl.runfile import RunWriter, open_run
 from mpifl.runfile import writer as writer_module
-from tests.storage.resumer import counts
-from tests.storage.test_live import ROOT, Start, consistent, start
-from tests.storage.test_resumed import attributes, fill, resumed, rows_of
-from tests.storage.test_writer import writer
+from mpifl.tools.analysis import show as show_module
+from tests.runfile.resumer import counts
+from tests.runfile.test_live import ROOT, Start, consistent, start
+from tests.runfile.test_resumed import attributes, fill, resumed, rows_of
+from tests.runfile.test_writer import writer
 
 __all__ = ["start"]
 
@@ -64,7 +64,7 @@ def test_a_row_is_read_or_not_whatever_is_resumed(start: Start) -> None:
     time.sleep(0.3)
     process.communicate(b"\n", timeout=30)
     other = subprocess.Popen(
-        [sys.executable, "-m", "tests.storage.resumer", path], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.runfile.resumer", path], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     try:
         seen = []
@@ -88,7 +88,7 @@ def test_killed_while_it_resumes(start: Start, monkeypatch: pytest.MonkeyPatch) 
     left = 0
     for trial in range(12):
         other = subprocess.Popen(
-            [sys.executable, "-m", "tests.storage.resumer", path], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.runfile.resumer", path], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
         try:
             assert other.stdout is not None and other.stdout.readline()

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpifl.errors import ConfigError, RunFailed
 from mpifl.checkpoint import part as part_module
+from mpifl.checkpoint.sets import newest
+from mpifl.checkpoint.snapshot import ClientSnapshot
+from mpifl.errors import ConfigError, RunFailed
 from mpifl.runfile import open_run
 from mpifl.runfile import writer as writer_module
-from mpifl.checkpoint.snapshot import ClientSnapshot
-from mpifl.checkpoint.sets import newest
 from mpifl.runfile.tables import EventRow, UpdateRow
 from mpifl.runfile.writer import finalize_attributes
-from tests.storage.sets import check, make_valid, save, save_part
-from tests.storage.test_writer import writer
+from tests.checkpoint.sets import check, make_valid, save, save_part
+from tests.runfile.test_writer import writer
 
 ROOT = Path(__file__).parents[2]
 Mount = Callable[..., Path]
@@ -125,7 +125,7 @@ LIMITED = """
 import sys, numpy as np
 from pathlib import Path
 from mpifl.checkpoint.snapshot import ClientSnapshot
-from tests.storage.sets import save_part
+from tests.checkpoint.sets import save_part
 for number, x in ((1, np.ones(100_000)), (2, np.ones(100_000)[::2]), (3, np.ones(100))):
     print(number, save_part(Path(sys.argv[1]), number, 0, {0: ClientSnapshot({"x": x})}).error)
 """

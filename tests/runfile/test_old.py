@@ -13,11 +13,11 @@ from pandas import DataFrame
 
 import mpifl
 from mpifl import open_run
+from mpifl.runfile import RunWriter
+from mpifl.runfile.tables import TABLES, EvaluationRow, UpdateRow
 from mpifl.tools.analysis.options import Options
 from mpifl.tools.analysis.report import report
 from mpifl.tools.analysis.show import show
-from mpifl.runfile import RunWriter
-from mpifl.runfile.tables import TABLES, EvaluationRow, UpdateRow
 from tests.mpi.files import differing
 
 NEW = {

@@ -23,8 +23,8 @@ from mpifl.runfile.tables import (
     MetricRow,
     UpdateRow,
 )
-from tests.storage.test_resumed import attributes, rows_of
-from tests.storage.test_writer import ATTRS, writer
+from tests.runfile.test_resumed import attributes, rows_of
+from tests.runfile.test_writer import ATTRS, writer
 from tests.tiers import examples
 
 

@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from mpifl.checkpoint.part import PartWriter, Written
+from mpifl.checkpoint.segments import Segment
+from mpifl.checkpoint.sets import Checkpoint, Manifest, commit
 from mpifl.checkpoint.snapshot import (
     ClientSnapshot,
     ClientTableState,
@@ -25,9 +28,6 @@ from mpifl.checkpoint.snapshot import (
     ServerSnapshot,
     UpdateSnapshot,
 )
-from mpifl.checkpoint.part import PartWriter, Written
-from mpifl.checkpoint.segments import Segment
-from mpifl.checkpoint.sets import Checkpoint, Manifest, commit
 
 
 def arrays(number: int, rank: int, size: int = 50_000) -> dict[str, np.ndarray]:

@@ -25,8 +25,8 @@ from mpifl.runfile.tables import (
     RowBlock,
     UpdateRow,
 )
-from tests.storage.sets import save
-from tests.storage.test_writer import ATTRS, writer
+from tests.checkpoint.sets import save
+from tests.runfile.test_writer import ATTRS, writer
 
 COUNTS = {"updates": 23, "aggregations": 24, "evaluations": 2, "client_evaluations": 4, "metrics": 5, "events": 3}
 

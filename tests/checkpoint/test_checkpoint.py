@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from mpifl.errors import ConfigError
+from mpifl.checkpoint.part import Written
+from mpifl.checkpoint.sets import newest, open_set
 from mpifl.checkpoint.snapshot import (
     FORMAT,
     ClientSnapshot,
@@ -26,10 +27,9 @@ from mpifl.checkpoint.snapshot import (
     read_server,
     write_part,
 )
+from mpifl.errors import ConfigError
 from mpifl.runfile.checkpoint_folder import folder_of, remove, sets
-from mpifl.checkpoint.part import Written
-from mpifl.checkpoint.sets import newest, open_set
-from tests.storage.sets import check, content, make_valid, same, save, save_part, server
+from tests.checkpoint.sets import check, content, make_valid, same, save, save_part, server
 from tests.tiers import examples
 
 ROOT = Path(__file__).parents[2]
