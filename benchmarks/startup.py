@@ -1,4 +1,4 @@
-"""What starting costs: a client rank's file calls and modules, the time to the first update, memory.
+"""What starting costs: a client rank's file calls, the time to the first update, memory.
 
     python benchmarks/startup.py calls
     python benchmarks/startup.py time [--ranks 33 129 257] [--repeats 3] [--job jobs/area/mnist-realtime.yaml]
@@ -27,17 +27,11 @@ import psutil
 from common import ROOT, launcher
 
 from mpifl import open_run
-from mpifl.transport.cores import ASLR
 
 IMPORTS = "import time, numpy; from mpi4py import MPI; c = MPI.COMM_WORLD; c.Barrier()"
 BARE = f"{IMPORTS}; c.rank or print(time.time(), flush=True)"
-BARE_RANDOM = BARE.replace("numpy", "numpy.random", 1)  # where batches are drawn, NumPy's generators are needed too
 WAITING = f"{BARE}; time.sleep({{seconds}})"
 TRACE = 'test "$OMPI_COMM_WORLD_RANK$PMI_RANK" = 1 && exec strace -f -qq -e trace=%file -o "$0" "$@"; exec "$@"'
-MODULES = (
-    "import sys; from mpifl.__main__ import main; code = main(sys.argv[1:]);"
-    "from mpi4py import MPI; MPI.COMM_WORLD.rank == 1 and print(*sorted(sys.modules)); sys.exit(code)"
-)
 READY_TIME = 5.0  # s after which a program that has started is measured
 
 
@@ -59,36 +53,22 @@ def start(ranks: int, words: list[str]) -> subprocess.Popen[str]:
 
 
 # -- file calls --------------------------------------------------------------------------------------------------------
-def file_calls(words: list[str], restarted: bool = False) -> int:
-    """Calls of rank 1 of 3; restarted: as one that shares its core (`transport.cores.restart_without_aslr`)."""
+def file_calls(words: list[str]) -> tuple[int, int]:
+    """The calls of rank 1 of 3, and how many of them opened a file."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "calls")
         *mpirun, python = launcher(3)
-        command = [*(["taskset", "-c", "0"] if restarted else []), *mpirun, "sh", "-c", TRACE, out, python, *words]
-        environment = os.environ | {ASLR: "" if restarted else "1"}
-        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
-        return len(out.read_text().splitlines())
-
-
-def modules(words: list[str]) -> set[str]:
-    """The package's modules that rank 1 of 3 has loaded at the end of a command."""
-    done = subprocess.run([*launcher(3), "-c", MODULES, *words], cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(done.stdout.splitlines()[-1].split())
+        subprocess.run([*mpirun, "sh", "-c", TRACE, out, python, *words], cwd=ROOT, capture_output=True, check=True)
+        lines = out.read_text().splitlines()
+        return len(lines), sum("open" in line and ") = -1" not in line for line in lines)
 
 
 def calls(job: str) -> None:
-    bare = {"NumPy and mpi4py": file_calls(["-c", BARE]), "and numpy.random": file_calls(["-c", BARE_RANDOM])}
-    rows: list[list[object]] = [[f"bare program: {name}", count, "", "", ""] for name, count in bare.items()]
+    bare = file_calls(["-c", BARE])
     with tempfile.TemporaryDirectory() as folder:
-        for name, more in {"batches of 32 rows": (), "all rows of a client": ("problem.batch_size=null",)}.items():
-            words = arguments(job, 3, folder, "stop={updates: 20}", *more)
-            loaded = modules(["run", *words])
-            own = [m for m in loaded if m.partition(".")[0] == "mpifl"]
-            for restarted, suffix in (False, ""), (True, ", restarted"):
-                count = file_calls(["run_mpi.py", *words], restarted)
-                ratios = [f"{count / each:.2f}" for each in bare.values()]
-                rows.append([f"client rank, {name}{suffix}", count, *ratios, f"{len(own)} of {len(loaded)}"])
-    table(["program", "file calls", "to the first", "to the second", "modules of mpifl"], rows)
+        ours = file_calls(["run_mpi.py", *arguments(job, 3, folder, "stop={updates: 20}")])
+    rows: list[list[object]] = [["bare program", *bare, ""], ["rank with clients", *ours, f"{ours[0] / bare[0]:.2f}"]]
+    table(["program", "file calls", "files opened", "ratio of the calls"], rows)
 
 
 # -- time --------------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_reader_opens_the_file_hundreds_of_times_while_it_is_written(start: Star
     with open_run(path) as run:
         assert consistent(run) >= rows
         assert run.status == "completed" and not run.open_ended and run.attrs["finished"]
-        assert run.model.tolist() == list(range(300)) and run.model_version == len(run.aggregations)
+        assert run.model.tolist() == list(range(1000)) and run.model_version == len(run.aggregations)
         assert run.clients.updates.sum() == len(run.updates)
         assert run.layout == [("w", (10, 100))]
     with h5py.File(path, "r") as plain:

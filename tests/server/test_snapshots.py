@@ -69,8 +69,7 @@ class Cuts:
         )
         with TemporaryDirectory() as folder:
             for rank, content in enumerate((saved, self.worker.snapshots())):
-                with Path(folder, str(rank)).open("x+b") as file:
-                    write_part(file, 1, rank, content)  # type: ignore[arg-type]
+                write_part(Path(folder, str(rank)), 1, rank, content)  # type: ignore[arg-type]
             self.taken.append((loop.updates, read_server(Path(folder, "0")), read_clients(Path(folder, "1"))))
 
     def poll(self, time: float, loop: ServerLoop) -> None: ...

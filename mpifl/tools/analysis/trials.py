@@ -189,6 +189,8 @@ def load_trial(
 
 
 def _evaluations(run: Run, metrics: Collection[str] | None, sums: Collection[str]) -> pd.DataFrame:
+    import pandas as pd
+
     names = [name for name in EvaluationRow._fields
              if metrics is None or name in metrics or name in ("time", "updates", "version")]  # fmt: skip
     rows = run.count("evaluations")
