@@ -71,11 +71,12 @@ def measure(part: str, repeats: int, seconds: float) -> list[dict[str, Any]]:
 
 
 def launch(words: list[str]) -> list[dict[str, Any]]:
-    """The rows that a program prints."""
+    """The rows that a program prints, with the load after it."""
     out = subprocess.run(words, capture_output=True, text=True, timeout=1800, env=one_thread_environment(ROOT))
     if out.returncode:
         sys.exit(f"performance: {' '.join(words)} failed\n{out.stderr}")
-    return [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")]
+    load = round(os.getloadavg()[0], 1)
+    return [{**json.loads(line), "load": load} for line in out.stdout.splitlines() if line.startswith("{")]
 
 
 def combine(launches: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -153,7 +154,9 @@ def main() -> int:
     cells = [server_row(row) for part in map(str, SIZES) for row in kept[part]]
     cells += [client_row(row) for part in ("client", "waiting") for row in kept[part]]
     rows = "\n".join(f"| {' | '.join(row)} |" for row in cells)
-    page = PAGE.format(machine=machine(), rows=rows, launches=args.launches, repeats=args.repeats)
+    loads = [row["load"] for part in PARTS for row in kept[part]]
+    facts = f"{machine()} Load average (1 minute) after a launch: {min(loads)} to {max(loads)}."
+    page = PAGE.format(machine=facts, rows=rows, launches=args.launches, repeats=args.repeats)
     (args.out / "performance.md").write_text(page)
     print(page)
     return 0

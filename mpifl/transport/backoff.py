@@ -8,11 +8,15 @@ from math import inf
 
 YIELDS = 10  # before the first sleep
 SHORTEST, LONGEST = 1e-6, 1e-3  # s: sleeps
-LONGEST_IDLE = 0.02  # s: the longest sleep where ranks wait for others that may need their cores, as at the start
+LONGEST_IDLE = 0.02  # s: the longest sleep of a rank without work; where ranks share cores, others may need them
 
 
 class Backoff:
-    """Waits between two polls: yields the core a few times, then sleeps, each time twice as long as before."""
+    """Waits between two polls: yields the core a few times, then sleeps, each time twice as long as before, up to 1 ms.
+
+    With a larger `longest` each further sleep is an eighth longer than the one before, so that a message is noticed
+    late by at most 1 ms and an eighth of the wait.
+    """
 
     def __init__(self, longest: float = LONGEST) -> None:
         self._longest = longest
@@ -29,4 +33,4 @@ class Backoff:
             os.sched_yield()
             return
         time.sleep(max(0.0, min(self._sleep, limit)))
-        self._sleep = min(2 * self._sleep, self._longest)
+        self._sleep = min((2 if self._sleep < LONGEST else 9 / 8) * self._sleep, self._longest)

@@ -13,7 +13,7 @@ import numpy as np
 
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import ConfigError, RunFailed, format_client_error, host_name
-from mpifl.transport.backoff import Backoff
+from mpifl.transport.backoff import LONGEST_IDLE, Backoff
 from mpifl.transport.client_end import Clients, Delivery
 from mpifl.transport.frames import FrameFormat, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
@@ -158,7 +158,7 @@ class MPIClientTransport:
 
         While the updates of all its clients are held back, no message to them can arrive: it sleeps longer.
         """
-        backoff = Backoff()
+        backoff = Backoff(LONGEST_IDLE)
         while True:
             next_release = self._clients.release(time.perf_counter())
             self._send_leaving()

@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients
-from mpifl.algorithms.common.step_schedules import Constant, Convex, StronglyConvex, event_probabilities
+from mpifl.algorithms.common.step_schedules import Convex, StronglyConvex, event_probabilities
 from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
 from mpifl.scheduling.delays import Exponential
@@ -84,13 +84,6 @@ def test_steps_of_theorem_7(M: int, trigger: Trigger) -> None:
         close(expected[-1], c / (k + c / D))
     close(steps[4:], expected)
     assert k > 220
-
-
-def test_constant_schedule() -> None:
-    """alpha_k = step_size for ever."""
-    assert Constant().coefficients(0.3, 5, Trigger(every=1), CLIENTS) == (0.3, 0.0)
-    log = run(Area(step_size=0.3), quadratics([1, 1], [0, 1]), [0, 1] * 5)
-    assert {m.numbers[0] for _, m in log.sent} == {0.3}
 
 
 def spread(server: float, rates: np.ndarray) -> float:

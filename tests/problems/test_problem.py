@@ -43,14 +43,6 @@ def test_workers_need_the_meta_and_a_shard_only(config: ProblemConfig) -> None:
         assert here.share == pytest.approx(problem.samples[i] / problem.samples.sum())
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.model.name)
-def test_same_again(config: ProblemConfig) -> None:
-    first, second = load(config), load(config)
-    assert first.meta == second.meta and (first.initial(7) == second.initial(7)).all()
-    for i in range(first.clients):
-        assert all((a == b).all() for a, b in zip(first.shard(i), second.shard(i), strict=True))
-
-
 def test_shards_are_the_data() -> None:
     problem = load(CONFIGS[0])
     rows = Digits().read(CONFIGS[0].settings.folder(), False, None)

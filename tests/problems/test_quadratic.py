@@ -35,12 +35,6 @@ def test_diagonal_problem() -> None:
     assert problem.optimum(np.array([1, 0, 0])) == pytest.approx([1, -1])
 
 
-@pytest.mark.parametrize("curvatures", [[1, 4], [[1, 1, 1], [4, 4, 4]]])
-def test_scalar_curvatures(curvatures: list) -> None:
-    problem = built(Quadratic(curvatures=curvatures, optima=[[0, 0, 0], [1, 2, 3]]))
-    assert problem.optimum() == pytest.approx([0.8, 1.6, 2.4])
-
-
 def test_drawn_problem() -> None:
     problem = built(Quadratic(dim=200, condition=100), 50)
     curvatures = np.concatenate([problem.shard(i)[0] for i in range(50)])

@@ -33,3 +33,12 @@ def test_a_limit_shortens_a_sleep_and_is_never_negative(waits: list[float]) -> N
         waiting.pause(5e-5)
     waiting.pause(-1.0)
     assert max(waits) == 5e-5 and waits[-1] == 0.0
+
+
+def test_a_rank_without_work_notices_a_message_late_by_an_eighth_of_its_wait(waits: list[float]) -> None:
+    waiting = Backoff(0.02)
+    for _ in range(100):
+        waiting.pause()
+    assert max(waits) == waits[-1] == 0.02
+    for k, pause in enumerate(waits):
+        assert pause <= 1.1e-3 + sum(waits[:k]) / 8
