@@ -62,8 +62,7 @@ class Worker:
             with inside("algorithm.solver"):  # one of them: those of a rank have one module, on one device
                 next(iter(objectives.values())).check_optimizer(optimizer)  # type: ignore[attr-defined]
         for i in objectives:
-            self._initial_state(i)  # raises ConfigError before the run where `init_client` is wrong
-            break
+            self._initial_state(i)  # made again at first contact; a wrong one is refused before the run
         self.states = ClientStates(objectives, self._initial_state, x0, limit, folder)
         self.link: UpdateSink  # where updates go; set by the transport
         self.held = DueQueue[Update]()  # updates whose contacts are not over, by perf_counter

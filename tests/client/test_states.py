@@ -19,7 +19,6 @@ from mpifl.algorithms.base import Message, Objective, State, Update
 from mpifl.client import states
 from mpifl.client.states import ClientStates
 from mpifl.client.worker import Worker
-from mpifl.transport.client_end import ClientError
 from tests.mpi.cases import SMALL, job
 from tests.mpi.files import differing
 from tests.quadratic_runs import Quadratic
@@ -148,17 +147,10 @@ class SometimesNone(Area):
         return State(y=x0) if i < 2 else cast(State, None)
 
 
-def test_an_initial_state_that_is_none_fails_its_client(tmp_path: Path) -> None:
-    """States are made at first contact; that of the first client is made, and refused, before the run."""
+def test_an_initial_state_that_is_none_is_refused_before_the_run() -> None:
     objectives = {i: Quadratic(np.ones(3), np.zeros(3)) for i in range(3)}
-    host = Worker(SometimesNone(), np.ones(3), objectives, limit=0.0, folder=str(tmp_path))
-    assert isinstance(host.train(1, Message((np.zeros(3),), (0.5,))), Update)
-    error = host.train(2, Message((np.zeros(3),), (0.5,)))
-    assert isinstance(error, ClientError)
-    assert error.text.endswith("SometimesNone.init_client: returned a NoneType")
-    assert host.train(2, Message((np.zeros(3),), (0.5,))) == error
-    saved = host.snapshots()
-    assert saved[2].state is None and saved[2].error == error.text and saved[1].state is not None
+    with pytest.raises(ConfigError, match=r"SometimesNone\.init_client: returned a NoneType"):
+        Worker(SometimesNone(), np.ones(3), objectives)
 
 
 @dataclass(frozen=True)
