@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("mpifl")
 log.addHandler(logging.NullHandler())
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # NumPy reads them at its import
+# threadpoolctl sets the first one, torch's libraries are given the others (`problems.torch`).
+LIBRARY_VARIABLES = ("KMP_DUPLICATE_LIB_OK", "MKL_CBWR", "CUBLAS_WORKSPACE_CONFIG")
 
 # What watches a run, from its job and whether it is resumed.
 Observe: TypeAlias = "Callable[[Job, bool], Sequence[RowsObserver]]"
@@ -90,14 +92,15 @@ def execute(
 
     contained = comm is not None
     comm = communicator() if comm is None else comm if comm.size > 1 else None
-    if comm is None:
-        result = _lead(prepare, report, observe, None, process_ends, contained)
-    else:
-        from mpifl.transport.mpi import short_sleeps
+    with _restored_environment():
+        if comm is None:
+            result = _lead(prepare, report, observe, None, process_ends, contained)
+        else:
+            from mpifl.transport.mpi import short_sleeps
 
-        part = partial(_lead, prepare, report, observe) if comm.rank == 0 else _serve
-        with short_sleeps():
-            result = run_or_abort(comm, lambda: part(comm, process_ends, contained))
+            part = partial(_lead, prepare, report, observe) if comm.rank == 0 else _serve
+            with short_sleeps():
+                result = run_or_abort(comm, lambda: part(comm, process_ends, contained))
     if isinstance(result.error, ConfigError):
         raise result.error
     return result
@@ -160,27 +163,36 @@ def _serve(comm: MPI.Intracomm, process_ends: bool, contained: bool) -> RunResul
 
 
 @contextmanager
+def _restored_environment() -> Iterator[None]:
+    """Removes the environment variables that libraries are given or set themselves during a run."""
+    before = set(os.environ)
+    try:
+        yield
+    finally:
+        for name in LIBRARY_VARIABLES:
+            if name not in before:
+                os.environ.pop(name, None)
+
+
+@contextmanager
 def _one_thread() -> Iterator[None]:
     """Limits NumPy to one thread unless the environment sets the number: the last bits of a sum depend on it."""
     if any(name in os.environ for name in THREAD_VARIABLES):
         yield
         return
-    before = dict(os.environ)
-    from threadpoolctl import threadpool_limits  # which sets KMP_DUPLICATE_LIB_OK
+    from threadpoolctl import threadpool_limits
 
-    try:
-        with threadpool_limits(1, user_api="blas"):
-            yield
-    finally:
-        if "KMP_DUPLICATE_LIB_OK" not in before:
-            os.environ.pop("KMP_DUPLICATE_LIB_OK", None)
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 def restored_torch(job: Job) -> AbstractContextManager[object]:
     """Restores torch's settings of this process after a run that changes them."""
     if job.problem.torch is None or find_spec("torch") is None:
         return nullcontext()
-    import mpifl.problems.torch  # noqa: F401 - before torch: it sets what torch reads when it starts
+    from mpifl.problems.torch import set_environment
+
+    set_environment()  # before torch is imported
     from mpifl.problems.torch.device import restored_settings
 
     return restored_settings()

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import os
 
-# Read once, when these libraries start: the same bits wherever in memory a flat vector happens to lie.
-os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# The same bits wherever in memory a flat vector happens to lie, on a CPU and on a GPU.
+ENVIRONMENT = {"MKL_CBWR": "AUTO,STRICT", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+
+def set_environment() -> None:
+    """Sets what MKL and cuBLAS read when they start, unless the user has; `execution` removes it after a run."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+set_environment()  # before this package's modules import torch
