@@ -38,6 +38,7 @@ pytestmark = [
 RANKS = 3  # a host
 LENGTH = 5.0  # s
 LONGER = 12.0  # s; TCP waits longer and longer before it sends again, after a cut as long as that again
+PATIENCE = 4  # s, on a machine that is busy with other things too
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
 METHODS = ["area-large", "feddane", "fedbuff"]
 
@@ -116,7 +117,9 @@ def test_cut_for_good(seed: int, hosts: Wire, tmp_path: Path, counted: Tally) ->
     needs_tolerance()
     draw, name, path = random.Random(seed), METHODS[seed % len(METHODS)], tmp_path / "n.h5"
     with counted.run(f"cut for good: {name}") as told:
-        command = start(hosts, tmp_path, written(tmp_path, name, seed, faults={"patience": 1.0}), notices=12)
+        command = start(
+            hosts, tmp_path, written(tmp_path, name, seed, LONGER, faults={"patience": PATIENCE}), notices=20
+        )
         until(lambda: began(path), command, "the start")
         time.sleep(draw.uniform(0, 1))
         hosts.set(loss=1.0)
@@ -125,7 +128,7 @@ def test_cut_for_good(seed: int, hosts: Wire, tmp_path: Path, counted: Tally) ->
             assert run.status == "completed", str(done)
             far = run.clients["rank"] >= RANKS
             assert set(run.clients.index[run.clients.state == "lost"]) == set(run.clients.index[far]), str(done)
-            late = run.updates[run.updates.time > 0.7 * LENGTH]
+            late = run.updates[run.updates.time > 0.7 * LONGER]
             assert set(late.client) == set(run.clients.index[~far]), str(done)
         check_whole(path, name)
         told[0] = "went on without the other host's clients"
