@@ -66,6 +66,7 @@ def start(hosts: Wire, folder: Path, file: Path, notices: int = 300) -> Command:
 
 def written(folder: Path, name: str, seed: int, length: float = LENGTH, **more: Any) -> Path:
     case = {**CASES[name], "problem": {**CASES[name]["problem"], "clients": 10}}
+    case["algorithm"] = {key: value for key, value in case["algorithm"].items() if key != "cohort"}  # all in each round
     every = {"clock": REAL, "stop": {"time": length}, "evaluate": {"every": 0.5}, "output": "n.h5", "seed": seed}
     return write(folder, "n", {**case, **every, **more})
 
