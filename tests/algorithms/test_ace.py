@@ -79,3 +79,10 @@ def test_a_client_lost_before_it_was_heard() -> None:
     assert here.algorithm.ready(here.server)
     here.aggregate()
     close(here.server.x, 1 - 0.1 * (clients[0].gradient(np.ones(3)) + clients[2].gradient(np.ones(3))) / 2)
+
+
+def test_one_client_is_gradient_descent() -> None:
+    """ACE.4: n = 1; the first arrival fills the table."""
+    (client,) = random_quadratics(2, 1)
+    log = run(Ace(step_size=0.1), [client], [0] * 11, x0=1.0)
+    close(log.models, [client.steps(np.ones(3), 0.1, k) for k in range(1, 11)])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifl.algorithms.area import Area
+from mpifl.algorithms.base import Update
 from mpifl.algorithms.common.step_schedules import StronglyConvex
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
@@ -138,7 +139,24 @@ def test_several_local_steps_end_at_the_drift_point(order: str, every: int) -> N
     close(log.x, drift_point(clients, 0.1, 8))
 
 
-# -- no bias by rates --------------------------------------------------------------------------------------------------
+def test_a_lost_upload_moves_the_limit() -> None:
+    """AREA.15: after one lost upload m, x_s + u/n falls short of (1/n) sum y_i by m/n permanently, and the limit has
+    alpha grad f = -m/n."""
+    clients, lost = random_quadratics(20, 4), [np.zeros(3)]
+
+    def lose(count: int, update: Update) -> Update:
+        if count != 9:
+            return update
+        lost[0] = update.vectors[0]
+        return update._replace(vectors=(0 * update.vectors[0],))
+
+    def watch(log: Log) -> None:
+        close(log.server.x + log.server.u / 4, (sum(log.memories.values()) - lost[0]) / 4)
+
+    order = np.random.default_rng(8).integers(0, 4, 2000).tolist()
+    log = run(plain(0.15, 2), clients, order, watch=watch, tamper=lose)
+    assert np.abs(lost[0]).max() > 1e-3
+    close(0.15 * np.mean([o.gradient(log.x) for o in clients], axis=0), -lost[0] / 4)
 
 
 # -- the event counter and the output ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf, sqrt
 
 import numpy as np
@@ -15,7 +16,7 @@ from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
 from mpifl.scheduling.delays import Exponential
 from mpifl.scheduling.live_schedule import VirtualClock
-from tests.quadratic_runs import close, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, quadratics, random_quadratics, run
 
 RATES = np.array([1.0, 2.0, 5.0, 12.0])
 CLIENTS = Clients(np.ones(4, int), RATES)
@@ -86,6 +87,34 @@ def test_steps_of_theorem_7(M: int, trigger: Trigger) -> None:
     assert k > 220
 
 
+@pytest.mark.parametrize("M", [1, 3, 10])
+@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("L", [0.5, 2.0, 50.0])
+def test_the_matrix_inequality_of_theorem_7(M: int, n: int, L: float) -> None:
+    """AREA.10: Lemmas 10 and 11 hold with the steps of the schedule, for random event probabilities: w'A <= rho w' with
+    rho = 1 - p_min + p_min beta^(1/3), beta = 1 - alpha_k M gamma/4 >= 1/2, and rho (k+d)^4 <= (k+d-1)^4."""
+    mu, trigger = 0.5, Trigger(poisson=1.0)
+    *q, p_s = np.random.default_rng(M).dirichlet(np.full(n + 1, 1.5))
+    p = np.array(q)
+    clients = Clients(np.ones(n, int), p / p_s)  # with lambda_s = 1 these rates have the event probabilities p, p_s
+    close(event_probabilities(trigger, clients)[0], p)
+    first, slope = StronglyConvex(mu=mu, L=L).coefficients(1.0, M, trigger, clients)
+    p_min, gamma, eye = min(*p, p_s), 2 * mu * L / (mu + L), np.eye(n)
+    d = 48 / (p_min * M * gamma) / first
+    for k in (0, 1, 2, 5, 100, 10**6):
+        beta = 1 - first / (slope * k + 1) * M * gamma / 4
+        assert 0.5 <= beta < 1
+        rho = 1 - p_min + p_min * beta ** (1 / 3)
+        A = np.block([  # of the distances of the x_i, of the y_i, and of x_s
+            [eye - np.diag(p), np.zeros((n, n)), beta * p[:, None]],
+            [np.diag(p), eye - np.diag(p), np.zeros((n, 1))],
+            [np.zeros((1, n)), np.full((1, n), p_s / n), np.array([[1 - p_s]])],
+        ])  # fmt: skip
+        w = np.concatenate([1 / (n * beta ** (2 / 3) * p), 1 / (n * beta ** (1 / 3) * p), [1 / p_s]])
+        assert (w @ A <= rho * w * (1 + 1e-12)).all(), k
+        assert rho * (k + d) ** 4 <= (k + d - 1) ** 4 * (1 + 1e-12), k
+
+
 def spread(server: float, rates: np.ndarray) -> float:
     """1/p_s + 2 qbar, what Theorem 8's bound depends on the rates by."""
     p, p_s = event_probabilities(Trigger(poisson=server), Clients(np.ones(len(rates), int), rates))
@@ -128,3 +157,32 @@ def test_the_step_of_theorem_8_minimises_its_bound(M: int, trigger: Trigger) -> 
     log = run(Area(local_steps=M, trigger=trigger, step_schedule=schedule), quadratics([1] * 4, range(4)),
               [0, 1, 2, 3], rates=RATES)  # fmt: skip
     close([m.numbers[0] for _, m in log.sent], [alpha] * 8)
+
+
+@dataclass
+class Absolute(Quadratic):
+    """f(x) = sum |x - c|: convex, not smooth; its subgradient is the sign."""
+
+    def gradient(self, x: np.ndarray, rows: object = None) -> np.ndarray:
+        return np.sign(x - self.c)
+
+    def loss(self, x: np.ndarray, rows: object = None) -> float:
+        return float(np.abs(x - self.c).sum())
+
+
+@pytest.mark.parametrize("M", [1, 4])
+def test_the_bound_of_theorem_8_holds(M: int) -> None:
+    """f_i = |x - c_i|, Poisson aggregations: the averaged model, mean of five runs, is within the printed bound."""
+    clients, rates, server, horizon = quadratics([1] * 5, [0, 1, 2, 4, 9], kind=Absolute), np.ones(5), 1.5, 200.0
+    K, radius = int(horizon * (5 + server)), 8.0
+    schedule = Convex(B=1.0, radius=radius, events=K)
+    algorithm = Area(local_steps=M, trigger=Trigger(poisson=server), step_schedule=schedule, step_weights="one",
+                     output="average")  # fmt: skip
+    gaps = []
+    for seed in range(5):
+        clock = VirtualClock(Exponential(rate=1.0).contact_times(5, seed))
+        log = run(algorithm, clients, x0=2 + radius, clock=clock, rates=rates, seed=seed, stop_time=horizon)
+        mean = algorithm.model(log.server)
+        gaps.append(np.mean([o.loss(mean) - o.loss(np.array([2.0])) for o in clients]))
+    bound = sqrt(spread(server, rates) * (M + 1) / 2 * radius**2 / (M * K))
+    assert 0 <= np.mean(gaps) <= bound < 3

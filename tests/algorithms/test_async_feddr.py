@@ -118,4 +118,10 @@ def test_the_largest_eta_is_the_root_of_9(alpha: float, L: float, tau: int, n: i
     assert (root > 0) == (alpha < 2 / (2 + c))
 
 
-# -- replies -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("alpha", "L", "tau", "n"), [case for case in CASES if 2 * case[2] ** 2 > case[3]][:2])
+def test_the_printed_closed_form_is_no_root_of_9(alpha: float, L: float, tau: int, n: int) -> None:
+    """ASYNCDR.5: The closed form with 7 + 4c + 4c^2 is not the root of (9); with 7 + 12c + 4c^2 it is."""
+    c = delay_constant(tau, n)
+    for coefficient, is_root in ((7 + 4 * c + 4 * c**2, False), (7 + 12 * c + 4 * c**2, True)):
+        eta = (np.sqrt(16 - 8 * alpha - coefficient * alpha**2) - alpha) / (2 * L * (2 + (1 + c) * alpha))
+        assert (abs(rho(eta, alpha, L, c)) < 1e-12) == is_root

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -102,6 +104,26 @@ def test_the_threshold_decides_on_the_slow_client(R: int, mean: float) -> None:
     log = run(ringmaster(R, 0.01), T3, CYCLE * 600)
     close(cycle_mean(log), mean, 0.005 if mean else 1e-6)
     assert len(log.aggregations) == (2400 if R > 3 else 1800)
+
+
+class CountsDiscarded(AsyncSgd):
+    """Ringmaster, if discarded gradients made versions too."""
+
+    def ready(self, server: Any) -> bool:
+        if not server.applies:
+            server.step = 0 * server.step
+        return True
+
+
+def test_discarded_gradients_make_no_version() -> None:
+    """RM.3: R = 1, two clients in turn: of 200 gradients the 100 of client 0 are applied, none of client 1. RM.4: if
+    discarded ones counted, all would be too late after the first step."""
+    log = run(ringmaster(1), T3, [0, 1] * 100)
+    assert len(log.aggregations) == 100
+    assert [row[1] for row in log.updates if row[3] < 1] == [0] * 100
+    algorithm = CountsDiscarded(step_size=0.1, step_rule="ringmaster", threshold=1)
+    log = run(algorithm, quadratics([1, 1], [1, 1]), [0, 1] * 100)
+    assert len(log.aggregations) == 200 and np.count_nonzero(np.diff([0.0, *np.ravel(log.models)])) == 1
 
 
 def rescaled(rule: str, clients: list, gamma: float, cycles: int) -> Log:

@@ -74,3 +74,19 @@ def test_any_other_eta_depends_on_the_start(x0: float, limit: float) -> None:
     gradient = np.mean([c.gradient(here.server.x) for c in T1])
     close(gradient, rho * (r - 1) / r * (here.server.x[0] - x0), 1e-9)
     close(there.server.x, optimum(T1), 1e-9)
+
+
+def test_the_mistake_of_the_first_released_code() -> None:
+    """If w_i is reset to x before z_i changes, the upload is 2 (new w_i - x). From round 2 on this is not the change of
+    z_i."""
+    here = World(FedADMM(rho=1.0, eta=None, step_size=0.1, local_steps=3), T1, np.ones(1))
+    for r in range(3):
+        x = here.server.x
+        before = [here.states[i].z for i in (0, 1)]
+        here.algorithm.begin_round(here.server, [0, 1])
+        sent = np.array([here.contact(i).vectors[0] for i in (0, 1)])
+        close(sent, [here.states[i].z - z for i, z in enumerate(before)])
+        mistake = np.array([2 * (here.states[i].w - x) for i in (0, 1)])
+        assert np.allclose(sent, mistake) if r == 0 else np.abs(sent - mistake).max() > 1e-2
+        here.receive(0), here.receive(1)
+        here.aggregate()

@@ -108,6 +108,12 @@ def test_calibrated_rule_by_hand(staleness: str, momentum: float) -> None:
     close(log.models, models, 1e-10)
 
 
+@pytest.mark.parametrize(("clients", "limit"), [(T3, 0.5), (T4, 0.8)], ids=["T3", "T4"])
+def test_a_calibrated_buffer_of_two_has_no_bias(clients: list, limit: float) -> None:
+    """CA2FL.1, CA2FL.2: rates 3:1 end at the optimum for K = 2, as for K = 1 in the common table."""
+    close(run(ca2fl(2, step_size=0.1), clients, CYCLE * 220).x, [limit], 1e-10)
+
+
 def test_calibrated_models_after_4_and_12_arrivals() -> None:
     """CA2FL.4, CA2FL.5: T4, K 1, eta .1: after 4 and 12 arrivals."""
     log = run(ca2fl(step_size=0.1), T4, CYCLE * 3)

@@ -35,6 +35,24 @@ def timed(seconds: Any, updates: int, clients: list[Quadratic], **more: Any) -> 
     return run(Noted(**options), clients, clock=clock, stop_updates=updates, x0=1.0)
 
 
+def test_constant_speeds_make_one_group() -> None:
+    """COMP.1: 1, 2 and 4 s a step, Qmin 20, Qmax 100: one group every 100 s, of 100, 50 and 25 steps."""
+    timed(lambda i, r: (1, 2, 4)[i], 14, random_quadratics(0, 3))
+    expected = [(0, i, 100) for i in range(3)] + [(100, 0, 100)]
+    expected += [(t, i, q) for t in (200, 300) for i, q in ((0, 100), (1, 50))]
+    expected += [(t, i, q) for t in (400, 500, 600) for i, q in ((0, 100), (1, 50), (2, 25))]
+    close(NOTES[: len(expected)], expected)
+
+
+def test_a_client_that_is_too_slow_starts_a_group() -> None:
+    """COMP.2: 1, 2 and 7 s a step: client 2 cannot join with 14 steps, fewer than Qmin; it starts a group that is due
+    at 917 s, which client 1 meets."""
+    timed(lambda i, r: (1, 2, 7)[i], 21, random_quadratics(0, 3))
+    assert (700, 2, 31) in NOTES
+    later = [note for note in NOTES if note[0] > 700][:5]
+    close(later, [(800, 0, 100), (800, 1, 58), (900, 0, 100), (917, 1, 41), (917, 2, 29)])
+
+
 def by_hand(clients: list[Quadratic], seconds: Any, updates: int, options: dict[str, Any]) -> tuple[list, list, dict]:
     """The schedule as an event simulation of its own: heap by hand, groups as objects."""
     step, Qmin, Qmax, alpha, m = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -128,6 +130,30 @@ def test_sampling_weights_and_sets(sampling: str, kind: str, same: bool) -> None
         ends = [solution(clients[i], w, g - clients[i].gradient(w), 0.4, 0.1, 4) for i in second]
         w = q / q.sum() @ ends
         close(model, w)
+
+
+@pytest.mark.parametrize("distance", [3.0, 0.3])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_expected_decrease_of_corollary_4(seed: int, distance: float) -> None:
+    """FEDDANE.8: mu = 5 L B^2 and exact solutions give E f(w+) <= f(w) - 3/(25 L B^2) ||grad f(w)||^2, where
+    B^2 = mean ||grad F_k(w)||^2 / ||grad f(w)||^2 and the mean is over all S_t and S'_t of one client each.
+
+    For quadratics this follows from E g_t = grad f, mu <= H_k + mu I <= mu + L and E ||g_t||^2 <= B^2 ||grad f||^2.
+    """
+    clients = random_quadratics(seed, 4)
+    w = optimum(clients) + distance * np.array([1.0, -1.0, 2.0])
+    L = max(np.linalg.eigvalsh(o.matrix).max() for o in clients)
+    g2 = float(np.sum(gradient(clients, w, np.full(4, 1 / 4)) ** 2))
+    B2 = np.mean([np.sum(o.gradient(w) ** 2) for o in clients]) / g2
+
+    def decrease(mu: float, steps: int) -> float:
+        algorithm = FedDANE(mu=mu, step_size=1 / (L + mu), local_steps=steps)
+        ends = [run(algorithm, clients, rounds=[[i], [j]], x0=w).models[1] for i, j in product(ALL, ALL)]
+        return float(np.mean([o.loss(w) - o.loss(x) for x in ends for o in clients]))
+
+    assert decrease(5 * L * B2, 60) >= 3 / (25 * L * B2) * g2
+    if distance < 1:  # B^2 is large: with a small mu the loss grows
+        assert B2 > 3 and decrease(0.01, 300) < 0
 
 
 # -- Inexact DANE: everybody in both phases ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.base import Clients, Message, State
-from mpifl.algorithms.common.local_solver import Gd
+from mpifl.algorithms.common.local_solver import Gd, LocalSolution
 from mpifl.algorithms.common.proximal import L1, L2, Box, ElasticNet, L2Squared, NoRegulariser
 from mpifl.algorithms.common.splitting import AbsoluteAccuracy, RelativeAccuracy
 from mpifl.algorithms.feddr import FedDR
@@ -123,6 +123,20 @@ def test_both_starts_reach_the_optimum(init: str) -> None:
         close(log.models[0], np.mean([2 * prox(o, X0, 0.5) - X0 for o in clients], axis=0))
 
 
+def test_the_printed_start_has_a_wrong_limit() -> None:
+    """FEDDR.6: From xbar = xtilde = x^0 and xhat_i = 2 prox(x^0) - x^0, xtilde - mean xhat_i keeps its first value c,
+    and the limit has grad f = c/eta."""
+    clients, eta = random_quadratics(8, 4), 0.5
+    algorithm, first = exact(eta, alpha=1.5, cohort=2), [prox(o, X0, eta) for o in clients]
+    object.__setattr__(algorithm, "init_client", lambda x0, i: State(y=x0, x=first[i], xhat=2 * first[i] - x0))
+    log, _ = in_rounds(algorithm, clients, 250, x0=X0)
+    c = X0 - np.mean([2 * x - X0 for x in first], axis=0)
+    assert log.worker
+    close(log.server.xtilde - np.mean([s.xhat for s in log.worker.states.values()], axis=0), c)
+    close(np.mean([o.gradient(log.x) for o in clients], axis=0), c / eta)
+    assert np.linalg.norm(log.x - optimum(clients)) > 0.5
+
+
 REGULARISERS = [
     NoRegulariser(), L1(tau=0.3), L2Squared(tau=0.25), L2(tau=0.5), L2(tau=2.0), Box(low=-0.2, high=1.0),
     ElasticNet(tau_1=0.3, tau_2=0.5),
@@ -152,6 +166,27 @@ def test_regularised_minimiser(g: Any) -> None:
 
 
 # -- accuracies --------------------------------------------------------------------------------------------------------
+class Perturbed(FedDR):
+    """An exact prox with an error of 0.5 decay^round, in a direction of its own each time."""
+
+    decay = 0.9
+
+    def solve(self, objective: Any, x: np.ndarray, round: int, **more: Any) -> LocalSolution:
+        e = np.random.default_rng(round).standard_normal(3)
+        error = 0.5 * self.decay**round * e / np.linalg.norm(e)
+        return LocalSolution(prox(objective, more["centre"], 1 / more["weight"]) + error, 1)
+
+
+class Stubborn(Perturbed):
+    decay = 1.0
+
+
+def test_summable_errors_of_the_prox_do_no_harm() -> None:
+    """FEDDR.10: errors of the prox with a finite sum do not change the limit; errors that stay do."""
+    clients = random_quadratics(12, 4)
+    kinds: dict[str, Any] = {"alpha": 1.5, "eta": 0.5, "cohort": 2}
+    close(in_rounds(Perturbed(**kinds), clients, 800, x0=X0)[0].x, optimum(clients))
+    assert np.linalg.norm(in_rounds(Stubborn(**kinds), clients, 800, x0=X0)[0].x - optimum(clients)) > 0.01
 
 
 def steps_needed(o: Quadratic, y: np.ndarray, old: np.ndarray, eta: float, step: float, bound: Callable) -> int:
@@ -273,3 +308,10 @@ def test_fedsplit_by_hand_and_bit_for_bit() -> None:
         close(model, x)
     other = run(exact(kind=FedDR, alpha=2.0), clients, order, x0=X0)
     assert all((a == b).all() for a, b in zip(log.models, other.models, strict=True))
+
+
+def test_fedsplit_with_weights_minimises_the_weighted_mean() -> None:
+    """`weights: samples` minimises sum (s_i/S) f_i."""
+    clients = random_quadratics(2, 5)
+    log = run(exact(kind=FedSplit, weights="samples"), clients, list(range(5)) * 150, x0=X0)
+    close(log.x, optimum(clients, [o.samples for o in clients]))

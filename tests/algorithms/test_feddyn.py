@@ -117,3 +117,10 @@ def test_output() -> None:
         expected = {"server": here.server.x, "members": (th[0] + th[2]) / 2, "all": sum(th.values()) / 3}
         close(models[output], expected[output])
     assert np.abs(models["all"] - models["members"]).max() > 1e-3
+
+
+def test_the_limit_of_weighted_clients() -> None:
+    """weights: samples minimises sum (s_i/S) f_i, with two of four clients a round."""
+    clients = random_quadratics(9, 4)
+    log = run(exact(2.0, **RANDOM, weights="samples"), clients, rounds=random_sets(4, 2, 400), x0=1.0)
+    close(log.x, optimum(clients, [o.samples for o in clients]), 1e-9)

@@ -9,7 +9,7 @@ import pytest
 
 from mpifl.algorithms.common.local_solver import Gd, Sgd
 from mpifl.algorithms.fednova import FedNova
-from tests.quadratic_runs import Quadratic, close, quadratics, random_quadratics, run
+from tests.quadratic_runs import Quadratic, close, optimum, quadratics, random_quadratics, run
 
 T1 = quadratics([1, 10], [1, -1])
 TAU = np.array([2, 10])
@@ -49,6 +49,12 @@ def test_where_unequal_steps_rest(step: float, normalise: bool, figure: float) -
     if step == 0.01:
         close(log.x, limit(step, normalise), 1e-9)
     close(run(algorithm, T1, [0, 1], x0=limit(step, normalise)).x, limit(step, normalise))
+
+
+def test_small_steps_do_not_remove_the_bias_of_fedavg() -> None:
+    """NOVA.4: As the step tends to 0 FedNova tends to the optimum, FedAvg to sum tau a c/sum tau a = -49/51."""
+    close(limit(1e-7, True), optimum(T1), 1e-6)
+    close(limit(1e-7, False), [-49 / 51], 1e-6)
 
 
 def a_by_hand(beta: float, steps: int) -> float:

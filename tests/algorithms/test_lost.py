@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,14 @@ def test_area_keeps_the_memories_of_the_lost(M: int) -> None:
     if M == 1:
         close(sum(CLIENTS[i].gradient(here.server.x) for i in LEFT) + (2 * here.server.x - y) / STEP, 0, 1e-10)
     assert np.abs(here.server.x - optimum([CLIENTS[i] for i in LEFT])).max() > 0.01
+
+
+def test_area_loses_less_the_later_clients_are_lost() -> None:
+    """LOST.5: The y_i of a run that has converged are those of the optimum of all clients, which then stays."""
+    area = Area(step_size=STEP, step_weights="one")
+    distances = [np.abs(frozen(area, 900, r).server.x - optimum(CLIENTS)).max() for r in (0, 20, 100)]
+    assert all(a > 2 * b for a, b in pairwise(distances))
+    close(frozen(area, 900, 600).server.x, optimum(CLIENTS), 1e-10)
 
 
 def test_feddr_keeps_the_points_of_the_lost() -> None:

@@ -15,6 +15,7 @@ import pytest
 from mpifl.algorithms.area import Area
 from mpifl.algorithms.async_fedavg import AsyncFedAvg
 from mpifl.algorithms.base import Algorithm
+from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
 from mpifl.scheduling.delays import Exponential
@@ -89,3 +90,20 @@ def test_contact_times_of_a_loop(n: int, every: int) -> None:
     loop = every / n * blocks(n, every)
     assert loop == pytest.approx(2 + (every - 1) / (2 * n), rel=0.02)
     agrees(slopes(Area(step_size=ALPHA, step_weights="one", trigger=trigger), n, 150), ALPHA * LAMBDA / loop)
+
+
+def test_rounds_and_arrivals_in_a_time() -> None:
+    """T9, DATA.4: a round of 4 of 128 clients at rate 10 takes 25/120 s: 72 rounds in 15 s. All clients at their own
+    pace have 128*10*2 = 2560 arrivals in 2 s.
+
+    A round is the largest of four exponential times; arrivals are Poisson.
+    """
+    mean, deviation = 25 / 120, 0.1 * sqrt(1 + 1 / 4 + 1 / 9 + 1 / 16)
+    ends = np.array([time for time, _ in go(FedAvg(cohort=4), 128, 0, 10.0, stop_time=500.0).aggregations])
+    rounds = np.diff(ends, prepend=0.0)
+    assert rounds.mean() == pytest.approx(mean, abs=4 * deviation / sqrt(len(rounds)))
+    assert rounds.std() == pytest.approx(deviation, rel=0.1)
+    counts = np.histogram(ends, np.arange(0, 500, 15))[0]
+    error = sqrt(15 * deviation**2 / mean**3 / len(counts))  # of the mean of renewal counts
+    assert counts.mean() == pytest.approx(72, abs=4 * error + 0.5)
+    assert len(go(Area(), 128, 1, 10.0, stop_time=2.0).updates) == pytest.approx(2560, abs=4 * sqrt(2560))
