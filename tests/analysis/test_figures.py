@@ -1,7 +1,8 @@
-"""Figures of a report: what they show, and that lines can be told apart in grey."""
+"""Figures of a report: what they show, and that lines can be told apart in grey and by colour-blind readers."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -20,16 +21,31 @@ from mpifl.tools.analysis.timeline import read_contacts
 from mpifl.tools.analysis.trials import Group
 from tests.analysis.test_tables import trial
 
+# What linear RGB becomes with protanopia, deuteranopia, tritanopia (Machado, Oliveira and Fernandes 2009, severity 1).
+SEEN = {
+    "all": np.eye(3),
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
 
-def lightness(colour: str) -> float:
-    """Its luma, from 0 to 255."""
-    red, green, blue = (int(colour[k : k + 2], 16) for k in (1, 3, 5))
-    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+def lab(colour: str, seen: str) -> np.ndarray:
+    """L*, a*, b* of a colour (CIE 1976, white D65)."""
+    srgb = np.array([int(colour[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    rgb = np.clip(np.array(SEEN[seen]) @ linear, 0, 1)
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ rgb
+    x, y, z = (np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in xyz / [0.9505, 1, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 def test_lines_can_be_told_apart() -> None:
-    greys = sorted(map(lightness, style.COLOURS))
-    assert np.diff(greys).min() > 5 and greys[-1] < 220, "in grey, on white"
+    lightness = sorted(lab(colour, "all")[0] for colour in style.COLOURS)
+    assert np.diff(lightness).min() > 6 and lightness[-1] < 80, "in grey, on white"
+    for seen in SEEN:
+        for one, other in itertools.combinations(style.COLOURS, 2):
+            assert np.linalg.norm(lab(one, seen) - lab(other, seen)) > 14, (seen, one, other)
     lines = [style.line_style(k) for k in range(style.MAX_LINES)]
     assert len({(line["color"], str(line["linestyle"]), line["marker"]) for line in lines}) == style.MAX_LINES
     first = lines[:8]

@@ -1,4 +1,4 @@
-"""The documentation site: it builds, and its links and images lead somewhere."""
+"""The documentation site: it builds, its links and images lead somewhere, a browser shows it without errors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from html import unescape
 from html.parser import HTMLParser
+from itertools import chain, product
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
 
+from tests.analysis.test_page import CHROMIUM, OWN_SERVICES, browse
 from tests.docs.pages import PAGES, ROOT, name
 
 pytest.importorskip("material", reason="the site's generator is not installed: pip install -e .[docs]")
@@ -158,3 +162,55 @@ def test_the_citation_names_every_paper() -> None:
         for number in re.findall(r"arXiv (\d{4}\.\d{4,5})", path.read_text(encoding="utf-8"))
     }
     assert named <= numbers
+
+
+# -- in a browser, from the file system --------------------------------------------------------------------------------
+LOOK = """<script>addEventListener('load', () => {
+  const broken = [...document.images].filter((i) => i.complete && !i.naturalWidth).map((i) => i.src);
+  const page = document.documentElement, wide = page.scrollWidth - page.clientWidth;
+  page.setAttribute('data-check', JSON.stringify({broken, wide: Math.max(0, wide)}));
+})</script>"""
+SEARCH = """<script>addEventListener('load', () => setTimeout(() => {
+  const field = document.querySelector('.md-search__input');
+  field.focus(); field.value = 'replay';
+  for (const type of ['input', 'keyup']) field.dispatchEvent(new Event(type, {bubbles: true}));
+}, 500))</script>"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+@pytest.mark.timeout(1800)
+def test_a_browser_shows_every_page_without_errors(site: Path, pages: dict[Path, Page], tmp_path: Path) -> None:
+    """No console error, no request, all images drawn, no page wider than the window. Of the source pages one is
+    opened, since they are alike."""
+    opened = [p for p in pages if "source" not in p.relative_to(site).parts]
+    opened.append(next((site / "source").rglob("*.html")))
+
+    def problems(case: tuple[int, int]) -> list[str]:
+        k, width = case
+        copy = opened[k].with_name(f"{opened[k].stem}-{width}.html")
+        copy.write_text(opened[k].read_text(encoding="utf-8").replace("</head>", f"{LOOK}</head>"), encoding="utf-8")
+        (folder := tmp_path / f"{k}-{width}").mkdir()
+        document, log, urls = browse(copy, folder, width)
+        copy.unlink()
+        wrong = [line for line in log.splitlines() if "CONSOLE" in line]
+        wrong += [url for url in urls if not re.match(OWN_SERVICES, url)]
+        found = re.search(r'data-check="([^"]*)"', document)
+        seen = json.loads(unescape(found[1])) if found else "not loaded"
+        wrong += [] if seen == {"broken": [], "wide": 0} else [str(seen)]
+        return [f"{opened[k].relative_to(site)}, {width} pixels: {what}" for what in wrong]
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        wrong = [*chain(*pool.map(problems, product(range(len(opened)), (1400, 390))))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+def test_search_works_without_a_server(site: Path, tmp_path: Path) -> None:
+    """The index is loaded, and a query finds the page on replays."""
+    copy = site / "search-checked.html"
+    copy.write_text((site / "index.html").read_text(encoding="utf-8").replace("</head>", f"{SEARCH}</head>"))
+    document, _, _ = browse(copy, tmp_path, 1400)
+    copy.unlink()
+    assert re.search(r'href="[^"]*replay\.html[^"]*" class="md-search-result__link', document)

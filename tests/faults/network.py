@@ -1,7 +1,8 @@
 """Two hosts on this one: network namespaces with host names of their own, and between them a wire that can be hurt.
 
-The wire is a process that carries Ethernet frames from one TAP device to the other, some of them or none. It reads a
-line whenever it is to change: the fraction of frames that are lost; 1 is a cut.
+The wire is a process that carries Ethernet frames from one TAP device to the other: late, out of order, or not at all.
+It reads a line whenever it is to change: delay and jitter in seconds, and the fraction of frames that are lost; a loss
+of 1 is a cut.
 Needs root, `ip`, `unshare`, `nsenter` and /dev/net/tun.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import heapq
+import itertools
 import os
 import random
 import select
@@ -17,6 +20,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,10 +72,10 @@ class Wire:
             ):
                 subprocess.run([*inside, *words], check=True)
 
-    def set(self, loss: float = 0.0) -> None:
-        """From now on a fraction `loss` of the frames is lost."""
+    def set(self, delay: float = 0.0, jitter: float = 0.0, loss: float = 0.0) -> None:
+        """From now on frames take `delay` to `delay + jitter` seconds, and a fraction `loss` of them is lost."""
         assert self._process.stdin
-        print(loss, file=self._process.stdin, flush=True)
+        print(delay, jitter, loss, file=self._process.stdin, flush=True)
 
     def down(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
@@ -104,19 +108,27 @@ def tap(namespace: str) -> int:
 
 def carry(ends: list[int]) -> None:
     """Carries frames between two TAP devices until standard input ends."""
-    loss, draw = 0.0, random.Random(0)
+    delay, jitter, loss = 0.0, 0.0, 0.0
+    draw, count = random.Random(0), itertools.count()
+    late: list[tuple[float, int, int, bytes]] = []  # a heap: when a frame is due, its number, its device, its bytes
     while True:
-        for ready in select.select([0, *ends], [], [])[0]:
+        wait = max(0.0, late[0][0] - time.monotonic()) if late else None
+        for ready in select.select([0, *ends], [], [], wait)[0]:
             if ready == 0:
                 line = sys.stdin.readline()
                 if not line:
                     return
-                loss = float(line)
+                delay, jitter, loss = map(float, line.split())
                 continue
-            with contextlib.suppress(OSError):  # a device that is down or full loses it, as devices do
+            with contextlib.suppress(BlockingIOError):
                 frame = os.read(ready, FRAME)
                 if draw.random() >= loss:
-                    os.write(ends[0] if ready == ends[1] else ends[1], frame)
+                    due, other = time.monotonic() + delay + jitter * draw.random(), ends[ready == ends[0]]
+                    heapq.heappush(late, (due, next(count), other, frame))
+        while late and late[0][0] <= time.monotonic():
+            *_, other, frame = heapq.heappop(late)
+            with contextlib.suppress(OSError):  # a device that is down or full loses the frame, as devices do
+                os.write(other, frame)
 
 
 if __name__ == "__main__":

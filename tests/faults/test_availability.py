@@ -33,6 +33,7 @@ from tests.faults.harness import (
     slain,
 )  # fmt: skip
 from tests.faults.spy import gap_at_checkpoint, quadratics
+from tests.faults.test_resume import hurt
 from tests.mpi.conftest import until, write
 
 pytestmark = [pytest.mark.mpi, pytest.mark.long, pytest.mark.timeout(300)]
@@ -120,6 +121,20 @@ def test_one_or_two_ranks_are_killed(name: str, lost: str, seed: int, tmp_path: 
         elif name.startswith("area"):
             assert gap_at_checkpoint(path) < 1e-12
         told[0] = "replayed bit for bit" if lost == "freeze" else "every client goes on"
+
+
+@pytest.mark.parametrize("seed", amount(1, 5))
+@pytest.mark.parametrize("name", METHODS)
+def test_the_whole_job_is_killed(name: str, seed: int, tmp_path: Path, counted: Tally) -> None:
+    """Launcher and all, once or twice, and resumed on other numbers of ranks, none included."""
+    path, draw, count = tmp_path / "a.h5", random.Random(f"{name} {seed}"), METHODS[name][1]
+    with counted.run("availability, job killed and resumed") as told:
+        file = write(tmp_path, "a", content(name, seed, "stop", count))
+        told[0] = hurt(tmp_path, draw, file, path, "checkpoint.every=0.2", most=5)
+        with open_run(path) as run:
+            since = run.events.time[run.events.kind == "resumed"].max()
+        check(path, name, seed, since, count)
+        replays(path)
 
 
 @pytest.mark.parametrize("name", INCREMENTS)

@@ -1,8 +1,8 @@
-"""Two hosts, and a network between them that loses frames, is cut for a while, or for good.
+"""Two hosts, and a network between them that delays, reorders and loses, is cut for a while, or for good.
 
 | what | what becomes of the run |
 |---|---|
-| 2 % of the frames lost | goes on: TCP brings all of it, in order |
+| frames 10 to 40 ms late, out of order, 2 % lost | goes on: TCP brings all of it, in order |
 | cut for some seconds | goes on, later by as long again: TCP sends again; nothing comes twice |
 | cut for good | goes on without that host's clients, given up after `faults.patience`, and completes its file |
 | cut for good, and `mpirun` notices | Open MPI cannot go on without a daemon: it ends the job; resume takes over |
@@ -38,6 +38,7 @@ pytestmark = [
 RANKS = 3  # a host
 LENGTH = 5.0  # s
 LONGER = 12.0  # s; TCP waits longer and longer before it sends again, after a cut as long as that again
+PATIENCE = 4  # s, on a machine that is busy with other things too
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
 METHODS = ["area-large", "feddane", "fedbuff"]
 
@@ -65,6 +66,7 @@ def start(hosts: Wire, folder: Path, file: Path, notices: int = 300) -> Command:
 
 def written(folder: Path, name: str, seed: int, length: float = LENGTH, **more: Any) -> Path:
     case = {**CASES[name], "problem": {**CASES[name]["problem"], "clients": 10}}
+    case["algorithm"] = {key: value for key, value in case["algorithm"].items() if key != "cohort"}  # all in each round
     every = {"clock": REAL, "stop": {"time": length}, "evaluate": {"every": 0.5}, "output": "n.h5", "seed": seed}
     return write(folder, "n", {**case, **every, **more})
 
@@ -77,7 +79,7 @@ def check_whole(path: Path, name: str) -> None:
         assert replayed(path).gap < 1e-12
 
 
-@pytest.mark.parametrize("how", ["cut for a while", *["2 % lost"] * FULL])
+@pytest.mark.parametrize("how", ["cut for a while", *["late, out of order, lost"] * FULL])
 @pytest.mark.parametrize("seed", amount(1, 10))
 def test_goes_on(how: str, seed: int, hosts: Wire, tmp_path: Path, counted: Tally) -> None:
     needs_tolerance()
@@ -91,7 +93,7 @@ def test_goes_on(how: str, seed: int, hosts: Wire, tmp_path: Path, counted: Tall
             time.sleep(draw.uniform(0.5, 3.0))
             hosts.set()
         else:
-            hosts.set(loss=0.02)
+            hosts.set(delay=0.01, jitter=0.03, loss=0.02)
         done = command.ends_well(60)
         with open_run(path) as run:
             assert run.status == "completed" and set(run.clients.state) == {"live"}, str(done)
@@ -116,7 +118,9 @@ def test_cut_for_good(seed: int, hosts: Wire, tmp_path: Path, counted: Tally) ->
     needs_tolerance()
     draw, name, path = random.Random(seed), METHODS[seed % len(METHODS)], tmp_path / "n.h5"
     with counted.run(f"cut for good: {name}") as told:
-        command = start(hosts, tmp_path, written(tmp_path, name, seed, faults={"patience": 1.0}), notices=12)
+        command = start(
+            hosts, tmp_path, written(tmp_path, name, seed, LONGER, faults={"patience": PATIENCE}), notices=20
+        )
         until(lambda: began(path), command, "the start")
         time.sleep(draw.uniform(0, 1))
         hosts.set(loss=1.0)
@@ -125,7 +129,7 @@ def test_cut_for_good(seed: int, hosts: Wire, tmp_path: Path, counted: Tally) ->
             assert run.status == "completed", str(done)
             far = run.clients["rank"] >= RANKS
             assert set(run.clients.index[run.clients.state == "lost"]) == set(run.clients.index[far]), str(done)
-            late = run.updates[run.updates.time > 0.7 * LENGTH]
+            late = run.updates[run.updates.time > 0.7 * LONGER]
             assert set(late.client) == set(run.clients.index[~far]), str(done)
         check_whole(path, name)
         told[0] = "went on without the other host's clients"

@@ -25,6 +25,7 @@ from mpifl.runfile import reader
 from mpifl.tools.verify.run_file import check_file
 from tests.faults.harness import mpifl
 from tests.faults.power.disk import Disk, Record, read_record
+from tests.faults.power.run import MISTAKES
 from tests.mpi.cases import AREA, DIGITS, LARGE32, SMALL, job
 from tests.mpi.conftest import Command, launched, write
 from tests.mpi.files import differing
@@ -188,3 +189,22 @@ def test_a_run_is_completed_or_not(
                 assert run.count("updates") == 150 and not run.checksums().wrong
                 completed += 1
     assert completed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(
+    tmp_path: Path, whole: Callable[[int], Path], recorded: Recorded, capsys: pytest.CaptureFixture[str], mistake: str
+) -> None:
+    """A sync that is left out, or two steps in the wrong order: one of 100 cuts near a manifest shows it."""
+    draw, root = random.Random(mistake), tmp_path / "disk"
+    root.mkdir()
+    disk, file = Disk(root), write(tmp_path, "job", JOBS[0])
+    words = "run", file, f"output={root}/run.h5", "checkpoint.updates=15"
+    records = recorded(root, 0, *words, MPIFL_AWAIT="1", MPIFL_MISTAKE=mistake)
+    near = [k + after for k, record in enumerate(records) if ".json" in record.path for after in range(4)]
+    with pytest.raises(AssertionError, match="is lost"):
+        for k in range(100):
+            cut, after = Cut(disk, records, draw.choice(near)), tmp_path / f"after{k}"
+            cut.disk.write(after, draw, draw.choice(LOSSES))
+            resumed(after / "run.h5", cut.promised, whole(0), capsys)

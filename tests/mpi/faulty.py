@@ -1,15 +1,18 @@
-"""A user's own algorithm: AREA with failing clients."""
+"""A user's own algorithms: AREA with failing clients, and methods that interrupt themselves."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpifl.algorithms.apfl import APFL
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Message, State, Update
+from mpifl.algorithms.base import Algorithm, Message, State, Update
+from mpifl.algorithms.fedavg import FedAvg
 from mpifl.objective import Objective, Vector
 
 
@@ -41,3 +44,27 @@ class Faulty(Area):
             if self.trouble == "dies":
                 os.kill(os.getpid(), 9)
         return super().train(client, message, objective)
+
+
+@dataclass(frozen=True)
+class Interrupted(Algorithm):
+    """A method whose server sends itself a signal, once in a run: the count of aggregations is saved with it."""
+
+    at: int = 0
+    """at which aggregation; 0: never"""
+
+    def aggregate(self, server: State) -> None:
+        super().aggregate(server)
+        server.aggregations = getattr(server, "aggregations", 0) + 1
+        if server.aggregations == self.at:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@dataclass(frozen=True)
+class InterruptedFedAvg(Interrupted, FedAvg):
+    """FedAvg that is interrupted."""
+
+
+@dataclass(frozen=True)
+class InterruptedAPFL(Interrupted, APFL):
+    """APFL that is interrupted."""

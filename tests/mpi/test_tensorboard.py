@@ -10,7 +10,7 @@ import pytest
 
 import mpifl
 from tests.api.jobs import JOB, REAL
-from tests.export.events import assert_complete
+from tests.export.events import assert_complete, scalars
 from tests.mpi.conftest import MPIFL, Start, until, write
 
 pytestmark = [pytest.mark.mpi, pytest.mark.long]
@@ -28,3 +28,20 @@ def test_on_three_ranks(start: Start, tmp_path: Path) -> None:
     count = len(assert_complete(path)["clients/lost"])
     start(2, *MPIFL, "resume", path).ends_well()
     assert len(assert_complete(path)["clients/lost"]) > count
+
+
+def test_a_killed_run_has_left_its_points(start: Start, tmp_path: Path) -> None:
+    """They are in the event file within seconds. A resume makes those after its checkpoint anew, each step once."""
+    job = {**LIVE, "name": "killed", "stop": {"updates": 1500}, "checkpoint": {"updates": 200}}
+    command = start(0, *MPIFL, "run", write(tmp_path, "killed", job))
+    there = tmp_path / "results/killed-tensorboard"
+
+    def last() -> int:
+        return max((step for step, *_ in scalars(there).get("evaluations/train_loss", ())), default=0)
+
+    until(lambda: there.is_dir() and last() > 450, command, "points beyond a checkpoint")
+    command.kill()
+    command.end()
+    assert 450 < last() < 1500
+    start(0, *MPIFL, "resume", tmp_path / "results/killed.h5").ends_well()
+    assert assert_complete(tmp_path / "results/killed.h5")["evaluations/train_loss"][-1][0] == 1500

@@ -12,8 +12,8 @@ import pytest
 
 from mpifl import open_run
 from tests.mpi.cases import DIGITS, job
-from tests.mpi.conftest import run_all, succeed
-from tests.mpi.files import attribute, differing
+from tests.mpi.conftest import in_one_job, run_all, succeed
+from tests.mpi.files import attribute, consumed, differing
 from tests.tiers import parameters
 from tests.verified import verify_files
 
@@ -100,3 +100,27 @@ def test_a_replay_has_the_same_bits(folder: Path) -> None:
         assert json.loads(run.attrs["compute"])[1]["batched"] is True
         assert run.events.text.tolist() == ["24 updates were under way at the end and not applied"]
         assert run.updates.compute.sum() < run.attrs["wall_seconds"]
+
+
+INTERRUPTED = {
+    "local": job({"name": "tests.mpi.faulty:InterruptedFedAvg", "local_steps": 2},
+                 CASES["local"]["problem"], stop={"updates": 6}),
+    "personal": job({"name": "tests.mpi.faulty:InterruptedAPFL", "local_steps": 2}, CASES["personal"]["problem"]),
+}  # fmt: skip
+
+
+@pytest.mark.long
+def test_a_run_that_a_signal_ended_resumes_on_other_ranks(folder: Path) -> None:
+    """With each client's own statistics of batch norm, and personal models in float64: saved on 3 ranks, resumed on 2.
+    What was consumed before the signal is not consumed again."""
+    here = run_all(folder / "whole", 3, INTERRUPTED, DEADLINE)
+    jobs = [["run", str(here / f"{name}.yaml"), f"output={name}-2.h5", "algorithm.at=1"] for name in INTERRUPTED]
+    assert [set(reply.codes) for reply in in_one_job(here, 3, jobs, DEADLINE)] == [{143}] * 2
+    counts = {name: consumed(here / f"{name}-2.h5") for name in INTERRUPTED}
+    jobs = [["resume", f"{name}-2.h5", "--trust"] for name in INTERRUPTED]
+    assert [set(reply.codes) for reply in in_one_job(here, 2, jobs, DEADLINE)] == [{0}] * 2
+    for name, count in counts.items():
+        assert not differing(here / f"{name}.h5", here / f"{name}-2.h5", but=("events",))
+        with open_run(here / f"{name}-2.h5") as run:
+            assert 0 < count < len(run.updates) and run.status == "completed"
+            assert run.events.updates[run.events.kind == "resumed"].tolist() == [count]

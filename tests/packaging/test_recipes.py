@@ -134,6 +134,19 @@ def definition() -> dict[str, str]:
     return sections((FOLDER / "containers" / "mpifl.def").read_text())
 
 
+def test_the_container_files_parse() -> None:
+    """They have the instructions and sections that they should have, and their scripts are valid for `sh`."""
+    found, other = dockerfile(), definition()
+    assert {word for word, _ in found} == {"FROM", "RUN", "ARG", "COPY", "ENV", "USER", "WORKDIR", "CMD"}
+    assert {*other} - {""} == {"arguments", "files", "post", "environment", "test", "runscript", "labels", "help"}
+    header = dict(line.split(": ", 1) for line in other[""].strip().splitlines())
+    assert found[0] == ("FROM", header["From"]) and header["Bootstrap"] == "docker"
+    for script in (*(text for word, text in found if word == "RUN"), *map(other.get, ("post", "test", "environment"))):
+        subprocess.run(["sh", "-n"], input=script, text=True, check=True)
+    for name in re.findall(r"[\w.]+\.txt", " ".join(text for word, text in found if word == "COPY")):
+        assert (ROOT / name).is_file()
+
+
 def steps(kind: str) -> Iterator[str]:
     """The shell commands that make an image, in order; those for the whole machine (packages, users) are left out."""
     if kind == "docker":

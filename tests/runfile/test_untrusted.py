@@ -173,13 +173,13 @@ def test_another_file_is_never_read(path: Path, how: Change, says: str, capsys: 
 @pytest.mark.parametrize(("how", "says"), SIZES)
 def test_what_mpifl_does_not_write_is_refused(path: Path, how: Change, says: str) -> None:
     change(path, how)
-    begin = time.monotonic()
+    begin = time.process_time()
     if not says:
         open_run(path).close()
         return
     with pytest.raises(ConfigError, match=says):
         open_run(path)
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 SCHEMA: list[tuple[Change, str]] = [
@@ -241,10 +241,10 @@ def test_a_checkpoint_is_read_from_its_own_file_alone(tmp_path: Path) -> None:
     )):  # fmt: skip
         with h5py.File(part, "w") as file:
             make(file)
-        begin = time.monotonic()
+        begin = time.process_time()
         with pytest.raises(ValueError), opened(part):
             pytest.fail(f"case {k} was read")
-        assert time.monotonic() - begin < 5
+        assert time.process_time() - begin < 5
 
 
 BOMBS = {
@@ -262,10 +262,10 @@ BOMBS = {
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_configuration_is_bounded(path: Path, bomb: str) -> None:
     change(path, attribute("config", BOMBS[bomb]))
-    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with open_run(path) as run, pytest.raises(ConfigError, match="a run file with a configuration"):
         assert not run.config
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 << 10  # KiB
 
 
