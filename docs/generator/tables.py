@@ -18,7 +18,7 @@ from mpifl.config.registry import FAMILIES
 from mpifl.config.schema import fields_of, meanings, variants
 from mpifl.config.types import describe, hints, members
 from mpifl.problems import ProblemConfig
-from mpifl.runfile import tables as storage
+from mpifl.runfile import tables as runfile_tables
 from mpifl.tools.reproduce.spec import Claim, Figure, Measure, Page, Strict, Table
 from mpifl.tools.studies.study import StudyOptions
 from mpifl.tools.submit.site import Site
@@ -238,14 +238,18 @@ def run_file_attributes() -> str:
     """Every root attribute."""
     names = {str: "text", int: "integer", float: "float64"}
     lines = ["| attribute | type | meaning |", "|---|---|---|"]
-    lines += [f"| `{name}` | {names[each.kind]} | {each.meaning} |" for name, each in storage.ATTRIBUTES.items()]
+    lines += [f"| `{name}` | {names[each.kind]} | {each.meaning} |" for name, each in runfile_tables.ATTRIBUTES.items()]
     return "\n".join(lines)
 
 
 def run_file_columns() -> str:
     """Every column of every table."""
     lines = ["| dataset | dtype | unit | meaning |", "|---|---|---|---|"]
-    for name, table in {**storage.TABLES, "clients": storage.CLIENTS, "checksums": storage.CHECKSUMS}.items():
+    for name, table in {
+        **runfile_tables.TABLES,
+        "clients": runfile_tables.CLIENTS,
+        "checksums": runfile_tables.CHECKSUMS,
+    }.items():
         lines.append(f"| **/{name}** | | | {table.row.__doc__} |")
         texts = meanings(table.row)
         for field, column in table.columns.items():

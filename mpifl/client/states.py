@@ -31,7 +31,7 @@ class ClientStates(MutableMapping[int, State]):
         limit: bytes of vectors in memory; the others are in a file in `folder`. None: all vectors are in memory.
         Raises ConfigError where no file can be made in the folder.
         """
-        self._clients, self._initial, self._like = clients, initial, x0
+        self._clients, self._initial = clients, initial
         self._states: dict[int, State] = {}  # those that were stored
         self._removed: set[int] = set()
         self._file = None if limit is None else StateFile(x0, limit, folder)
@@ -81,9 +81,9 @@ class StateFile:
         from mpifl.client.vector_file import VectorFile
 
         self._like, self._left = x0, limit
-        self._on_host, self._shape = isinstance(x0, np.ndarray), tuple(x0.shape)
-        self._dtype = to_numpy(x0).dtype
-        self._bytes = max(1, to_numpy(x0).nbytes)  # of a vector
+        model = to_numpy(x0)
+        self._shape, self._dtype = model.shape, model.dtype
+        self._bytes = max(1, model.nbytes)  # of a vector
         self._file: VectorFile = VectorFile(folder)
         self._free: list[np.ndarray] = []  # rows of the file that no state uses
 

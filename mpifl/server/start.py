@@ -148,7 +148,7 @@ def _host_in_process(
     job: Job, problem: Problem, x0: np.ndarray, resources: ComputeResources, payload: ResumePayload | None
 ) -> tuple[InProcessTransport, Mapping[str, Any]]:
     """A transport to clients in this process, and the run file's facts on their computing. Raises ConfigError."""
-    from mpifl.client import checkpointing as checkpoint
+    from mpifl.client import checkpointing
     from mpifl.client.worker import Worker
     from mpifl.problems import host
     from mpifl.runfile.checkpoint_folder import folder_of
@@ -159,9 +159,9 @@ def _host_in_process(
         limit=job.memory.client_states, folder=job.states_folder,
     )  # fmt: skip
     transport = InProcessTransport(worker, problem.clients)
-    checkpoint.attach_checkpoints(transport, worker, folder_of(Path(job.output)), rank=1)
+    checkpointing.attach_checkpoints(transport, worker, folder_of(Path(job.output)), rank=1)
     if payload:
-        checkpoint.resume(worker, payload)
+        checkpointing.resume(worker, payload)
     return transport, hosted.facts
 
 

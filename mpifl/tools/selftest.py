@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifl import safe_hdf5 as hdf5_checks
+from mpifl import safe_hdf5
 from mpifl.config.read import load, to_yaml
 from mpifl.errors import ConfigError, RunFailed, host_name
 from mpifl.execution import Task, execute
@@ -114,7 +114,7 @@ def format_checks(checks: list[Check]) -> str:
 def versions() -> str:
     """mpifl, Python, and the builds of MPI and HDF5 that it uses."""
     python = f"Python {platform.python_version()}; NumPy {np.__version__}"
-    return f"mpifl {source().version}; {python}; {detection.build()}; {hdf5_checks.build()}"
+    return f"mpifl {source().version}; {python}; {detection.build()}; {safe_hdf5.build()}"
 
 
 def _software() -> tuple[str, str]:

@@ -286,7 +286,7 @@ class Handshake:
             abort_all_ranks(self.comm, code)
         hellos = self.gather_hellos()
         for rank in stuck:
-            if hellos[rank].host == hellos[0].host:  # on other hosts a rank ends itself, `client.rank.ClientRank`
+            if hellos[rank].host == hellos[0].host:  # on other hosts a rank ends itself, `client_rank.ClientRank`
                 with contextlib.suppress(ProcessLookupError):  # it has ended just now
                     os.kill(hellos[rank].process, signal.SIGKILL)
 

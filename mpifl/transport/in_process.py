@@ -15,7 +15,7 @@ from mpifl.transport.client_end import Clients, Delivery, PartStatus
 
 
 class InProcessTransport:
-    """Both ends of a transport in one (`server_base.ServerTransport`): messages are passed to the clients in memory.
+    """Both ends of a transport in one (`server_end.ServerTransport`): messages are passed to the clients in memory.
 
     Clients compute when the server asks for an update: one, or as many as can compute together. Between two such calls
     the server acts. In a checkpoint they are clients of rank 1.
@@ -44,7 +44,7 @@ class InProcessTransport:
 
     # -- the server's end ----------------------------------------------------------------------------------------------
     def send(self, i: int, message: Message, delay: float) -> None:
-        self._messages[i] = Delivery(i, message, time.perf_counter() + delay if delay > 0 else 0.0)
+        self._messages[i] = Delivery(i, message, time.perf_counter() + delay)
 
     def _step(self, first: int | None = None) -> None:
         """Delivers messages to clients that compute together: to `first`, if given, and those with the oldest ones."""

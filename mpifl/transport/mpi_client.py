@@ -46,7 +46,7 @@ class Outgoing(NamedTuple):
 
 
 class MPIClientTransport:
-    """The clients' end (`base.ClientTransport`) for the clients of this rank."""
+    """The clients' end (`client_end.ClientTransport`) for the clients of this rank."""
 
     def __init__(
         self, comm: MPI.Comm, clients: Clients, n: int, d: int, dtype: np.dtype, vectors: int
@@ -146,7 +146,7 @@ class MPIClientTransport:
         if header.kind != Kind.MESSAGE:
             return Received(header.kind, i)
         message, count = self._frame.read_message(self._memory.from_host), header.length
-        over = time.perf_counter() + header.delay if header.delay > 0 else 0.0
+        over = time.perf_counter() + header.delay
         if format.inline:
             return Received(Kind.MESSAGE, i, message, over)
         incoming = self._memory.incoming(count, format.d, format.dtype)

@@ -35,7 +35,7 @@ RELEASE_INTERVAL = 0.01  # s between two tests of the sends to all ranks
 
 
 class MPIServerTransport:
-    """The server's end (`server_base.ServerTransport`) for n clients on the other ranks of `comm`."""
+    """The server's end (`server_end.ServerTransport`) for n clients on the other ranks of `comm`."""
 
     def __init__(
         self, comm: MPI.Comm, clients: int, d: int, dtype: np.dtype, vectors: int,
