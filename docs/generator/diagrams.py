@@ -94,7 +94,7 @@ def update_path() -> str:
     ]
     right = [
         ("server end", "transport/mpi_server.py: receives the frame"),
-        ("schedule", "scheduling/live_schedule.py: which update is next, when"),
+        ("schedule", "scheduling/live_schedule.py: which update is next"),
         ("loop", "server/loop.py: staleness, trigger, answer"),
         ("Algorithm.receive", "algorithms/NAME.py: the server's rule"),
         ("row of /updates", "runfile/writer.py, columns of runfile/tables.py"),
