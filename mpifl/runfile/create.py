@@ -25,6 +25,7 @@ from mpifl.runfile.reader import open_run
 from mpifl.runfile.run_lock import check_not_written, is_locked, with_locks_if_any
 from mpifl.runfile.tables import CHANGING, CHECKSUMS, CLIENTS, SCHEMA, TABLES
 
+PAGE = 4096  # bytes: the kernel ends a write of a killed process only between two pages
 MAX_ATTRIBUTES = 1024  # kept in the object header, where an attribute can be changed while others read
 
 
@@ -117,6 +118,9 @@ def damaged_name(path: Path) -> Path:
 def _create(path: Path) -> h5py.File:
     shape = h5p.create(h5p.FILE_CREATE)
     shape.set_attr_phase_change(MAX_ATTRIBUTES, 0)
+    # No header of a dataset lies across two pages: a kill would leave the half of a new header, with a wrong checksum.
+    shape.set_file_space_strategy(h5f.FSPACE_STRATEGY_PAGE, False, 1)
+    shape.set_file_space_page_size(PAGE)
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_libver_bounds(h5f.LIBVER_LATEST, h5f.LIBVER_LATEST)
     access.set_cache(0, 0, 0, 0.0)  # no chunk cache: rows are in the file before the extent that covers them

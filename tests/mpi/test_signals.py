@@ -38,6 +38,13 @@ def assert_closed(path: Path) -> None:
         assert file.evaluations.updates.is_monotonic_increasing
 
 
+def killed_early(path: Path) -> bool:
+    """Whether Open MPI's launcher has killed the ranks before the file was closed: it waits 0.25 s, on any machine."""
+    with open_run(path) as file:
+        assert file.open_ended == (file.status == "running")
+        return file.open_ended
+
+
 @pytest.mark.parametrize(
     ("to", "number", "ranks", "clock"),
     [
@@ -59,6 +66,8 @@ def test_interrupted(start: Start, tmp_path: Path, to: str, number: signal.Signa
     done = command.end(20)
     assert "Traceback" not in done.err, str(done)
     assert done.code in {128 + number} | ({1} if to == "launcher" else set()), str(done)  # Open MPI's own is 1
+    if to == "launcher" and number == signal.SIGTERM and killed_early(path):
+        return
     assert_closed(path)
     before = path.read_bytes()
     replays(path)
