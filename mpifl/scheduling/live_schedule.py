@@ -272,6 +272,7 @@ class LiveSchedule:
         self._checkpoint_every, self._updates_per_checkpoint = checkpoint_every or inf, checkpoint_updates or inf
         self._periodic_checkpoints = min(self._checkpoint_every, self._updates_per_checkpoint) < inf
         self.deterministic = clock.deterministic
+        self.contact_time, self.cancel, self.on_seconds = clock.contact_time, clock.cancel, clock.on_seconds
         self.round_size = 0
         self.checkpoint_requested = False
         self.alarm = inf
@@ -306,18 +307,9 @@ class LiveSchedule:
         evaluated = saved.evaluated_time, saved.evaluated_updates, saved.evaluated_aggregations
         self._evaluated = None if saved.evaluated_updates < 0 else evaluated
 
-    def contact_time(self, i: int, round: int, work: int = 1) -> float:
-        return self.clock.contact_time(i, round, work)
-
-    def cancel(self, i: int) -> None:
-        self.clock.cancel(i)
-
     @property
     def held(self) -> int:
         return self.clock.held
-
-    def on_seconds(self, i: int, seconds: float) -> float:
-        return self.clock.on_seconds(i, seconds)
 
     def set_aggregates(self, ready: bool) -> bool:
         self._aggregations += ready - self._aggregates

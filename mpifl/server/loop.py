@@ -57,6 +57,7 @@ class Checkpointer(Protocol):
         """Moves client i to another rank; returns a clause that names it, or "" where no rank can host it."""
 
 
+INTEGERS = (int, np.integer)
 Ending = Literal["", "stopped", "interrupted"]  # why a run ends now: at a target, or by a signal; "": it goes on
 Evaluate = Callable[[EvaluationRequest], bool]  # returns whether the run is to end
 
@@ -82,7 +83,7 @@ class ServerLoop:
         self.algorithm, self.server, self.schedule, self.transport = algorithm, server, schedule, transport
         self.recorder, self.checkpointer, self._evaluate = recorder, checkpointer, evaluate
         self._observers = tuple(observers)
-        self._x0 = server.x
+        self._x0, self._vector_bytes = server.x, server.x.nbytes
         self.cohort: CohortSampler | None = algorithm.participation(clients, seed)
         self._among_available = among_available
         self._reply = algorithm.reply_policy()
@@ -129,7 +130,7 @@ class ServerLoop:
             if len(message.vectors) > (most := self.algorithm.vectors_down):
                 raise ValueError(f"is sent {len(message.vectors)} vectors, more than vectors_down ({most})")
             numbers, work = _as_float64(message.numbers), message.work
-            if not isinstance(work, int | np.integer) or not 0 <= work <= INT64_MAX:
+            if not isinstance(work, INTEGERS) or not 0 <= work <= INT64_MAX:
                 raise ValueError(f"is sent work={work!r}, not an integer from 0 to 2^63 - 1")
         except ValueError as error:
             raise ValueError(f"client {i} {error}; {place_of(type(self.algorithm), 'message')}") from None
@@ -137,7 +138,7 @@ class ServerLoop:
 
     def _frame_bytes(self, vectors: Sequence[Vector]) -> int:
         """The bytes of a message or an update with these vectors."""
-        return HEADER_BYTES + len(vectors) * self._x0.nbytes
+        return HEADER_BYTES + len(vectors) * self._vector_bytes
 
     def evaluate(self, time: float, late_by: float = 0.0) -> bool:
         """Evaluates the present model, `late_by` seconds after that was due; returns whether the run is to end."""
@@ -246,7 +247,8 @@ class ServerLoop:
             self.recorder.append(row)
             for observer in self._observers:
                 observer.on_update(row)
-        del clients.refused[i], clients.moved[i]
+        clients.refused.pop(i, None)
+        clients.moved.pop(i, None)
         if clients.accuracies is not None:
             clients.accuracies[i] = update.accuracy
         if deferred := reply == "deferred" and not self.cohort:

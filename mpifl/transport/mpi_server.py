@@ -234,8 +234,9 @@ class MPIServerTransport:
                 backoff.reset()
             elif not self._rest(backoff, end):
                 break
-        for i in [i for i in self._errors if i not in self._ready]:
-            self.client_failures.append((i, self._errors.pop(i)))
+        if self._errors:
+            for i in [i for i in self._errors if i not in self._ready]:
+                self.client_failures.append((i, self._errors.pop(i)))
         for i in self._ready:
             return i, self._ready.pop(i)
         return None
