@@ -66,7 +66,7 @@ class RunResult:
 
     @property
     def status(self) -> str:
-        """As in the run file: completed, failed or interrupted."""
+        """The status, as in the run file: completed, failed or interrupted."""
         return {0: "completed", 2: "failed", 3: "failed"}.get(self.code, "interrupted")
 
 

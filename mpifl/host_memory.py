@@ -102,7 +102,7 @@ def _control_groups(proc: str, below: int) -> Iterator[MemoryLimit]:
 class _Files(NamedTuple):
     limit: str
     used: str
-    cached: str  # in memory.stat: what the system can take back
+    cached: str  # field of memory.stat: what the system can take back
 
 
 V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")

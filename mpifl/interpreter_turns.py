@@ -18,7 +18,7 @@ class InterpreterTurns:
     """
 
     def __init__(self) -> None:
-        self._clock: int | None = None  # of the thread's CPU time, while it works
+        self._clock: int | None = None  # id of the thread's CPU clock, while it works
         self._looked = self._used = 0.0  # perf_counter and CPU time at the last look
 
     @contextmanager

@@ -19,7 +19,7 @@ MAX_LINKS = 10_000  # links in a file; those of a group that is linked twice cou
 MAX_CHUNK = 1 << 26  # bytes: a chunk is read into memory as a whole
 MAX_ATTRIBUTE = 1 << 26  # bytes that an attribute may take
 HEAP = b"GCOL\x01\0\0\0"  # how a global heap begins
-HEAP_SEARCH_BYTES = 1 << 22  # searched at each end of the file
+HEAP_SEARCH_BYTES = 1 << 22  # bytes searched at each end of the file
 MAX_TEXTS = 100_000  # texts in the heaps
 BUILT_IN = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF)
 

@@ -47,7 +47,7 @@ class SignalRecorder:
         self._before: dict[int, Any] = {}
         self._recording = False
         self._first = inf  # time.monotonic of the first signal that this process has received
-        self.number = signal.SIGTERM  # of the first signal, of whichever rank
+        self.number = signal.SIGTERM  # number of the first signal, of whichever rank
         self._later = 0  # the number of a signal that came more than SAME seconds after it
         self._raise_next = False
         self._watcher: _Watcher | None = None
@@ -126,9 +126,9 @@ class SignalRecorder:
         if self._raise_next:
             self._raise_next = False
             raise Interrupted(exit_code(number))
-        if self._watcher:  # the system has told it when the signal came, which may have been long ago
+        if self._watcher:  # the system has told the watcher when the signal came, perhaps long ago
             self._watcher.read()
-            self._watcher.wake()  # it goes on waiting where this thread has read its pipe first
+            self._watcher.wake()  # else the watcher goes on waiting if this thread has read its pipe first
         if not self._watcher or self._first == inf:
             self.arrived(number)
         if self._later:
@@ -155,7 +155,7 @@ class _Watcher:
 
     def __init__(self, signals: SignalRecorder, grace: float, expired: Callable[[signal.Signals], None]) -> None:
         self._signals, self._grace, self._expired = signals, grace, expired
-        self._lock = threading.RLock()  # of the pipe; the main thread may hold it when a signal comes
+        self._lock = threading.RLock()  # guards the pipe; the main thread may hold it when a signal comes
         self._out, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before = signal.set_wakeup_fd(self._in, warn_on_full_buffer=False)  # the system writes numbers there
         self._closed = False

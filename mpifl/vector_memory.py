@@ -49,7 +49,7 @@ class OutgoingVectors:
 class VectorMemory:
     """Host memory."""
 
-    transfers = "host"  # for the run file
+    transfers = "host"  # name of this memory in the run file
     on_host = True  # vectors are NumPy arrays, and a call that returns one has computed it
 
     def from_host(self, v: np.ndarray) -> Vector:
@@ -107,7 +107,7 @@ class HostBufferPool:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._pinned: dict[int, np.ndarray] = {}  # by id
+        self._pinned: dict[int, np.ndarray] = {}  # id of a buffer -> the buffer
         self._free: list[np.ndarray] = []
         self._copied: deque[tuple[Done, np.ndarray]] = deque()  # buffers that copies read, in order
 
@@ -157,7 +157,7 @@ class StagedOutgoing(OutgoingVectors):
 
     def _stored(self) -> bool:
         while self._copies and self._copies[0][0]():
-            self._copies.popleft()  # which also releases the vector
+            self._copies.popleft()  # this also releases the vector
         return not self._copies
 
     def release(self) -> None:

@@ -45,7 +45,7 @@ class Alias(NamedTuple):
     """A name under which a method is known that is another one with some options set."""
 
     name: str  # name of the algorithm
-    options: Mapping[str, Any]  # its options, as a job has them
+    options: Mapping[str, Any]  # options of the algorithm, as a job has them
     summary: str
 
     def __str__(self) -> str:

@@ -132,7 +132,7 @@ def checked_state(algorithm: Algorithm, rule: str, state: Any) -> State:
 
 
 class Message(NamedTuple):
-    """From the server to a client: up to `vectors_down` vectors of x_0's shape and dtype, and at most 6 numbers.
+    """What the server sends a client: up to `vectors_down` vectors of x_0's shape and dtype, and at most 6 numbers.
 
     An algorithm fills `vectors`, `numbers` and `work`; the server loop adds the rest. A message may have no vectors, if
     the client keeps in its state what it needs.
@@ -157,7 +157,7 @@ class Message(NamedTuple):
 
 
 class Update(NamedTuple):
-    """From a client to the server: up to `vectors_up` vectors of x_0's shape and dtype, and at most 6 numbers.
+    """What a client sends the server: up to `vectors_up` vectors of x_0's shape and dtype, and at most 6 numbers.
 
     An algorithm fills `vectors`, `local_steps` and `numbers`; the client loop adds the rest. It refuses an update with
     other vectors, or with values that are not finite, and restores the client's state.

@@ -25,7 +25,7 @@ class Favas(PolledRounds):
     def init_server(self, x0: Vector, clients: Clients) -> State:
         server = self.init_polls(x0, clients.n)
         server.models = dict.fromkeys(range(clients.n), server.x)  # X_i
-        server.polls, server.active, server.taken = ({} for _ in range(3))  # by client; active: with E_i > 0
+        server.polls, server.active, server.taken = ({} for _ in range(3))  # client -> count; active: where E_i > 0
         return server
 
     def message(self, server: State, i: int) -> Message:

@@ -42,7 +42,7 @@ class Ringleader(LocalTraining):
 
     def receive(self, server: State, i: int, update: Update, staleness: int) -> None:
         (g,) = update.vectors
-        later = i in server.served  # its gradient belongs to the next round
+        later = i in server.served  # the client's gradient belongs to the next round
         G, b = (server.next_G, server.next_b) if later else (server.G, server.b)
         old = G[i] / b[i] if i in G else 0
         G[i] = G[i] + g if i in G else g.copy()

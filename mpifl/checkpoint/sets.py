@@ -46,7 +46,7 @@ class Manifest:
     resumed_from: int  # number of the checkpoint that this process resumed from; 0: none
     resumes: int  # how many times the run was resumed before
     parts: Mapping[int, tuple[int, int]]  # rank: bytes and CRC-32 of its part
-    segments: Sequence[Segment]  # with the rows up to the checkpoint, in order
+    segments: Sequence[Segment]  # the rows up to the checkpoint, in order
 
     def files(self) -> dict[str, tuple[int, int]]:
         """Bytes and CRC-32 of each file of the set, by name."""

@@ -80,7 +80,7 @@ def _end_of_sweep(index: Index) -> None:
     print_result(final_line(index))
     if failed := index.counts()["failed"]:
         raise RunFailed(f"{failed} of {len(index.entries)} runs of the study failed")
-    if left := index.unfinished():  # their processes were interrupted, or other processes still compute them
+    if left := index.unfinished():  # runs that were interrupted, or that other processes still compute
         raise RunFailed(f"{left} of {len(index.entries)} runs of the study are not completed: sweep it again")
 
 

@@ -20,7 +20,7 @@ from mpifl.transport.client_end import CheckpointEvents, ClientError
 class ResumePayload:
     """Which checkpoint has the snapshots of clients: sent to the ranks that are to host these, as JSON."""
 
-    folder: str  # of the checkpoints, absolute
+    folder: str  # absolute path of the folder of the checkpoints
     number: int
     client_rank: list[tuple[int, int]]  # client, and the rank whose part has it
     in_flight: list[int]  # clients whose last update the server has not consumed

@@ -39,7 +39,7 @@ def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RunResult:
     """
     try:
         with SignalRecorder(process_ends) as signals:
-            signals.record()  # each is reported to the server
+            signals.record()  # each signal is reported to the server
             _host_clients(comm, signals)
     except handshake.Released as released:
         return released.result
@@ -76,7 +76,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
     transport.signals = signals.numbers
     signals.watch(job.faults.grace + STUCK_TIMEOUT, lambda number: os._exit(exit_code(number)))
     try:
-        # a run may diverge; its losses show it
+        # A run may diverge; its losses show it.
         with np.errstate(over="ignore", invalid="ignore"):
             ClientRank(comm, job, setup, worker, transport).run()
     except MPI.Exception:
@@ -158,5 +158,5 @@ class ClientRank:
                 pending = update if i in payload.in_flight else None
             self._worker.roll_back(i, consumed, pending)
         except Exception as error:
-            # reported when the client is sent its next message
+            # The error is reported when the client is sent its next message.
             self._worker.add_failed_client(i, format_client_error(self._comm.rank, error))

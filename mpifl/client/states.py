@@ -16,7 +16,7 @@ from mpifl.objective import Vector, from_numpy, to_numpy
 if TYPE_CHECKING:
     from mpifl.client.vector_file import VectorFile
 
-BLOCK_BYTES = 1 << 26  # of a file, reserved at once
+BLOCK_BYTES = 1 << 26  # bytes of a file that are reserved at once
 
 
 class ClientStates(MutableMapping[int, State]):
@@ -32,7 +32,7 @@ class ClientStates(MutableMapping[int, State]):
         Raises ConfigError where no file can be made in the folder.
         """
         self._clients, self._initial = clients, initial
-        self._states: dict[int, State] = {}  # those that were stored
+        self._states: dict[int, State] = {}  # states that were stored
         self._removed: set[int] = set()
         self._file = None if limit is None else StateFile(x0, limit, folder)
 
@@ -83,7 +83,7 @@ class StateFile:
         self._like, self._left = x0, limit
         model = to_numpy(x0)
         self._shape, self._dtype = model.shape, model.dtype
-        self._bytes = max(1, model.nbytes)  # of a vector
+        self._bytes = max(1, model.nbytes)  # bytes of a vector
         self._file: VectorFile = VectorFile(folder)
         self._free: list[np.ndarray] = []  # rows of the file that no state uses
 

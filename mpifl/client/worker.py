@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mpifl.checkpoint.snapshot import ClientSnapshot, UpdateSnapshot
 
 MAX_BATCH = 64  # clients that compute together
-BATCH_BYTES = 8 << 20  # of one vector of each of them: they are in memory at once
+BATCH_BYTES = 8 << 20  # maximum for one vector of each of these clients: all are in memory at once
 
 
 class Worker:
@@ -53,18 +53,18 @@ class Worker:
         self._on_host = memory.on_host
         self.objectives = dict(objectives)
         self._norm = inf if norm is None else norm
-        self._batchable = frozenset(objectives) if train_batch else frozenset()  # those that `train_batch` takes
+        self._batchable = frozenset(objectives) if train_batch else frozenset()  # clients that `train_batch` takes
         self._x0 = x0 = memory.from_host(x0)
         self.on_wait: Callable[[], None] = lambda: None  # called now and then while a device computes
         # maximum number of messages that are answered together
         self.batch_size = max(8, min(MAX_BATCH, BATCH_BYTES // x0.nbytes)) if train_batch else 1
         if (optimizer := algorithm.torch_optimizer()) and objectives:
-            with inside("algorithm.solver"):  # one of them: those of a rank have one module, on one device
+            with inside("algorithm.solver"):  # one objective is enough: all of a rank have one module, on one device
                 next(iter(objectives.values())).check_optimizer(optimizer)  # type: ignore[attr-defined]
         for i in objectives:
             self._initial_state(i)  # made again at first contact; a wrong one is refused before the run
         self.states = ClientStates(objectives, self._initial_state, x0, limit, folder)
-        self.link: UpdateSink  # where updates go; set by the transport
+        self.link: UpdateSink  # sink of the updates; the transport sets it
         self.held = DueQueue[Update]()  # updates whose contacts are not over, by perf_counter
         self.computing: Sequence[int] = ()  # clients that compute at this instant
         # The last update of each client that has received no message since it was sent; the server may forget it.
@@ -108,7 +108,7 @@ class Worker:
         try:
             before = [(self.states.copy_of(i), _saved(self.objectives[i])) for i, _ in messages]
             updates = self._train_batch([partial(self.train, i, message) for i, message in messages])
-        except (Exception, SystemExit):  # of one of them: training one by one finds which
+        except (Exception, SystemExit):  # one client failed: training one by one finds which
             for (i, _), (state, saved) in zip(messages, before):
                 self.states[i] = state
                 _load(self.objectives[i], saved)
@@ -155,14 +155,14 @@ class Worker:
                 busy = time.perf_counter() - begin
         except (Exception, SystemExit) as error:  # sys.exit in a user's code: the others must not wait
             _load(objective, saved)
-            if state is None:  # its initial state cannot be made
+            if state is None:  # the client's initial state cannot be made
                 del self.states[i]
             self.failed_clients[i] = format_client_error(self._rank, error)
             return ClientError(self.failed_clients[i])
         if not refused:
             self.states[i] = state
         update = update._replace(
-            local_steps=steps, numbers=tuple(map(float, update.numbers)),  # as they are sent
+            local_steps=steps, numbers=tuple(map(float, update.numbers)),  # double precision, as in a frame
             version=message.version, round=message.round, norm=norm, compute=compute, busy=busy, accuracy=accuracy,
         )  # fmt: skip
         self.last_updates[i] = update

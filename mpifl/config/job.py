@@ -24,7 +24,7 @@ from mpifl.scheduling.delays import Delay, NoDelay
 # Keys of a job that decide what it writes and where, or how it uses memory, and not what it computes.
 OUTPUT_KEYS = ("name", "output", "overwrite", "log_interval", "output_tensorboard", "memory")
 MAX_EVALUATIONS = 1_000_000  # evaluations in a run in virtual time, which never merges them
-MAX_AGGREGATIONS = 1_000_000_000  # aggregations by time in such a run
+MAX_AGGREGATIONS = 1_000_000_000  # aggregations by time in a run in virtual time
 OWN_METRIC = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 

@@ -23,7 +23,7 @@ from mpifl.config.types import check_fields, describe, hints, members, plain_typ
 from mpifl.errors import ConfigError, inside
 
 MISSING = "???"  # marks a value that must still be given
-PACES = {  # how an error says an algorithm's pace: of the algorithm itself, of others
+PACES = {  # an algorithm's pace in errors: what is said of one, and the name of all with this pace
     "asynchronous": ("is asynchronous", "asynchronous methods"),
     "synchronous": ("works in rounds", "methods with rounds"),
 }

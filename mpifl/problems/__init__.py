@@ -65,7 +65,7 @@ _MODULES = {
     "host": "hosting",
     "load": "loading",
     "objective": "loading",
-}  # the others are of `problem`
+}  # the other names are in `problem`
 
 
 def __getattr__(name: str) -> Any:

@@ -42,7 +42,7 @@ class Dirichlet(Partition):
             most = f"at most {len(y) // clients} for {clients} clients and {len(y)} rows"
             raise ConfigError("problem.partition.min_samples", least, most)
         counts = self._counts(sizes, clients, least)
-        generator = stream(self.seed, "partition", round=1)  # its own stream: the number of redraws does not matter
+        generator = stream(self.seed, "partition", round=1)  # a separate stream: the number of redraws does not matter
         owner = np.empty(len(y), np.int64)
         for label, held in enumerate(counts):
             rows = generator.permutation(np.flatnonzero(y == label))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-MAX_METRICS = 20  # of a job
+MAX_METRICS = 20  # metrics of a job
 MAX_NAME = 128  # bytes
 
 
@@ -56,7 +56,7 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 def softmax(outputs: Any) -> np.ndarray:
     """(T, C) float64 probabilities of the classes, from a model's outputs (T, C)."""
     scores = np.array(outputs, np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged
+    with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged
         scores -= scores.max(1, keepdims=True, initial=-np.inf)
         np.exp(scores, scores)
         scores /= scores.sum(1, keepdims=True)

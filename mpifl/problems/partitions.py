@@ -62,7 +62,7 @@ class ClassesPerClient(Partition):
         left = np.full(classes, clients * self.m // classes)  # shards not assigned yet
         holders: list[list[int]] = [[] for _ in range(classes)]
         for client in generator.permutation(clients):
-            # most shards left first, ties at random: so no class is left with more shards than remaining clients
+            # Classes with most shards left come first, ties at random: none keeps more shards than clients remain.
             for label in np.lexsort((generator.random(classes), -left))[: self.m]:
                 left[label] -= 1
                 holders[label].append(int(client))

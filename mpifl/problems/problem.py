@@ -38,7 +38,7 @@ class Tokens:
 class Rows:
     """Training rows and test rows of a data set, and the client of each where the data come by client."""
 
-    x: np.ndarray  # (S, features), any numeric dtype; of text (S, 1) int64: where each begins in `tokens`
+    x: np.ndarray  # (S, features), any numeric dtype; text: (S, 1) int64, where each row begins in `tokens`
     y: np.ndarray  # (S,) int labels
     x_test: np.ndarray  # (T, features); T = 0 where there is none
     y_test: np.ndarray  # (T,)
@@ -47,7 +47,7 @@ class Rows:
     owner: np.ndarray | None = None  # (S,) int client of each training row
     owner_test: np.ndarray | None = None  # (T,) int client of each test row; -1: no client
     shape: tuple[int, ...] = ()  # channels, height and width of a row that is an image
-    tokens: Tokens | None = None  # where the rows are text
+    tokens: Tokens | None = None  # the text; None: the rows are no text
 
     def __post_init__(self) -> None:
         self.classes, self.divisor = int(self.classes), float(self.divisor)  # NumPy's numbers do not travel as JSON
@@ -67,7 +67,7 @@ class ProblemSize(NamedTuple):
     """What a problem takes of the memory of rank 0, in bytes unless noted."""
 
     d: int  # entries of the model
-    clients: int  # their number
+    clients: int  # number of clients
     data: int  # the loaded data
     loading: int  # more while the data are loaded
     evaluating: int  # more while a model is evaluated
@@ -113,8 +113,8 @@ class Init(Config):
 class ComputeResources(NamedTuple):
     """What a rank has to compute with."""
 
-    local_rank: int = 0  # its number among the ranks with clients on its host
-    cores: int = 1  # its share of the host's cores
+    local_rank: int = 0  # the rank's number among those with clients on its host
+    cores: int = 1  # the rank's share of the host's cores
 
 
 class HostedClients(NamedTuple):
@@ -124,7 +124,7 @@ class HostedClients(NamedTuple):
     facts: Mapping[str, Any] = {}  # JSON-able: how this rank computes, for the run file
     # trains several clients in one call: results in the order of the functions
     train_batch: Callable[[Sequence[Callable[[], Any]]], list[Any]] | None = None
-    memory: VectorMemory = HOST  # where their vectors live
+    memory: VectorMemory = HOST  # memory of the clients' vectors
 
 
 class Problem:

@@ -114,7 +114,7 @@ class RowProblem(Problem):
         kept, own, validation_order = (order[rows[order]] for rows in (train_rows, held, validation))
         targets = model.targets(labels, rows.classes)
         train, test = targets[: len(owner)], targets[len(owner) :]
-        dtype = rows.x.dtype if rows.tokens else self.dtype  # where text begins is no number to scale
+        dtype = rows.x.dtype if rows.tokens else self.dtype  # positions in a text are not scaled
         self._rows, self._y = ScaledRows(rows.x, rows.divisor, dtype, kept), train[kept]
         repartitioned = rows.owner_test is None or owner is not rows.owner  # then test rows belong to no client
         whose = np.full(len(rows.y_test), -1) if repartitioned else np.asarray(rows.owner_test)

@@ -172,7 +172,7 @@ def _wrong_value(file: h5py.File, row: ChecksumRow) -> str:
     item = None if "\0" in row.object else file.get(path or "/")  # HDF5 would stop reading the name there
     if item is None or (at and name not in item.attrs) or not (at or isinstance(item, h5py.Dataset)):
         return f"checksums: a row for {row.object!r}, which the file does not have"
-    if row.object == "model/x" and item.attrs["version"] < 0:  # it was being replaced
+    if row.object == "model/x" and item.attrs["version"] < 0:  # the model was being replaced
         return ""
     found = _of_attribute(file, name, path) if at else _of_dataset(file, path)
     shown = f"attribute {name}" + (f" of {path}" if path else "") if at else path

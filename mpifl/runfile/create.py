@@ -26,7 +26,7 @@ from mpifl.runfile.run_lock import check_not_written, is_locked, with_locks_if_a
 from mpifl.runfile.tables import CHANGING, CHECKSUMS, CLIENTS, SCHEMA, TABLES
 
 PAGE = 4096  # bytes: the kernel ends a write of a killed process only between two pages
-MAX_ATTRIBUTES = 1024  # kept in the object header, where an attribute can be changed while others read
+MAX_ATTRIBUTES = 1024  # attributes kept in the object header, where one can be changed while others read
 
 
 def now() -> str:
@@ -45,7 +45,7 @@ def new_file(path: Path, overwrite: bool) -> Iterator[h5py.File]:
     try:
         refuse_existing(path, overwrite)
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # its errors are clearer than HDF5's
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # clearer errors than HDF5's
         file = _create(temporary)
         yield file
         rename(temporary, path, overwrite)
@@ -80,7 +80,7 @@ def refuse_live(path: Path) -> None:
     try:
         with open_run(path) as run:
             running, host = run.status == "running", run.host
-    except ConfigError:  # it may be anything
+    except ConfigError:  # the file may be anything
         running, host = False, None
         if is_locked(path):
             raise ConfigError("output", path, "a file that no other process has locked") from None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-BLOCK_BYTES = 1 << 20  # read at once
+BLOCK_BYTES = 1 << 20  # bytes read at once
 SYNC_NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP)  # file systems whose folders need no fsync
 
 

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-MAX_ATTEMPTS = 20  # to open a file, which may be between two writes that belong together
+MAX_ATTEMPTS = 20  # attempts to open a file, which may be between two writes that belong together
 OPEN_INTERVAL = 0.05  # s between two attempts
 HEARTBEAT_TIMEOUT = 10.0  # s without a write after which a run is taken for dead; a live one writes twice a second
-MIN_ATTEMPTS = 4  # minimum, however slow they are
+MIN_ATTEMPTS = 4  # minimum number of attempts, however slow they are
 MAX_ATTEMPTS_SECONDS = 1.5  # s after which no further attempt is made
-MAX_METRICS = 20  # columns that are added to the evaluations, of a file that may come from anywhere
-METADATA_ATTEMPTS = 25  # 2**25 ns in all
+MAX_METRICS = 20  # metrics that become columns of the evaluations; a file may come from anywhere
+METADATA_ATTEMPTS = 25  # the pauses between them add up to 2**25 ns
 # Errors of h5py on a damaged file.
 DAMAGE_ERRORS = (
     OSError,
@@ -56,7 +56,7 @@ class UnreadableRun(ConfigError):
 
 
 class DamagedRun(UnreadableRun):
-    """It is an HDF5 file, and damaged."""
+    """The run file is an HDF5 file, and damaged."""
 
 
 def open_run(path: str | Path) -> Run:
@@ -137,7 +137,7 @@ class Run(RunTables):
                 self._read()
                 return
             except DAMAGE_ERRORS as error:
-                closed = self._file is not None and not self.open_ended  # it does not change any more
+                closed = self._file is not None and not self.open_ended  # the file does not change any more
                 self.close()
                 if isinstance(error, ConfigError):
                     raise
@@ -182,7 +182,7 @@ class Run(RunTables):
 
     def _check_not_truncated(self) -> None:
         """Raises ConfigError where rows lie beyond the end of the file, which HDF5 reads as zeros in an open file."""
-        size = os.fstat(self._open_file.id.get_vfd_handle()).st_size  # not of the path: a resumed run replaces the file
+        size = os.fstat(self._open_file.id.get_vfd_handle()).st_size  # a resumed run replaces the file of the path
         for table in (*TABLES, "checksums"):
             rows = self._rows[table]
             for dataset in self._open_file[table].values() if rows else ():
@@ -300,7 +300,7 @@ class Run(RunTables):
             values = self.rows(table, name, 0, rows)
             strings = values.dtype.kind in "SO"
             data[name] = np.array([plain(v) for v in values], dtype=object) if strings else values
-        with _readable(self.path):  # columns of different lengths
+        with _readable(self.path):  # pandas refuses columns of different lengths
             return DataFrame(data)
 
     def rows(self, table: str, column: str, start: int, stop: int | None) -> np.ndarray:

@@ -26,7 +26,7 @@ ATTEMPTS, PAUSE = 10, 0.02  # another process may be trying to lock the file at 
 WATCH_TIME = 3.0  # s in which a live run modifies its file several times
 STALE_AGE = 60.0  # s after the last modification from which a run is not live; clocks of hosts may differ
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-CANNOT_LOCK = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # somebody else has
+CANNOT_LOCK = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # another process has the lock
 
 
 def with_locks_if_any(open_: Callable[[bool], T]) -> T:

@@ -178,9 +178,9 @@ class TraceAvailability(Availability):
                     turn, k = turn + 1, 0
                     begin = turn * length
                 start, end = begin + own[k][0], begin + own[k][1]
-                if own[k][1] == length and own[0][0] == 0:  # it goes on in the next turn
+                if own[k][1] == length and own[0][0] == 0:  # the period goes on in the next turn
                     end += own[0][1]
-                if end > time:  # else by rounding
+                if end > time:  # false by rounding alone
                     return start, end
                 k += 1
 

@@ -222,7 +222,7 @@ class VirtualClock:
                 raise RunFailed("no update is in flight and nothing is due: the run cannot continue")
             self.time = end
             return None
-        if due == inf:  # and so is `end`
+        if due == inf:  # `end` is infinite too
             raise RunFailed(STALLED)
         if not (update := source.receive_from(i, POLL_INTERVAL)):
             self.timed_out = True
@@ -362,7 +362,7 @@ class LiveSchedule:
             elif clock.timed_out:
                 yield Event("idle", clock.time)
             elif self.polls and self.alarm <= min(clock.time, self._stop_time):
-                yield Event("poll", self.alarm)  # before an evaluation, whose model it does not change
+                yield Event("poll", self.alarm)  # a poll precedes an evaluation, whose model it does not change
             elif self._next_aggregation <= min(clock.time, self._stop_time, next_evaluation):
                 assert trigger
                 self._timed_aggregations += 1

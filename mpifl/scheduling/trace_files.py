@@ -16,7 +16,7 @@ from mpifl.errors import ConfigError
 from mpifl.safe_input import printable, read_file
 
 LONGEST = 1e9  # s that a contact may take, or a trace may cover: 30 years
-PACKAGED = "package:"  # before the name of a trace that comes with mpifl
+PACKAGED = "package:"  # prefix of the name of a trace that comes with mpifl
 FOLDER = Path(__file__).with_name("traces")
 
 
@@ -73,7 +73,7 @@ def _rows(text: str, columns: tuple[str, ...]) -> Iterator[tuple[int, int, tuple
             raise ValueError(f"the header {','.join(header)!r} has not one column {missing[0]}")
         places = [header.index(column) for column in ("client", *columns)]
         for values in rows:
-            if values:  # not an empty line
+            if values:  # the line is not empty
                 client, *times = (values[place] for place in places)
                 yield rows.line_num, int(client), tuple(map(float, times))
     except (ValueError, IndexError, csv.Error) as error:

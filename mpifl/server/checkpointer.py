@@ -114,7 +114,7 @@ class Checkpointer:
         self._ranks.part_statuses.clear()
         for part in statuses:
             if part.number != self._number or not self.busy:
-                self._pool.submit(discard, self.folder, part.number)  # its checkpoint was abandoned
+                self._pool.submit(discard, self.folder, part.number)  # a part of an abandoned checkpoint
                 continue
             if part.error and part.rank in self._awaited:
                 self._abandon(time_, f"rank {part.rank}: {part.error}", loop)
@@ -221,7 +221,7 @@ class Checkpointer:
         if self._committing:  # once this set is complete, the one that `_base` describes may be removed
             self._committing.exception()
             self.poll(time_, loop)
-        if self.busy:  # its parts would have this client on its old rank
+        if self.busy:  # the checkpoint's parts would have this client on its old rank
             self._abandon(time_, f"client {i} moves", loop)
         saved = None
         if base := self._base:

@@ -24,7 +24,7 @@ POLL_INTERVAL = 0.5  # s between two looks for silent clients
 class Action(Enum):
     """What the server loop does with a client."""
 
-    WAIT = auto()  # its silence counts from `Decision.since` only
+    WAIT = auto()  # count its silence from `Decision.since` on only
     ABANDON = auto()  # drop its update in flight, should it still arrive
     RESEND = auto()  # send it a new message
     MOVE = auto()  # move it to another rank; lose it where there is none
@@ -71,7 +71,7 @@ class ClientFailures:
         now = time.perf_counter()
         busy, self._last_poll = now - self._last_poll, now
         if busy > POLL_INTERVAL:
-            for i, since in clients.in_flight_times():  # its message may have been sent within that time
+            for i, since in clients.in_flight_times():  # a message may have been sent within that time
                 yield Decision(Action.WAIT, i, since=max(since, min(since + busy, now)))
         if now < self._silence_checked + POLL_INTERVAL:
             return
@@ -82,7 +82,7 @@ class ClientFailures:
             if waited > patience / 2:
                 waited = on_seconds(i, waited)
             if waited > patience / 2 and transport.has_arrived(i):
-                yield Decision(Action.WAIT, i, since=now)  # it has arrived, and waits until it is due
+                yield Decision(Action.WAIT, i, since=now)  # the update has arrived, and waits until it is due
             elif waited > patience:
                 yield Decision(Action.ABANDON, i)
                 yield self.decide_failed(i, f"gave no answer for {patience:g} s")

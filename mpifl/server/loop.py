@@ -238,7 +238,7 @@ class ServerLoop:
         )  # fmt: skip
         answer = () if i in clients.inactive else (i,)
         try:
-            if reply == "before":  # before the rest: the client computes meanwhile
+            if reply == "before":  # the answer leaves first: the client computes meanwhile
                 self.send(answer)
         finally:  # what was consumed is recorded, also where the next message fails
             self.transport.release_update(i)

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from mpifl.transport.handshake import Hello
 
 # Bytes besides the vectors, measured with 1e4 to 1e6 clients (docs/results/scale.md):
-TABLE_BYTES = 170  # of the server for each client
-FLIGHT_BYTES = 970  # for each message that waits for its update, and for what is due
-CLIENT_BYTES = 120  # for each client that has computed, where it is hosted
-RECORD_BYTES = 24 << 20  # of the rows that are not written yet, the libraries that write them, and the first evaluation
-TORCH_BYTES = 200 << 20  # of torch, once it is imported
-OBJECT_BYTES = 128  # of a vector besides its entries
+TABLE_BYTES = 170  # per client, on the server
+FLIGHT_BYTES = 970  # per message that waits for its update, its due time included
+CLIENT_BYTES = 120  # per client that has computed, on the rank that hosts it
+RECORD_BYTES = 24 << 20  # rows that are not written yet, the libraries that write them, and the first evaluation
+TORCH_BYTES = 200 << 20  # torch, once it is imported
+OBJECT_BYTES = 128  # per vector, besides its entries
 MANY_RATES = 10_000_000  # clients beyond which the delay model is not asked for their rates
 RECEIVE_BYTES = 256 << 20  # maximum of a server's receive buffers under MPI
 
@@ -36,8 +36,8 @@ RECEIVE_BYTES = 256 << 20  # maximum of a server's receive buffers under MPI
 class MemoryEstimate(NamedTuple):
     """The memory that a run needs at its peak, in bytes by what takes it."""
 
-    server: Mapping[str, int]  # of rank 0, or of the one process
-    clients: Mapping[str, int]  # of every other rank, at most; empty: one process
+    server: Mapping[str, int]  # rank 0, or the one process
+    clients: Mapping[str, int]  # maximum of every other rank; empty: there is one process
     ranks: int
 
     def needs(self) -> list[int]:
@@ -140,11 +140,11 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1) -> MemoryEstimate:
 
 def _vectors_in_flight(job: Job, in_flight: float) -> float:
     """The different vectors of so many messages or updates in flight in one process, at least."""
-    if job.clock.mode == "real":  # updates, which are held back until their delays are over
+    if job.clock.mode == "real":  # updates are held back until their delays are over
         return in_flight * job.algorithm.vectors_up
     trigger = job.algorithm.aggregation_trigger()
     if getattr(job.algorithm, "cohort", None) or job.algorithm.pace == "synchronous" or trigger is None:
-        return job.algorithm.vectors_down  # all messages of a round have the same
+        return job.algorithm.vectors_down  # all messages of a round share their vectors
     return in_flight * job.algorithm.vectors_down / trigger.every if trigger.every else 0.0
 
 

@@ -23,7 +23,7 @@ class FailureReports:
     def __init__(self) -> None:
         self.waiting = False
         self._next = 0.0  # perf_counter from which a line may be logged
-        self._died: dict[int, int] = {}  # by rank that died: the number of clients that it hosted
+        self._died: dict[int, int] = {}  # rank that died -> number of clients that it hosted
         self._texts: list[str] = []
         self._kinds: set[str] = set()  # kinds of refusals that have been reported
 

@@ -71,13 +71,13 @@ class Session:
     job: Job
     problem: Problem
     clients: Clients
-    server: State  # of the algorithm
+    server: State  # the algorithm's state
     schedule: LiveSchedule | ReplaySchedule
     transport: ServerTransport
     writer: RunWriter
     signals: SignalRecorder
     resumed: ResumePoint | None = None
-    end_process: Callable[[int], None] = os._exit  # at once, with this exit code
+    end_process: Callable[[int], None] = os._exit  # ends the process at once, with this exit code
     contained: bool = False  # an unexpected error fails the run, and the other ranks are told to end theirs
     observers: Sequence[RowsObserver] = ()
 
@@ -86,8 +86,8 @@ class Session:
         live = self.schedule if isinstance(self.schedule, LiveSchedule) else None
         self._error = ""  # why the run failed, or was not saved
         self._observed: list[str] = []  # clauses of the observers for the final line
-        self._ended: tuple[str, int, np.ndarray | None] | None = None  # how, with which exit code and model
-        self._closed = threading.Event()  # the run file is
+        self._ended: tuple[str, int, np.ndarray | None] | None = None  # status, exit code, model
+        self._closed = threading.Event()  # set once the run file is closed
         self._wall = 0.0  # s of the whole run, once it has ended
         self._earlier = snapshot.wall_seconds if snapshot else 0.0  # s of the run, before it was resumed
         with open_run(self.writer.path) if self.resumed and self.observers else nullcontext() as file:
@@ -166,7 +166,7 @@ class Session:
             status, code = ("completed", 0) if ended else ("interrupted", exit_code(self.signals.numbers[0]))
         except RunFailed as error:
             self._report("the run failed", error)
-            lines = str(error).splitlines()  # of a traceback: the rank, and the error
+            lines = str(error).splitlines()  # a traceback's first line names the rank, its last one the error
             self._record("failed", " ".join(dict.fromkeys([lines[0], lines[-1]])))
         except (Exception, SystemExit) as error:
             text = describe_unexpected(error)
@@ -202,7 +202,7 @@ class Session:
         for each in self._progress:
             each.close()
         unexpected, complete = sys.exc_info()[0] is not None, True  # the caller ends all ranks on an unexpected error
-        if status == "interrupted":  # a launcher may kill this process within half a second: the file first
+        if status == "interrupted":  # close the file first: a launcher may kill this process within 0.5 s
             name = signal.Signals(self.signals.numbers[0]).name
             self._record("interrupted", f"by {name}; updates under way are not applied")
             complete = self._close(status, x)

@@ -86,7 +86,7 @@ def run_server(
     clients = Clients(problem.samples, _rates_while_on(job, rates, n), job.seed)
     with inside("algorithm"):
         check_class(type(job.algorithm), Algorithm)
-        job.algorithm.validate(n)  # with data that are partitioned already, n is known only now
+        job.algorithm.validate(n)  # n is known only now if the data come partitioned
     if resumed:
         server = State.load(resumed.snapshot.algorithm)
     else:
@@ -207,7 +207,7 @@ def _open_run_file(
         "rank": 1 + np.arange(n) % (ranks - 1) if ranks > 1 else np.zeros(n, int),
     }
     if resumed is None:
-        if job.overwrite and is_locked(Path(job.output)):  # by a reader, or by a run that began meanwhile
+        if job.overwrite and is_locked(Path(job.output)):  # a reader or a run that began meanwhile has locked it
             refuse_live(Path(job.output))
         return RunWriter(
             job.output, attrs=attrs, clients=columns, x0=x0, layout=problem.layout, overwrite=job.overwrite

@@ -6,7 +6,7 @@ import os
 import time
 from math import inf
 
-YIELDS = 10  # before the first sleep
+YIELDS = 10  # yields of the core before the first sleep
 SHORTEST, LONGEST = 1e-6, 1e-3  # s: sleeps
 LONGEST_IDLE = 0.02  # s: the longest sleep of a rank without work; where ranks share cores, others may need them
 

@@ -14,7 +14,7 @@ class PartStatus(NamedTuple):
     """A rank's part of a checkpoint: durable, or failed."""
 
     rank: int
-    number: int  # of the checkpoint
+    number: int  # the checkpoint's number
     bytes: int
     crc: int
     error: str  # why it failed, or ""
@@ -47,8 +47,8 @@ class UpdateSink(Protocol):
 class Clients(Protocol):
     """The clients of a rank, as a transport sees them (`client.worker.Worker`)."""
 
-    link: UpdateSink  # where updates go; the transport sets it
-    memory: VectorMemory  # where vectors live that clients compute with
+    link: UpdateSink  # sink of the updates; the transport sets it
+    memory: VectorMemory  # memory of the vectors that clients compute with
     batch_size: int  # maximum number of messages that `step` takes
     held: DueQueue[Update]  # updates whose contacts are not over, by perf_counter
 

@@ -20,8 +20,8 @@ VARIABLES = {  # what each environment variable may be
     TUNE: "0 (keep the settings of MPI and of the process), 1 or unset (those of mpifl)",
 }
 MPIRUN = "mpirun of Open MPI"
-INNER = frozenset({"OMPI_COMM_WORLD_SIZE", "PMI_RANK"})  # of launchers inside a step
-OPEN_MPI = "Open MPI|Spectrum MPI"  # and what is built on it
+INNER = frozenset({"OMPI_COMM_WORLD_SIZE", "PMI_RANK"})  # variables of launchers that run inside a step
+OPEN_MPI = "Open MPI|Spectrum MPI"  # Open MPI and what is built on it
 
 
 class Launch(NamedTuple):
@@ -137,7 +137,7 @@ def check_size(size: int, library: str, environ: Mapping[str, str] = os.environ)
     launch = find_launch(environ)
     if launch is None or environ.get(OVERRIDE) == "1":
         return
-    if launch.launcher == "mpiexec of Hydra":  # of its processes on this host alone is the number known
+    if launch.launcher == "mpiexec of Hydra":  # only the number of its processes on this host is known
         alone = size == 1 and (launch.size or 1) > 1
     elif launch.size is None:
         alone = size == 1 and (launch.rank or 0) > 0

@@ -16,15 +16,15 @@ from mpifl.algorithms.base import Message, Update
 from mpifl.objective import Vector
 
 HEADER_BYTES = 128
-INLINE_BYTES = 1 << 15  # of vectors, up to which they travel in the frame
-MAX_NUMBERS = 6  # in a message or an update
+INLINE_BYTES = 1 << 15  # maximum of the vectors that travel in the frame
+MAX_NUMBERS = 6  # numbers in a message or an update
 
 
 class Kind(IntEnum):
     """Kinds of frames."""
 
-    MESSAGE = 1  # to a client; vectors follow
-    UPDATE = 2  # of a client; vectors follow
+    MESSAGE = 1  # a message to a client; vectors follow
+    UPDATE = 2  # an update of a client; vectors follow
     REFUSED = 3  # an update without vectors; a text says why the client loop refused it
     CLIENT_ERROR = 4  # a text says what the client raised; client -1 means that the whole rank cannot continue
     PART_STATUS = 5  # a JSON text says whether a rank's part of this checkpoint is durable

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mpi4py import MPI
 
-_group: MPI.Intracomm | None = None  # of this rank, while it runs tasks of `worker_groups`
+_group: MPI.Intracomm | None = None  # this rank's group, while it runs tasks of `worker_groups`
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def worker_groups(
 
     from mpifl.transport.mpi import MPI  # sets how MPI is started
 
-    number, place = divmod(comm.rank - 1, ranks)  # of the group; of this rank in it
+    number, place = divmod(comm.rank - 1, ranks)  # the group's number, and this rank's place in it
     idle = comm.rank > 0 and number >= (comm.size - 1) // ranks
     group = cast("MPI.Intracomm", comm.Split(MPI.UNDEFINED if idle or comm.rank == 0 else number, comm.rank))
     first = comm.rank == 0 or (place == 0 and not idle)

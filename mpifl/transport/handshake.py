@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 RANKS_BEFORE = "MPIFL_RANKS_BEFORE"  # set by a sweep: ranks with clients of other runs that share this host's GPUs
 REPLY_BYTES = 4096  # maximum of a hello or a report
-MAX_LIMITS = 8  # of memory that a hello reports: the machine's, and those of the nearest control groups
+MAX_LIMITS = 8  # limits of memory in a hello: the machine's, and those of the nearest control groups
 
 
 class Hello(NamedTuple):
@@ -46,28 +46,28 @@ class Hello(NamedTuple):
 
     host: str
     process: int
-    core_mask: int  # bit k: it may use core k
+    core_mask: int  # bit k: the rank may use core k
     quota: float  # CPU quota in cores, of all ranks of its host together
     before: int = 0  # ranks of other runs on its host that take GPUs before those of its own run
-    limits: Sequence[Sequence[Any]] = ()  # of memory: name, bytes, free bytes (`host_memory.MemoryLimit`)
+    limits: Sequence[Sequence[Any]] = ()  # name, bytes, free bytes of each (`host_memory.MemoryLimit`)
 
 
 class RankResources(NamedTuple):
     """What a rank has to compute with."""
 
-    local: int  # its number among the ranks with clients on its host, those of other runs of a sweep included
+    local: int  # the rank's number among those with clients on its host, other runs of a sweep included
     cores: int
 
 
 class ClientSetup(NamedTuple):
     """What a rank needs to build its clients."""
 
-    meta: dict[str, Any]  # of the problem
-    clients: int  # of the whole run
+    meta: dict[str, Any]  # `Problem.meta`
+    clients: int  # number of clients of the whole run
     resources: RankResources
     resume: dict[str, Any] | None  # the checkpoint to resume from
     x0: np.ndarray  # (d,)
-    shards: dict[int, list[np.ndarray]]  # of each of its clients
+    shards: dict[int, list[np.ndarray]]  # client -> its shard
 
 
 class Released(Exception):
@@ -92,7 +92,7 @@ def _container_quota() -> float | None:
         with open("/sys/fs/cgroup/cpu.max") as file:
             quota, period = file.read().split()
         return float(quota) / float(period)
-    except (OSError, ValueError):  # no such system, or "max"
+    except (OSError, ValueError):  # no such file, or the quota is "max"
         return None
 
 
@@ -184,12 +184,12 @@ class Handshake:
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         self.comm = comm
         self._hellos: list[Hello] = []
-        self._refusal: ConfigError | None = None  # of the first rank with another installation
+        self._refusal: ConfigError | None = None  # the error of the first rank with another installation
         # Rank -> receive of its reply in progress, which outlives an interrupt, and the buffer.
         self._receives: dict[int, tuple[MPI.Request, bytearray]] = {}
         self._replies: dict[int, dict[str, Any]] = {}  # rank -> reply that was received
         self._dead: set[int] = set()  # ranks that died before they replied
-        self._sends: list[MPI.Request] = []  # in progress, also after an interrupt
+        self._sends: list[MPI.Request] = []  # sends in progress, also after an interrupt
         self._quarantined: list[object] = []  # requests of ranks that have died: MPI may still use their buffers
 
     def gather_hellos(self) -> list[Hello]:
@@ -254,7 +254,7 @@ class Handshake:
         """Ends the command on the other ranks: they wait for their setup, for the start, or have ended their run."""
         if not self.comm:
             return
-        with contextlib.suppress(RunFailed, ConfigError):  # some have died, or have another installation
+        with contextlib.suppress(RunFailed, ConfigError):  # some ranks have died, or have another installation
             self.gather_hellos()
         error: list[str] = []
         if isinstance(result.error, ConfigError):
@@ -276,7 +276,7 @@ class Handshake:
                 try:
                     self._post(rank, text)
                     self._wait()
-                except MPI.Exception:  # it has died
+                except MPI.Exception:  # the rank has died
                     self._quarantined += self._sends
                     self._sends.clear()
 
@@ -286,8 +286,8 @@ class Handshake:
             abort_all_ranks(self.comm, code)
         hellos = self.gather_hellos()
         for rank in stuck:
-            if hellos[rank].host == hellos[0].host:  # on other hosts a rank ends itself, `client_rank.ClientRank`
-                with contextlib.suppress(ProcessLookupError):  # it has ended just now
+            if hellos[rank].host == hellos[0].host:  # a rank on another host ends itself (`client_rank.ClientRank`)
+                with contextlib.suppress(ProcessLookupError):  # the process has just ended
                     os.kill(hellos[rank].process, signal.SIGKILL)
 
     def end_process(self, code: int) -> None:

@@ -25,8 +25,8 @@ class InProcessTransport:
         """n: the number of clients."""
         self._clients = clients
         clients.link = self
-        self._messages: dict[int, Delivery] = {}  # the oldest is first
-        self._arrived: dict[int, Update] = {}  # likewise
+        self._messages: dict[int, Delivery] = {}  # messages in flight, the oldest first
+        self._arrived: dict[int, Update] = {}  # updates that have arrived, the oldest first
         self._errors: dict[int, str] = {}  # what clients raised, until their updates are due
         self.client_failures: list[tuple[int, str]] = []  # errors whose updates are due
         self.rank_of = [1] * n

@@ -88,7 +88,7 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
         signals = sys.modules.get("mpifl.signals")
         if signals and isinstance(error, signals.Interrupted):
             raise
-        try:  # in one piece: the abort may come at once
+        try:  # one write, since the abort may come at once
             print(_describe(comm, error), end="", file=sys.stderr, flush=True)
         finally:  # whatever fails there: memory, an import, the pipe
             abort_all_ranks(comm, 3)
@@ -119,7 +119,7 @@ def abort_all_ranks(comm: MPI.Comm, code: int) -> NoReturn:
     if is_fault_tolerant():  # with ULFM MPI_Abort ends only its caller, unnoticed; a killed rank is detected
         os.kill(os.getpid(), signal.SIGKILL)
     comm.Abort(code)
-    os._exit(code)  # MPICH's returns, and the launcher ends the ranks a moment later
+    os._exit(code)  # MPICH's Abort returns, and the launcher ends the ranks a moment later
 
 
 def _await_reader(file: int) -> None:

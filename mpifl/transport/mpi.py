@@ -36,7 +36,7 @@ def _on_one_host() -> bool:
     return size is not None and os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == size
 
 
-SETTINGS = (  # made while MPI starts, where the environment does not have the variable; MPIFL_TUNE=0: none
+SETTINGS = (  # variables set while MPI starts, unless the environment has them; MPIFL_TUNE=0: none
     Setting(
         "OMPI_MCA_async_mpi_finalize", "1", is_fault_tolerant,
         "the end of MPI waits for all ranks, at times for dead ones too (issue 11404 of Open MPI); every rank of mpifl "
@@ -52,7 +52,7 @@ SETTINGS = (  # made while MPI starts, where the environment does not have the v
         "memory of the sender by system calls",
     ),
 )  # fmt: skip
-GET_TIMER_SLACK, SET_TIMER_SLACK = 30, 29  # of prctl(2)
+GET_TIMER_SLACK, SET_TIMER_SLACK = 30, 29  # options of prctl(2)
 
 mpi4py.rc.initialize = False  # MPI starts below, once the library has been checked
 mpi4py.rc.finalize = True

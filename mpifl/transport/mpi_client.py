@@ -30,10 +30,10 @@ class Received(NamedTuple):
 
     kind: int
     subject: int = 0
-    message: Message | None = None  # without those vectors
+    message: Message | None = None  # the message, without the vectors in flight
     over: float = 0.0  # `Delivery.over`
     incoming: IncomingVectors | None = None  # the vectors in flight
-    requests: Sequence[MPI.Request] = ()  # that fill their buffers
+    requests: Sequence[MPI.Request] = ()  # receives that fill the buffers of these vectors
 
 
 class Outgoing(NamedTuple):
@@ -69,10 +69,10 @@ class MPIClientTransport:
         self._dropped = 0  # messages that came before the last frame, but were not processed
         self._next_poll = 0.0  # perf_counter
         self.code = 0
-        self.signals: list[int] = []  # that this rank has received; each is reported to the server, once
+        self.signals: list[int] = []  # signals that this rank has received; each is reported to the server once
         self._signals_reported = 0
         self.on_marker: Callable[[int], None] = lambda number: None  # called between two messages
-        self.on_host: Callable[[int], None] = lambda i: None  # likewise; receives what describes the client
+        self.on_host: Callable[[int], None] = lambda i: None  # called between two messages; receives the client
         self.on_poll: Callable[[], None] = lambda: None  # called now and then
         self.on_stop: Callable[[], None] = lambda: None  # called before the last frame to the server
 
@@ -275,5 +275,5 @@ class MPIClientTransport:
         known = isinstance(error, ConfigError | RunFailed)  # else a traceback tells where it was raised
         text = f"rank {rank} on {host_name()}: {error}" if known else format_client_error(rank, error)
         self.send_client_error(-1, text)
-        for _ in self.messages(1):  # received and dropped
+        for _ in self.messages(1):  # messages are received and dropped
             pass

@@ -46,10 +46,10 @@ class MPIServerTransport:
         self._format = FrameFormat(d, dtype, vectors)
         self.rank_of = [1 + i % (comm.size - 1) for i in range(clients)]
         self.live_ranks = set(range(1, comm.size))
-        self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]  # by rank; 0's is not used
+        self._outboxes = [Outbox(comm, rank, self._format) for rank in range(comm.size)]  # index: rank; 0's is not used
         self._next_release = 0.0  # perf_counter
-        self._frames = [self._format.frame() for _ in range(comm.size)]  # likewise: where its next frame is received
-        self._receives: list[Any] = [MPI.REQUEST_NULL]  # likewise: the persistent receive of its frames
+        self._frames = [self._format.frame() for _ in range(comm.size)]  # index: rank; where its next frame is received
+        self._receives: list[Any] = [MPI.REQUEST_NULL]  # index: rank; the persistent receive of its frames
         self._receives += [comm.Recv_init(self._frames[rank].buffer, rank, FRAME) for rank in range(1, comm.size)]
         self._pool = ReceivePool(comm, self._format, clients)
         # (client, rank) -> an update whose vectors wait at the rank, and how many they are; oldest first
@@ -57,9 +57,9 @@ class MPIServerTransport:
         self._ready: dict[int, Update] = {}  # client -> its complete update, oldest first
         self._buffers: dict[int, Sequence[np.ndarray]] = {}  # client -> buffers of the pool that hold its update
         self._closed: set[int] = set()  # ranks that have sent their last frame
-        self._unanswered = 0  # messages that these have dropped
+        self._unanswered = 0  # messages that these ranks have dropped
         self._errors: dict[int, str] = {}  # client -> why it failed, until its update is due
-        self.client_failures: list[tuple[int, str]] = []  # due errors
+        self.client_failures: list[tuple[int, str]] = []  # errors whose updates are due
         self.unresponsive_ranks: set[int] = set()
         # Client -> the ranks that hosted it before; what they still send for it is recognised by its source rank.
         self._former_ranks: dict[int, set[int]] = {}
@@ -168,7 +168,7 @@ class MPIServerTransport:
             self._handle_death(error)
 
     def _handle_frame(self, rank: int) -> None:
-        if rank not in self.live_ranks:  # it has just died
+        if rank not in self.live_ranks:  # the rank has just died
             return
         frame = self._frames[rank]
         kind, i, length = frame.header.kind, frame.header.subject, frame.header.length
@@ -177,7 +177,7 @@ class MPIServerTransport:
             case Kind.UPDATE if not self._format.inline:
                 self._announced[i, rank] = frame.read_update(), length
             case Kind.UPDATE | Kind.REFUSED:
-                if self.rank_of[i] == rank:  # else it was moved or abandoned
+                if self.rank_of[i] == rank:  # else the client was moved or abandoned
                     self._ready[i] = frame.read_update(refused=text)
             case Kind.CLIENT_ERROR if i < 0:
                 self._rank_error = text
@@ -223,7 +223,7 @@ class MPIServerTransport:
             if self.rank_of[receive.client] == receive.rank:
                 self._ready[receive.client] = receive.update
                 self._buffers[receive.client] = receive.buffers
-            else:  # it was moved or abandoned
+            else:  # the client was moved or abandoned
                 self._pool.free.append(receive.buffers)
         return bool(complete)
 
@@ -284,7 +284,7 @@ class MPIServerTransport:
     def _handle_death(self, error: MPI.Exception) -> None:
         """Forgets what is in flight to or from ranks that have died. Raises the error where none has."""
         died = dead_ranks(self._comm) & self.live_ranks
-        if not died and error.Get_error_class() != MPI.ERR_PROC_FAILED:  # else it is of a rank already handled
+        if not died and error.Get_error_class() != MPI.ERR_PROC_FAILED:  # else the rank has been handled already
             raise error
         self.live_ranks -= died
         for rank in died:
@@ -306,7 +306,7 @@ class MPIServerTransport:
             try:
                 if self._receives[rank].Test():
                     found.append(rank)
-            except MPI.Exception:  # of a rank that has just died: the next test of all finds it
+            except MPI.Exception:  # the rank has just died: the next test of all finds it
                 continue
         return found
 
@@ -331,7 +331,7 @@ class MPIServerTransport:
         """Nothing to do: the message has left; what answers it is dropped at the end."""
 
     def abandon_client(self, i: int) -> None:
-        rank, self.rank_of[i] = self.rank_of[i], 0  # of no rank: what it still sends is dropped
+        rank, self.rank_of[i] = self.rank_of[i], 0  # 0: no rank; what the old one still sends is dropped
         self.unresponsive_ranks.add(rank)
         self._errors.pop(i, None)
         self._pool.abandon(lambda receive: (receive.client, receive.rank) == (i, rank))
@@ -341,7 +341,7 @@ class MPIServerTransport:
         for rank in sorted(self.live_ranks):
             # The empty message with the tag END overtakes the messages that wait at the rank, which then drops them.
             self._send_control(rank, Kind.STOP, code, [np.empty(0)], END)
-        for i in [i for i in self._buffers if i not in self._ready]:  # being consumed when the run failed
+        for i in [i for i in self._buffers if i not in self._ready]:  # updates being consumed when the run failed
             self.release_update(i)
         dropped, backoff, end = 0, Backoff(), time.perf_counter() + timeout
         while (running := self.live_ranks - self._closed) or self._pool.active or self._ready or self._announced:
@@ -357,7 +357,7 @@ class MPIServerTransport:
                 del self._ready[i]
                 self.release_update(i)
                 dropped += 1
-            if running and running <= self.unresponsive_ranks:  # they may never end
+            if running and running <= self.unresponsive_ranks:  # these ranks may never end
                 end = min(end, time.perf_counter() + STUCK_TIMEOUT)
             if time.perf_counter() > end:
                 sending = {rank for _, rank in self._announced} | {receive.rank for receive in self._pool.active}

@@ -12,7 +12,7 @@ from mpifl.algorithms.base import Update
 from mpifl.transport.frames import HEADER_BYTES, Frame, FrameFormat
 from mpifl.transport.mpi import DATA, FRAME, MPI, QUARANTINE, wait
 
-KEPT_FRAMES = 8  # of each rank: buffers that are kept for its next frames
+KEPT_FRAMES = 8  # buffers that are kept for the next frames to a rank
 POOL_BYTES = 256 << 20  # maximum of the buffers that receive large vectors
 POOL_BUFFERS = 32
 
@@ -83,7 +83,7 @@ class ReceivePool:
         size = format.vectors * format.vector_bytes
         count = 0 if format.inline else max(2, min(POOL_BUFFERS, clients, POOL_BYTES // size))
         self.free = [self._new_buffers() for _ in range(count)]
-        self.active: list[LargeReceive] = []  # in the order of their starts
+        self.active: list[LargeReceive] = []  # receives in progress, in the order of their starts
 
     def _new_buffers(self) -> Sequence[np.ndarray]:
         """Room for the vectors of an update, (d,) each."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 17  # entries: 512 KiB of an operand in float32, so that a block stays in the L2 or L3 cache
 THREADED_SIZE = 1 << 18  # entries from which threads pay
-MAX_THREADS = 8  # so many saturate the memory of most machines
+MAX_THREADS = 8  # so many threads saturate the memory of most machines
 
 _threads: ThreadPoolExecutor | None = None
 _count = 1

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     DATA: dict[str, type[Data]]
 
-_CLASSES = {  # by name in a job: the module, and the class in it
+_CLASSES = {  # name in a job -> module, and class in it
     "digits": ("digits", "Digits"),
     "mnist": ("images", "Mnist"),
     "fashion-mnist": ("images", "FashionMnist"),

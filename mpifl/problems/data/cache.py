@@ -17,8 +17,8 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 
-FORMAT = 1  # of the arrays; folders of an older format are no longer used
-SUMS = "SHA256SUMS"  # as sha256sum writes it
+FORMAT = 1  # version of the arrays' format; folders of an older one are no longer used
+SUMS = "SHA256SUMS"  # a file in the format of sha256sum
 TRIES = 10
 
 Arrays = dict[str, np.ndarray]
@@ -106,5 +106,5 @@ def _move(fresh: Path, place: Path, scratch: Path) -> None:
                 return  # another process has written it first
             if k == TRIES - 1:
                 raise
-            with suppress(FileNotFoundError):  # it is damaged; another process may be removing it too
+            with suppress(FileNotFoundError):  # the folder is damaged; another process may be removing it too
                 place.rename(scratch / f"damaged-{k}")

@@ -17,7 +17,7 @@ from mpifl.safe_pickle import read_pickle, unsigned_bytes
 
 SHAPE = (3, 32, 32)  # channels, height, width
 BYTES = 3 * 32 * 32
-Columns = dict[str, int]  # the labels of an image, in the order of the binary version: names, numbers of classes
+Columns = dict[str, int]  # label of an image -> number of classes, in the order of the binary version
 
 
 @dataclass(frozen=True)

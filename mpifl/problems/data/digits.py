@@ -27,7 +27,7 @@ class Digits(Data):
         return RowCounts(TRAIN, 300, 64, 10, raw=64)
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
-        spec = find_spec("sklearn")  # its file alone: importing scikit-learn takes two seconds
+        spec = find_spec("sklearn")  # only the file is needed: importing scikit-learn takes two seconds
         file = Path(*(spec.submodule_search_locations or [""])) / "datasets/data/digits.csv.gz" if spec else Path()
         if not file.is_file():
             raise ConfigError("problem.data", self.name, "another data set, or scikit-learn installed")

@@ -48,7 +48,7 @@ def fetch(name: str, folder: Path, file: str) -> None:
     import pooch
 
     try:
-        if name == "emnist-letters":  # published as one archive of all splits
+        if name == "emnist-letters":  # EMNIST is published as one archive of all splits
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=folder) as scratch:
                 unzip = pooch.Unzip(members=[f"gzip/{file}" for file in LETTERS])

@@ -15,10 +15,10 @@ from mpifl.errors import ConfigError
 from mpifl.problems.problem import Data, Rows
 from mpifl.safe_input import check_memory, check_size, regular_size
 
-HEADERS = {(1, 0): np.lib.format.read_array_header_1_0}  # by version of the .npy format
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0}  # version of the .npy format -> reader of a header
 ARRAYS = ("x", "y", "x_test", "y_test")
 Part = tuple[np.ndarray, np.ndarray]
-CLASSES = 1_000_000  # the largest number
+CLASSES = 1_000_000  # maximum number of classes
 PLAUSIBLE_CLASSES = 1000  # classes that are plausible in any number of rows
 
 

@@ -48,7 +48,7 @@ def _content(path: Path, dimensions: int) -> memoryview:
         found = memoryview(bytearray(len(head) + size + 1))
         found[: len(head)] = head
         end = len(head)
-        while piece := file.read(min(PIECE, len(found) - end)):  # into its place: there is no second copy
+        while piece := file.read(min(PIECE, len(found) - end)):  # read into place: there is no second copy
             found[end : end + len(piece)] = piece
             end += len(piece)
         return found[:end]

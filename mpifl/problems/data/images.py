@@ -25,7 +25,7 @@ class Images(Data):
     transposed: ClassVar[bool] = False  # images are stored column by column
     train: ClassVar[str] = "train"
     test: ClassVar[str] = "t10k"
-    rows: ClassVar[tuple[int, int]] = (60_000, 10_000)  # to train and to test on, as published
+    rows: ClassVar[tuple[int, int]] = (60_000, 10_000)  # published numbers of training and test rows
 
     name: str = ""
 

@@ -20,10 +20,10 @@ from mpifl.problems.problem import Rows, Tokens
 
 T = TypeVar("T")
 
-TEXT = 4  # of a tweet's fields: id, date, query, user, text
-PADDING, UNKNOWN, FIRST = 0, 1, 2  # FIRST: of the words
+TEXT = 4  # index of the text in a tweet: id, date, query, user, text
+PADDING, UNKNOWN, FIRST = 0, 1, 2  # tokens; FIRST: the first of the words
 WINDOW = 80  # characters in a row of LEAF's Shakespeare
-NOBODY, LEFT_OUT = -1, -2  # whose a row is
+NOBODY, LEFT_OUT = -1, -2  # owners of a row: no user, a user who is left out
 
 
 @dataclass(frozen=True)

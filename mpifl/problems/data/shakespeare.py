@@ -16,7 +16,7 @@ from mpifl.problems.data.folder import located
 from mpifl.problems.data.users import select_users
 from mpifl.problems.problem import Data, Rows, Tokens
 
-# LEAF's 80, in its order
+# LEAF's 80 characters, in its order.
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 
 
@@ -52,7 +52,7 @@ class Shakespeare(Data):
         cache = cached("shakespeare", {}, [file], lambda: tokenised(file))
         tokens, ends = np.load(cache / "tokens.npy", mmap_mode="r"), np.load(cache / "ends.npy")
         sizes = np.diff(ends, prepend=0)
-        cuts = ends - np.floor(self.test * sizes).astype(np.int64)  # where each role's test text begins
+        cuts = ends - np.floor(self.test * sizes).astype(np.int64)  # begin of each role's test text
         ready = (sizes >= self.min_characters) & (cuts - (ends - sizes) > self.window)
         which = f"roles of at least {self.min_characters} characters with a training row of {self.window} characters"
         chosen = select_users("roles", self.roles, ready, self.seed, file, which)
@@ -98,5 +98,5 @@ def encoded(text: str) -> np.ndarray:
     return TABLE[np.minimum(codes, len(TABLE) - 1)]
 
 
-TABLE = np.full(128, CHARACTERS.index(" "), np.uint8)  # by code point; the last entry is for all other characters
+TABLE = np.full(128, CHARACTERS.index(" "), np.uint8)  # index: code point; the last entry is for all others
 TABLE[[ord(c) for c in CHARACTERS]] = range(len(CHARACTERS))

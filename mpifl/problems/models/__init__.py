@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     MODELS: dict[str, type[Model]]
 
-_CLASSES = {  # by name in a job: the module, and the class in it
+_CLASSES = {  # name in a job -> module, and class in it
     "logistic": ("logistic", "Logistic"),
     "mlp": ("mlp", "Mlp"),
     "nonconvex-logistic": ("nonconvex", "NonconvexLogistic"),

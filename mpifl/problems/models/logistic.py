@@ -60,7 +60,7 @@ class LogisticObjective(ClassObjective):
 
     def __init__(self, model: Logistic, settings: ProblemSettings, meta: dict[str, Any], *rest: Any) -> None:
         self.model = model
-        self.shape: tuple[int, int] = tuple(meta["layout"][0][1])  # of W
+        self.shape: tuple[int, int] = tuple(meta["layout"][0][1])  # shape of W
         self.size = self.shape[0] * self.shape[1]  # entries of W
         super().__init__(self.shape[1], settings, meta, *rest)
 

@@ -46,7 +46,7 @@ class Network(RowModel):
         return y.astype(np.int64)
 
     def layout(self, features: int, classes: int) -> Layout:
-        raise NotImplementedError  # it is the module's
+        raise NotImplementedError  # the module has the layout
 
     def size(self, data: Data, settings: ProblemSettings) -> ProblemSize | None:
         return None  # the module tells, once the data are loaded

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # He et al. section 4.2, for CIFAR-10: basic blocks and option A; then table 1, for ImageNet: option B
 SMALL = {20: (3, 3, 3), 32: (5, 5, 5), 44: (7, 7, 7), 56: (9, 9, 9)}  # blocks with 16, 32, 64 channels
-WIDE = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}  # with 64, 128, 256, 512; 50 has bottlenecks
+WIDE = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}  # blocks with 64, 128, 256, 512; 50: bottlenecks
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Resnet(Normed):
         from mpifl.problems.torch.deep import convolutions, resnet
 
         wide = self.depth in WIDE
-        least = 9 if wide and self.norm == "batch" else 8  # of 8 one pixel is left: a batch of one row has no variance
+        least = 9 if wide and self.norm == "batch" else 8  # 8 end as one pixel: a batch of one row has no variance
         channels, _, _ = image(self.name, shape, vocabulary, least)
         blocks = WIDE[self.depth] if wide else SMALL[self.depth]
         stages = [self.first() * 2**k for k in range(len(blocks))]

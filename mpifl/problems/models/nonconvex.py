@@ -48,7 +48,7 @@ class NonconvexLogistic(RowModel):
         return np.logaddexp(0, -margins), int((margins > 0).sum())
 
     def scores(self, x: np.ndarray, rows: np.ndarray, layout: Layout) -> np.ndarray:
-        margins = rows @ x  # of class 1
+        margins = rows @ x  # scores of class 1; those of class 0 are 0
         return np.stack([np.zeros_like(margins), margins], 1)
 
     def labels(self, targets: np.ndarray) -> np.ndarray:

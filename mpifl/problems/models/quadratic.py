@@ -72,7 +72,7 @@ class Quadratic(Model):
         lists = given is not None and isinstance(given[0], list | tuple)
         d = len(given[0]) if given is not None and lists else 1 if self.optima is not None else self.dim
         entries, itemsize = settings.clients * d, np.dtype(settings.dtype).itemsize
-        block = 8 * min(entries, BLOCK)  # in float64
+        block = 8 * min(entries, BLOCK)  # bytes of a block in float64
         return ProblemSize(d, settings.clients, 2 * itemsize * entries, 2 * block, block)
 
     def problem(self, data: Data, partition: Partition, settings: ProblemSettings) -> Problem:
@@ -145,7 +145,7 @@ class QuadraticProblem(Problem):
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         total, rows = 0.0, max(1, BLOCK // self.d)
         memory = np.empty((min(rows, self.clients), self.d))
-        with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverged; the setting belongs to a thread
+        with np.errstate(over="ignore", invalid="ignore"):  # the run may have diverged; the setting belongs to a thread
             for k in range(0, self.clients, rows):
                 c, a = self._c[k : k + rows], self._a[k : k + rows]
                 part = memory[: len(c)]  # a (x - c)^2, in place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# The same bits wherever in memory a flat vector happens to lie, on a CPU and on a GPU.
+# These give the same bits wherever in memory a flat vector happens to lie, on a CPU and on a GPU.
 ENVIRONMENT = {"MKL_CBWR": "AUTO,STRICT", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 

@@ -122,7 +122,7 @@ def read_batches(requests: Sequence[Request]) -> tuple[Tensor, Tensor]:
     """Inputs and targets (clients, rows, ...) of the next batches, which have equally many rows; moves on."""
     examples = [request.objective.rows for request in requests]
     parts = [(x, rows.y) for rows in examples if isinstance(x := rows.x, Tensor) and rows.y.device.type == "cpu"]
-    if len(parts) < len(requests):  # text, or on a GPU: batches are read ahead
+    if len(parts) < len(requests):  # rows are text, or on a GPU: batches are read ahead
         read = [request.read() for request in requests]
         return torch.stack([x for x, _ in read]), torch.stack([y for _, y in read])
     count, batches = requests[0].kind[0], [request.next_rows() for request in requests]
@@ -142,10 +142,10 @@ class BatchTrainer:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._gradients = vmap(grad(self._loss))  # of (clients, ...), (clients, rows, ...) and (clients, rows)
+        self._gradients = vmap(grad(self._loss))  # takes (clients, ...), (clients, rows, ...), (clients, rows)
         if keeps_no_state(shared.flat.module, shared.loss):
             self._gradients = Recorded(self._gradients)
-        self.rows = MAX_ROWS  # of a batch, beyond which a client is computed alone
+        self.rows = MAX_ROWS  # maximum number of rows of a batch; a client with more is computed alone
 
     def submit(self, objective: TorchObjective, y: Vector, batches: Sequence[Any], step: float | None = None) -> Any:
         """Suspends the client's greenlet until its request is computed; the gradient, where it asks for one."""
@@ -158,7 +158,7 @@ class BatchTrainer:
         waiting: dict[int, Request] = {}
 
         def resume(k: int, *result: Any) -> None:
-            self._shared.executor = self  # only while a client's own code runs
+            self._shared.executor = self  # set only while a client's own code runs
             try:
                 yielded = clients[k].switch(*result)
             finally:
@@ -170,7 +170,7 @@ class BatchTrainer:
 
         try:
             for k, client in enumerate(clients):
-                client.gr_context = copy_context()  # NumPy's error state is there
+                client.gr_context = copy_context()  # the context has NumPy's error state
                 resume(k)
             while waiting:
                 requests = dict(waiting)

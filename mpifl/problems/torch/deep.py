@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from mpifl.problems.torch.modules import dense
 
-Convolution = Callable[[int, int, int, int], nn.Module]  # of input and output channels, side of the kernel, stride
+Convolution = Callable[[int, int, int, int], nn.Module]  # (input, output channels, kernel's side, stride)
 
 
 def convolutions(norm: str, groups: int) -> Convolution:

@@ -33,7 +33,7 @@ def prepare(settings: Torch, resources: ComputeResources) -> tuple[torch.device,
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.backends.cudnn.allow_tf32 = False  # convolutions in float32 where the job says so, as products are
-        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")  # as Flat wants
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")  # Flat's views
         facts["gpu"] = torch.cuda.get_device_name(device)
     return device, facts
 

@@ -29,7 +29,7 @@ from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjecti
 from mpifl.problems.torch.module_problem import CPU
 
 DATA_SEED = 0
-# by id(meta): so that one process holds the data once
+# id(meta) -> problem, so that one process holds the data once.
 _local_problems: WeakValueDictionary[int, EntryProblem] = WeakValueDictionary()
 
 
@@ -142,7 +142,7 @@ def _load_rows(settings: ProblemSettings, meta: dict[str, Any], clients: list[in
         raise entry_error(settings, f"the same data on every rank: rank 0 has {n} clients, here are {len(datasets)}")
     rows = {i: _split(settings, examples(settings, datasets[i], f"client {i}"), i)[0] for i in clients}
     for i, each in rows.items():
-        # not to the last bit: the same sum may be rounded differently on another processor
+        # They are not compared to the last bit: the same sum may be rounded differently on another processor.
         if len(each) != meta["samples"][i] or not _same_fingerprint(_fingerprint(each), meta["fingerprints"][i]):
             raise entry_error(
                 settings, f"the same data on every rank: client {i} has other rows on rank 0; seed what is drawn"
@@ -161,7 +161,7 @@ def _split(settings: ProblemSettings, rows: Examples, i: int) -> tuple[Examples,
 
 
 def _fingerprint(rows: Examples) -> list[float]:
-    """Of inputs and of targets: a weighted sum, which depends on order and signs, and the sum of absolute values."""
+    """A weighted sum, which depends on order and signs, and the sum of absolute values: of inputs, then of targets."""
     flat = [part.double().flatten() for part in rows.take(slice(None))]
     return [float(of) for v in flat for of in (v @ torch.linspace(1, 2, len(v), dtype=v.dtype), v.abs().sum())]
 

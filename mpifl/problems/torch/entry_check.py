@@ -29,7 +29,7 @@ class EntryResult(NamedTuple):
     module: nn.Module
     loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> the mean over the rows
     datasets: Sequence[Any]  # one for each client: len(), and [k] a row (x, y)
-    test: Any = None  # likewise
+    test: Any = None  # test rows: len(), and [k] a row (x, y)
 
 
 def entry_error(settings: ProblemSettings, expected: str) -> ConfigError:
@@ -169,7 +169,7 @@ def check_module_and_loss(
                 tried[signature] = made.module(x)
             _try_loss(settings, made, tried[signature], y, whose)
         outputs = tried[signature].detach()
-        for k in range(0, len(rows) if outputs.shape[:1] == (few,) else 0, EVALUATION_ROWS):  # a label too large, say
+        for k in range(0, len(rows) if outputs.shape[:1] == (few,) else 0, EVALUATION_ROWS):  # a label may be too large
             some = rows.y[k : k + EVALUATION_ROWS].clone()
             with _as_config_error(settings, f"a loss of the module's outputs and the targets of {whose}"):
                 made.loss(outputs[:1].expand(len(some), *outputs.shape[1:]), some)
@@ -223,7 +223,7 @@ def _indexed(thing: Any) -> bool:
 
 
 def _kind(thing: Any) -> str:
-    """Its type, and its length where it has parts."""
+    """The type of a value, and its length where it has parts."""
     return type(thing).__name__ + (f" of {len(thing)}" if isinstance(thing, tuple | list) else "")
 
 

@@ -50,7 +50,7 @@ class Flat:
         self.d = self.trained + (sum(self._stat_sizes) if self.averaged else 0)
         self._device, self.dtype = device, dtype
         self._bound: Vector = None
-        self._bound_statistics: Tensor | None = None  # where the statistics are views into
+        self._bound_statistics: Tensor | None = None  # the tensor that the statistics are views of
         self._scratch = torch.empty(self.d - self.trained, device=device, dtype=dtype)
 
     def values(self) -> Tensor:

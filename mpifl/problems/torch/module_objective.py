@@ -132,7 +132,7 @@ class Shared:
     def add_regulariser(self) -> None:
         """Adds nu w to the gradients."""
         for p in self.regularised:
-            if p.grad is None:  # it has no part in the loss
+            if p.grad is None:  # the parameter has no part in the loss
                 p.grad = torch.zeros_like(p)
             p.grad.add_(p.detach(), alpha=self.l2)
 
@@ -193,7 +193,7 @@ class TorchObjective(Batches):
     def measured_gradient(self, x: np.ndarray) -> Tensor:
         """(d,) of all rows, with the module as it is when models are measured."""
         self.shared.load_for_evaluation(x)
-        with torch.backends.cudnn.flags(enabled=False):  # as in `fisher`
+        with torch.backends.cudnn.flags(enabled=False):  # `fisher` says why
             return self._gradient(None, exact=True)
 
     def _gradient(self, rows: Any, exact: bool = False) -> Tensor:
@@ -242,7 +242,7 @@ class TorchObjective(Batches):
         self._load(x)
         flat = self.shared.flat
         total = torch.zeros_like(flat.new_gradient())
-        with torch.backends.cudnn.flags(enabled=False):  # whose LSTMs give no gradients where nothing is drawn
+        with torch.backends.cudnn.flags(enabled=False):  # cuDNN's LSTMs give no gradients in evaluation mode
             for k in range(self.samples):
                 row = flat.new_gradient()
                 self.shared.value(*self.rows.take(slice(k, k + 1))).backward()

@@ -20,7 +20,7 @@ class Logistic(nn.Module):
         self.W = nn.Parameter(torch.empty(features, classes))
         self.b = nn.Parameter(torch.empty(classes)) if bias else None
         for part in self.parameters():
-            nn.init.uniform_(part, -(features**-0.5), features**-0.5)  # as nn.Linear does
+            nn.init.uniform_(part, -(features**-0.5), features**-0.5)  # the distribution of nn.Linear
 
     def forward(self, x: Tensor) -> Tensor:
         scores = x.flatten(1) @ self.W

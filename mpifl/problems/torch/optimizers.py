@@ -18,7 +18,7 @@ from mpifl.objective import OptimizerSettings, Vector
 from mpifl.problems.torch.flat import tensor
 
 TRIAL_STEP = 1e-3  # learning rate of the steps that are tried before a run
-State = dict[int, dict[str, Tensor]]  # by the parameter's number and torch's name
+State = dict[int, dict[str, Tensor]]  # number of a parameter -> torch's name -> tensor
 REFUSED = {
     "LBFGS": "evaluates the loss several times a step",
     "SparseAdam": "needs sparse gradients",
@@ -115,7 +115,7 @@ class ClientOptimizer:
     def __init__(self) -> None:
         self.contact, self.steps = 0, 0
         self.state: State = {}
-        self._loaded = False  # then all tensors are in the CPU's memory
+        self._loaded = False  # true: all tensors are in the CPU's memory
         self._schedule: Schedule | None = None
 
     def restore(self, optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> None:

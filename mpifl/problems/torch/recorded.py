@@ -38,7 +38,7 @@ class Recorded:
     def __init__(self, function: Gradients) -> None:
         """function: weights by name, (clients, ...) each, inputs and targets (clients, rows, ...) -> gradients."""
         self._function = function
-        self._calls = Counter[Any]()  # by what a recording is for
+        self._calls = Counter[Any]()  # shapes, types and device of the arguments -> calls
         self._recordings: dict[Any, Operations] = {}
 
     def __call__(self, weights: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:

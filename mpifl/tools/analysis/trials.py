@@ -44,7 +44,7 @@ class Trial:
     path: Path
     status: str
     clock: str
-    config: dict[str, Any]  # by dotted key, without the keys of NOT_COMPARED
+    config: dict[str, Any]  # values by dotted key, without the keys of NOT_COMPARED
     evaluations: pd.DataFrame  # the columns that `load_trial` was asked for
     rate: float  # updates a second of the run's clock
     staleness: float  # mean over the updates
@@ -55,7 +55,7 @@ class Trial:
     """values of the staleness, and the number of updates with each of them"""
     client_updates: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     """(clients,) number of updates of each client"""
-    alive: bool = False  # whether it was being written when it was read
+    alive: bool = False  # whether the file was being written when it was read
 
     @property
     def end(self) -> float:

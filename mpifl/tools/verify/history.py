@@ -142,7 +142,7 @@ def wrong(table: str, row: int, column: str, value: object, expected: object) ->
 
 
 def is_missing(values: np.ndarray) -> np.ndarray:
-    """Where a column that older versions did not have has no value."""
+    """(rows,) whether each value is missing, in a column that older versions did not have."""
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
 
 
@@ -418,7 +418,7 @@ class ServerModel:
         seconds = update.compute + update.exchange
         if rules.contact_times:
             seconds = rules.contact_times(i, self.contacts[i] - 1)
-        if isnan(seconds) or not (rules.always or rules.timeline):  # not known
+        if isnan(seconds) or not (rules.always or rules.timeline):  # the due time is not known
             return
         if not rules.timeline:
             begin, due, models = sent, sent + seconds, "the delay model"
@@ -491,7 +491,7 @@ class ServerModel:
                 raise wrong("events", row, "client", i, "a client with a message to answer; this one had none")
             self.refused[i] += 1
             if rules.refusals and self.refused[i] >= rules.refusals:
-                return  # set aside
+                return  # the client is set aside
             self._drop(i)
             self._send([i], event.time)
         elif event.kind == "rehosted":
@@ -576,7 +576,7 @@ def _client_evaluations(h: History, rules: Rules) -> None:
     h.expect(table, "client", good, lambda k: f"more than {client[k - 1]}, as clients ascend in an evaluation")
     rows, first, counts = np.unique(row, return_index=True, return_counts=True)
     for k, start, count in zip(rows.tolist(), first.tolist(), counts.tolist(), strict=True):
-        if not h.closed and k == rows[-1]:  # its rows may have been written in part
+        if not h.closed and k == rows[-1]:  # the last evaluation's rows may have been written in part
             break
         if count != counts[0]:
             raise Contradiction(f"{table}: {count} rows of evaluation {k}, expected {counts[0]}")

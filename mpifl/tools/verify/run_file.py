@@ -172,7 +172,7 @@ def read_rules(config: Mapping[str, Any], history: History) -> tuple[Rules, str]
             known |= {"split": job.delay.has_split_times, "rates": job.delay.rates(clients.n, known["seed"])}
         known |= {"vectors": (method.vectors_up, method.vectors_down), "contact_times": times}
         known["among_available"] = job.availability.cohort_from == "available"
-        if not isinstance(job.availability, TraceAvailability):  # its periods are in another file
+        if not isinstance(job.availability, TraceAvailability):  # a trace's periods are in another file
             next_on = job.availability.on_periods(clients.n, known["seed"])
             restart = job.availability.interrupted == "restart"
             known["timeline"] = Timeline(next_on, clients.n, restart) if next_on else None
