@@ -232,7 +232,7 @@ def waiting(seconds: float) -> dict[str, Any]:
         return {}
     server = MPIServerTransport(comm, n, d, dtype, 1)
     time.sleep(SETTLE + seconds + 1)
-    server.shut_down(0)
+    server.shut_down()
     return {"ranks": n, "figure": sum(comm.gather(0.0) or []) / seconds / len(os.sched_getaffinity(0))}
 
 

@@ -123,7 +123,7 @@ def ours(comm: MPI.Comm, x0: np.ndarray, updates: int) -> Taken:
     watch = Stopwatch()
     ServerLoop(algorithm, server, samples, transport, plan, Rows(), lambda *a: False, 0).run()
     taken = watch.taken()
-    transport.shut_down(0)
+    transport.shut_down()
     return taken
 
 

@@ -98,9 +98,9 @@ def execute(
         else:
             from mpifl.transport.mpi import short_sleeps
 
-            part = partial(_lead, prepare, report, observe) if comm.rank == 0 else _serve
+            part = partial(_lead, prepare, report, observe, comm, process_ends, contained)
             with short_sleeps():
-                result = run_or_abort(comm, lambda: part(comm, process_ends, contained))
+                result = run_or_abort(comm, part if comm.rank == 0 else partial(_serve, comm, process_ends))
     if isinstance(result.error, ConfigError):
         raise result.error
     return result
@@ -154,7 +154,7 @@ def _failed(error: RunFailed) -> RunResult:
     return RunResult(3, error)
 
 
-def _serve(comm: MPI.Intracomm, process_ends: bool, contained: bool) -> RunResult:
+def _serve(comm: MPI.Intracomm, process_ends: bool) -> RunResult:
     """The part of every rank but 0: hosts clients."""
     from mpifl.client.client_rank import run_client_rank
 

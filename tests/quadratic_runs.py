@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -128,6 +128,9 @@ class Scripted:
     def now(self) -> float:
         return self.time
 
+    def on_seconds(self, i: int, seconds: float) -> float:
+        return seconds
+
     def contact_time(self, i: int, round: int, work: int = 1) -> float:
         self.out.append(i)
         return 0.0
@@ -163,7 +166,7 @@ class Rounds:
 
     members: Sequence[list[int]]
 
-    def sample(self, round: int) -> list[int]:
+    def sample(self, round: int, lost: Collection[int] = (), off: Collection[int] = ()) -> list[int]:
         return self.members[min(round, len(self.members) - 1)]
 
 

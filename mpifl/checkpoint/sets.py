@@ -175,13 +175,13 @@ def discard(folder: Path, number: int) -> None:
 
 
 def newest(
-    folder: Path, run: str | None, mismatch: Callable[[Manifest], str] = lambda manifest: ""
+    folder: Path, run: str | None, is_undone: Callable[[Manifest], bool] = lambda manifest: False
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest complete checkpoint of `run` whose files all match its manifest, or None.
 
     Also returns a clause for each newer one that was passed over: "checkpoint 12 is damaged: 000012.rank3 is missing".
-    run       None: not known; that of the newest manifest
-    mismatch  returns why a set of the run cannot be used, "is ...", or ""
+    run        None: not known; that of the newest manifest
+    is_undone  whether a set of the run is of a part of it that was undone
     """
     try:
         numbers = sets(folder)
@@ -192,8 +192,10 @@ def newest(
         try:
             checkpoint = Checkpoint(folder, number)
             run = checkpoint.manifest.run if run is None else run
-            if why := mismatch(checkpoint.manifest) if checkpoint.manifest.run == run else "is of another run":
-                raise Unusable(why)
+            if checkpoint.manifest.run != run:
+                raise Unusable("is of another run")
+            if is_undone(checkpoint.manifest):
+                raise Unusable("is of a part of the run that was undone")
             checkpoint.check()
             return checkpoint, passed
         except Unusable as error:

@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from mpifl.algorithms.base import Update
-from mpifl.checkpoint.part import PartWriter, Written
+from mpifl.checkpoint.part import PartWriter
 from mpifl.checkpoint.sets import open_set
 from mpifl.client.worker import Worker
 from mpifl.errors import ConfigError
 from mpifl.transport.client_end import CheckpointEvents, ClientError
 
 
-@dataclass(frozen=True)
-class ResumePayload:
+class ResumePayload(NamedTuple):
     """Which checkpoint has the snapshots of clients: sent to the ranks that are to host these, as JSON."""
 
     folder: str  # absolute path of the folder of the checkpoints
     number: int
     client_rank: list[tuple[int, int]]  # client, and the rank whose part has it
     in_flight: list[int]  # clients whose last update the server has not consumed
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> ResumePayload:
-        """Inverse of `to_dict`."""
-        return cls(**{**saved, "client_rank": [(i, rank) for i, rank in saved["client_rank"]]})
-
-
-class ClientCheckpointer:
-    """Writes the parts of one rank: its clients at a marker between two messages."""
-
-    def __init__(self, folder: Path, rank: int, worker: Worker) -> None:
-        self._part, self._worker = PartWriter(folder, rank), worker
-        self._open = 0  # parts that are not durable yet
-
-    def save(self, number: int) -> None:
-        """Writes the part of checkpoint `number`; `done` reports when it is durable, or why it is not."""
-        self._part.save(number, self._worker.snapshots)
-        self._open += 1
-
-    def done(self) -> list[Written]:
-        """Parts that have become durable, or failed; never waits."""
-        written = self._part.done() if self._open else []
-        self._open -= len(written)
-        return written
-
-    def close(self) -> None:
-        self._part.close()
 
 
 def restore(
@@ -92,15 +59,13 @@ def resume(worker: Worker, payload: ResumePayload) -> None:
             raise ConfigError("checkpoint", Path(payload.folder, str(payload.number)), expected)
 
 
-def attach_checkpoints(
-    transport: CheckpointEvents, worker: Worker, folder: Path, rank: int
-) -> ClientCheckpointer:  # fmt: skip
-    """Makes a transport save its rank's clients at every marker that it receives."""
-    checkpointer = ClientCheckpointer(folder, rank, worker)
+def attach_checkpoints(transport: CheckpointEvents, worker: Worker, folder: Path, rank: int) -> None:
+    """Makes a transport write its rank's part of a checkpoint at every marker that it receives."""
+    part = PartWriter(folder, rank)
 
     def report() -> None:
-        for written in checkpointer.done():
-            transport.send_part_status(written.number, written.bytes, written.crc, written.error)
+        for written in part.done():
+            transport.send_part_status(*written)
 
-    transport.on_marker, transport.on_poll, transport.on_stop = checkpointer.save, report, checkpointer.close
-    return checkpointer
+    transport.on_marker = lambda number: part.save(number, worker.snapshots)
+    transport.on_poll, transport.on_stop = report, part.close

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -24,10 +24,6 @@ from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.handshake import ClientSetup
 from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
 from mpifl.transport.mpi_client import MPIClientTransport
-
-if TYPE_CHECKING:
-    from mpifl.client.checkpointing import ClientCheckpointer
-
 
 log = logging.getLogger(__package__)
 
@@ -100,22 +96,17 @@ class ClientRank:
         self, comm: MPI.Comm, job: Job, setup: ClientSetup, worker: Worker, transport: MPIClientTransport
     ) -> None:
         self._comm, self._job, self._setup, self._worker, self._transport = comm, job, setup, worker, transport
-        self._checkpointer: ClientCheckpointer | None = None
         transport.on_marker = self._save
         transport.on_host = self._host
 
     def run(self) -> None:
         """Computes until the server ends the run."""
-        try:
-            if self._setup.resume:
-                from mpifl.client.checkpointing import ResumePayload, resume
+        if self._setup.resume:
+            from mpifl.client.checkpointing import ResumePayload, resume
 
-                resume(self._worker, ResumePayload.from_dict(self._setup.resume))
-            limited = self._job.faults.patience and is_fault_tolerant()
-            serve_clients(self._worker, self._transport, self._time_limit if limited else nullcontext)
-        finally:
-            if self._checkpointer:
-                self._checkpointer.close()
+            resume(self._worker, ResumePayload(**self._setup.resume))
+        limited = self._job.faults.patience and is_fault_tolerant()
+        serve_clients(self._worker, self._transport, self._time_limit if limited else nullcontext)
 
     def _save(self, number: int) -> None:
         """Writes this rank's part of its first checkpoint; only now it imports what writes files."""
@@ -125,8 +116,8 @@ class ClientRank:
         from mpifl.runfile.checkpoint_folder import folder_of
 
         folder = folder_of(Path(self._job.output))
-        self._checkpointer = attach_checkpoints(self._transport, self._worker, folder, self._comm.rank)
-        self._checkpointer.save(number)
+        attach_checkpoints(self._transport, self._worker, folder, self._comm.rank)  # replaces this method
+        self._transport.on_marker(number)
 
     @contextmanager
     def _time_limit(self) -> Iterator[None]:
@@ -153,7 +144,7 @@ class ClientRank:
             if text["saved"]:
                 from mpifl.client.checkpointing import ResumePayload, restore
 
-                payload = ResumePayload.from_dict(text["saved"])
+                payload = ResumePayload(**text["saved"])
                 update, _ = restore(self._worker, payload, [i]).get(i, (None, 0.0))  # None: it had its first state
                 pending = update if i in payload.in_flight else None
             self._worker.roll_back(i, consumed, pending)

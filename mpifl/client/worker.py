@@ -228,8 +228,9 @@ class Worker:
         if not (u := saved.update):
             return None, 0.0
         self.last_updates[i] = Update(
-            tuple(from_numpy(v, self._x0) for v in u.vectors), u.local_steps, u.numbers, u.version, u.round, u.norm,
-            u.compute, busy=u.busy, accuracy=u.accuracy, refused=u.refused,
+            vectors=tuple(from_numpy(v, self._x0) for v in u.vectors), local_steps=u.local_steps, numbers=u.numbers,
+            version=u.version, round=u.round, norm=u.norm, compute=u.compute, busy=u.busy, accuracy=u.accuracy,
+            refused=u.refused,
         )  # fmt: skip
         return self.last_updates[i], u.hold
 
@@ -281,8 +282,9 @@ def _update_snapshot(u: Update, hold: float) -> UpdateSnapshot:
     from mpifl.checkpoint.snapshot import UpdateSnapshot
 
     return UpdateSnapshot(
-        tuple(map(to_numpy, u.vectors)), tuple(map(float, u.numbers)), u.local_steps, u.version, u.round, u.norm,
-        u.compute, u.busy, u.accuracy, u.refused, hold,
+        vectors=tuple(map(to_numpy, u.vectors)), numbers=tuple(map(float, u.numbers)), local_steps=u.local_steps,
+        version=u.version, round=u.round, norm=u.norm, compute=u.compute, busy=u.busy, accuracy=u.accuracy,
+        refused=u.refused, hold=hold,
     )  # fmt: skip
 
 

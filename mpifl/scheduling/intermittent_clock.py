@@ -61,33 +61,24 @@ class IntermittentRealClock(RealClock):
     def next_update(self, source: UpdateSource, deadline: float, stop: float = inf) -> tuple[int, Update] | None:
         if deadline == stop == inf and self.is_stalled:
             raise RunFailed(STALLED)
-        got = super().next_update(AvailabilityFilter(source, self, self._held, self._timeline), deadline, stop)
-        if got:
+        if got := super().next_update(source, deadline, stop):
             self.waited = self._waits.pop(got[0])
         return got
+
+    def _receive(self, source: UpdateSource, timeout: float) -> tuple[int, Update] | None:
+        """The next update whose client is on; one whose client is off is held until then."""
+        now = self.now()
+        if due := self._held.pop_due(now):
+            return due
+        if not (got := source.receive_any(min(timeout, self._held.first()[0] - now))):
+            return None
+        i, update = got
+        now = self.now()
+        if (on := self._timeline.next_on(i, now)) <= now:
+            return got
+        self._held.add(i, on, source.keep_update(i, update))
+        return None
 
     def on_seconds(self, i: int, seconds: float) -> float:
         now = self.now()
         return self._timeline.on_seconds(i, max(0.0, now - seconds), now)
-
-
-class AvailabilityFilter:
-    """An update source that passes each update on once its client is on, and holds it until then."""
-
-    def __init__(self, source: UpdateSource, clock: RealClock, held: DueQueue[Update], timeline: Timeline) -> None:
-        self._source, self._clock, self._held, self._timeline = source, clock, held, timeline
-        self.receive_from, self.release_update = source.receive_from, source.release_update
-        self.keep_update, self.client_failures = source.keep_update, source.client_failures
-
-    def receive_any(self, timeout: float) -> tuple[int, Update] | None:
-        now = self._clock.now()
-        if due := self._held.pop_due(now):
-            return due
-        if not (got := self._source.receive_any(min(timeout, self._held.first()[0] - now))):
-            return None
-        i, update = got
-        now = self._clock.now()
-        if (on := self._timeline.next_on(i, now)) <= now:
-            return got
-        self._held.add(i, on, self._source.keep_update(i, update))
-        return None

@@ -130,7 +130,7 @@ class RealClock:
         # Events already overdue at the last receive come first. Later ones wait for one receive, so that they cannot
         # starve updates.
         if now < end or (self._last_receive < end and now < stop):
-            got = source.receive_any(min(POLL_INTERVAL, max(0.0, end - now)))
+            got = self._receive(source, min(POLL_INTERVAL, max(0.0, end - now)))
             self._last_receive = self.time = now = time.perf_counter() - self._origin
             if got:
                 self.timed_out = False
@@ -143,6 +143,10 @@ class RealClock:
             self.time = now
         self.timed_out = self.time < end
         return None
+
+    def _receive(self, source: UpdateSource, timeout: float) -> tuple[int, Update] | None:
+        """The next update of any client, as `UpdateSource.receive_any`."""
+        return source.receive_any(timeout)
 
     def now(self) -> float:
         """The time (s) at this instant."""
@@ -292,9 +296,11 @@ class LiveSchedule:
         """The state between two events, the clock's included."""
         time, updates, aggregations = self._evaluated or (nan, -1, -1)
         return ScheduleState(
-            self.clock.save(), self.round_size, self._updates, self._unaggregated, self._aggregations,
-            self._timed_aggregations, self._next_aggregation, self._evaluations, self._checkpoints,
-            self._checkpoint_updates, time, updates, aggregations,
+            clock=self.clock.save(), round_size=self.round_size, updates=self._updates, pending=self._unaggregated,
+            aggregations=self._aggregations, timed_aggregations=self._timed_aggregations,
+            next_aggregation=self._next_aggregation, evaluations=self._evaluations, checkpoints=self._checkpoints,
+            checkpoint_updates=self._checkpoint_updates, evaluated_time=time, evaluated_updates=updates,
+            evaluated_aggregations=aggregations,
         )  # fmt: skip
 
     def load(self, saved: ScheduleState) -> None:

@@ -35,8 +35,5 @@ def exchange_times(split_times: SplitTimes | None) -> tuple[ContactTimes, SplitT
     """The times of contacts whose local steps are taken already: the exchange, if the delay model has its time."""
     if split_times is None:
         return lambda client, round: 0.0, None
-
-    def exchange(client: int, round: int, work: int) -> tuple[float, float]:
-        return 0.0, split_times(client, round, 1)[1]
-
-    return lambda client, round: exchange(client, round, 1)[1], exchange
+    exchange: ContactTimes = lambda client, round: split_times(client, round, 1)[1]  # noqa: E731
+    return exchange, lambda client, round, work: (0.0, exchange(client, round))

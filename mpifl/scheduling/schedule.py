@@ -38,9 +38,6 @@ class UpdateSource(Protocol):
     def receive_any(self, timeout: float) -> tuple[int, Update] | None:
         """Waits for the next update of any client, at most `timeout` seconds; None where none came."""
 
-    def release_update(self, i: int) -> None:
-        """Frees the buffers of client i's update, whose vectors are not used any more."""
-
     def keep_update(self, i: int, update: Update) -> Update:
         """Client i's update, to be consumed later: its vectors are in no buffer that other updates need."""
 

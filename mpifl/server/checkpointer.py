@@ -227,5 +227,5 @@ class Checkpointer:
         if base := self._base:
             in_flight = [i] if i in base.loop.clients.in_flight else []
             payload = ResumePayload(str(self.folder.absolute()), base.number, [(i, base.client_rank[i])], in_flight)
-            saved = payload.to_dict()
+            saved = payload._asdict()
         return self._ranks.rehost(i, saved, self._sums.get(i, []))

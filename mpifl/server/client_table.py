@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from math import isnan, nan
 
 import numpy as np
@@ -23,8 +22,8 @@ class ClientTable:
         self.bytes_down = [0] * n  # size of the last message
         # (n,) when (perf_counter) a client's silence starts to count; nan where no update is in flight.
         self.in_flight = np.full(n, nan)
-        self.refused: Counter[int] = Counter()  # updates of each client that were refused in a row
-        self.moved: Counter[int] = Counter()  # moves of each client to another rank since its last update was consumed
+        self.refused = [0] * n  # updates refused in a row
+        self.moved = [0] * n  # moves to another rank since its last update was consumed
         self.waiting: list[int] = []  # clients to be answered at the next aggregation
         self.inactive: set[int] = set()  # clients that are not live
         self.accuracies = np.full(n, np.nan) if personal else None  # (n,) as last reported
@@ -51,26 +50,18 @@ class ClientTable:
         """now: perf_counter."""
         flights = self.in_flight_times()
         return ClientTableState(
-            list(self.state), list(self.rounds), list(self.bytes_down), self._counts(self.refused),
-            self._counts(self.moved), [i for i, _ in flights], [max(0.0, since - now) for _, since in flights],
-            list(self.waiting),
-            None if self.accuracies is None else self.accuracies.tolist(),
+            state=list(self.state), rounds=list(self.rounds), bytes_down=list(self.bytes_down),
+            refused=list(self.refused), moved=list(self.moved), in_flight=[i for i, _ in flights],
+            grace=[max(0.0, since - now) for _, since in flights], waiting=list(self.waiting),
+            accuracies=None if self.accuracies is None else self.accuracies.tolist(),
         )  # fmt: skip
-
-    def _counts(self, counter: Counter[int]) -> list[int]:
-        """An item for each client."""
-        counts = [0] * self.n
-        for i, count in counter.items():
-            counts[i] = count
-        return counts
 
     def load(self, saved: ClientTableState, now: float) -> None:
         """now: perf_counter."""
         self.state = list(saved.state)
         self.rounds, self.bytes_down = list(saved.rounds), list(saved.bytes_down)
         self.in_flight[:] = nan
-        self.refused = Counter({i: count for i, count in enumerate(saved.refused) if count})
-        self.moved = Counter({i: count for i, count in enumerate(saved.moved) if count})
+        self.refused, self.moved = list(saved.refused), list(saved.moved)
         self.waiting = list(saved.waiting)
         for i, left in zip(saved.in_flight, saved.grace, strict=True):
             self.in_flight[i] = now + left

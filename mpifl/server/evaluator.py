@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import isnan, nan
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from mpifl.runfile.tables import ClientEvaluationRow, EvaluationRow, EventRow, M
 from mpifl.server.evaluation_metrics import Metric, measure
 
 if TYPE_CHECKING:
+    from mpifl.problems import Problem
     from mpifl.runfile import RunWriter
 
 log = logging.getLogger(__package__)
@@ -46,7 +47,7 @@ class Evaluator:
 
     def __init__(
         self,
-        problem: EvaluatedProblem,
+        problem: Problem,
         writer: RunWriter,
         *,
         deterministic: bool,
@@ -196,15 +197,3 @@ class Evaluator:
                 future.result()
         finally:
             self._pool.shutdown()
-
-
-class EvaluatedProblem(Protocol):
-    """The problem that a model is evaluated on (`mpifl.problems`)."""
-
-    def evaluate(self, x: Vector) -> dict[str, float]: ...
-
-    def evaluate_with_clients(self, x: Vector) -> tuple[dict[str, float], np.ndarray]: ...
-
-    def test_scores(self, x: Vector) -> tuple[np.ndarray, np.ndarray] | None: ...
-
-    def gradient_norm(self, x: Vector) -> float: ...

@@ -109,10 +109,14 @@ class ClientFailures:
 
     def count_refusal(self, i: int, reason: str) -> None:
         """Counts and reports an update of client i that was refused."""
+        self.reports.refused(self.note_refusal(i, reason))
+
+    def note_refusal(self, i: int, reason: str) -> str:
+        """Counts an update of client i that was refused; returns a clause that names the client."""
         text = reason if reason.startswith(f"client {i} ") else f"client {i}: {reason}"
         self.refusals += 1
         self.first_refusal = self.first_refusal or text
-        self.reports.refused(text)
+        return text
 
     def report_lost(self, i: int, state: str, reason: str) -> None:
         """Reports that client i is not live any more, unless its traceback was just printed."""

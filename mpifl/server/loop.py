@@ -153,12 +153,8 @@ class ServerLoop:
         if self.cohort is None:
             self.send([i for i in range(self.clients.n) if i not in inactive])
             return
-        if self._among_available and (timeline := self.schedule.timeline):
-            members = self.cohort.sample(self.version, frozenset(inactive), timeline.off(time, inactive))
-        elif inactive:
-            members = self.cohort.sample(self.version, frozenset(inactive))
-        else:
-            members = self.cohort.sample(self.version)
+        timeline = self.schedule.timeline if self._among_available else None
+        members = self.cohort.sample(self.version, inactive, timeline.off(time, inactive) if timeline else ())
         self.algorithm.begin_round(self.server, members)
         unique = list(dict.fromkeys(members))
         if self._polls and (progress := self.schedule.progress):
@@ -247,8 +243,7 @@ class ServerLoop:
             self.recorder.append(row)
             for observer in self._observers:
                 observer.on_update(row)
-        clients.refused.pop(i, None)
-        clients.moved.pop(i, None)
+        clients.refused[i] = clients.moved[i] = 0
         if clients.accuracies is not None:
             clients.accuracies[i] = update.accuracy
         if deferred := reply == "deferred" and not self.cohort:

@@ -62,9 +62,9 @@ def find_resume_point(
         with open_run(path) as run:
             _check_resumable(run)
             session = str(run.attrs.get("session", ""))
-            checkpoint, passed = newest(folder, run.id, partial(_mismatch, run))
+            checkpoint, passed = newest(folder, run.id, partial(_is_undone, run))
     except UnreadableRun as error:
-        checkpoint, passed = newest(folder, None, partial(_undone, folder))
+        checkpoint, passed = newest(folder, None, partial(undone, folder))
         if checkpoint is None:
             why = "; ".join([error.expected, *passed])
             expected = f"a run file that can be read, or a complete checkpoint in {folder}: {why}"
@@ -105,17 +105,10 @@ def _config(snapshot: ServerSnapshot, folder: Path) -> dict[str, Any]:
         raise ConfigError("checkpoint", folder, f"one with a configuration ({error})") from error
 
 
-def _undone(folder: Path, manifest: Manifest) -> str:
-    """Why a checkpoint is not used, by the manifests alone; "" where it is: for a run file that cannot be read."""
-    return "is of a part of the run that was undone" if undone(folder, manifest) else ""
-
-
-def _mismatch(run: Run, manifest: Manifest) -> str:
-    """Why a checkpoint of this run does not continue the rows of its file; "" where it does."""
+def _is_undone(run: Run, manifest: Manifest) -> bool:
+    """Whether a checkpoint of this run does not continue the rows of its file."""
     attrs = run.attrs
-    if "session" not in attrs or belongs(manifest, run.id, attrs["session"], attrs.get("resumed_from", 0)):
-        return ""
-    return "is of a part of the run that was undone"
+    return "session" in attrs and not belongs(manifest, run.id, attrs["session"], attrs.get("resumed_from", 0))
 
 
 def _check_resumable(run: Run) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from mpifl.algorithms.base import Clients, State
-from mpifl.errors import RunFailed, RunResult, describe_unexpected
+from mpifl.errors import RunFailed, RunResult, describe_unexpected, first_and_last_line
 from mpifl.runfile import open_run
 from mpifl.runfile.tables import EventRow
 from mpifl.scheduling.live_schedule import LiveSchedule
@@ -140,8 +140,9 @@ class Session:
             )
         text = "; ".join([f"from checkpoint {snapshot.number}", *passed])
         with open_run(self.writer.path) as file:
-            kinds = file.rows("events", "kind", 0, None)
-        self.loop.failures.refusals = int((kinds == b"refused").sum())
+            refused = file.events[file.events.kind == "refused"]
+        for i, reason in zip(refused.client.tolist(), refused.text.tolist(), strict=True):
+            self.loop.failures.note_refusal(i, reason)
         self.writer.append(EventRow(snapshot.time, "resumed", -1, text, self.loop.updates, self.loop.version))
 
     # -- the run -------------------------------------------------------------------------------------------------------
@@ -166,8 +167,7 @@ class Session:
             status, code = ("completed", 0) if ended else ("interrupted", exit_code(self.signals.numbers[0]))
         except RunFailed as error:
             self._report("the run failed", error)
-            lines = str(error).splitlines()  # a traceback's first line names the rank, its last one the error
-            self._record("failed", " ".join(dict.fromkeys([lines[0], lines[-1]])))
+            self._record("failed", first_and_last_line(str(error)))  # a traceback's: the rank, and the error
         except (Exception, SystemExit) as error:
             text = describe_unexpected(error)
             self._record("failed", text)
@@ -208,7 +208,7 @@ class Session:
             complete = self._close(status, x)
         if self.checkpointer and not unexpected and self.signals.numbers:
             self._finish_checkpoint()
-        dropped = 0 if unexpected else self.transport.shut_down(code, self._patience(0.8))
+        dropped = 0 if unexpected else self.transport.shut_down(self._patience(0.8))
         if self.checkpointer:
             self.checkpointer.close()
         if status != "interrupted":

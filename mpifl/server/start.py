@@ -113,7 +113,7 @@ def run_server(
         in_process, compute = _host_in_process(job, problem, x0, resources, payload)
         facts = [compute]
     else:
-        resume = payload.to_dict() if payload else None
+        resume = payload._asdict() if payload else None
         facts += handshake.scatter_clients(problem.meta, x0, n, problem.raw_shard, resume)
     hosts = [hello.host for hello in hellos]
     attrs = attributes(job, "replay" if replay else job.clock.mode, n, comm, hosts, facts)

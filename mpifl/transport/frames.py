@@ -31,7 +31,7 @@ class Kind(IntEnum):
     SIGNAL = 6  # a client rank has received this signal
     MARKER = 7  # each rank writes its part of this checkpoint
     HOST = 8  # the rank hosts this client from now on; messages with the tag SETUP describe it
-    STOP = 9  # the run ends with this exit code
+    STOP = 9  # the run ends
     GOODBYE = 10  # the last frame of a rank, with the number of messages that it dropped
 
 
@@ -46,7 +46,7 @@ class Header(ctypes.Structure):
     """
 
     _fields_ = (
-        ("subject", ctypes.c_int32),  # the client, or what the kind says: a checkpoint, a signal, an exit code, a count
+        ("subject", ctypes.c_int32),  # the client, or what the kind says: a checkpoint, a signal, a count
         ("length", ctypes.c_uint32),  # the number of vectors, or of bytes of text, that follow
         ("kind", ctypes.c_uint8),
         ("count", ctypes.c_uint8),  # the length of the part of `numbers` that is used

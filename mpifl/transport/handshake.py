@@ -285,18 +285,12 @@ class Handshake:
         if self.comm and not is_fault_tolerant():
             abort_all_ranks(self.comm, code)
         hellos = self.gather_hellos()
-        for rank in stuck:
-            if hellos[rank].host == hellos[0].host:  # a rank on another host ends itself (`client_rank.ClientRank`)
-                with contextlib.suppress(ProcessLookupError):  # the process has just ended
-                    os.kill(hellos[rank].process, signal.SIGKILL)
+        _kill([hellos[rank] for rank in stuck], hellos[0].host)
 
     def end_process(self, code: int) -> None:
         """Ends this process at once; under ULFM, where the others may never notice, also the ranks of its host."""
         if self.comm and is_fault_tolerant():
-            for hello in self._hellos[1:]:
-                if hello.host == self._hellos[0].host:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(hello.process, signal.SIGKILL)
+            _kill(self._hellos[1:], self._hellos[0].host)
         os._exit(code)
 
     def _gather(self) -> list[dict[str, Any]]:
@@ -352,6 +346,14 @@ class Handshake:
 
         wait(*self._sends)
         self._sends.clear()
+
+
+def _kill(hellos: Sequence[Hello], host: str) -> None:
+    """Ends the processes on this host; a rank on another host ends itself (`client_rank.ClientRank`)."""
+    for hello in hellos:
+        if hello.host == host:
+            with contextlib.suppress(ProcessLookupError):  # the process has just ended
+                os.kill(hello.process, signal.SIGKILL)
 
 
 def rank_resources(hellos: Sequence[Hello]) -> list[RankResources]:

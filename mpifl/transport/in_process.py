@@ -95,7 +95,7 @@ class InProcessTransport:
         """True: a client of this process computes when its update is asked for."""
         return True
 
-    def shut_down(self, code: int, timeout: float = inf) -> int:
+    def shut_down(self, timeout: float = inf) -> int:
         self.on_stop()
         dropped = len({*self._messages, *self._arrived, *self._errors, *self._clients.held})
         self._messages.clear()

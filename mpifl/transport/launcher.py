@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from mpifl.errors import ConfigError, RunFailed, host_name
+from mpifl.signals import SIGNALS, Interrupted
 from mpifl.transport.detection import LaunchError, is_fault_tolerant, mpi_wanted
 
 if TYPE_CHECKING:
@@ -49,10 +51,6 @@ def _deadline_of_mpi_start() -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         if is_fault_tolerant():
-            import signal
-
-            from mpifl.signals import SIGNALS
-
             before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         faulthandler.dump_traceback_later(MPI_START_TIMEOUT, exit=True, file=sys.__stderr__ or 2)
@@ -82,12 +80,9 @@ def run_or_abort(comm: MPI.Comm, run: Callable[[], T]) -> T:
     """
     try:
         return run()
-    except (ConfigError, RunFailed):
+    except (ConfigError, RunFailed, Interrupted):
         raise
     except BaseException as error:  # sys.exit in a user's code and a second Ctrl-C too: the others must not wait
-        signals = sys.modules.get("mpifl.signals")
-        if signals and isinstance(error, signals.Interrupted):
-            raise
         try:  # one write, since the abort may come at once
             print(_describe(comm, error), end="", file=sys.stderr, flush=True)
         finally:  # whatever fails there: memory, an import, the pipe
@@ -111,8 +106,6 @@ def _describe(comm: MPI.Comm, error: BaseException) -> str:
 
 def abort_all_ranks(comm: MPI.Comm, code: int) -> NoReturn:
     """Ends all ranks at once, with this exit code as far as the launcher passes it on."""
-    import signal
-
     with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads, or that is closed
         sys.stdout.flush()
     _await_reader(2)

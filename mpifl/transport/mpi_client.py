@@ -68,7 +68,6 @@ class MPIClientTransport:
         self._ending = self._stopped = False  # whether the run has ended, and whether the last frame has arrived
         self._dropped = 0  # messages that came before the last frame, but were not processed
         self._next_poll = 0.0  # perf_counter
-        self.code = 0
         self.signals: list[int] = []  # signals that this rank has received; each is reported to the server once
         self._signals_reported = 0
         self.on_marker: Callable[[int], None] = lambda number: None  # called between two messages
@@ -113,7 +112,7 @@ class MPIClientTransport:
     def _handle(self, received: Received) -> None:
         """Handles a frame that is no message."""
         if received.kind == Kind.STOP:
-            self.code, self._stopped = received.subject, True
+            self._stopped = True
         elif received.kind == Kind.MARKER:
             self.on_marker(received.subject)
         elif received.kind == Kind.HOST:

@@ -337,10 +337,10 @@ class MPIServerTransport:
         self._pool.abandon(lambda receive: (receive.client, receive.rank) == (i, rank))
 
     # -- the end -------------------------------------------------------------------------------------------------------
-    def shut_down(self, code: int, timeout: float = inf) -> int:
+    def shut_down(self, timeout: float = inf) -> int:
         for rank in sorted(self.live_ranks):
             # The empty message with the tag END overtakes the messages that wait at the rank, which then drops them.
-            self._send_control(rank, Kind.STOP, code, [np.empty(0)], END)
+            self._send_control(rank, Kind.STOP, 0, [np.empty(0)], END)
         for i in [i for i in self._buffers if i not in self._ready]:  # updates being consumed when the run failed
             self.release_update(i)
         dropped, backoff, end = 0, Backoff(), time.perf_counter() + timeout

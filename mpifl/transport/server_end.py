@@ -64,7 +64,7 @@ class ServerTransport(UpdateSource, Protocol):
     def send_marker(self, number: int) -> None:
         """Has every rank write its part of a checkpoint once it has processed the messages sent before."""
 
-    def shut_down(self, code: int, timeout: float = inf) -> int:
+    def shut_down(self, timeout: float = inf) -> int:
         """Ends the run on all ranks; returns how many updates were in flight and are dropped.
 
         Ranks that send nothing for `timeout` seconds are left running.
