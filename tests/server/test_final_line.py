@@ -34,14 +34,12 @@ class Silent(Area):
 
 @dataclass(frozen=True)
 class Refused(Area):
-    """Sends what is not finite and interrupts the run; once there is a file `resumed`, sends what is too large."""
+    """Sends what is not finite, later what is too large; interrupts the run unless there is a file `resumed`."""
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        if Path("resumed").exists():
-            return Update((np.full(5, 1e9, np.float32),), 1)
-        if message.round == 3:
+        if message.round == 3 and not Path("resumed").exists():
             os.kill(os.getpid(), signal.SIGUSR1)
-        return Update((np.full(5, np.nan, np.float32),), 1)
+        return Update((np.full(5, 1e9 if message.round else np.nan, np.float32),), 1)
 
 
 def job(algorithm: type, path: Path) -> dict[str, Any]:
