@@ -1,6 +1,7 @@
 """The clients of a rank, one or thousands: trains them on their messages, and holds their updates back.
 
-Both transports deliver messages to `Worker.step`, so this is the one client loop.
+Both transports deliver messages to `Worker.step`. Over MPI the loop `serve_clients` calls it for the messages that have
+arrived; in one process the transport calls it when the server asks for an update, or begins a checkpoint.
 """
 
 from __future__ import annotations

@@ -2,7 +2,10 @@
 
 The HDF5 layout, the writer's columns, the rows in checkpoints, what validation expects, the reader's columns and the
 reference page are derived from this file: a new column is a new field, with its meaning below it, and the place that
-fills it.
+fills it. In an existing table it also has `missing`, is entered in `NEW` of tests/runfile/test_old.py and, unless the
+table is that of the clients, increases `FORMAT` of checkpoint/snapshot.py: older checkpoints lack the column, and would
+be reported as damaged. docs/reference/checkpoint-format.md states that number. A measured time also has a place in
+`ReplaySchedule.from_run`, by which a replay repeats it.
 
 A table is a group with one chunked dataset a column; its number of rows is that of the shortest column, so a reader
 never sees half a row. Every dataset exists from the start: single-writer-multiple-reader mode allows nothing to be

@@ -43,7 +43,7 @@ class UpdateSource(Protocol):
 
 
 class Schedule(Protocol):
-    """The order of all server events, made by policies (`live`) or recorded by an earlier run (`replay`)."""
+    """The order of all server events, made by policies (`LiveSchedule`) or recorded by a run (`ReplaySchedule`)."""
 
     is_replay: bool
     round_size: int  # updates that complete the present synchronous round; the server loop sets it

@@ -57,7 +57,7 @@ class ServerTransport(UpdateSource, Protocol):
 
         Args:
             i: The client.
-            saved: Where its snapshot is (`client.checkpoint.ResumePayload`); None: it begins with its initial state.
+            saved: Where its snapshot is (`client.checkpointing.ResumePayload`); None: it begins with its initial state.
             consumed: For each vector in the algorithm's `increment_of`, the sum of what was consumed of it since.
         """
 

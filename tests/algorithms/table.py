@@ -34,7 +34,7 @@ BY_WORK = {"name": "speed", "compute": 1.0, "exchange": 1e-9}  # a contact takes
 CLOCKS = {"T3": UNEQUAL, "T4": UNEQUAL, "T7": BY_WORK}
 
 
-# -- where a method must end: formulas of ALGORITHMS.md sections 3 and 5 -----------------------------------------------
+# -- where a method must end: the facts of docs/methods, on the problems of docs/algorithms.md -------------------------
 def weighted(problem: str, k: np.ndarray) -> list[float]:
     """sum k_i c_i / sum k_i, entry by entry: the minimiser where k = a; a drift point; a proximal point."""
     return list((k * C[problem]).sum(0) / k.sum(0))
