@@ -36,8 +36,9 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Clients, Message, Objective, State, Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.runfile.tables import Row
+from mpifl.scheduling.clocks import RealClock
 from mpifl.scheduling.due_queue import DueQueue
-from mpifl.scheduling.live_schedule import LiveSchedule, RealClock
+from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.backoff import Backoff
 from mpifl.transport.client_end import Delivery, UpdateSink

@@ -114,7 +114,7 @@ class Scripted:
         self._order = iter(self.order)
 
     timed_out = is_stalled = False
-    waited, held = 0.0, 0
+    held = 0
 
     @property
     def has_in_flight(self) -> bool:

@@ -176,6 +176,7 @@ class Update(NamedTuple):
         refused: Why the client loop refused to send the update; empty if it did not.
         time: When the server received it, or in virtual time when it was due (s of the run's clock); a replay has the
             recorded time.
+        waited: Time that the message waited until the client was on (s).
     """
 
     vectors: tuple[Vector, ...]
@@ -190,6 +191,7 @@ class Update(NamedTuple):
     accuracy: float = nan
     refused: str = ""
     time: float = nan
+    waited: float = 0.0
 
     def with_vectors(self, vectors: Iterable[Vector]) -> Update:
         """The update with these vectors."""

@@ -68,4 +68,4 @@ def attach_checkpoints(transport: CheckpointEvents, worker: Worker, folder: Path
             transport.send_part_status(*written)
 
     transport.on_marker = lambda number: part.save(number, worker.snapshots)
-    transport.on_poll, transport.on_stop = report, part.close
+    transport.on_progress, transport.on_stop = report, part.close

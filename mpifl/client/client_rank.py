@@ -57,12 +57,12 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
         handshake.report_error(comm, error)
     setup = handshake.receive_setup(comm)
     try:
-        hosted = _host(job, setup, setup.shards)
+        hosted = _build(job, setup, setup.shards)
         setup.shards.clear()
         x0, n = setup.x0, setup.clients
         worker = Worker(
-            job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm, comm.rank,
-            job.memory.client_states, job.states_folder,
+            job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, norm=job.faults.norm,
+            rank=comm.rank, limit=job.memory.client_states, folder=job.states_folder,
         )  # fmt: skip
         handshake.report_ready(comm, hosted.facts)
     except ConfigError as error:
@@ -82,7 +82,7 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
     handshake.await_release(comm)
 
 
-def _host(job: Job, setup: ClientSetup, shards: Mapping[int, Shard]) -> HostedClients:
+def _build(job: Job, setup: ClientSetup, shards: Mapping[int, Shard]) -> HostedClients:
     resources = ComputeResources(*setup.resources)
     model, settings = job.problem.model, job.problem.settings
     scaled = {i: model.scale_shard(setup.meta, shard) for i, shard in shards.items()}
@@ -97,7 +97,7 @@ class ClientRank:
     ) -> None:
         self._comm, self._job, self._setup, self._worker, self._transport = comm, job, setup, worker, transport
         transport.on_marker = self._save
-        transport.on_host = self._host
+        transport.on_host = self._take_over
 
     def run(self) -> None:
         """Computes until the server ends the run."""
@@ -132,19 +132,19 @@ class ClientRank:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _host(self, i: int) -> None:
+    def _take_over(self, i: int) -> None:
         """Takes over a client that another rank can no longer host."""
-        text = handshake.receive_json(self._comm)
-        shard = handshake.receive_arrays(self._comm, text["shard"])
-        consumed = handshake.receive_arrays(self._comm, text["consumed"])
+        fields = handshake.receive_json(self._comm)
+        shard = handshake.receive_arrays(self._comm, fields["shard"])
+        consumed = handshake.receive_arrays(self._comm, fields["consumed"])
         try:
-            hosted = _host(self._job, self._setup, {i: shard})
+            hosted = _build(self._job, self._setup, {i: shard})
             self._worker.add_clients(hosted.objectives)
             pending = None
-            if text["saved"]:
+            if fields["saved"]:
                 from mpifl.client.checkpointing import ResumePayload, restore
 
-                payload = ResumePayload(**text["saved"])
+                payload = ResumePayload(**fields["saved"])
                 update, _ = restore(self._worker, payload, [i]).get(i, (None, 0.0))  # None: it had its first state
                 pending = update if i in payload.in_flight else None
             self._worker.roll_back(i, consumed, pending)

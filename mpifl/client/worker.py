@@ -84,14 +84,14 @@ class Worker:
         results = self.train_all([(delivery.client, delivery.message) for delivery in deliveries])
         self.computing = ()
         for delivery, result in zip(deliveries, results):
-            self.answer(delivery.client, result, delivery.over)
+            self.answer(delivery.client, result, delivery.due)
 
-    def answer(self, i: int, result: Update | ClientError, over: float) -> None:
-        """Sends client i's error at once, or its update at `over` (perf_counter)."""
+    def answer(self, i: int, result: Update | ClientError, due: float) -> None:
+        """Sends client i's error at once, or its update at `due` (perf_counter)."""
         if isinstance(result, ClientError):
             self.link.send_client_error(i, result.text)
-        elif over > time.perf_counter():
-            self.held.add(i, over, result)
+        elif due > time.perf_counter():
+            self.held.add(i, due, result)
         else:
             self.link.send_update(i, result)
 
@@ -150,7 +150,7 @@ class Worker:
             busy = compute
             if refused:
                 _load(objective, saved)
-                update = Update((), update.local_steps, refused=refused)
+                update = Update((), steps)
             elif self._algorithm.personal_models:
                 accuracy = objective.accuracy(self._algorithm.personal_model(state))
                 busy = time.perf_counter() - begin
@@ -162,9 +162,10 @@ class Worker:
             return ClientError(self.failed_clients[i])
         if not refused:
             self.states[i] = state
-        update = update._replace(
-            local_steps=steps, numbers=tuple(map(float, update.numbers)),  # double precision, as in a frame
+        update = Update(
+            vectors=update.vectors, local_steps=steps, numbers=tuple(map(float, update.numbers)),  # float64, as sent
             version=message.version, round=message.round, norm=norm, compute=compute, busy=busy, accuracy=accuracy,
+            refused=refused,
         )  # fmt: skip
         self.last_updates[i] = update
         return update

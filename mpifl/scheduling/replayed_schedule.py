@@ -131,8 +131,9 @@ class ReplaySchedule:
             self._aggregates = due
             if self.polls and self.alarm < inf:
                 yield Event("poll", self.alarm)
-            update = self._receive(source, client)._replace(compute=compute, exchange=exchange, time=time)
-            yield Event("update", time, client, update, aggregates=due, waited_for_client=waited)
+            update = self._receive(source, client)
+            update = update._replace(compute=compute, exchange=exchange, time=time, waited=waited)
+            yield Event("update", time, client, update, aggregates=due)
             yield from between(count)
         for what, done, rows in (
             ("aggregation", self._aggregated, self._aggregations),

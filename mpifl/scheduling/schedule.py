@@ -19,7 +19,6 @@ class Event(NamedTuple):
     client: int = -1
     update: Update | None = None
     aggregates: bool = False  # this update triggers an aggregation
-    waited_for_client: float = 0.0  # s that the message waited until the client was on
     late_by: float = 0.0  # s from when the evaluation was due to `time`
     text: str = ""
 

@@ -75,7 +75,7 @@ class Checkpointer:
         self.complete = 0  # number of the last complete checkpoint that this run has taken
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
-    def snapshot(self, time_: float, loop: ServerLoop) -> None:
+    def begin(self, time_: float, loop: ServerLoop) -> None:
         """Begins a checkpoint, unless the one before is still being written."""
         if self.busy:
             self._record(time_, "checkpoint-skipped", f"checkpoint {self._number} is still being written", loop)

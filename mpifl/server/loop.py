@@ -44,7 +44,7 @@ class Checkpointer(Protocol):
 
     busy: bool  # a snapshot is in progress: `poll` is to be called
 
-    def snapshot(self, time: float, loop: ServerLoop) -> None:
+    def begin(self, time: float, loop: ServerLoop) -> None:
         """Begins a snapshot of the run as it is now; called between two events."""
 
     def poll(self, time: float, loop: ServerLoop) -> None:
@@ -117,7 +117,7 @@ class ServerLoop:
             self.transport.send(i, message, delay)
             clients.rounds[i] += 1
             clients.bytes_down[i] = self._frame_bytes(message.vectors)
-            clients.in_flight[i] = time.perf_counter() + delay if self._patience else 0.0
+            clients.in_flight[i] = (time.perf_counter() + delay) if self._patience else 0.0
 
     def _next_message(self, i: int) -> Message:
         """The algorithm's message to client i, with version and round, as MPI sends it, in one process as well.
@@ -201,12 +201,12 @@ class ServerLoop:
             elif kind == "lost":
                 self._lose(event.time, event.client, LOST, event.text)
             elif kind == "checkpoint" and checkpointer:
-                checkpointer.snapshot(event.time, self)
+                checkpointer.begin(event.time, self)
                 if ending() == "interrupted":
                     self.evaluate(event.time)
                     return False
             if transport.client_failures or patient or (checkpointer and checkpointer.busy):
-                self._poll(event.time)
+                self._after_event(event.time)
             self.schedule.alarm = self.algorithm.alarm(self.server)
             if end := ending():
                 if end == "interrupted" and checkpointer:
@@ -230,7 +230,7 @@ class ServerLoop:
         row = UpdateRow(
             time=event.time, client=i, version=update.version, staleness=staleness, local_steps=update.local_steps,
             bytes=self._frame_bytes(update.vectors), norm=update.norm, bytes_down=clients.bytes_down[i],
-            compute=update.compute, exchange=update.exchange, waited=event.waited_for_client,
+            compute=update.compute, exchange=update.exchange, waited=update.waited,
         )  # fmt: skip
         answer = () if i in clients.inactive else (i,)
         try:
@@ -272,7 +272,7 @@ class ServerLoop:
             self.send(now)
 
     # -- failures ------------------------------------------------------------------------------------------------------
-    def _poll(self, time: float) -> None:
+    def _after_event(self, time: float) -> None:
         """Acts on client failures, and advances a checkpoint in progress."""
         if not self.schedule.is_replay:  # client failures are events of a replay
             if failures := self.transport.client_failures:

@@ -112,13 +112,13 @@ class Session:
         if live:
             self.checkpointer = Checkpointer(
                 self.writer, self.evaluator, self.transport, live, job.algorithm, self._wall_seconds,
-                job.faults.lost == "rehost", snapshot,
-                self.resumed.checkpoint.manifest.segments if self.resumed else (),
+                rehost=job.faults.lost == "rehost", base=snapshot,
+                segments=self.resumed.checkpoint.manifest.segments if self.resumed else (),
             )  # fmt: skip
         self.loop = ServerLoop(
-            job.algorithm, self.server, self.clients, self.transport, self.schedule, self.writer, self.evaluator,
-            job.seed, job.faults, self.checkpointer, self._progress,
-            job.clock.availability.cohort_from == "available",
+            job.algorithm, self.server, self.clients, self.transport, self.schedule, recorder=self.writer,
+            evaluate=self.evaluator, seed=job.seed, faults=job.faults, checkpointer=self.checkpointer,
+            observers=self._progress, among_available=job.clock.availability.cohort_from == "available",
         )  # fmt: skip
         self._reports = self.loop.failures.reports
         if self.resumed:
@@ -175,7 +175,7 @@ class Session:
                 raise
             self._report("the run failed", RunFailed(text))
         finally:
-            complete = self._end(status, code, x, cpu)
+            complete = self._end(status, code, x, cpu, ends_all=sys.exc_info()[0] is not None)  # an error is raised
         if not complete:
             status, code = "failed", 3
         line = summary(self.loop.updates, self.loop.time, self.evaluator.latest, self._notes())
@@ -190,8 +190,11 @@ class Session:
         self._error = str(error)
         log.error("%s: %s", what, error)
 
-    def _end(self, status: str, code: int, x: np.ndarray | None, cpu: float) -> bool:
-        """Ends the ranks and closes the run file; returns whether that is complete. cpu: process_time at the start."""
+    def _end(self, status: str, code: int, x: np.ndarray | None, cpu: float, ends_all: bool) -> bool:
+        """Ends the ranks and closes the run file; returns whether that is complete.
+
+        cpu: process_time at the start. ends_all: the caller ends the other ranks.
+        """
         writer, self._ended = self.writer, (status, code, x)
         wall, cpu = time.perf_counter() - self._begin, time.process_time() - cpu
         self._wall = self._earlier + wall
@@ -201,14 +204,14 @@ class Session:
         writer.client_on = self._on_fractions()
         for each in self._progress:
             each.close()
-        unexpected, complete = sys.exc_info()[0] is not None, True  # the caller ends all ranks on an unexpected error
+        complete = True
         if status == "interrupted":  # close the file first: a launcher may kill this process within 0.5 s
             name = signal.Signals(self.signals.numbers[0]).name
             self._record("interrupted", f"by {name}; updates under way are not applied")
             complete = self._close(status, x)
-        if self.checkpointer and not unexpected and self.signals.numbers:
+        if self.checkpointer and not ends_all and self.signals.numbers:
             self._finish_checkpoint()
-        dropped = 0 if unexpected else self.transport.shut_down(self._patience(0.8))
+        dropped = 0 if ends_all else self.transport.shut_down(self._patience(0.8))
         if self.checkpointer:
             self.checkpointer.close()
         if status != "interrupted":

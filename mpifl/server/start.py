@@ -12,9 +12,9 @@ from mpifl.algorithms.base import Algorithm, Clients, State, checked_state
 from mpifl.algorithms.common.vectors import use_threads
 from mpifl.errors import RunResult, inside
 from mpifl.scheduling.availability import checked_periods
+from mpifl.scheduling.clocks import Clock, IntermittentRealClock, RealClock, VirtualClock
 from mpifl.scheduling.delays import ContactTimes, SplitTimes, checked_times
-from mpifl.scheduling.intermittent_clock import IntermittentRealClock
-from mpifl.scheduling.live_schedule import Clock, LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.polls import LocalProgress, exchange_times
 from mpifl.scheduling.replayed_schedule import ReplaySchedule
 from mpifl.scheduling.timeline import Timeline
@@ -42,7 +42,7 @@ def run_server(
     """Runs a job, repeats a recorded run, or resumes an interrupted one.
 
     Raises ConfigError before the run starts. In any case the caller releases the other ranks, and ends those that are
-    stuck. `load`: loads the job's problem, or has it already. `signals`: end the run.
+    stuck. `load`: returns the job's problem, which may have been loaded before. `signals`: end the run.
     `contained`: an unexpected error of the server is a failure of the run, after which all ranks go on.
     `observers`: get the rows that the run file gets.
     """
@@ -87,10 +87,9 @@ def run_server(
     with inside("algorithm"):
         check_class(type(job.algorithm), Algorithm)
         job.algorithm.validate(n)  # n is known only now if the data come partitioned
-    if resumed:
-        server = State.load(resumed.snapshot.algorithm)
-    else:
-        with inside("algorithm"):
+        if resumed:
+            server = State.load(resumed.snapshot.algorithm)
+        else:
             server = checked_state(job.algorithm, "init_server", job.algorithm.init_server(x0, clients))
     schedule: LiveSchedule | ReplaySchedule
     if replay:
@@ -126,8 +125,9 @@ def run_server(
     transport: ServerTransport
     transport = in_process if comm is None else _connect_ranks(comm, job, problem, x0)
     session = Session(
-        job, problem, clients, server, schedule, transport, writer, signals, resumed, handshake.end_process,
-        contained, observers,
+        job=job, problem=problem, clients=clients, server=server, schedule=schedule, transport=transport,
+        writer=writer, signals=signals, resumed=resumed, end_process=handshake.end_process, contained=contained,
+        observers=observers,
     )  # fmt: skip
     return session.run()
 
@@ -155,7 +155,7 @@ def _host_in_process(
 
     hosted = host(job.problem.model, job.problem.settings, problem.meta, Shards(problem), job.seed, resources)
     worker = Worker(
-        job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, job.faults.norm,
+        job.algorithm, x0, hosted.objectives, hosted.train_batch, hosted.memory, norm=job.faults.norm,
         limit=job.memory.client_states, folder=job.states_folder,
     )  # fmt: skip
     transport = InProcessTransport(worker, problem.clients)

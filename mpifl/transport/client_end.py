@@ -31,7 +31,7 @@ class Delivery(NamedTuple):
 
     client: int
     message: Message
-    over: float  # perf_counter at which the contact is over: the update leaves then, not before
+    due: float  # perf_counter at which the contact is over: the update leaves then, not before
 
 
 class UpdateSink(Protocol):
@@ -44,7 +44,7 @@ class UpdateSink(Protocol):
         """Sends what client i raised."""
 
 
-class Clients(Protocol):
+class LocalClients(Protocol):
     """The clients of a rank, as a transport sees them (`client.worker.Worker`)."""
 
     link: UpdateSink  # sink of the updates; the transport sets it
@@ -70,7 +70,7 @@ class CheckpointEvents(Protocol):
     """What both transports call and offer so that a rank can write its part of a checkpoint."""
 
     on_marker: Callable[[int], None]  # called with a checkpoint's number, between two messages
-    on_poll: Callable[[], None]  # called now and then
+    on_progress: Callable[[], None]  # called now and then
     on_stop: Callable[[], None]  # called before the end of the run is confirmed
 
     def send_part_status(self, number: int, bytes: int, crc: int, error: str) -> None:

@@ -104,19 +104,19 @@ def send_hello(comm: MPI.Comm) -> None:
 
 def receive_job(comm: MPI.Comm) -> dict[str, Any]:
     """Waits for the values of this command's job (`job_to_dict`). Raises Released where there is no run."""
-    text = receive_json(comm)
-    _check_released(text)
-    return cast("dict[str, Any]", text["job"])
+    fields = receive_json(comm)
+    _check_released(fields)
+    return cast("dict[str, Any]", fields["job"])
 
 
 def receive_setup(comm: MPI.Comm) -> ClientSetup:
     """Waits for this rank's clients. Raises Released where there is no run."""
-    text = receive_json(comm)
-    _check_released(text)
-    x0 = receive_array(comm, *text["x0"])
-    shards = {i: receive_arrays(comm, specs) for i, specs in text["shards"]}
-    resources = RankResources(*text["resources"])
-    return ClientSetup(text["meta"], text["clients"], resources, text["resume"], x0, shards)
+    fields = receive_json(comm)
+    _check_released(fields)
+    x0 = receive_array(comm, *fields["x0"])
+    shards = {i: receive_arrays(comm, specs) for i, specs in fields["shards"]}
+    resources = RankResources(*fields["resources"])
+    return ClientSetup(fields["meta"], fields["clients"], resources, fields["resume"], x0, shards)
 
 
 def report_ready(comm: MPI.Comm, facts: Mapping[str, Any]) -> None:
@@ -171,10 +171,12 @@ def _reply(comm: MPI.Comm, reply: dict[str, Any]) -> None:
     wait(comm.Isend(text, 0, SETUP), longest=LONGEST_IDLE)
 
 
-def _check_released(text: dict[str, Any]) -> None:
-    if "code" in text:
-        error = text["error"] and (ConfigError(*text["error"]) if len(text["error"]) > 1 else RunFailed(*text["error"]))
-        raise Released(RunResult(text["code"], error or None, text["output"]))
+def _check_released(fields: dict[str, Any]) -> None:
+    if "code" in fields:
+        error = fields["error"] and (
+            ConfigError(*fields["error"]) if len(fields["error"]) > 1 else RunFailed(*fields["error"])
+        )
+        raise Released(RunResult(fields["code"], error or None, fields["output"]))
 
 
 # -- rank 0 ------------------------------------------------------------------------------------------------------------
@@ -236,8 +238,8 @@ class Handshake:
         common = {"meta": meta, "clients": clients, "resume": resume, "x0": (x0.shape, x0.dtype.str)}
         for rank in range(1, self.comm.size):
             shards = [(i, shard(i)) for i in range(rank - 1, clients, self.comm.size - 1)]
-            text = {**common, "resources": resources[rank], "shards": [(i, array_specs(s)) for i, s in shards]}
-            self._post(rank, text, [x0, *(a for _, arrays in shards for a in arrays)])
+            fields = {**common, "resources": resources[rank], "shards": [(i, array_specs(s)) for i, s in shards]}
+            self._post(rank, fields, [x0, *(a for _, arrays in shards for a in arrays)])
         self._wait()
         replies = self._gather()
         for reply in replies:
@@ -261,20 +263,20 @@ class Handshake:
             error = [result.error.key, str(result.error.value), result.error.expected]
         elif result.error:
             error = [str(result.error)]
-        text = {"code": result.code, "error": error, "output": result.output}
-        self._send_to_each_alive(text, result.stuck_ranks)
+        fields = {"code": result.code, "error": error, "output": result.output}
+        self._send_to_each_alive(fields, result.stuck_ranks)
         if self._receives or self._replies:  # discarded, so that another command may follow
             with contextlib.suppress(RunFailed):
                 self._gather()
 
-    def _send_to_each_alive(self, text: dict[str, Any], stuck: Collection[int] = ()) -> None:
+    def _send_to_each_alive(self, fields: dict[str, Any], stuck: Collection[int] = ()) -> None:
         assert self.comm
         from mpifl.transport.mpi import MPI
 
         for rank in range(1, self.comm.size):
             if rank not in stuck and rank not in self._dead:
                 try:
-                    self._post(rank, text)
+                    self._post(rank, fields)
                     self._wait()
                 except MPI.Exception:  # the rank has died
                     self._quarantined += self._sends
@@ -333,12 +335,12 @@ class Handshake:
         self._dead.add(rank)
         self._quarantined.append(self._receives.pop(rank, None))
 
-    def _post(self, rank: int, text: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
-        """Starts to send a rank a text, and then arrays."""
+    def _post(self, rank: int, fields: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
+        """Starts to send a rank the fields of a JSON text, and then arrays."""
         from mpifl.transport.mpi import SETUP
 
         assert self.comm
-        self._sends += [self.comm.Isend(buffer, rank, SETUP) for buffer in setup_buffers(text, arrays)]
+        self._sends += [self.comm.Isend(buffer, rank, SETUP) for buffer in setup_buffers(fields, arrays)]
 
     def _wait(self) -> None:
         """Waits for what is being sent."""
@@ -381,7 +383,7 @@ def array_specs(arrays: Sequence[np.ndarray]) -> list[Any]:
     return [(a.shape, a.dtype.str) for a in arrays]
 
 
-def setup_buffers(text: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def setup_buffers(fields: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The buffers that `receive_json` and then `receive_arrays` receive, in order."""
-    raw = json.dumps(text).encode()
+    raw = json.dumps(fields).encode()
     return [np.array([len(raw)], np.int64), np.frombuffer(raw, np.uint8), *arrays]

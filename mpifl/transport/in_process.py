@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update
-from mpifl.transport.client_end import Clients, Delivery, PartStatus
+from mpifl.transport.client_end import Delivery, LocalClients, PartStatus
 
 
 class InProcessTransport:
@@ -21,7 +21,7 @@ class InProcessTransport:
     the server acts. In a checkpoint they are clients of rank 1.
     """
 
-    def __init__(self, clients: Clients, n: int = 0) -> None:
+    def __init__(self, clients: LocalClients, n: int = 0) -> None:
         """n: the number of clients."""
         self._clients = clients
         clients.link = self
@@ -35,7 +35,7 @@ class InProcessTransport:
         self.signals: list[int] = []
         self.on_death: Callable[[Mapping[int, int]], None] = lambda hosted: None  # never called
         self.on_marker: Callable[[int], None] = lambda number: None
-        self.on_poll: Callable[[], None] = lambda: None
+        self.on_progress: Callable[[], None] = lambda: None
         self.on_stop: Callable[[], None] = lambda: None
 
     @property
@@ -89,7 +89,7 @@ class InProcessTransport:
         self._clients.forget_update(i)
 
     def poll(self) -> None:
-        self.on_poll()
+        self.on_progress()
 
     def has_arrived(self, i: int) -> bool:
         """True: a client of this process computes when its update is asked for."""

@@ -14,7 +14,7 @@ import numpy as np
 from mpifl.algorithms.base import Message, Update
 from mpifl.errors import ConfigError, RunFailed, format_client_error, host_name
 from mpifl.transport.backoff import LONGEST_IDLE, Backoff
-from mpifl.transport.client_end import Clients, Delivery
+from mpifl.transport.client_end import Delivery, LocalClients
 from mpifl.transport.frames import FrameFormat, Kind
 from mpifl.transport.mpi import DATA, END, FRAME, MPI, TEXT, wait
 from mpifl.transport.queues import Outbox
@@ -31,7 +31,7 @@ class Received(NamedTuple):
     kind: int
     subject: int = 0
     message: Message | None = None  # the message, without the vectors in flight
-    over: float = 0.0  # `Delivery.over`
+    due: float = 0.0  # `Delivery.due`
     incoming: IncomingVectors | None = None  # the vectors in flight
     requests: Sequence[MPI.Request] = ()  # receives that fill the buffers of these vectors
 
@@ -49,7 +49,7 @@ class MPIClientTransport:
     """The clients' end (`client_end.ClientTransport`) for the clients of this rank."""
 
     def __init__(
-        self, comm: MPI.Comm, clients: Clients, n: int, d: int, dtype: np.dtype, vectors: int
+        self, comm: MPI.Comm, clients: LocalClients, n: int, d: int, dtype: np.dtype, vectors: int
     ) -> None:  # fmt: skip
         """n: clients of all ranks. d, dtype: of a vector. vectors: maximum in a message."""
         self._comm, self._clients, self._memory = comm, clients, clients.memory
@@ -72,20 +72,20 @@ class MPIClientTransport:
         self._signals_reported = 0
         self.on_marker: Callable[[int], None] = lambda number: None  # called between two messages
         self.on_host: Callable[[int], None] = lambda i: None  # called between two messages; receives the client
-        self.on_poll: Callable[[], None] = lambda: None  # called now and then
+        self.on_progress: Callable[[], None] = lambda: None  # called now and then
         self.on_stop: Callable[[], None] = lambda: None  # called before the last frame to the server
 
     # -- messages ------------------------------------------------------------------------------------------------------
     def messages(self, most: int) -> Iterator[list[Delivery]]:
         batch: list[Delivery] = []
         while not self._stopped:
-            received = self._next(wait=not batch)
+            received = self._next(block=not batch)
             if received and received.message:
                 message = self._complete(received)
                 if self._ending:
                     self._dropped += 1
                     continue
-                batch.append(Delivery(received.subject, message, received.over))
+                batch.append(Delivery(received.subject, message, received.due))
                 if len(batch) < most:
                     continue
             if batch:
@@ -127,15 +127,15 @@ class MPIClientTransport:
         before = self._hosted * (1 + self._format.vectors)
         return any(self._end_receive.Test() for _ in range(min(before + 1, MAX_END_TESTS)))
 
-    def _next(self, wait: bool) -> Received | None:
-        """The next frame; without `wait` None if none has arrived. Sends updates as their contacts end."""
+    def _next(self, block: bool) -> Received | None:
+        """The next frame; without `block` None if none has arrived. Sends updates as their contacts end."""
         if received := self._peeked:
             self._peeked = None
             return received
         if not self._receiving:
             self._frame_receive.Start()
             self._receiving = True
-        if wait:
+        if block:
             self._await_frame()
         elif not self._frame_receive.Test():
             return None
@@ -145,12 +145,12 @@ class MPIClientTransport:
         if header.kind != Kind.MESSAGE:
             return Received(header.kind, i)
         message, count = self._frame.read_message(self._memory.from_host), header.length
-        over = time.perf_counter() + header.delay
+        due = time.perf_counter() + header.delay
         if format.inline:
-            return Received(Kind.MESSAGE, i, message, over)
+            return Received(Kind.MESSAGE, i, message, due)
         incoming = self._memory.incoming(count, format.d, format.dtype)
         requests = [self._comm.Irecv(b, 0, DATA + i) for b in incoming.buffers]
-        return Received(Kind.MESSAGE, i, message, over, incoming, requests)
+        return Received(Kind.MESSAGE, i, message, due, incoming, requests)
 
     def _await_frame(self) -> None:
         """Waits until the next frame is received. Sends updates as their contacts end.
@@ -179,7 +179,7 @@ class MPIClientTransport:
         self._test_sends()
         if self._stopped:  # a receive that is started now would never complete
             return
-        self._peeked = self._next(wait=False)
+        self._peeked = self._next(block=False)
         if self._peeked and self._peeked.incoming and MPI.Request.Testall(self._peeked.requests):
             self._peeked.incoming.load()
 
@@ -259,7 +259,7 @@ class MPIClientTransport:
         while self._signals_reported < len(self.signals):
             self._signals_reported += 1
             self._send_report(Kind.SIGNAL, self.signals[self._signals_reported - 1])
-        self.on_poll()
+        self.on_progress()
 
     def send_part_status(self, number: int, bytes: int, crc: int, error: str) -> None:
         """Reports this rank's part of a checkpoint: durable, or failed."""

@@ -132,10 +132,10 @@ class MPIServerTransport:
             return ""
         rank = min(able, key=self.rank_of.count)
         shard = self._shard(i)
-        text = {"shard": array_specs(shard), "consumed": array_specs(consumed), "saved": saved}
+        fields = {"shard": array_specs(shard), "consumed": array_specs(consumed), "saved": saved}
         self._errors.pop(i, None)
         self.rank_of[i] = rank
-        self._send_control(rank, Kind.HOST, i, setup_buffers(text, [*shard, *consumed]))
+        self._send_control(rank, Kind.HOST, i, setup_buffers(fields, [*shard, *consumed]))
         return f"to rank {rank}"
 
     # -- receiving -----------------------------------------------------------------------------------------------------

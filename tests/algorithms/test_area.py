@@ -14,8 +14,8 @@ from mpifl.algorithms.base import Update
 from mpifl.algorithms.common.step_schedules import StronglyConvex
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
+from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Exponential
-from mpifl.scheduling.live_schedule import VirtualClock
 from tests.quadratic_runs import Log, Picked, close, drift_point, optimum, random_quadratics, run
 from tests.tiers import examples
 

@@ -14,8 +14,8 @@ from mpifl.algorithms.base import Clients
 from mpifl.algorithms.common.step_schedules import Convex, StronglyConvex, event_probabilities
 from mpifl.algorithms.participation import Trigger
 from mpifl.errors import ConfigError
+from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Exponential
-from mpifl.scheduling.live_schedule import VirtualClock
 from tests.quadratic_runs import Quadratic, close, quadratics, random_quadratics, run
 
 RATES = np.array([1.0, 2.0, 5.0, 12.0])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.async_comm_sgd import AsyncCommSgd
+from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Speed
-from mpifl.scheduling.live_schedule import VirtualClock
 from tests.quadratic_runs import Log, close, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]

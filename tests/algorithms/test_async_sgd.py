@@ -10,8 +10,8 @@ import pytest
 from mpifl.algorithms.async_sgd import AsyncSgd
 from mpifl.algorithms.base import Clients
 from mpifl.errors import ConfigError
+from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Fixed
-from mpifl.scheduling.live_schedule import VirtualClock
 from tests.quadratic_runs import Log, close, optimum, quadratics, random_quadratics, run
 
 CYCLE = [0, 0, 0, 1]

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from mpifl.algorithms.asypfl import AsyPFL
 from mpifl.algorithms.base import Message, State
 from mpifl.algorithms.common.indicators import Decayed, Equal, Given, Measured, Theorem2, Theorem4
-from mpifl.scheduling.live_schedule import VirtualClock
+from mpifl.scheduling.clocks import VirtualClock
 from tests.algorithms.world import Passes
 from tests.quadratic_runs import Log, Quadratic, close, optimum, quadratics, random_quadratics, run
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.fedcompass import FedCompass
-from mpifl.scheduling.live_schedule import VirtualClock
+from mpifl.scheduling.clocks import VirtualClock
 from tests.quadratic_runs import Log, Quadratic, close, random_quadratics, run
 
 LAMBDA = 1.2

@@ -10,8 +10,8 @@ from mpifl.algorithms.base import Clients
 from mpifl.algorithms.mifa import Mifa
 from mpifl.config import read
 from mpifl.errors import ConfigError
+from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Fixed
-from mpifl.scheduling.live_schedule import VirtualClock
 from tests.mpi.cases import SMALL, job
 from tests.quadratic_runs import close, drift_point, quadratics, random_quadratics, run
 

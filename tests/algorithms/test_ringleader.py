@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mpifl.algorithms.ringleader import Ringleader
+from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Fixed
-from mpifl.scheduling.live_schedule import VirtualClock
 from tests.algorithms.world import World
 from tests.quadratic_runs import Log, close, optimum, quadratics, random_quadratics, run
 

@@ -18,8 +18,8 @@ from mpifl.algorithms.base import Algorithm
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
+from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Exponential
-from mpifl.scheduling.live_schedule import VirtualClock
 from tests.quadratic_runs import Log, Quadratic, close, quadratics, run
 
 

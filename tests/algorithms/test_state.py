@@ -21,8 +21,9 @@ from mpifl.errors import ConfigError
 from mpifl.problems import ProblemConfig, load, objective
 from mpifl.problems.models.quadratic import Quadratic
 from mpifl.runfile.tables import Row
+from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Speed
-from mpifl.scheduling.live_schedule import LiveSchedule, VirtualClock
+from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.server.loop import Ending, ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 from tests.quadratic_runs import close

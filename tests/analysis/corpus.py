@@ -88,7 +88,7 @@ def killed(folder: Path, case: str, draw: random.Random) -> list[Path]:
 
 def resumed(folder: Path, case: str, at: int) -> list[Path]:
     """A run that failed at an aggregation, before and after it was resumed from its last checkpoint."""
-    aggregate, snapshot = ServerLoop._aggregate, Checkpointer.snapshot
+    aggregate, snapshot = ServerLoop._aggregate, Checkpointer.begin
 
     def complete(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         snapshot(self, time, loop)
@@ -99,7 +99,7 @@ def resumed(folder: Path, case: str, at: int) -> list[Path]:
             raise RunFailed("the server fails")
         aggregate(self, time)
 
-    with patch.object(ServerLoop, "_aggregate", failing), patch.object(Checkpointer, "snapshot", complete):
+    with patch.object(ServerLoop, "_aggregate", failing), patch.object(Checkpointer, "begin", complete):
         path = made(folder, f"resumed-{case}", CASES[case], checkpoint={"updates": 4})
     failed = folder / f"failed-{case}.h5"
     shutil.copyfile(path, failed)

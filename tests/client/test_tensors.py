@@ -22,8 +22,9 @@ from mpifl.problems.problem import ComputeResources
 from mpifl.problems.settings import Torch
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.module_objective import Shared
+from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Speed
-from mpifl.scheduling.live_schedule import LiveSchedule, VirtualClock
+from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.server.loop import Ending, ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 from mpifl.vector_memory import VectorMemory

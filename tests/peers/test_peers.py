@@ -20,7 +20,7 @@ from mpifl.algorithms.feddyn import FedDyn
 from mpifl.algorithms.fednova import FedNova
 from mpifl.algorithms.participation import Trigger
 from mpifl.algorithms.scaffold import Scaffold
-from mpifl.scheduling.live_schedule import VirtualClock
+from mpifl.scheduling.clocks import VirtualClock
 from tests.algorithms.test_fedcompass import NOTES, Noted
 from tests.algorithms.world import World
 from tests.peers.environments import drive, missing

@@ -14,8 +14,9 @@ from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.participation import Trigger
 from mpifl.config import read
 from mpifl.errors import ConfigError, RunFailed
+from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Exponential, Fixed, NoDelay
-from mpifl.scheduling.live_schedule import LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.schedule import Event
 from tests.quadratic_runs import Log, Scripted, quadratics, run
 

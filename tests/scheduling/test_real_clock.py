@@ -14,8 +14,9 @@ import pytest
 
 from mpifl.algorithms.base import Update
 from mpifl.algorithms.participation import Trigger
-from mpifl.scheduling import live_schedule as live
-from mpifl.scheduling.live_schedule import LiveSchedule, RealClock
+from mpifl.scheduling import clocks
+from mpifl.scheduling.clocks import RealClock
+from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.overload import describe_overload
 from mpifl.scheduling.schedule import Event
 
@@ -42,7 +43,7 @@ class Wall:
 def wall(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Wall]:
     def new(tick: float = 0.0) -> Wall:
         made = Wall(tick)
-        monkeypatch.setattr(live, "time", SimpleNamespace(perf_counter=made.perf_counter))
+        monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=made.perf_counter))
         return made
 
     return new

@@ -14,8 +14,8 @@ from mpifl.algorithms.fedasync import FedAsync
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedbuff import FedBuff
 from mpifl.algorithms.participation import Trigger
+from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Exponential, Fixed
-from mpifl.scheduling.live_schedule import RealClock, VirtualClock
 from tests.quadratic_runs import Log, random_quadratics, run
 
 N = 4

@@ -21,8 +21,8 @@ from mpifl.algorithms.area import Area
 from mpifl.algorithms.base import Message, State, Update
 from mpifl.errors import ConfigError
 from mpifl.objective import Objective
+from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Delay, Exponential, Fixed, NoDelay, Speed
-from mpifl.scheduling.live_schedule import RealClock, VirtualClock
 from mpifl.transport.frames import HEADER_BYTES
 from tests.mpi.files import differing
 from tests.quadratic_runs import Log, close, quadratics, run

@@ -72,7 +72,7 @@ class Scene:
         )  # fmt: skip
         ranks: Any = self.ranks
         self.keeper = Checkpointer(self.writer, evaluator, ranks, plan, Area(step_size=0.1), float, rehost=False)
-        self.keeper.snapshot(0.0, self.loop)
+        self.keeper.begin(0.0, self.loop)
 
     def end(self) -> list[str]:
         """The result of the checkpoint, once everything that was due has arrived."""

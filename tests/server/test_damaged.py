@@ -203,13 +203,13 @@ def test_a_full_disk(
     tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run continues without the checkpoints that do not fit, and says so; none leaves its parts behind."""
-    cut = Checkpointer.snapshot
+    cut = Checkpointer.begin
 
     def finished(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         cut(self, time, loop)
         self.finish(time, loop)
 
-    monkeypatch.setattr(Checkpointer, "snapshot", finished)
+    monkeypatch.setattr(Checkpointer, "begin", finished)
     large = {"clients": 5, "model": {"name": "quadratic", "dim": 30000}, "dtype": "float64"}  # 240 kB a vector
     case = job({**AREA, "trigger": {"every": 2}}, large, checkpoint={"updates": 3})
     whole = run(tmp_path, "whole", {**case, "checkpoint": {}})

@@ -20,8 +20,9 @@ from mpifl.client.worker import Worker
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
 from mpifl.runfile.tables import AggregationRow, EventRow, Row, UpdateRow
+from mpifl.scheduling.clocks import VirtualClock
 from mpifl.scheduling.delays import Speed
-from mpifl.scheduling.live_schedule import LiveSchedule, VirtualClock
+from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.replayed_schedule import ClientIncident, ReplaySchedule
 from mpifl.server.checkpointer import Checkpointer
 from mpifl.server.evaluator import EvaluationRequest
@@ -237,13 +238,13 @@ def test_a_run_that_failed_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With `stop` a lost client fails the run; resumed, it fails there again, and the checkpoint remains."""
-    cut = Checkpointer.snapshot
+    cut = Checkpointer.begin
 
     def at_once(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         cut(self, time, loop)
         self.finish(time, loop)  # it is complete, or given up where it has the error that ends the run
 
-    monkeypatch.setattr(Checkpointer, "snapshot", at_once)
+    monkeypatch.setattr(Checkpointer, "begin", at_once)
     file = write(tmp_path, "stop", failing(checkpoint={"updates": 4}, faults={"lost": "stop"}))
     path = tmp_path / "stop.h5"
     assert mpifl("run", file, f"output={path}") == 3

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mpifl.scheduling.live_schedule as live_module
+import mpifl.scheduling.clocks as clocks_module
 import mpifl.server.failures as failures_module
 import mpifl.server.loop as loop_module
 from mpifl.algorithms.area import Area
@@ -17,8 +17,9 @@ from mpifl.algorithms.base import Clients, Message, Update
 from mpifl.algorithms.participation import Trigger
 from mpifl.config.job import Faults
 from mpifl.errors import RunFailed
+from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import NoDelay
-from mpifl.scheduling.live_schedule import LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.server.loop import ServerLoop
 from mpifl.transport.in_process import InProcessTransport
 from tests.algorithms.test_state import N, clients
@@ -61,7 +62,7 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: Faults, clock: Any = None) -> None:
         self.now, self.calls = [100.0], 0
-        for module in (failures_module, loop_module, live_module):
+        for module in (failures_module, loop_module, clocks_module):
             monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=self._perf_counter))
         self.transport, self.moved, algorithm = SilentTransport(self.now), list[int](), Area(trigger=Trigger(every=2))
         x0, _ = clients("float64")
@@ -93,12 +94,12 @@ class Scene:
         """Time passes while the server waits and polls every quarter of a second."""
         for _ in range(int(4 * seconds)):
             self.now[0] += 0.25
-            self.loop._poll(0.0)
+            self.loop._after_event(0.0)
 
     def be_busy(self, seconds: float) -> None:
         """Time passes in one event."""
         self.now[0] += seconds
-        self.loop._poll(0.0)
+        self.loop._after_event(0.0)
 
 
 def started(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> Scene:
@@ -178,7 +179,7 @@ def test_a_message_sent_meanwhile_gets_no_extra_time(monkeypatch: pytest.MonkeyP
     scene = one_silent(monkeypatch)
     scene.now[0] += 40
     scene.loop.send([1])
-    scene.loop._poll(0.0)
+    scene.loop._after_event(0.0)
     abandoned_after(scene, 4)
 
 
@@ -206,7 +207,7 @@ def test_a_long_evaluation(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
         scene.loop.schedule.clock.start()  # type: ignore[attr-defined]
     with pytest.raises(RunFailed, match="all clients are lost; the last, client 4: gave no answer for 4 s"):
         scene.loop.run()
-    assert 144 < scene.now[0] < 144 + failures_module.POLL_INTERVAL + 2 * live_module.POLL_INTERVAL
+    assert 144 < scene.now[0] < 144 + failures_module.POLL_INTERVAL + 2 * clocks_module.POLL_INTERVAL
 
 
 def test_without_patience_the_time_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

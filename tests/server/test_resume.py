@@ -95,7 +95,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Completes every checkpoint at once, and copies the run's file and folder as a kill at that moment would leave
     them."""
     found: list[Path] = []
-    cut = Checkpointer.snapshot
+    cut = Checkpointer.begin
 
     def copied(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         cut(self, time, loop)
@@ -103,7 +103,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         assert not self.busy and self.complete == self._number
         found.append(moved(self._writer.path, tmp_path / f"kept-{len(found)}"))
 
-    monkeypatch.setattr(Checkpointer, "snapshot", copied)
+    monkeypatch.setattr(Checkpointer, "begin", copied)
     return found
 
 
@@ -267,13 +267,13 @@ def test_updates_that_wait_at_the_server_for_their_clients(
     """
     (tmp_path / "slow_rule.py").write_text(SLOW)
     monkeypatch.syspath_prepend(tmp_path)
-    held, cut = list[int](), Checkpointer.snapshot
+    held, cut = list[int](), Checkpointer.begin
 
     def counted(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         held.append(loop.schedule.held)
         cut(self, time, loop)
 
-    monkeypatch.setattr(Checkpointer, "snapshot", counted)
+    monkeypatch.setattr(Checkpointer, "begin", counted)
     clock = {
         "mode": "real",
         "availability": {"name": "renewal", "on": 0.01, "off": 0.05, "distribution": "fixed", "start": "on"},
@@ -320,13 +320,13 @@ class Unsaved(Area):
 
 def own(folder: Path, patch: pytest.MonkeyPatch, rule: str, last: str = "0", **more: Any) -> Path:
     """The file of a job with a rule of its own; every checkpoint is waited for."""
-    cut = Checkpointer.snapshot
+    cut = Checkpointer.begin
 
     def awaited(self: Checkpointer, time: float, loop: ServerLoop) -> None:
         cut(self, time, loop)
         self.finish(time, loop)
 
-    patch.setattr(Checkpointer, "snapshot", awaited)
+    patch.setattr(Checkpointer, "begin", awaited)
     module = f"own_{folder.name}"
     (folder / f"{module}.py").write_text(ONCE.format(flag=str(folder / "mended"), last=last))
     patch.syspath_prepend(folder)

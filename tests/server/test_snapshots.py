@@ -31,8 +31,9 @@ from mpifl.checkpoint.snapshot import (
 from mpifl.client.worker import Worker
 from mpifl.config.job import Faults
 from mpifl.runfile.tables import EventRow, Row
+from mpifl.scheduling.clocks import RealClock, VirtualClock
 from mpifl.scheduling.delays import Exponential, Fixed, Speed
-from mpifl.scheduling.live_schedule import LiveSchedule, RealClock, VirtualClock
+from mpifl.scheduling.live_schedule import LiveSchedule
 from mpifl.scheduling.schedule import Event
 from mpifl.server.evaluator import EvaluationRequest
 from mpifl.server.loop import ServerLoop

@@ -90,6 +90,9 @@ def mean_step(x: np.ndarray, total: np.ndarray, n: int) -> np.ndarray:
 
 def _in_blocks(block: Callable[[slice], object], size: int) -> None:
     """Calls `block` with slices of at most BLOCK entries; those of a large vector are shared among the threads."""
+    if size <= BLOCK:
+        block(slice(size))
+        return
     if _threads is None or size < THREADED_SIZE:
         _run(block, 0, size)
         return
