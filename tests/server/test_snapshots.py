@@ -61,7 +61,7 @@ class Cuts:
         self.worker = worker
         self.taken: list[tuple[int, ServerSnapshot, dict[int, ClientSnapshot]]] = []
 
-    def snapshot(self, time: float, loop: ServerLoop) -> None:
+    def begin(self, time: float, loop: ServerLoop) -> None:
         loop.transport.send_marker(1)  # clients in flight have then computed their updates
         schedule, server = loop.schedule.save(), loop.server.save()  # type: ignore[attr-defined]
         evaluator = EvaluatorState(nan, False, [])

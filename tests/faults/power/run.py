@@ -35,13 +35,13 @@ def announce(folder: Path) -> None:
 
 
 def await_each() -> None:
-    snapshot = Checkpointer.snapshot
+    snapshot = Checkpointer.begin
 
     def awaited(self: Checkpointer, time: float, loop: Any) -> None:
         snapshot(self, time, loop)
         self.finish(time, loop)
 
-    Checkpointer.snapshot = awaited  # type: ignore[method-assign]
+    Checkpointer.begin = awaited  # type: ignore[method-assign]
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
