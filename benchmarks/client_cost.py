@@ -225,7 +225,7 @@ def waiting(seconds: float) -> dict[str, Any]:
             if time.perf_counter() >= begin + len(marks) * seconds:
                 marks.append(time.process_time())
 
-        transport.on_poll = note
+        transport.on_progress = note
         for _ in transport.messages(1):
             pass
         comm.gather(marks[1] - marks[0])
