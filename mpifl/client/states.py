@@ -46,7 +46,8 @@ class ClientStates(MutableMapping[int, State]):
 
     def copy_of(self, i: int) -> State:
         """A copy of client i's state, for a rule to change; rules never change a vector in place."""
-        state = self[i]
+        if (state := self._states.get(i)) is None:
+            state = self[i]
         return self._file.read(state) if self._file else State(**vars(state))
 
     def __setitem__(self, i: int, state: State) -> None:

@@ -79,9 +79,8 @@ class Frame:
 
     def write_message(self, i: int, message: Message, delay: float) -> None:
         """Writes a message to client i, with its vectors if they travel in the frame."""
-        self.write(Kind.MESSAGE, i, len(message.vectors))
         self.header.work, self.header.delay = message.work, delay
-        self._write_contact(message, message.vectors)
+        self._write_contact(Kind.MESSAGE, i, len(message.vectors), message, message.vectors)
 
     def write_update(self, i: int, update: Update, vectors: Sequence[np.ndarray], text: int = 0) -> None:
         """Writes an update of client i, with the vectors that travel in the frame.
@@ -89,18 +88,19 @@ class Frame:
         text: Bytes of the reason why it was refused, which follows.
         """
         header = self.header
-        if update.refused:
-            self.write(Kind.REFUSED, i, text)
-        else:
-            self.write(Kind.UPDATE, i, len(update.vectors))
+        kind, length = (Kind.REFUSED, text) if update.refused else (Kind.UPDATE, len(update.vectors))
         header.local_steps, header.norm, header.accuracy = int(update.local_steps), update.norm, update.accuracy
         header.compute, header.busy = update.compute, update.busy
-        self._write_contact(update, vectors)
+        self._write_contact(kind, i, length, update, vectors)
 
-    def _write_contact(self, sent: Message | Update, vectors: Sequence[np.ndarray]) -> None:
+    def _write_contact(
+        self, kind: Kind, i: int, length: int, sent: Message | Update, vectors: Sequence[np.ndarray]
+    ) -> None:  # fmt: skip
         """Writes what messages and updates both have."""
-        self.header.round, self.header.version, self.header.count = sent.round, sent.version, len(sent.numbers)
-        self.header.numbers[: len(sent.numbers)] = sent.numbers
+        header, count = self.header, len(sent.numbers)
+        header.kind, header.subject, header.length = kind, i, length
+        header.round, header.version, header.count = sent.round, sent.version, count
+        header.numbers[:count] = sent.numbers
         for inside, v in zip(self.vectors, vectors):
             inside[...] = v
 
@@ -108,8 +108,8 @@ class Frame:
         """Returns the message, with the vectors that travel in the frame, copied and passed through `deliver`."""
         header = self.header
         return Message(
-            vectors=tuple([deliver(v.copy()) for v in self.vectors[: header.length]]), numbers=self._numbers(),
-            work=header.work, version=header.version, round=header.round,
+            vectors=tuple([deliver(v.copy()) for v in self.vectors[: header.length]]),
+            numbers=tuple(header.numbers[: header.count]), work=header.work, version=header.version, round=header.round,
         )  # fmt: skip
 
     def read_update(self, refused: str = "") -> Update:
@@ -118,12 +118,9 @@ class Frame:
         count = 0 if refused else header.length
         return Update(
             vectors=tuple([v.copy() for v in self.vectors[:count]]), local_steps=header.local_steps,
-            numbers=self._numbers(), version=header.version, round=header.round, norm=header.norm,
+            numbers=tuple(header.numbers[: header.count]), version=header.version, round=header.round, norm=header.norm,
             compute=header.compute, busy=header.busy, accuracy=header.accuracy, refused=refused,
         )  # fmt: skip
-
-    def _numbers(self) -> tuple[float, ...]:
-        return tuple(self.header.numbers[: self.header.count])
 
 
 class FrameFormat:
