@@ -246,9 +246,11 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
     load_data: read the data as well, and add what it holds as a comment. Raises ConfigError where it cannot be read.
     """
     from mpifl.config.listing import annotated_yaml
+    from mpifl.host_memory import resident_bytes
     from mpifl.problems import check_optimizer
     from mpifl.server.evaluation_metrics import check_evaluation, load_metrics
 
+    process = resident_bytes()
     problem = execution.load_problem(job) if load_data else None
     load_metrics(job.evaluate.metrics)
     if optimizer := job.algorithm.torch_optimizer():
@@ -256,20 +258,25 @@ def job_yaml(job: Job, load_data: bool = False) -> str:
             check_optimizer(job.problem, optimizer)
     if problem:
         check_evaluation(job, problem)
-    notes = [_memory_note(job, problem)]
+    notes = [_memory_note(job, problem, process)]
     if (folder := job.memory.folder) is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
         notes.append(f"memory.folder: on this host {folder} is no folder in which a file can be made")
     return annotated_yaml(job, problem, notes)
 
 
-def _memory_note(job: Job, problem: Problem | None) -> str:
-    """The estimated memory of a run in one process, and what this host has free, in one line."""
-    from mpifl.host_memory import available_memory, memory_limits, resident_bytes
-    from mpifl.server.memory_estimate import estimate, gigabytes, problem_size
+def _memory_note(job: Job, problem: Problem | None, process: int) -> str:
+    """The estimated memory of a run in one process, and what this host has free, in one line.
+
+    process: bytes of this process before it loaded the data.
+    """
+    from mpifl.host_memory import available_memory, memory_limits
+    from mpifl.server.memory_estimate import estimate, gigabytes, problem_size, small_kept_vectors
 
     if (size := problem_size(job, problem)) is None:
         return "memory: --data estimates it, since the data alone tell what they hold"
-    text = f"{estimate(job, size).describe(resident_bytes())}, and what the method keeps for each client"
+    with inside("algorithm"):
+        kept = small_kept_vectors(job, size.clients)
+    text = estimate(job, size, kept=kept).describe(process)
     return f"memory: {text}" + (f"; free here: {gigabytes(available_memory())}" if memory_limits() else "")
 
 

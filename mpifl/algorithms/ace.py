@@ -34,6 +34,9 @@ class Ace(LocalTraining):
     reply: Literal["before", "after"] = "after"
     """reply to a sender before or after the step with its update"""
 
+    def server_vectors(self, clients: int) -> float:
+        return clients
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         unheard = dict.fromkeys(range(clients.n), True) if self.fill == "wait" else {}
         server = State(x=x0.copy(), k=0, last=0, computed={}, unheard=unheard, filled=not unheard)

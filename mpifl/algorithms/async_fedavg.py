@@ -37,6 +37,9 @@ class AsyncFedAvg(LocalTraining):
             return 1 / self.trigger.every if self.trigger.every else None
         return 1 / clients.n
 
+    def server_vectors(self, clients: int) -> float:
+        return clients if self.rule == "server-memory" else 0
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         last = dict.fromkeys(range(clients.n), x0) if self.rule == "server-memory" else {}
         return State(x=x0.copy(), sum=0 * x0, count=0, n=clients.n, last=last)

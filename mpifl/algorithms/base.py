@@ -243,6 +243,8 @@ class Algorithm(Config):
         increment_of: Empty, or one entry for each of `vectors_up`: the name of the vector of the client's state whose
             increment that vector of an update is, if the server's state depends on the sum of these increments;
             else "".
+        message_fields: The vectors of a client's state that are vectors of its last message. In one process the members
+            of a round share them.
     """
 
     vectors_up: ClassVar[int] = 1
@@ -252,6 +254,7 @@ class Algorithm(Config):
     polls: ClassVar[bool] = False
     personal_models: ClassVar[bool] = False
     increment_of: ClassVar[tuple[str, ...]] = ()
+    message_fields: ClassVar[tuple[str, ...]] = ()
 
     # -- policies; by default the algorithm is asynchronous ------------------------------------------------------------
     def participation(self, clients: Clients, seed: int) -> CohortSampler | None:
@@ -369,6 +372,10 @@ class Algorithm(Config):
         not moved by a fixed multiple of a gradient.
         """
         return None
+
+    def server_vectors(self, clients: int) -> float:
+        """How many vectors the server's state comes to have besides those of `init_server`; for estimates of memory."""
+        return 0
 
     def needs_timings(self) -> bool:
         """Whether `receive` reads `Update.compute` and `Update.exchange`."""

@@ -22,6 +22,9 @@ class Favas(PolledRounds):
     alpha: Literal["stochastic", "deterministic"] = "stochastic"
     """divisor of a client's change: stochastic, P(E_i > 0) E_i; deterministic, E[E_i]"""
 
+    def server_vectors(self, clients: int) -> float:
+        return clients if self.cohort else 0  # X_i, which the members of a round share
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         server = self.init_polls(x0, clients.n)
         server.models = dict.fromkeys(range(clients.n), server.x)  # X_i

@@ -77,6 +77,10 @@ class FedBuff(LocalTraining):
             return eta
         return min(eta, 1 / tau_max) if self.delay_rule == "cap" else eta / tau_max
 
+    def server_vectors(self, clients: int) -> float:
+        buffered = self.trigger.every if self.aggregation.needs_all_vectors else 0
+        return (clients if self.calibrate else 0) + (buffered or 0)
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         server = State(x=x0.copy(), buffer=zeros(x0), count=0, received={}, tau_max=0)
         if self.optimizer:

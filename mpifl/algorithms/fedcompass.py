@@ -52,6 +52,9 @@ class FedCompass(LocalTraining):
             raise ConfigError("min_steps", self.min_steps, f"at most max_steps, {self.max_steps}")
 
     # -- server: updates -----------------------------------------------------------------------------------------------
+    def server_vectors(self, clients: int) -> float:
+        return min(clients, 3)  # a sum for each group that is under way, of which there are few
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         n = clients.n
         server = State(x=x0.copy(), n=n, now=0.0, groups=0, due=NONE, steps_now=False)

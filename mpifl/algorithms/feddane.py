@@ -43,6 +43,7 @@ class FedDANE(TwoPhaseRounds):
 
     vectors_up = 2  # `plain` sends one in each phase
     vectors_down = 2
+    message_fields = ("w",)
     sums = ("x_sum", "g_sum")
 
     def __post_init__(self) -> None:

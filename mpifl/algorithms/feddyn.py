@@ -34,6 +34,9 @@ class FedDyn(SampledRounds):
     sums = ("dx",)  # the weights of dh stay when a member is lost
     increment_of = ("q",)
 
+    def server_vectors(self, clients: int) -> float:
+        return clients if self.output == "all" else 0
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         p = clients.shares if self.weights == "samples" else np.full(clients.n, 1 / clients.n)
         last = dict.fromkeys(range(clients.n), x0) if self.output == "all" else {}

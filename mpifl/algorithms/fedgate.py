@@ -35,6 +35,8 @@ class FedGate(GradientTracking):
 
     sums = ("D",)
 
+    message_fields = ("x",)
+
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         return self.member_weights(clients, self.server_step)
 

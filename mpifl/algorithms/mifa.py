@@ -61,6 +61,9 @@ class Mifa(SampledRounds):
         cohort = super().participation(clients, seed)
         return AllClientsFirst(**vars(cohort)) if self.fill == "wait" else cohort
 
+    def server_vectors(self, clients: int) -> float:
+        return clients
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         # Where rounds have cohorts, the first round still has all clients.
         unheard = dict.fromkeys(range(clients.n), True) if self.period and self.fill == "wait" else {}

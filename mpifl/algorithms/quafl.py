@@ -20,6 +20,8 @@ from mpifl.objective import Objective, Vector
 class QuAFL(PolledRounds):
     """x <- (x + sum over the s polled clients of Y_i)/(s + 1);  X_i <- (x_old + s Y_i)/(s + 1)"""
 
+    message_fields = ("x_old",)
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         server = self.init_polls(x0, clients.n)
         server.mixed = dict.fromkeys(range(clients.n), 0)  # s of the client's last round

@@ -31,6 +31,9 @@ class Ringleader(LocalTraining):
     local_epochs: PositiveInt | None = field(default=None, init=False)
     solver: Sgd = field(default=Sgd(), init=False)
 
+    def server_vectors(self, clients: int) -> float:
+        return 2 * clients  # the sums of this round and of the next
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         server = State(x=x0.copy(), u=0 * x0, served={}, keeps={}, steps=False, n=clients.n)
         server.G, server.b, server.next_G, server.next_b = {}, {}, {}, {}  # sums and counts of this round and the next

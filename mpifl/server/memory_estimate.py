@@ -1,18 +1,19 @@
 """Estimates the memory that a run needs on each rank, and compares it with what the hosts have, before the run.
 
-The estimate is of what a job declares: data, messages, tables. The vectors that a method keeps for each client are not
-declared, and are left out.
+Data, messages and tables are known from the job. The vectors that the method keeps are counted in the first states of
+the server and of a client; a method declares what the server adds later (`server_vectors`).
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp, inf
+from math import ceil, exp, inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mpifl.algorithms.base import Clients, State
 from mpifl.errors import ConfigError, inside
 from mpifl.problems.problem import ProblemSize
 from mpifl.server.evaluator import QUEUE_LIMIT
@@ -29,8 +30,17 @@ CLIENT_BYTES = 120  # per client that has computed, on the rank that hosts it
 RECORD_BYTES = 24 << 20  # rows that are not written yet, the libraries that write them, and the first evaluation
 TORCH_BYTES = 200 << 20  # torch, once it is imported
 OBJECT_BYTES = 128  # per vector, besides its entries
+LOCAL_VECTORS = 4  # vectors of a client that computes: its model, a gradient, and two of the local solver
 MANY_RATES = 10_000_000  # clients beyond which the delay model is not asked for their rates
 RECEIVE_BYTES = 256 << 20  # maximum of a server's receive buffers under MPI
+
+
+class KeptVectors(NamedTuple):
+    """The (d,) vectors that a method keeps."""
+
+    server: float = 2  # the model and a sum
+    client: float = 0  # of each client that has computed
+    shared: float = 0  # of these, vectors of its last message
 
 
 class MemoryEstimate(NamedTuple):
@@ -106,16 +116,42 @@ def array_bytes(objects: Iterable[Any]) -> int:
     return total
 
 
-def estimate(job: Job, size: ProblemSize, ranks: int = 1) -> MemoryEstimate:
-    """The memory of a run of the job on so many ranks, without the vectors that a method keeps for each client."""
+def kept_vectors(job: Job, server: State, x0: np.ndarray, clients: int) -> KeptVectors:
+    """The vectors that the method comes to keep; server: the server's first state."""
+    algorithm = job.algorithm
+    client = _vectors(algorithm.init_client(x0, 0), x0)
+    shared = sum(name in algorithm.message_fields for name, _ in client)
+    optimizer = algorithm.torch_optimizer()
+    moments = 2 if optimizer and optimizer.state == "kept" else 0  # as Adam; others of torch.optim keep 0 to 2
+    at_first = sum(v.size for v in {id(v): v for _, v in _vectors(server, x0)}.values()) / x0.size
+    later = algorithm.server_vectors(ceil(_computing(job, clients))) if clients else 0
+    return KeptVectors(at_first + later, len(client) + moments, shared)
+
+
+def small_kept_vectors(job: Job, clients: int) -> KeptVectors:
+    """The vectors that the method comes to keep, from states of a few numbers: where the model is not known."""
+    x0 = np.zeros(2 if clients != 2 else 3)
+    return kept_vectors(job, job.algorithm.init_server(x0, Clients(np.ones(clients, int), seed=job.seed)), x0, clients)
+
+
+def _vectors(state: State, x0: np.ndarray) -> list[tuple[str, Any]]:
+    """The vectors in a state, or arrays of them, of the server or of a client, each with the name that it has there."""
+    values = [
+        (name, v) for name, each in vars(state).items() for v in (each.values() if isinstance(each, dict) else [each])
+    ]
+    return [(name, v) for name, v in values if getattr(v, "shape", ())[-1:] == x0.shape]
+
+
+def estimate(job: Job, size: ProblemSize, ranks: int = 1, kept: KeptVectors = KeptVectors()) -> MemoryEstimate:  # noqa: B008
+    """The memory of a run of the job on so many ranks; kept: what the method keeps, as far as it is known."""
     n = size.clients
     vector = size.d * np.dtype(job.problem.dtype).itemsize
     computing, in_flight = _computing(job, n), _in_flight(job, n)
-    evaluation = size.evaluating + (QUEUE_LIMIT + 2) * vector
+    evaluation = size.evaluating + int(min(QUEUE_LIMIT, _evaluations(job, n)) + 1) * vector
     saved = job.checkpoint.every is not None or job.checkpoint.updates is not None
     server = {
         "data": size.data,
-        "server's model and sum": 2 * vector * (2 if saved else 1),
+        "server's state": int(kept.server * vector * (2 if saved else 1)),
         "clients' table": n * TABLE_BYTES + RECORD_BYTES,
         "loading and evaluation": max(size.loading, evaluation),
     }
@@ -128,14 +164,24 @@ def estimate(job: Job, size: ProblemSize, ranks: int = 1) -> MemoryEstimate:
             "data": int(size.data / max(1, n) * hosted),
             "clients' records": int(share * CLIENT_BYTES),
             "last updates": int(share * job.algorithm.vectors_up * (vector + OBJECT_BYTES)),
-            "vectors of local steps": 6 * vector,
+            "clients' states": _states(job, share * kept.client, vector),
+            "vectors of local steps": LOCAL_VECTORS * vector,
         }
         return MemoryEstimate(server, {**clients, **_torch(job)}, ranks)
     server["clients' records"] = int(computing * CLIENT_BYTES)
     own = min(_vectors_in_flight(job, min(computing, in_flight)), _updates(job, n))  # the first messages share x_0
+    own_states = computing * (kept.client - kept.shared)
+    shared = computing if getattr(job.algorithm, "cohort", None) else 1.0  # rounds of all clients: one vector
+    server["clients' states"] = _states(job, own_states + kept.shared * shared, vector)
     server["messages in flight"] = int(own * (vector + OBJECT_BYTES) + in_flight * FLIGHT_BYTES)
-    server["vectors of local steps"] = 6 * vector
+    server["vectors of local steps"] = LOCAL_VECTORS * vector
     return MemoryEstimate({**server, **_torch(job)}, {}, 1)
+
+
+def _states(job: Job, vectors: float, vector: int) -> int:
+    """Bytes of the clients' states of a rank: so many vectors, of which `memory.client_states` stay in memory."""
+    limit = inf if job.memory.client_states is None else job.memory.client_states
+    return int(min(limit, vectors * vector) + vectors * OBJECT_BYTES)
 
 
 def _vectors_in_flight(job: Job, in_flight: float) -> float:
@@ -144,7 +190,7 @@ def _vectors_in_flight(job: Job, in_flight: float) -> float:
         return in_flight * job.algorithm.vectors_up
     trigger = job.algorithm.aggregation_trigger()
     if getattr(job.algorithm, "cohort", None) or job.algorithm.pace == "synchronous" or trigger is None:
-        return job.algorithm.vectors_down  # all messages of a round share their vectors
+        return 1.0  # all messages of a round share the server's vectors; the model of the round before is kept
     return in_flight * job.algorithm.vectors_down / trigger.every if trigger.every else 0.0
 
 
@@ -163,6 +209,12 @@ def _updates(job: Job, n: int) -> float:
     return updates
 
 
+def _evaluations(job: Job, n: int) -> float:
+    """How many models are evaluated, at most."""
+    by_updates = _updates(job, n) / job.evaluate.updates if job.evaluate.updates else 0.0
+    return 1 + by_updates + ((job.stop.time or inf) / job.evaluate.every if job.evaluate.every else 0.0)
+
+
 def _computing(job: Job, n: int) -> float:
     """How many clients compute at least once, in expectation."""
     updates = _updates(job, n)
@@ -177,14 +229,16 @@ def _in_flight(job: Job, n: int) -> float:
 
 
 # -- before a run ------------------------------------------------------------------------------------------------------
-def check_memory(job: Job, size: ProblemSize | None, hellos: Sequence[Hello]) -> None:
+def check_memory(
+    job: Job, size: ProblemSize | None, hellos: Sequence[Hello], kept: KeptVectors = KeptVectors()  # noqa: B008
+) -> None:  # fmt: skip
     """Raises ConfigError where the ranks of a host need more memory than it has for them, by the estimate.
 
-    size: None where it is not known yet.
+    size: None where it is not known yet. kept: what the method keeps.
     """
     if not job.memory.check or size is None or not any(hello.limits for hello in hellos):
         return
-    found = estimate(job, size, len(hellos))
+    found = estimate(job, size, len(hellos), kept)
     ranks: dict[tuple[str, str], list[int]] = {}
     left: dict[tuple[str, str], tuple[int, int]] = {}  # free and total bytes, as reported by the ranks under a limit
     for rank, hello in enumerate(hellos):

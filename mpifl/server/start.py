@@ -51,7 +51,7 @@ def run_server(
     from mpifl.config.read import job_to_dict
     from mpifl.runfile.create import refuse_existing, refuse_live
     from mpifl.server.evaluation_metrics import check_evaluation
-    from mpifl.server.memory_estimate import check_memory, problem_size
+    from mpifl.server.memory_estimate import check_memory, kept_vectors, problem_size
     from mpifl.server.provenance import attributes
     from mpifl.server.run_log import log_start
     from mpifl.server.session import Session
@@ -63,8 +63,6 @@ def run_server(
     if known := problem_size(job):  # refused before the data are loaded
         check_memory(job, known, hellos)
     problem = load(job) if load else problems.load(job.problem)
-    if not known:
-        check_memory(job, problem_size(job, problem), hellos)
     x0 = problem.initial(job.seed)
     n = problem.clients
     with inside("clock.delay"):
@@ -91,6 +89,9 @@ def run_server(
             server = State.load(resumed.snapshot.algorithm)
         else:
             server = checked_state(job.algorithm, "init_server", job.algorithm.init_server(x0, clients))
+        if job.memory.check:
+            kept = kept_vectors(job, server, x0, 0 if resumed else n)  # a resumed server has its vectors
+            check_memory(job, known or problem_size(job, problem), hellos, kept)
     schedule: LiveSchedule | ReplaySchedule
     if replay:
         trigger = job.algorithm.aggregation_trigger()

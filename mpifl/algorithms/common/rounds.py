@@ -115,6 +115,9 @@ class ModelAveraging(SampledRounds):
     def update_weights(self, clients: Clients) -> np.ndarray | float | None:
         return None if self.aggregation.needs_all_vectors else self.member_weights(clients)
 
+    def server_vectors(self, clients: int) -> float:
+        return (self.cohort or clients) if self.aggregation.needs_all_vectors else 0
+
     def init_server(self, x0: Vector, clients: Clients) -> State:
         return State(x=x0.copy(), sum=0 * x0, samples=clients.samples, received={})
 
