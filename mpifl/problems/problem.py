@@ -165,7 +165,8 @@ class Problem:
     def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """(T,) int64 labels of the test rows, and (T, C) float64 scores: probabilities under the model x.
 
-        None where the rows have no class labels. Raises NotImplementedError where a model has no scores.
+        Rows that do not count are left out. None where the rows have no class labels, or outputs are no scores of them.
+        Raises NotImplementedError where a model has no scores.
         """
         return None
 

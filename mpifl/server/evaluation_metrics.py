@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from math import nan
+from math import isnan, nan
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,15 @@ def check_evaluation(job: Job, problem: Problem) -> None:
         model = type(job.problem.model).__qualname__
         raise ConfigError("evaluate.metrics", names, f"none: the model {model} has no method scores") from None
     if found is None:
-        raise ConfigError("evaluate.metrics", names, "none: this problem has no class labels to compare scores with")
+        raise ConfigError(
+            "evaluate.metrics", names, "none: this problem has no class labels, or no scores of the classes"
+        )
     if not len(found[0]):
         raise ConfigError("evaluate.metrics", names, "none, or problem.test_split such as 0.2: there are no test rows")
     measure(load_metrics(job.evaluate.metrics), *found)
+
+
+def check_target(job: Job, problem: Problem) -> None:
+    """Raises ConfigError where a run is to end at a test accuracy, and the first model has none."""
+    if job.stop.accuracy and isnan(problem.evaluate(problem.initial(job.seed)).get("test_accuracy", nan)):
+        raise ConfigError("stop.accuracy", job.stop.accuracy, "null: this problem has no test accuracy")

@@ -50,7 +50,7 @@ def run_server(
     from mpifl.config.own_classes import check_class
     from mpifl.config.read import job_to_dict
     from mpifl.runfile.create import refuse_existing, refuse_live
-    from mpifl.server.evaluation_metrics import check_evaluation
+    from mpifl.server.evaluation_metrics import check_evaluation, check_target
     from mpifl.server.memory_estimate import check_memory, kept_vectors, problem_size
     from mpifl.server.provenance import attributes
     from mpifl.server.run_log import log_start
@@ -109,6 +109,8 @@ def run_server(
     payload = resumed.payload() if resumed else None
     facts: list[Any] = [dict(problem.prepare(resources))]
     check_evaluation(job, problem)
+    if not replay:  # which ends with its record
+        check_target(job, problem)
     if comm is None:
         in_process, compute = _host_in_process(job, problem, x0, resources, payload)
         facts = [compute]

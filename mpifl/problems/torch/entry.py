@@ -6,7 +6,9 @@ for the data sets with a fixed seed. So the data are the same on all ranks and f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from math import nan
 from typing import Any
 from weakref import WeakValueDictionary
@@ -25,8 +27,11 @@ from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.entry_check import EntryResult, call_entry, check_module_and_loss, entry_error, examples
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective, class_scores, measure
+from mpifl.problems.torch.module_objective import Examples, Measured, Shared, TorchObjective, class_scores, measure
 from mpifl.problems.torch.module_problem import CPU
+from mpifl.problems.torch.predictions import Prediction, find_prediction
+
+log = logging.getLogger(__package__)
 
 DATA_SEED = 0
 # id(meta) -> problem, so that one process holds the data once.
@@ -35,7 +40,7 @@ _local_problems: WeakValueDictionary[int, EntryProblem] = WeakValueDictionary()
 
 class EntryProblem(Problem):
     """The rows of all clients. `train_loss` is their mean loss plus the regulariser, `test_loss` the test rows' mean;
-    `test_accuracy` is nan unless outputs are (rows, classes) and targets (rows,) integers."""
+    `test_accuracy` is nan where outputs predict no labels (`find_prediction`)."""
 
     def __init__(self, settings: ProblemSettings) -> None:
         made = call_entry(settings, DATA_SEED)
@@ -50,7 +55,13 @@ class EntryProblem(Problem):
         self.validation_rows = sum(map(len, validation))
         test = [] if made.test is None else [examples(settings, made.test, "the test set")]
         self._shared = _shared(settings, made, CPU)
-        check_module_and_loss(settings, made, [*enumerate(whole), *(("the test set", rows) for rows in test)])
+        parts: list[tuple[int | str, Examples]] = [*enumerate(whole), *(("the test set", rows) for rows in test)]
+        outputs = check_module_and_loss(settings, made, parts)
+        self._prediction, why_none = find_prediction(made.loss, outputs, [rows.y for _, rows in parts], made.predict)
+        self._shared.prediction = self._prediction
+        if why_none and (test or validation):
+            text = "problem.entry=%s: accuracies are NaN: %s; expected: a class loss, or predict after the test rows"
+            log.warning(text, settings.entry, why_none)
         self._evaluated = [_subsample(settings.evaluation_rows, rows) for rows in (self.rows, test, validation)]
         self.layout, self.d = self._shared.flat.layout, self._shared.flat.d
         self.samples = np.array([len(rows) for rows in self.rows], np.int64)
@@ -69,9 +80,8 @@ class EntryProblem(Problem):
 
     def initial(self, seed: int) -> np.ndarray:
         """(d,) the values that the module has when it is made under the run's seed."""
-        self._shared = _shared(
-            self._settings, call_entry(self._settings, seed), CPU
-        )  # what is not trained may be random too
+        made = call_entry(self._settings, seed)  # what is not trained may be random too
+        self._shared = _shared(self._settings, made, CPU, self._prediction)
         x: np.ndarray = self._shared.flat.values().numpy()
         return x
 
@@ -81,29 +91,28 @@ class EntryProblem(Problem):
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         self._shared.load_for_evaluation(x)
-        (train, _), (test, accuracy), validation = map(self._mean, self._evaluated)
+        train, test, validation = (
+            Measured.sum(measure(self._shared, rows) for rows in parts) for parts in self._evaluated
+        )
+        held = (validation.mean_loss, validation.accuracy)
         return {
-            "train_loss": train + self._shared.regulariser(),
-            "test_loss": test,
-            "test_accuracy": accuracy,
+            "train_loss": train.mean_loss + self._shared.regulariser(),
+            "test_loss": test.mean_loss,
+            "test_accuracy": test.accuracy,
             "client_accuracy_mean": nan,  # no client has test rows of its own
-            **(dict(zip(VALIDATION, validation, strict=True)) if self.validation_rows else {}),
+            **(dict(zip(VALIDATION, held, strict=True)) if self.validation_rows else {}),
         }
-
-    def _mean(self, parts: list[Examples]) -> tuple[float, float]:
-        """The mean loss of the rows and the fraction classified rightly."""
-        sums = np.array([measure(self._shared, rows) for rows in parts])
-        loss, right = sums.sum(0) / sum(map(len, parts)) if parts else (nan, nan)
-        return float(loss), float(right)
 
     def test_scores(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         self._shared.load_for_evaluation(x)
-        found = [(rows.y, class_scores(self._shared, rows)) for rows in self._evaluated[1]]
-        if not found:
+        if not self._evaluated[1]:
             return np.empty(0, np.int64), np.empty((0, 1))
-        if any(scores is None for _, scores in found):
+        found = [class_scores(self._shared, rows) for rows in self._evaluated[1]]
+        known = [each for each in found if each is not None]
+        if len(known) < len(found):
             return None
-        return torch.cat([y for y, _ in found]).numpy().copy(), softmax(np.concatenate([scores for _, scores in found]))
+        classes, scores = map(np.concatenate, zip(*known, strict=True))
+        return classes, softmax(scores)
 
     def gradient_norm(self, x: np.ndarray) -> float:
         total = np.zeros(self.d)
@@ -127,12 +136,16 @@ def host_entry(
     return host_clients(shared, objectives, settings.torch, facts)
 
 
-def _shared(settings: ProblemSettings, made: EntryResult, device: torch.device) -> Shared:
+def _shared(
+    settings: ProblemSettings, made: EntryResult, device: torch.device, prediction: Prediction | None = None
+) -> Shared:
     assert settings.torch is not None
     if isinstance(made.loss, nn.Module):  # class weights
         made.loss.to(device)
     flat = Flat(made.module, device, getattr(torch, settings.dtype), settings.torch.buffers == "averaged")
-    return Shared(flat, made.loss, device, settings)
+    if prediction and made.predict:  # it may belong to the module
+        prediction = replace(prediction, labels=made.predict)
+    return Shared(flat, made.loss, device, settings, prediction)
 
 
 def _load_rows(settings: ProblemSettings, meta: dict[str, Any], clients: list[int]) -> dict[int, Examples]:

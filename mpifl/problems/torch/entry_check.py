@@ -30,6 +30,7 @@ class EntryResult(NamedTuple):
     loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> the mean over the rows
     datasets: Sequence[Any]  # one for each client: len(), and [k] a row (x, y)
     test: Any = None  # test rows: len(), and [k] a row (x, y)
+    predict: Callable[[Tensor], Tensor] | None = None  # outputs -> predicted labels, in the targets' shape
 
 
 def entry_error(settings: ProblemSettings, expected: str) -> ConfigError:
@@ -69,15 +70,18 @@ def call_entry(settings: ProblemSettings, seed: int) -> EntryResult:
         takes = f"{settings.entry}({', '.join(signature.parameters)})"
         raise ConfigError("problem.options", options, f"what {takes} takes ({error})") from error
     made = seeded(seed, lambda: function(**options))
-    if not (isinstance(made, tuple | list) and len(made) in (3, 4)):
+    if not (isinstance(made, tuple | list) and len(made) in (3, 4, 5)):
         raise entry_error(
-            settings, f"a function that returns (module, loss, datasets[, test]); it returns {_kind(made)}"
+            settings, f"a function that returns (module, loss, datasets[, test[, predict]]); it returns {_kind(made)}"
         )
     made = EntryResult(*made)
     if not isinstance(made.module, nn.Module):
         raise entry_error(settings, f"a torch.nn.Module as the first of what is returned; it is {_kind(made.module)}")
     if not callable(made.loss):
         raise entry_error(settings, f"a loss, called with outputs and targets, as the second; it is {_kind(made.loss)}")
+    if made.predict is not None and not callable(made.predict):
+        text = f"None or a function from outputs to predicted labels as the fifth; it is {_kind(made.predict)}"
+        raise entry_error(settings, text)
     _check_module(settings, made.module)
     if getattr(made.module, "_mpifl_seen", False):  # clients and measuring would hold it at two vectors at once
         raise entry_error(settings, "a new module at each call; this one was returned before")
@@ -151,11 +155,13 @@ def _stacked(settings: ProblemSettings, values: Sequence[Any], what: str) -> Ten
 
 def check_module_and_loss(
     settings: ProblemSettings, made: EntryResult, parts: Sequence[tuple[int | str, Examples]]
-) -> None:
-    """Runs the module on the first rows of each signature, and the loss on all targets."""
+) -> list[Tensor]:
+    """Runs the module on the first rows of each signature, and the loss on all targets. Returns some outputs for each
+    part."""
     assert settings.torch is not None
     local = settings.torch.buffers == "local"  # then norms take the statistics of test rows, too
     tried: dict[Any, Tensor] = {}
+    found = []
     norms = running_statistics(made.module)
     constant = {k: b.clone() for k, b in made.module.named_buffers() if b.is_floating_point() and k not in norms}
     for i, rows in parts:
@@ -168,7 +174,10 @@ def check_module_and_loss(
             with _as_config_error(settings, f"a module that takes rows of shape {[*x.shape]} ({whose})"):
                 tried[signature] = made.module(x)
             _try_loss(settings, made, tried[signature], y, whose)
+            if made.predict:
+                _try_predict(settings, made.predict, tried[signature].detach(), y, whose)
         outputs = tried[signature].detach()
+        found.append(outputs)
         for k in range(0, len(rows) if outputs.shape[:1] == (few,) else 0, EVALUATION_ROWS):  # a label may be too large
             some = rows.y[k : k + EVALUATION_ROWS].clone()
             with _as_config_error(settings, f"a loss of the module's outputs and the targets of {whose}"):
@@ -176,6 +185,7 @@ def check_module_and_loss(
     for name, before in constant.items():
         if not torch.equal(made.module.get_buffer(name).nan_to_num(), before.nan_to_num()):
             raise entry_error(settings, f"buffers that training leaves alone, running statistics apart: {name} changes")
+    return found
 
 
 def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Tensor, whose: str) -> None:
@@ -201,6 +211,17 @@ def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Ten
             two, four = (float(made.loss(*(part.repeat_interleave(m, 0) for part in row))) for m in (2, 4))
         if abs(two) > 1e-6 and abs(four - 2 * two) < 1e-3 * abs(two):
             raise entry_error(settings, "a loss that is the mean over the rows; this is their sum")
+
+
+def _try_predict(
+    settings: ProblemSettings, predict: Callable[[Tensor], Tensor], outputs: Tensor, y: Tensor, whose: str
+) -> None:
+    expected = f"predicted labels of shape {[*y.shape]}, as the targets of {whose} have, from predict"
+    with _as_config_error(settings, expected):
+        labels = predict(outputs.clone())
+    if not isinstance(labels, Tensor) or labels.shape != y.shape:
+        shape = f" of shape {[*labels.shape]}" if isinstance(labels, Tensor) else ""
+        raise entry_error(settings, f"{expected}; it returns {_kind(labels)}{shape}")
 
 
 @contextmanager

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 from itertools import pairwise
 from math import nan
-from typing import Any, Protocol
+from operator import add
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from mpifl.problems.rows import Batches
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.flat import Flat, vector_like
 from mpifl.problems.torch.optimizers import ClientOptimizer, TorchOptimizer, check
+from mpifl.problems.torch.predictions import Prediction
 
 MAX_ROWS = 4096  # rows in one pass: a gradient over more is the mean of pieces
 EVALUATION_ROWS = 256  # rows evaluated at once
@@ -76,10 +79,17 @@ class Shared:
     """What the clients of one rank share: one module, one loss, one device."""
 
     def __init__(
-        self, flat: Flat, loss: Callable[[Tensor, Tensor], Tensor], device: torch.device, settings: ProblemSettings
+        self,
+        flat: Flat,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        device: torch.device,
+        settings: ProblemSettings,
+        prediction: Prediction | None = None,
     ) -> None:
+        """prediction: how outputs predict labels; None: accuracies are nan."""
         assert settings.torch is not None
         self.flat, self.loss, self.device, self.l2 = flat, loss, device, settings.l2
+        self.prediction = prediction
         self.regularised = self._regularised_parameters()
         self._bfloat16 = settings.torch.autocast == "bfloat16"
         self.executor: BatchExecutor | None = None  # while several clients are trained in one batch
@@ -253,7 +263,7 @@ class TorchObjective(Batches):
         if not self.own:
             return nan
         self._load(x)
-        return measure(self.shared, self.own)[1] / len(self.own)
+        return measure(self.shared, self.own).accuracy
 
     def _load(self, x: Vector) -> None:
         """Binds the module to x, for passes that change nothing."""
@@ -261,30 +271,53 @@ class TorchObjective(Batches):
         self.shared.flat.module.eval()
 
 
-@torch.no_grad()
-def measure(shared: Shared, rows: Examples) -> tuple[float, float]:
-    """The sum of the rows' losses and how many are classified rightly; nan where scores are no class scores."""
-    total, right = 0.0, 0.0
-    for scores, y in outputs(shared, rows):
-        total += float(shared.loss(scores, y)) * len(y)
-        right += int((scores.argmax(1) == y).sum()) if are_class_scores(scores, y) else nan
-    return total, right
+class Measured(NamedTuple):
+    """Sums over some rows."""
+
+    rows: int
+    loss: float
+    right: int  # labels that are predicted rightly
+    counted: int  # labels that count; 0 where outputs predict none
+
+    @classmethod
+    def sum(cls, parts: Iterable[Measured]) -> Measured:
+        """The sums over several parts of the rows."""
+        return cls(
+            *(reduce(add, column) for column in zip((0, 0.0, 0, 0), *parts, strict=True))
+        )  # sum() rounds otherwise
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean loss of the rows; nan where there are none."""
+        return self.loss / self.rows if self.rows else nan
+
+    @property
+    def accuracy(self) -> float:
+        """The fraction of labels that is predicted rightly; nan where there are none."""
+        return self.right / self.counted if self.counted else nan
 
 
 @torch.no_grad()
-def class_scores(shared: Shared, rows: Examples) -> np.ndarray | None:
-    """(rows, classes) the module's outputs in the CPU's memory; None where they are no class scores."""
-    pieces = []
-    for scores, y in outputs(shared, rows):
-        if not are_class_scores(scores, y):
-            return None
-        pieces.append(scores.cpu().numpy())
-    return np.concatenate(pieces)
+def measure(shared: Shared, rows: Examples) -> Measured:
+    """Losses and predictions of the rows."""
+    parts = []
+    for found, y in outputs(shared, rows):
+        right, counted = shared.prediction.count(found, y) if shared.prediction else (0, 0)
+        parts.append(Measured(len(y), float(shared.loss(found, y)) * len(y), right, counted))
+    return Measured.sum(parts)
 
 
-def are_class_scores(scores: Tensor, y: Tensor) -> bool:
-    """Whether outputs are (rows, classes) and targets (rows,) whole numbers."""
-    return scores.ndim == 2 and y.ndim == 1 and not y.is_floating_point()
+@torch.no_grad()
+def class_scores(shared: Shared, rows: Examples) -> tuple[np.ndarray, np.ndarray] | None:
+    """Classes (labels,) int64 and scores (labels, classes) of the rows that count; None where outputs are no scores."""
+    prediction, pieces = shared.prediction, []
+    if prediction is None or prediction.scores is None:
+        return None
+    for found, y in outputs(shared, rows):
+        at = prediction.counted(y).reshape(-1)
+        pieces.append((prediction.classes(y)[at].cpu(), prediction.scores(found)[at].cpu()))
+    classes, scores = map(torch.cat, zip(*pieces, strict=True))
+    return classes.numpy(), scores.numpy()
 
 
 def outputs(shared: Shared, rows: Examples) -> Iterator[tuple[Tensor, Tensor]]:

@@ -20,6 +20,7 @@ from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.flat import Flat
 from mpifl.problems.torch.module_objective import Examples, Shared, TorchObjective, Windows, class_scores, measure
+from mpifl.problems.torch.predictions import CLASS_SCORES
 from mpifl.rng import stream
 
 CPU = torch.device("cpu")
@@ -50,7 +51,7 @@ class TorchProblem(RowProblem):
             self._shape, self._vocabulary = (rows.tokens.window,), rows.tokens.vocabulary
             self._text = mapped(rows.tokens.file)
         self._classes = rows.classes
-        self._shared = Shared(self._flat(0), cross_entropy, CPU, self._settings)
+        self._shared = Shared(self._flat(0), cross_entropy, CPU, self._settings, CLASS_SCORES)
         return self._shared.flat.layout
 
     def prepare(self, resources: ComputeResources) -> Mapping[str, Any]:
@@ -78,14 +79,14 @@ class TorchProblem(RowProblem):
 
     def _measure(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, int]:
         self._shared.load_for_evaluation(x)
-        total, right = measure(self._shared, examples(rows, y, self._shape, self._text, CPU))
-        return total, int(right)
+        found = measure(self._shared, examples(rows, y, self._shape, self._text, CPU))
+        return found.loss, found.right
 
     def _outputs(self, x: np.ndarray, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
         self._shared.load_for_evaluation(x)
         found = class_scores(self._shared, examples(rows, y, self._shape, self._text, CPU))
         assert found is not None
-        return found
+        return found[1]
 
     def gradient_norm(self, x: np.ndarray) -> float:
         meta = {**self.meta, "samples": [len(self._y)], "clients": 1}
@@ -131,7 +132,7 @@ def host_rows(
         shape, text = (window,), mapped(file)
     module = seeded(seed, lambda: model.build(shape, meta["classes"], vocabulary))
     flat = Flat(module, device, getattr(torch, meta["dtype"]), settings.torch.buffers == "averaged")
-    shared = Shared(flat, cross_entropy, device, settings)
+    shared = Shared(flat, cross_entropy, device, settings, CLASS_SCORES)
 
     def client(i: int, shard: Shard) -> TorchObjective:
         parts = [examples(shard[k], shard[k + 1], shape, text, device) for k in range(0, len(shard), 2)]

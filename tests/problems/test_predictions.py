@@ -1,0 +1,279 @@
+"""What a user's outputs predict: accuracies by hand, and none where outputs say nothing about labels."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpifl
+from mpifl import problems
+from mpifl.errors import ConfigError
+from mpifl.problems import ProblemConfig
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
+
+from mpifl.problems.torch.predictions import find_prediction  # noqa: E402
+
+HERE = __name__
+
+
+class Identity(nn.Module):
+    """Outputs are the rows, times a parameter that is 1 at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Any) -> Any:
+        return self.factor * x
+
+    def opposite(self, outputs: Any) -> Any:
+        """Predicted labels, where outputs are distances."""
+        return outputs.argmin(1)
+
+
+def ordinal(outputs: Any, y: Any) -> Any:
+    """Of K labels: output j is the logit of y > j."""
+    return F.binary_cross_entropy_with_logits(outputs, (y[:, None] > torch.arange(outputs.shape[1])).float())
+
+
+def hazards(outputs: Any, y: Any) -> Any:
+    """Output j is the logit of y = j, given y >= j."""
+    at, columns = y[:, None], torch.arange(outputs.shape[1])
+    losses = F.binary_cross_entropy_with_logits(outputs, (columns == at).float(), reduction="none")
+    return (losses * (columns <= at)).sum(1).mean()
+
+
+def focal(outputs: Any, y: Any) -> Any:
+    p = F.softmax(outputs, 1).gather(1, y[:, None])
+    return -((1 - p) ** 2 * p.log()).mean()
+
+
+def two_heads(outputs: Any, y: Any) -> Any:
+    """The last column is an uncertainty."""
+    return F.cross_entropy(outputs[:, :-1], y) + (outputs[:, -1] ** 2).mean()
+
+
+LOSSES: dict[str, Any] = {
+    "ce": F.cross_entropy,
+    "module": nn.CrossEntropyLoss(label_smoothing=0.1, weight=torch.tensor([1.0, 2.0, 0.5])),
+    "prior": lambda o, y: F.cross_entropy(o + torch.tensor([0.0, -1.0, -3.0]), y),
+    "padding 0": lambda o, y: F.cross_entropy(o, y, ignore_index=0),
+    "log softmax": F.nll_loss,
+    "softmax": lambda o, y: F.nll_loss(o.log(), y),
+    "margin": F.multi_margin_loss,
+    "focal": focal,
+    "brier": lambda o, y: F.mse_loss(o, F.one_hot(y, 3).float()),
+    "distances": lambda o, y: F.cross_entropy(-o, y),
+    "ordinal": ordinal,
+    "hazards": hazards,
+    "two heads": two_heads,
+    "poisson": lambda o, y: F.poisson_nll_loss(o[:, 0], y.float()),
+    "count": lambda o, y: F.mse_loss(o[:, 0], y.float()),
+    "bce": lambda o, y: F.binary_cross_entropy_with_logits(o[:, 0], y.float()),
+    "bce flat": lambda o, y: F.binary_cross_entropy_with_logits(o, y),
+    "bce weight": lambda o, y: F.binary_cross_entropy_with_logits(o[:, 0], y.float(), pos_weight=torch.tensor(5.0)),
+    "bce masked": lambda o, y: F.binary_cross_entropy_with_logits(o[:, 0], y.float().clamp(0), weight=(y >= 0).float()),
+    "probability": lambda o, y: F.binary_cross_entropy(o[:, 0], y.float()),
+    "logistic": lambda o, y: F.soft_margin_loss(o[:, 0], y.float()),
+    "hinge": lambda o, y: (1 - o[:, 0] * y).clamp(0).mean(),
+    "squares": F.mse_loss,
+}
+THREE = [[2.0, 1.0, 0.0], [0.0, 2.0, 1.0], [0.0, 1.0, 2.0], [2.0, 0.0, 1.0]]  # classes 0, 1, 2, 0 have the largest
+ONE = [[-0.5], [0.2], [0.7], [1.5]]
+
+
+def entry(loss: str, rows: list[Any], y: list[Any], predict: str = "") -> Any:
+    """One client, whose rows are the test rows, too."""
+    module, data = Identity(), TensorDataset(torch.tensor(rows), torch.tensor(y))
+    own = {"": (), "opposite": (module.opposite,), "round": (lambda o: o[:, 0].exp().round().long(),)}
+    own |= {"ordinal": (lambda o: (o > 0).sum(1),), "shape": (lambda o: o > 0,), "no function": (7,)}
+    return module, LOSSES[loss], [data], data, *own[predict]
+
+
+def loaded(**options: Any) -> problems.Problem:
+    return problems.load(ProblemConfig(entry=f"{HERE}:entry", options=options))
+
+
+def accuracy(**options: Any) -> float:
+    problem = loaded(**options)
+    return problem.evaluate(problem.initial(0))["test_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows", "y", "right"),
+    [
+        ("ce", THREE, [0, 1, 1, 2], 2 / 4),
+        ("ce", [[*row, 0.0] for row in THREE], [0, 1, 1, 2], 2 / 4),  # a class that no row has
+        ("ce", THREE, [0, 1, -100, 2], 2 / 3),
+        ("module", THREE, [0, 1, 1, 2], 2 / 4),
+        ("module", THREE, [0, 1, -100, 2], 2 / 3),
+        ("padding 0", THREE, [0, 1, 1, 2], 1 / 3),
+        ("padding 0", THREE, [1, 1, 1, 2], 1 / 4),
+        ("prior", THREE, [0, 1, 1, 2], 2 / 4),
+        ("log softmax", [[x - 3 for x in row] for row in THREE], [0, 1, 1, 2], 2 / 4),
+        ("softmax", [[0.2 + x / 10 for x in row] for row in THREE], [0, 1, 1, 2], 2 / 4),
+        ("margin", THREE, [0, 1, 1, 2], 2 / 4),
+        ("focal", THREE, [0, 1, 1, 2], 2 / 4),
+        ("brier", THREE, [0, 1, 1, 2], 2 / 4),
+        ("bce", ONE, [0, 0, 1, 1], 3 / 4),
+        ("bce weight", ONE, [0, 0, 1, 1], 3 / 4),
+        ("bce masked", ONE, [0, 0, -1, 1], 2 / 3),
+        ("bce flat", [row[0] for row in ONE], [0.0, 0.0, 1.0, 1.0], 3 / 4),
+        ("bce flat", ONE, [[0.0], [0.0], [1.0], [1.0]], 3 / 4),
+        ("probability", [[0.1], [0.4], [0.6], [0.9]], [0, 1, 1, 1], 3 / 4),
+        ("logistic", ONE, [-1, -1, 1, -1], 2 / 4),
+        ("hinge", ONE, [-1, -1, 1, 1], 3 / 4),
+    ],
+)
+def test_accuracy_of_scores_and_of_one_output(loss: str, rows: Any, y: Any, right: float) -> None:
+    assert accuracy(loss=loss, rows=rows, y=y) == right
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows", "y"),
+    [
+        ("distances", THREE, [0, 1, 1, 2]),
+        ("ordinal", [row[:2] for row in THREE], [0, 1, 1, 2]),
+        ("ordinal", THREE, [0, 1, 1, 2]),
+        ("hazards", THREE, [0, 1, 1, 2]),
+        ("hazards", [row[:2] for row in THREE], [0, 1, 1, 0]),
+        ("two heads", [[*row, 0.0] for row in THREE], [0, 1, 1, 2]),
+        ("poisson", ONE, [0, 3, 1, 0]),
+        ("poisson", ONE, [0, 1, 1, 0]),
+        ("poisson", THREE, [0, 1, 2, 0]),
+        ("count", ONE, [0, 1, 1, 0]),
+        ("count", THREE, [0, 1, 1, 2]),
+    ],
+)
+def test_other_outputs_have_no_accuracy_and_one_line_says_so(
+    loss: str, rows: Any, y: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "mpifl"):
+        assert math.isnan(accuracy(loss=loss, rows=rows, y=y))
+    (line,) = caplog.messages
+    assert line.startswith(f"problem.entry={HERE}:entry: accuracies are NaN: ") and "\n" not in line
+
+
+def test_targets_that_are_no_labels_give_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "mpifl"):
+        assert math.isnan(accuracy(loss="squares", rows=ONE, y=[[0.3], [0.0], [1.0], [2.0]]))
+        assert math.isnan(accuracy(loss="squares", rows=ONE, y=[[0.0], [0.0], [1.0], [1.0]]))  # a linear model
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows", "y", "predict", "right"),
+    [
+        ("distances", THREE, [2, 0, 1, 1], "opposite", 3 / 4),  # the smallest: 2, 0, 0, 1
+        (
+            "ordinal",
+            [[-1.0, -2.0], [1.0, -1.0], [2.0, 1.0], [3.0, -1.0], [1.0, 1.0]],
+            [0, 1, 2, 2, 2],
+            "ordinal",
+            4 / 5,
+        ),
+        ("poisson", [[0.0], [math.log(3)], [math.log(2.2)]], [1, 3, 1], "round", 2 / 3),
+        ("distances", THREE, [2, 0, -100, 2], "opposite", 2 / 3),
+    ],
+)
+def test_a_function_of_the_users_predicts(
+    loss: str, rows: Any, y: Any, predict: str, right: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "mpifl"):
+        assert accuracy(loss=loss, rows=rows, y=y, predict=predict) == pytest.approx(right, rel=1e-15)
+    assert not caplog.messages
+
+
+def test_many_labels_and_classes_take_little_time() -> None:
+    """Of 20,000 classes, of which 0 is ignored: those of the rows 0 to 3 are 0, 5, 9,999 and 19,999."""
+    y, predicted = [0, 5, 9_999, 19_999], [0, 5, 9_998, 19_999]
+    rows = torch.zeros(4, 20_000)
+    rows[range(4), predicted] = 1
+    every = torch.arange(20_000)
+    prediction, _ = find_prediction(LOSSES["padding 0"], [rows], [every], None)
+    assert prediction is not None and prediction.count(rows, torch.tensor(y)) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("predict", "says"),
+    [
+        ("no function", "None or a function from outputs to predicted labels as the fifth; it is int"),
+        (
+            "shape",
+            "predicted labels of shape [2], as the targets of client 0 have, from predict; it returns Tensor of ",
+        ),
+    ],
+)
+def test_a_wrong_function_is_refused(predict: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        loaded(loss="ce", rows=THREE, y=[0, 1, 1, 2], predict=predict)
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows", "y", "labels", "scores"),
+    [
+        ("bce", [[0.0], [math.log(3)]], [0, 1], [0, 1], [[1 / 2, 1 / 2], [1 / 4, 3 / 4]]),
+        ("logistic", [[0.0], [math.log(3)]], [-1, 1], [0, 1], [[1 / 2, 1 / 2], [1 / 4, 3 / 4]]),
+        ("probability", [[0.25], [0.5]], [1, 0], [1, 0], [[3 / 4, 1 / 4], [1 / 2, 1 / 2]]),
+        ("softmax", [[0.25, 0.75], [0.5, 0.5]], [1, 0], [1, 0], [[1 / 4, 3 / 4], [1 / 2, 1 / 2]]),
+        ("ce", [[0.0, math.log(3)], [0.0, 9.0], [1.0, 1.0]], [0, -100, 1], [0, 1], [[1 / 4, 3 / 4], [1 / 2, 1 / 2]]),
+    ],
+)
+def test_scores_are_probabilities(loss: str, rows: Any, y: Any, labels: Any, scores: Any) -> None:
+    problem = loaded(loss=loss, rows=rows, y=y)
+    found = problem.test_scores(problem.initial(0))
+    assert found is not None and found[0].tolist() == labels
+    np.testing.assert_allclose(found[1], scores, rtol=1e-6)
+
+
+def run(path: Path, more: dict[str, Any], **options: Any) -> Any:
+    fedavg = {"name": "fedavg", "step_size": 0.1, "local_steps": 1}
+    problem = {"entry": f"{HERE}:entry", "options": options}
+    base = {"seed": 0, "name": "p", "output": str(path), "evaluate": {"updates": 5}, "stop": {"updates": 10}}
+    return mpifl.run({**base, "problem": problem, "algorithm": fedavg, **more})
+
+
+def test_a_target_accuracy_ends_the_run_of_one_logit(tmp_path: Path) -> None:
+    run(tmp_path / "run.h5", {"stop": {"updates": 10, "accuracy": 0.75}}, loss="bce", rows=ONE, y=[0, 0, 1, 1])
+    with mpifl.open_run(tmp_path / "run.h5") as found:
+        assert found.evaluations.test_accuracy.iloc[0] == 0.75 and found.evaluations.updates.max() < 5
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "says"),
+    [
+        (
+            {"stop": {"accuracy": 0.5}},
+            {"loss": "poisson"},
+            "stop.accuracy=0.5: null: this problem has no test accuracy",
+        ),
+        ({"evaluate": {"updates": 1, "metrics": ["auroc"]}}, {"loss": "poisson"}, "no scores of the classes"),
+        (
+            {"evaluate": {"updates": 1, "metrics": ["auroc"]}},
+            {"loss": "bce", "predict": "round"},
+            "no scores of the clas",
+        ),
+    ],
+)
+def test_what_needs_an_accuracy_or_scores_is_refused_before_the_run(
+    more: Any, options: Any, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        run(tmp_path / "run.h5", more, rows=ONE, y=[0, 0, 1, 1], **options)
+    assert not (tmp_path / "run.h5").exists()
+
+
+def test_a_target_accuracy_of_a_quadratic_is_refused(tmp_path: Path) -> None:
+    problem = {"model": "quadratic", "clients": 2}
+    with pytest.raises(ConfigError, match=re.escape("stop.accuracy=0.9: null: this problem has no test accuracy")):
+        run(tmp_path / "run.h5", {"stop": {"updates": 5, "accuracy": 0.9}, "problem": problem})
