@@ -100,6 +100,9 @@ def _check_module(settings: ProblemSettings, module: nn.Module) -> None:
     for name, p in module.named_parameters():
         if (p.is_floating_point() or p.is_complex()) and p.dtype != getattr(torch, settings.dtype):
             raise _mismatch(settings, p.dtype, f"the module's parameter {name} is", "module.to")
+    for name, part in running_statistics(module).items():
+        if part.dtype != getattr(torch, settings.dtype):
+            raise _mismatch(settings, part.dtype, f"the module's buffer {name} is", "module.to")
     if not any(p.requires_grad for p in module.parameters()):
         raise entry_error(settings, "a module with parameters that need a gradient")
     for name, part in module.named_modules():

@@ -31,11 +31,14 @@ class Flat:
     """One module, bound to one flat vector at a time.
 
     The vector has the parameters that need a gradient, in the module's order, and where running statistics are averaged
-    these follow. Other parameters and buffers stay what they are.
+    these follow. Parameters and running statistics get the vector's dtype. Other buffers stay what they are.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype, averaged: bool) -> None:
-        self.module = module.to(device=device, dtype=dtype)
+        self.module = module.to(device)
+        for part in (*module.parameters(), *running_statistics(module).values()):
+            if part.is_floating_point():
+                part.data = part.data.to(dtype)
         weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
         stats = running_statistics(module)
         self._variances = [name.endswith("running_var") for name in stats]
