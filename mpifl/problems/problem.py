@@ -137,6 +137,7 @@ class Problem:
     layout: Layout
     meta: dict[str, Any]  # JSON-able: what `objective` needs besides the configuration and a shard
     validation_rows: int = 0  # rows held out by `problem.validation_split`
+    draws: bool = False  # whether evaluations draw from the process' generators
 
     def prepare(self, resources: ComputeResources) -> Mapping[str, Any]:
         """Called once, before the first evaluation, with rank 0's resources; facts for the run file, JSON-able."""

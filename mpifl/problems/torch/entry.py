@@ -27,8 +27,15 @@ from mpifl.problems.torch.batched import host_clients
 from mpifl.problems.torch.device import prepare, prepare_evaluation
 from mpifl.problems.torch.entry_check import EntryResult, call_entry, check_module_and_loss, entry_error, examples
 from mpifl.problems.torch.flat import Flat
-from mpifl.problems.torch.module_objective import Examples, Measured, Shared, TorchObjective, class_scores, measure
-from mpifl.problems.torch.module_problem import CPU
+from mpifl.problems.torch.module_objective import (
+    Examples,
+    Measured,
+    Shared,
+    TorchObjective,
+    class_scores,
+    measure,
+)
+from mpifl.problems.torch.module_problem import CPU, seeded
 from mpifl.problems.torch.predictions import Prediction, find_prediction
 
 log = logging.getLogger(__package__)
@@ -56,8 +63,11 @@ class EntryProblem(Problem):
         test = [] if made.test is None else [examples(settings, made.test, "the test set")]
         self._shared = _shared(settings, made, CPU)
         parts: list[tuple[int | str, Examples]] = [*enumerate(whole), *(("the test set", rows) for rows in test)]
-        outputs = check_module_and_loss(settings, made, parts)
-        self._prediction, why_none = find_prediction(made.loss, outputs, [rows.y for _, rows in parts], made.predict)
+        tried = seeded(DATA_SEED, lambda: check_module_and_loss(settings, made, parts))
+        self.draws = tried.draws
+        self._prediction, why_none = find_prediction(
+            made.loss, tried.outputs, [rows.y for _, rows in parts], made.predict
+        )
         self._shared.prediction = self._prediction
         if why_none and (test or validation):
             text = "problem.entry=%s: accuracies are NaN: %s; expected: a class loss, or predict after the test rows"

@@ -19,8 +19,9 @@ from torch.utils.data import TensorDataset
 from mpifl.errors import ConfigError
 from mpifl.problems.settings import ProblemSettings
 from mpifl.problems.torch.flat import running_statistics
-from mpifl.problems.torch.module_objective import EVALUATION_ROWS, Examples
+from mpifl.problems.torch.module_objective import EVALUATION_ROWS, Examples, set_evaluation_mode
 from mpifl.problems.torch.module_problem import seeded
+from mpifl.problems.torch.side_effects import copied, find_side_effects
 
 
 class EntryResult(NamedTuple):
@@ -156,17 +157,22 @@ def _stacked(settings: ProblemSettings, values: Sequence[Any], what: str) -> Ten
         return torch.stack([tensor(value) for value in values])
 
 
+class Tried(NamedTuple):
+    """What the module has shown."""
+
+    outputs: list[Tensor]  # some for each part of the data
+    draws: bool  # whether evaluations draw from torch's generator
+
+
 def check_module_and_loss(
     settings: ProblemSettings, made: EntryResult, parts: Sequence[tuple[int | str, Examples]]
-) -> list[Tensor]:
-    """Runs the module on the first rows of each signature, and the loss on all targets. Returns some outputs for each
-    part."""
+) -> Tried:
+    """Runs the module on the first rows of each signature, and the loss on all targets."""
     assert settings.torch is not None
     local = settings.torch.buffers == "local"  # then norms take the statistics of test rows, too
     tried: dict[Any, Tensor] = {}
     found = []
-    norms = running_statistics(made.module)
-    constant = {k: b.clone() for k, b in made.module.named_buffers() if b.is_floating_point() and k not in norms}
+    fresh = copied(made.module, made.loss)
     for i, rows in parts:
         whose = f"client {i}" if isinstance(i, int) else i
         few = min(2, len(rows), settings.batch_size or 2)
@@ -185,10 +191,28 @@ def check_module_and_loss(
             some = rows.y[k : k + EVALUATION_ROWS].clone()
             with _as_config_error(settings, f"a loss of the module's outputs and the targets of {whose}"):
                 made.loss(outputs[:1].expand(len(some), *outputs.shape[1:]), some)
-    for name, before in constant.items():
-        if not torch.equal(made.module.get_buffer(name).nan_to_num(), before.nan_to_num()):
-            raise entry_error(settings, f"buffers that training leaves alone, running statistics apart: {name} changes")
-    return found
+    clients = [rows for i, rows in reversed(parts) if isinstance(i, int)]
+    largest = max(clients, key=lambda rows: rows.x[0].numel())
+    last = slice(-min(2, len(largest), settings.batch_size or 2), None)
+    with _as_config_error(settings, "a module that takes the rows of clients in evaluation"):
+        effects = find_side_effects(
+            made.module,
+            made.loss,
+            fresh,
+            lambda: largest.take(last),
+            lambda module: set_evaluation_mode(module, local),
+        )
+    for name in effects.constants:
+        kind = "parameters" if name in dict(made.module.named_parameters()) else "buffers"
+        text = f"{kind} that a forward pass leaves alone, running statistics apart: {name} changes"
+        raise entry_error(settings, text)
+    if effects.attributes:
+        text = "attributes that a forward pass leaves alone, as clients share the module"
+        raise entry_error(settings, f"{text}: {effects.attributes[0]} changes")
+    if effects.other_draws:
+        text = f"a module and a loss that draw from torch's generator alone: they draw from {effects.other_draws}'s"
+        raise entry_error(settings, text)
+    return Tried(found, effects.draws)
 
 
 def _try_loss(settings: ProblemSettings, made: EntryResult, outputs: Any, y: Tensor, whose: str) -> None:

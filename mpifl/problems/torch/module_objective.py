@@ -117,14 +117,11 @@ class Shared:
         return self._on_device[1]
 
     def load_for_evaluation(self, x: np.ndarray) -> None:
-        """Binds the module to the model x (d,) for an evaluation: nothing is drawn or changed. Where clients keep
+        """Binds the module to the model x (d,) for an evaluation: nothing is changed. Where clients keep
         statistics of their own the shared model has none: norms then take those of the rows at hand."""
         flat = self.flat
         flat.bind(self.to_device(x), flat.own_statistics())
-        flat.module.eval()
-        for part in flat.module.modules() if not flat.averaged else ():
-            if isinstance(part, nn.modules.batchnorm._BatchNorm):
-                part.train()
+        set_evaluation_mode(flat.module, not flat.averaged)
 
     def precision(self) -> AbstractContextManager[Any]:
         """Around a forward pass."""
@@ -147,6 +144,22 @@ class Shared:
             p.grad.add_(p.detach(), alpha=self.l2)
 
 
+def set_evaluation_mode(module: nn.Module, local: bool) -> None:
+    """Puts a module into the mode in which models are evaluated; local: batch norms take the statistics of the rows."""
+    module.eval()
+    for part in module.modules() if local else ():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.train()
+
+
+def seed_draws(key: str, device: torch.device) -> None:
+    """Sets torch's generators, of which a process has one for each device, to a state that belongs to the key."""
+    seed = zlib.crc32(key.encode())
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
 class TorchObjective(Batches):
     """One client's f_i. NumPy vectors give NumPy gradients in the same memory as torch's; tensors give tensors."""
 
@@ -162,10 +175,7 @@ class TorchObjective(Batches):
     def begin_round(self, round: int) -> None:
         """What the module draws in this contact, for dropout say, belongs to (seed, client, round)."""
         self._optimizer.contact = round
-        seed = zlib.crc32(f"{self.seed} {self.i} {round}".encode())
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
-        if self.shared.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
+        seed_draws(f"{self.seed} {self.i} {round}", self.shared.device)
 
     def descend(self, y: Vector, batches: Sequence[Any], step: float) -> None:
         """y <- y - step * gradient(y, rows) for each batch, in place; the arithmetic is that of torch.optim.SGD."""
