@@ -137,7 +137,7 @@ class Problem:
     layout: Layout
     meta: dict[str, Any]  # JSON-able: what `objective` needs besides the configuration and a shard
     validation_rows: int = 0  # rows held out by `problem.validation_split`
-    draws: bool = False  # whether evaluations draw from the process' generators
+    draws: bool = False  # evaluations draw from the process' generators: no client may compute meanwhile in its process
 
     def prepare(self, resources: ComputeResources) -> Mapping[str, Any]:
         """Called once, before the first evaluation, with rank 0's resources; facts for the run file, JSON-able."""
@@ -155,11 +155,14 @@ class Problem:
         """Client i's arrays as they are sent to its rank, where `Model.scale_shard` makes `shard(i)` of them."""
         return self.shard(i)
 
+    def begin_evaluation(self, version: int) -> None:
+        """Called before the model of a version is evaluated: what is drawn then belongs to the run's seed and to it."""
+
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         """train_loss, test_loss, test_accuracy, client_accuracy_mean of the model x (d,); nan where there is none. With
         validation rows also validation_loss and validation_accuracy.
 
-        May run in a thread while gradients are computed.
+        May run in a thread while gradients are computed, unless `draws`.
         """
         raise NotImplementedError
 

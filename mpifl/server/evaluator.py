@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from math import isnan, nan
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,6 +59,7 @@ class Evaluator:
         first: np.ndarray | float = nan,
         best: float = nan,
         rows: int = 0,
+        alone: bool = False,
     ) -> None:
         """
         accuracy  the target, if any
@@ -69,11 +70,12 @@ class Evaluator:
         first     (n,) the clients' accuracies until they report one
         best      the highest mean personal accuracy so far (BMTA)
         rows      number of evaluations that the run file has from earlier sessions
+        alone     wait for each evaluation: it draws from generators that clients of this process use
         """
         self._problem, self._writer = problem, writer
         self._gradient, self._penalty, self._first, self.best = gradient, penalty, first, best
         self._deterministic, self._accuracy = deterministic, accuracy
-        self._clients, self._metrics, self._rows = clients, metrics or {}, rows
+        self._clients, self._metrics, self._rows, self._alone = clients, metrics or {}, rows, alone
         self._failed: RunFailed | None = None  # the error of a user's metric
         self._pool = ThreadPoolExecutor(1, "evaluate")
         self._pending: deque[tuple[Future[float], EvaluationRequest]] = deque()
@@ -107,8 +109,11 @@ class Evaluator:
 
     def submit(self, request: EvaluationRequest) -> None:
         """Queues a model, also beyond `QUEUE_LIMIT`."""
-        self._pending.append((self._pool.submit(self._run, request), request))
+        future = self._pool.submit(self._run, request)
+        self._pending.append((future, request))
         self._submitted += 1
+        if self._alone:
+            wait([future])
 
     def pending(self) -> tuple[int, float, list[EvaluationRequest]]:
         """The number of models evaluated, their BMTA, and the queued requests. Raises what an evaluation raised."""
@@ -130,6 +135,7 @@ class Evaluator:
 
     def _evaluate(self, request: EvaluationRequest) -> float:
         x, accuracies = request.x, request.accuracies
+        self._problem.begin_evaluation(request.version)
         own: np.ndarray | None = None  # (n,) accuracies on the clients' own test rows
         if self._clients:
             metrics, own = self._problem.evaluate_with_clients(x)

@@ -101,6 +101,7 @@ class Session:
             metrics=load_metrics(job.evaluate.metrics), penalty=job.algorithm.penalty,
             first=self.problem.client_accuracies(self.problem.initial(job.seed)),
             best=snapshot.evaluator.best if snapshot else np.nan, rows=self.writer.counts()["evaluations"],
+            alone=self.problem.draws and isinstance(self.transport, InProcessTransport),
         )  # fmt: skip
         updates = snapshot.loop.updates if snapshot else 0
         self._progress: list[ProgressBar | RunLog] = []

@@ -22,6 +22,11 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 
+class Noisy(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + torch.randn(len(x), 2)
+
+
 def make_problem(case="", options=None):
     x = [torch.randn(s, 3) for s in (4, 9, 6, 5)]
     y = [(rows.sum(1) > 0).long() for rows in x]
@@ -37,7 +42,8 @@ def make_problem(case="", options=None):
         raise SystemExit(0)
     elif case == "raises":
         raise KeyError("of the user's own")
-    return nn.Linear(3, 2), cross_entropy, list(map(TensorDataset, x, y)), TensorDataset(x[0], y[0])
+    module = Noisy(3, 2) if case == "draws" else nn.Linear(3, 2)
+    return module, cross_entropy, list(map(TensorDataset, x, y)), TensorDataset(x[0], y[0])
 """
 GOOD = {
     "seed": 3, "problem": {"entry": "mine:make_problem", "options": {}, "batch_size": 4},
@@ -99,7 +105,9 @@ def test_an_error_of_the_users_own_code_is_shown_with_its_place(run: Start, fold
 
 
 @pytest.mark.long
-def test_any_number_of_ranks_gives_the_same_bits(run: Start, folder: Path) -> None:
+@pytest.mark.parametrize("case", ["", "draws"])
+def test_any_number_of_ranks_gives_the_same_bits(run: Start, folder: Path, case: str) -> None:
+    options = [f"problem.options.case={case}"]
     for ranks in (0, 6):  # more ranks than clients
-        assert not run(ranks, *MPIFL, "run", "good.yaml", f"output=r{ranks}.h5", deadline=120, code=0).err
+        assert not run(ranks, *MPIFL, "run", "good.yaml", *options, f"output=r{ranks}.h5", deadline=120, code=0).err
     assert not differing(folder / "r0.h5", folder / "r6.h5")

@@ -35,6 +35,8 @@ class Fake:
         self.asked = 0
         self.clients: list[ClientEvaluationRow] = []
 
+    def begin_evaluation(self, version: int) -> None: ...
+
     def evaluate(self, x: Vector) -> dict[str, float]:
         return {"train_loss": 2.0, "test_loss": 3.0, "test_accuracy": 0.5}
 

@@ -34,6 +34,7 @@ from mpifl.problems.torch.module_objective import (
     TorchObjective,
     class_scores,
     measure,
+    seed_draws,
 )
 from mpifl.problems.torch.module_problem import CPU, seeded
 from mpifl.problems.torch.predictions import Prediction, find_prediction
@@ -64,7 +65,7 @@ class EntryProblem(Problem):
         self._shared = _shared(settings, made, CPU)
         parts: list[tuple[int | str, Examples]] = [*enumerate(whole), *(("the test set", rows) for rows in test)]
         tried = seeded(DATA_SEED, lambda: check_module_and_loss(settings, made, parts))
-        self.draws = tried.draws
+        self.draws, self._seed = tried.draws, 0
         self._prediction, why_none = find_prediction(
             made.loss, tried.outputs, [rows.y for _, rows in parts], made.predict
         )
@@ -90,6 +91,7 @@ class EntryProblem(Problem):
 
     def initial(self, seed: int) -> np.ndarray:
         """(d,) the values that the module has when it is made under the run's seed."""
+        self._seed = seed
         made = call_entry(self._settings, seed)  # what is not trained may be random too
         self._shared = _shared(self._settings, made, CPU, self._prediction)
         x: np.ndarray = self._shared.flat.values().numpy()
@@ -98,6 +100,10 @@ class EntryProblem(Problem):
     def shard(self, i: int) -> list[np.ndarray]:
         """[]: a rank gets its rows from the user's function."""
         return []
+
+    def begin_evaluation(self, version: int) -> None:
+        if self.draws:
+            seed_draws(f"{self._seed} evaluation {version}", self._shared.device)
 
     def evaluate(self, x: np.ndarray) -> dict[str, float]:
         self._shared.load_for_evaluation(x)
