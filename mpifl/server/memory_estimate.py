@@ -104,13 +104,15 @@ def array_bytes(objects: Iterable[Any]) -> int:
             stack += value.values()
         elif isinstance(value, list | tuple):
             stack += value
+        elif isinstance(value, type):  # a class of tensors has the attributes of tensors
+            continue
         elif isinstance(value, np.ndarray) or hasattr(value, "untyped_storage"):
             while isinstance(getattr(value, "base", None), np.ndarray):
                 value = value.base
             if id(value) not in seen:
                 seen.add(id(value))
                 total += int(value.nbytes)
-        elif hasattr(value, "__dict__") and not isinstance(value, type) and id(value) not in seen:
+        elif hasattr(value, "__dict__") and id(value) not in seen:
             seen.add(id(value))
             stack += vars(value).values()
     return total

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mpifl
 from mpifl import ConfigError
 from mpifl.config.job import Job
-from mpifl.server.memory_estimate import check_memory, estimate, problem_size
+from mpifl.server.memory_estimate import array_bytes, check_memory, estimate, problem_size
 from mpifl.transport.handshake import Hello
 
 GB = 10**9
@@ -148,3 +149,12 @@ def test_the_estimate_is_a_lower_bound_for_many_clients(
     base, need, peak = measured(each)
     loading = estimate(each, problem_size(each)).server["loading and evaluation"]
     assert need - loading <= 1.1 * (peak - base)
+
+
+def test_the_memory_of_arrays_is_that_of_values_not_of_classes() -> None:
+    """A module of TorchScript refers to classes, among them that of tensors."""
+    torch = pytest.importorskip("torch")
+    shared = np.zeros(3)
+    holder = type("Holder", (), {})()
+    holder.parts = [shared, shared[1:], torch.Tensor, {"t": torch.zeros(5)}]
+    assert array_bytes([holder]) == 3 * 8 + 5 * 4
