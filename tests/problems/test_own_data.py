@@ -91,8 +91,9 @@ def test_broken_leaf(tmp_path: Path) -> None:
 
 
 def write(file: Path, **arrays: Any) -> None:
-    if file.suffix == ".npz":
-        np.savez(file, **arrays)
+    if file.suffix.lower() == ".npz":
+        with file.open("wb") as archive:  # a name would get another ending
+            np.savez(archive, **arrays)
         return
     with h5py.File(file, "w") as content:
         for name, array in arrays.items():
@@ -108,6 +109,44 @@ def test_folder(tmp_path: Path, kind: str) -> None:
     assert problem.samples.tolist() == [2, 4] and problem.d == 9
     assert problem.shard(1)[1].tolist() == [0, 1, 2, 1] and problem.shard(1)[0].all()
     assert problem.evaluate(np.zeros(9))["test_loss"] == pytest.approx(np.log(3))
+
+
+def test_known_endings_are_read_in_any_case(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A client a file, of as many rows as its place in the order of names says; hidden files are not mentioned."""
+    for rows, name in enumerate(["a.hdf5", "b.HDF5", "c.NPZ", "d.h5", "e.H5", "f.npz"], 1):
+        write(tmp_path / name, x=np.ones((rows, 3)), y=np.zeros(rows, int))
+    (tmp_path / ".hidden").write_text("")
+    problem = load(ProblemConfig(data=Folder(path=str(tmp_path))))
+    assert problem.samples.tolist() == [1, 2, 3, 4, 5, 6] and not caplog.messages
+
+
+def test_files_that_are_left_out_are_named_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "a.npz", x=np.ones((1, 3)), y=[0])
+    for name in ("b.csv", ".hidden", "c\x1b.parquet"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "more").mkdir()
+    load(ProblemConfig(data=Folder(path=str(tmp_path))))
+    read = "those that are read end in .npz or .h5 or .hdf5"
+    assert caplog.messages == [f"{tmp_path}: 2 files are left out, such as b.csv; {read}"]
+    caplog.clear()
+    (tmp_path / "b.csv").unlink()
+    load(ProblemConfig(data=Folder(path=str(tmp_path))))
+    assert caplog.messages == [f"{tmp_path}: 1 file is left out, such as c\\x1b.parquet; {read}"]
+    (tmp_path / "a.npz").unlink()
+    with pytest.raises(ConfigError, match=r"at least one file that ends in .*: it has 1 others, such as c"):
+        load(ProblemConfig(data=Folder(path=str(tmp_path))))
+
+
+def test_leaf_files_that_are_left_out_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for k, name in enumerate(("a.json", "b.JSON")):
+        write_leaf(tmp_path / "train", {f"u{k}": {"x": [[1, 2]], "y": [0]}}, name)
+    write_leaf(tmp_path / "test", {"u0": {"x": [[1, 2]], "y": [0]}}, "a.json")
+    (tmp_path / "test/notes.txt").write_text("")
+    problem = load(ProblemConfig(data=Leaf(path=str(tmp_path))))
+    assert problem.samples.tolist() == [1, 1]
+    assert caplog.messages == [
+        f"{tmp_path}/test: 1 file is left out, such as notes.txt; those that are read end in .json"
+    ]
 
 
 def test_two_signs_are_two_classes(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mpifl.problems.data.folder import Part, gather, located
-from mpifl.problems.data.leaf import LeafUsers, by_client, labels, read_halves
+from mpifl.problems.data.folder import Part, gather
+from mpifl.problems.data.leaf import LeafUsers, by_client, labels, located_halves, read_halves
 from mpifl.problems.problem import Rows
 
 SIDE = 28  # pixels
@@ -28,7 +28,7 @@ class Femnist(LeafUsers):
     """Folder with train/*.json and test/*.json: an existing path, else relative to the data root."""
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
-        folder = located(self.path, root)
+        folder = located_halves(self.path, root)
         train, test = read_halves(folder, images)
         users = list(train)
         chosen = [users[k] for k in self.select(np.array([len(y) for _, y in train.values()]), folder)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,12 @@ import numpy as np
 
 from mpifl.errors import ConfigError
 from mpifl.problems.problem import Data, Rows
-from mpifl.safe_input import check_memory, check_size, regular_size
+from mpifl.safe_input import check_memory, check_size, printable, regular_size
 
+log = logging.getLogger(__package__)
+
+NPZ = ".npz"
+ENDINGS = (NPZ, ".h5", ".hdf5")  # of the files that are read, in any case
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0}  # version of the .npy format -> reader of a header
 ARRAYS = ("x", "y", "x_test", "y_test")
 Part = tuple[np.ndarray, np.ndarray]
@@ -24,8 +29,8 @@ PLAUSIBLE_CLASSES = 1000  # classes that are plausible in any number of rows
 
 @dataclass(frozen=True)
 class Folder(Data):
-    """One file per client, in sorted order of names: arrays x (rows, features), y (rows,) integers from 0 (or -1 and
-    1), and optionally x_test and y_test; those of all clients together are the test set."""
+    """One file .npz, .h5 or .hdf5 per client, in sorted order of names: arrays x (rows, features), y (rows,) integers
+    from 0 (or -1 and 1), and optionally x_test and y_test; those of all clients together are the test set."""
 
     natural: ClassVar[bool] = True
     name: str = "folder"
@@ -34,9 +39,11 @@ class Folder(Data):
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
         folder = located(self.path, root)
-        files = sorted(file for file in folder.iterdir() if file.suffix in (".npz", ".h5"))
+        files, others = files_ending_in(ENDINGS, folder)
         if not files:
-            raise ConfigError("data file", folder / "*", "at least one file .npz or .h5")
+            held = f": it has {len(others)} others, such as {others[0].name}" if others else ""
+            raise ConfigError("data file", folder / "*", f"at least one file that ends in {' or '.join(ENDINGS)}{held}")
+        warn_of_others(folder, others, ENDINGS)
         train: list[Part] = []
         test: dict[int, Part] = {}
         sizes = Sizes()
@@ -61,6 +68,33 @@ def located(path: str, root: Path, file: bool = False) -> Path:
     raise ConfigError("problem.data.path", path, f"an existing {kind}, also searched under {root}")
 
 
+def files_ending_in(endings: Sequence[str], folder: Path) -> tuple[list[Path], list[Path]]:
+    """The files of a folder with one of these endings, in any case, and its other files, both in sorted order.
+
+    Hidden files are none of the others. Both are empty where there is no folder. Raises ConfigError where it cannot be
+    read.
+    """
+    try:
+        found = sorted(folder.iterdir()) if folder.is_dir() else []
+    except OSError as error:
+        raise ConfigError("data file", folder, f"a folder that can be read: {error.strerror}") from error
+    read = [file for file in found if file.suffix.lower() in endings]
+    others = [
+        file
+        for file in found
+        if file.suffix.lower() not in endings and not file.name.startswith(".") and not file.is_dir()
+    ]
+    return read, others
+
+
+def warn_of_others(folder: Path, others: Sequence[Path], endings: Sequence[str]) -> None:
+    """Logs how many files of a folder are not read, if any."""
+    if others:
+        count = "1 file is" if len(others) == 1 else f"{len(others)} files are"
+        text = "%s: %s left out, such as %s; those that are read end in %s"
+        log.warning(text, printable(folder), count, printable(others[0].name), " or ".join(endings))
+
+
 class Sizes:
     """The sizes of the arrays that were read, and of the files that hold them, in bytes."""
 
@@ -78,7 +112,7 @@ def read_arrays(file: Path, sizes: Sizes) -> dict[str, np.ndarray | None]:
     """The arrays x, y, x_test and y_test of one client's file, and None for each other one."""
     try:
         sizes.files += regular_size(file)
-        return _read_npz(file, sizes) if file.suffix == ".npz" else _read_hdf5(file, sizes)
+        return _read_npz(file, sizes) if file.suffix.lower() == NPZ else _read_hdf5(file, sizes)
     except Exception as error:  # a damaged file can raise nearly any exception
         raise ConfigError("data file", file, f"an undamaged file: {str(error).lower()}") from error
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from mpifl.config.types import NonNegativeInt, PositiveInt
 from mpifl.errors import ConfigError
-from mpifl.problems.data.folder import CLASSES, Part, gather, located
+from mpifl.problems.data.folder import CLASSES, Part, files_ending_in, gather, located, warn_of_others
 from mpifl.problems.data.users import select_users
 from mpifl.problems.problem import Data, Rows
 from mpifl.safe_input import parse_json, read_file
 
+JSON = ".json"  # ending of the files that are read, in any case
 T = TypeVar("T")
 
 
@@ -30,7 +31,7 @@ class Leaf(Data):
     """Folder with train/*.json and test/*.json: an existing path, else relative to the data root."""
 
     def read(self, root: Path, download: bool, clients: int | None) -> Rows:
-        folder = located(self.path, root)
+        folder = located_halves(self.path, root)
         train, test = read_halves(folder, vectors, empty=True)
         return gather(list(train.values()), by_client(test, train), folder)
 
@@ -54,6 +55,14 @@ class LeafUsers(Data):
         """The indices of the users that become clients, from all users' numbers of training rows (users,)."""
         which = f"users with at least {self.min_samples} training rows"
         return select_users("users", self.users, samples >= self.min_samples, self.seed, folder, which)
+
+
+def located_halves(path: str, root: Path) -> Path:
+    """The folder of `located`; logs how many files in its folders train and test are not read."""
+    folder = located(path, root)
+    for half in (folder / "train", folder / "test"):
+        warn_of_others(half, files_ending_in((JSON,), half)[1], (JSON,))
+    return folder
 
 
 def read_halves(folder: Path, rows: Callable[[Any, Any], T], empty: bool = False) -> tuple[dict[str, T], dict[str, T]]:
@@ -93,7 +102,7 @@ def read_users(folder: Path, rows: Callable[[Any, Any], T], empty: bool) -> dict
 
 def json_files(folder: Path) -> list[Path]:
     """The JSON files in `folder`, in sorted order."""
-    return sorted(folder.glob("*.json"))
+    return files_ending_in((JSON,), folder)[0]
 
 
 def by_client(test: Mapping[str, T], users: Iterable[str]) -> dict[int, T]:

@@ -13,8 +13,7 @@ import numpy as np
 
 from mpifl.config.types import PositiveInt
 from mpifl.problems.data.cache import Arrays, cached
-from mpifl.problems.data.folder import located
-from mpifl.problems.data.leaf import LeafUsers, by_client, json_files, labels, read_halves
+from mpifl.problems.data.leaf import LeafUsers, by_client, json_files, labels, located_halves, read_halves
 from mpifl.problems.data.shakespeare import CHARACTERS, encoded
 from mpifl.problems.problem import Rows, Tokens
 
@@ -35,7 +34,7 @@ class LeafText(LeafUsers):
         """What `arrays` returns, of all users in `folder`."""
 
     def _rows(self, root: Path, options: Mapping[str, object], window: int, vocabulary: int, classes: int) -> Rows:
-        folder = located(self.path, root)
+        folder = located_halves(self.path, root)
         train, test = (json_files(folder / half) for half in ("train", "test"))
         options = {**options, "training files": len(train)}
         cache = cached(self.name, options, train + test, lambda: self._tokenised(folder))
