@@ -9,6 +9,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from io import BufferedReader
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,16 @@ def check_memory(size: int, what: str) -> None:
         raise ValueError(f"{what} of {size} bytes, but only {free} bytes of memory are available")
 
 
+class NotRegular(OSError):
+    """A path leads to something that is not read: a folder, a pipe, a socket or a device."""
+
+    def __init__(self, text: str = "it is not a regular file") -> None:
+        super().__init__(None, text)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
 def regular_size(path: Path, follow_links: bool = True) -> int:
     """The size of a regular file. Raises OSError for anything else: a device has no end, a pipe blocks.
 
@@ -69,20 +80,38 @@ def regular_size(path: Path, follow_links: bool = True) -> int:
     """
     found = os.stat(path, follow_symlinks=follow_links)
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(None, "it is not a regular file")
+        raise NotRegular
     return found.st_size
 
 
-def read_file(path: Path) -> bytes:
+def open_regular(path: Path, follow_links: bool = True) -> BufferedReader:
+    """A regular file, open for reading; arguments and errors as of `regular_size`.
+
+    Never waits, also where a pipe takes the place of the file meanwhile.
+    """
+    regular_size(path, follow_links)
+    more = os.O_NONBLOCK if follow_links else os.O_NONBLOCK | os.O_NOFOLLOW
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | more))  # noqa: SIM115 - the caller's
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise NotRegular
+    return file
+
+
+def read_file(path: Path, follow_links: bool = True) -> bytes:
     """The content of a regular file that fits into memory. Raises OSError, ValueError."""
-    check_memory(regular_size(path), "a file")
-    return path.read_bytes()
+    with open_regular(path, follow_links) as file:
+        check_memory(os.fstat(file.fileno()).st_size, "a file")
+        return file.read()
 
 
 def read_text_file(path: Path) -> bytes:
     """The content of a small file or pipe with a configuration. Raises OSError, ValueError."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        os.set_blocking(file.fileno(), True)  # it waits only while a process has the pipe open
         found = file.read(MAX_TEXT + 1)
+        if not found and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            raise NotRegular("a pipe that a process writes to; nothing came from this one")
     if len(found) > MAX_TEXT:
         raise ValueError(f"it has more than {MAX_TEXT} bytes")
     return found

@@ -33,7 +33,7 @@ from mpifl.errors import ConfigError
 from mpifl.runfile.checkpoint_folder import FILE, SEGMENT, files, manifest_name, part_name, sets
 from mpifl.runfile.durable import checksum, error_text, sync_folder, write_durably
 from mpifl.runfile.tables import TABLES, RowBlock
-from mpifl.safe_input import regular_size
+from mpifl.safe_input import open_regular, parse_json, read_file, regular_size
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Checkpoint:
         for name, written in self._files.items():
             self._check_size(name)
             try:
-                with (self.folder / name).open("rb") as file:
+                with open_regular(self.folder / name, follow_links=False) as file:
                     found = checksum(file)
             except OSError as error:
                 raise Unusable(f"cannot be read: {name}: {error_text(error)}") from error
@@ -291,9 +291,8 @@ def _manifest(path: Path, number: int) -> Manifest:
     """Raises Unusable."""
     damaged = Unusable(f"is damaged: {path.name} is not what was written")
     try:
-        regular_size(path, follow_links=False)
-        data = path.read_bytes()
-        content = json.loads(data)
+        data = read_file(path, follow_links=False)
+        content = parse_json(data)
         if type(content["format"]) is int and content["format"] != FORMAT:
             raise other_format(path.name, content["format"])
         parts = {int(rank): (part["bytes"], part["crc32"]) for rank, part in content["files"].items()}

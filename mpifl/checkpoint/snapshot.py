@@ -21,7 +21,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import numpy as np
 
 from mpifl.runfile.durable import error_text
-from mpifl.safe_input import regular_size
+from mpifl.safe_input import open_regular
 
 # 1: a binary format of the project's own; 2: the rows were in the run file alone; 3, 4: other columns in the tables
 FORMAT = 5
@@ -284,8 +284,7 @@ def opened_file(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     kind  what the file should be, for the error
     """
     try:
-        regular_size(path, follow_links=False)
-        with path.open("rb") as file:
+        with open_regular(path, follow_links=False) as file:
             signature = file.read(len(SIGNATURE))
     except OSError as error:
         raise Unusable(f"cannot be read: {path.name}: {error_text(error)}") from error

@@ -22,4 +22,5 @@ def find_jobs() -> dict[str, Path]:
     Studies are left out.
     """
     files = {f"jobs/{path.relative_to(base)}": path for base in (JOBS, Path("jobs")) for path in base.rglob("*.yaml")}
-    return {name: files[name] for name in sorted(files) if "\nproblem:" in files[name].read_text("utf-8", "replace")}
+    plain = [name for name in sorted(files) if files[name].is_file()]
+    return {name: files[name] for name in plain if "\nproblem:" in files[name].read_text("utf-8", "replace")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import json
 import os
 import time
 from bisect import bisect_right
@@ -25,7 +24,7 @@ from mpifl.runfile.run_lock import with_locks_if_any
 from mpifl.runfile.tables import CLIENTS, SCHEMA, TABLES
 from mpifl.runfile.validate import check
 from mpifl.safe_hdf5 import Refused, check_heaps, check_sizes, datasets, read_attribute
-from mpifl.safe_input import parse_json, parse_yaml, printable
+from mpifl.safe_input import open_regular, parse_json, parse_yaml, printable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -247,7 +246,7 @@ class Run(RunTables):
     def host(self) -> str | None:
         """The host of the process that writes it; None where the file does not say."""
         try:
-            return str(json.loads(self.attrs["hosts"])[0])
+            return str(parse_json(self.attrs["hosts"])[0])
         except (KeyError, IndexError, ValueError, TypeError):
             return None
 
@@ -363,7 +362,7 @@ def _readable(path: Path) -> Iterator[None]:
 def _open(path: Path) -> tuple[h5py.File, bool]:
     """The open file, and whether its writer never closed it."""
     try:
-        with open(path, "rb") as raw:
+        with open_regular(path) as raw:
             start = raw.read(12)
             check_heaps(raw)
     except OSError as error:

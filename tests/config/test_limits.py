@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import threading
 import time
 from pathlib import Path
 
@@ -52,6 +54,35 @@ def test_a_job_is_bounded(bomb: str, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_device_is_not_read_to_its_end() -> None:
     with pytest.raises(ConfigError, match="more than 2097152 bytes"):
         load("/dev/zero")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("command", ["run", "check", "sweep", "report", "submit"])
+def test_a_pipe_that_nobody_writes_is_not_waited_for(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "job.yaml")
+    assert main([command, str(tmp_path / "job.yaml")]) == 2
+    err = capsys.readouterr().err
+    assert err.endswith(f"={tmp_path}/job.yaml: a pipe that a process writes to; nothing came from this one\n")
+    assert err.count("\n") == 1
+
+
+def test_a_job_comes_through_a_pipe(tmp_path: Path) -> None:
+    """As from `mpifl run <(...)`, also where the process takes its time."""
+    os.mkfifo(tmp_path / "job.yaml")
+    ready = os.open(tmp_path / "job.yaml", os.O_RDWR)  # so that the writer need not wait for the reader
+
+    def write() -> None:
+        with open(tmp_path / "job.yaml", "w") as file:
+            os.close(ready)
+            time.sleep(0.2)
+            file.write(JOB)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert load(tmp_path / "job.yaml").name == "a"
+    writer.join()
 
 
 def test_what_jobs_have_is_within_the_limits(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import resource
+import socket
 import struct
 import time
 import zipfile
@@ -22,10 +23,14 @@ import pytest
 
 from mpifl.errors import ConfigError
 from mpifl.problems.data.cifar import read_python
+from mpifl.problems.data.femnist import Femnist
 from mpifl.problems.data.folder import Folder
 from mpifl.problems.data.idx import read_idx
 from mpifl.problems.data.leaf import Leaf
+from mpifl.problems.data.leaf_text import Sent140
+from mpifl.safe_input import open_regular
 from mpifl.scheduling.delays import Trace
+from mpifl.scheduling.trace_files import read_trace
 from tests.problems.conftest import idx_bytes
 
 GIB = 1 << 30
@@ -227,6 +232,47 @@ class Canary:
 
 
 LATIN = b"c_codecs\nencode\n"
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def bound_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+@pytest.mark.parametrize("make", [pipe, bound_socket, Path.mkdir])
+@pytest.mark.parametrize("name", ["a.npz", "a.h5", "a.HDF5"])
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
+    make(tmp_path / name)
+    refused(tmp_path, rf"{name}: an undamaged file: it is not a regular file$")
+
+
+@pytest.mark.parametrize("data", [Leaf, Sent140, Femnist])
+def test_a_pipe_among_leaf_files(tmp_path: Path, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPIFL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "train").mkdir()
+    pipe(tmp_path / "train/a.json")
+    with bounded(), pytest.raises(ConfigError, match=r"a.json: .*: it is not a regular file$"):
+        data(path=str(tmp_path)).read(tmp_path, False, None)
+
+
+def test_a_pipe_as_a_trace(tmp_path: Path) -> None:
+    pipe(tmp_path / "a.csv")
+    with bounded(), pytest.raises(ConfigError, match="it is not a regular file"):
+        read_trace(str(tmp_path / "a.csv"), ("seconds",), 1)
+
+
+def test_a_pipe_that_takes_the_place_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at the file and its opening."""
+    pipe(tmp_path / "a")
+    monkeypatch.setattr("mpifl.safe_input.regular_size", lambda *arguments: 1)
+    with bounded(), pytest.raises(OSError, match=r"^it is not a regular file$"):
+        open_regular(tmp_path / "a")
+
+
 STATE = b"cnumpy\nndarray\n"
 PICKLES = {
     "code": (pickle.dumps({b"data": Canary()}), "asks for posix.mkdir"),

@@ -6,7 +6,9 @@ HDF5 files that are no run files are refused when they are opened, in one line.
 from __future__ import annotations
 
 import json
+import os
 import resource
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +44,49 @@ def path(tmp_path: Path) -> Path:
         writer.append(EvaluationRow(float(k), k, k))
     writer.close("completed", np.ones(5))
     return tmp_path / "run.h5"
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def bound_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("make", [pipe, bound_socket])
+def test_what_is_no_file_is_refused_in_one_line(
+    tmp_path: Path, make: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.h5"
+    make(file)
+    commands = ("show", "verify", "report", "resume", "replay", "show --follow", "verify --replay", "export --to csv")
+    for command in commands:
+        assert main([*command.split(), str(file)]) == 2
+        says = f"mpifl: run file={file}: a file that can be read (it is not a regular file)\n"
+        assert capsys.readouterr() == ("", says)
+
+
+@pytest.mark.timeout(30)
+def test_a_folder_with_what_is_no_file(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named, and the others are shown."""
+    folder = path.parent / "runs"
+    folder.mkdir()
+    path.rename(folder / "run.h5")
+    for make, name in ((pipe, "a.h5"), (bound_socket, "b.h5"), (Path.mkdir, "c.h5")):
+        make(folder / name)
+    (folder / "d.h5").symlink_to("nowhere")
+    (folder / "e.h5").symlink_to("e.h5")
+    assert main(["show", str(folder)]) == 0
+    shown = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:8])
+    assert shown == {"run.h5": "completed", **{f"{name}.h5": "damaged" for name in "abcde"}}
+    for named in (str(folder), f"{folder}/*.h5"):
+        assert main(["report", named]) == 0
+        out = capsys.readouterr().out
+        left_out = [line.split("/")[-1].split(":")[0] for line in out.splitlines() if line.startswith("Left out: ")]
+        assert left_out == [f"{name}.h5" for name in ("abcde" if named == str(folder) else "abde")]
 
 
 def replace(place: str, make: Callable[[h5py.Group, str, h5py.Dataset, Path], Any]) -> Change:

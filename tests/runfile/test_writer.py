@@ -258,7 +258,7 @@ def test_files_that_are_no_run_files(tmp_path: Path) -> None:
     refused("schema 1 or older")
     path.unlink()
     path.mkdir()
-    refused("directory")
+    refused("not a regular file")
 
 
 def test_wrong_shape_and_unknown_names(tmp_path: Path) -> None:

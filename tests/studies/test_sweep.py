@@ -579,6 +579,27 @@ def test_show_a_folder_with_a_damaged_index(item: str, capsys: pytest.CaptureFix
     assert "1 runs: 1 damaged" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("depth", [900, 950, 980, 990, 100_000])
+@pytest.mark.parametrize("text", ["[", '{"study": "s", "runs": ['])
+def test_an_index_that_is_nested_deeply(
+    depth: int, text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It is named in one line, and the run files are shown."""
+    labels = '{"a": ' + "[" * depth + "]" * depth + "}"
+    entry = '{"identity": "a", "file": "bad.h5", "labels": %s, "attempts": 0, "error": ""}' % labels  # noqa: UP031
+    (tmp_path / INDEX).write_text("[" * depth if text == "[" else f"{text}{entry}]}}")
+    (tmp_path / "bad.h5").write_bytes(b"no run")
+    assert main(["show", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "1 runs: 1 damaged" in out
+    if depth == 100_000:
+        assert err == f"mpifl: {tmp_path}/{INDEX}: left out, with the labels of the runs; it cannot be read: " + (
+            "it is nested too deeply\n"
+        )
+    assert main(["report", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("mpifl: run file=")
+
+
 def test_a_report_names_a_damaged_run_and_shows_the_others(
     swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

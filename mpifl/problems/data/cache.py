@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from mpifl.errors import ConfigError
+from mpifl.safe_input import open_regular
 
 FORMAT = 1  # version of the arrays' format; folders of an older one are no longer used
 SUMS = "SHA256SUMS"  # a file in the format of sha256sum
@@ -58,7 +59,7 @@ def _key(options: Mapping[str, object], sources: Sequence[Path]) -> str:
 
 
 def _checksum(file: Path) -> str:
-    with file.open("rb") as content:
+    with open_regular(file) as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 

@@ -15,6 +15,7 @@ from mpifl.problems.data.cache import Arrays, cached
 from mpifl.problems.data.folder import located
 from mpifl.problems.data.users import select_users
 from mpifl.problems.problem import Data, Rows, Tokens
+from mpifl.safe_input import read_file
 
 # LEAF's 80 characters, in its order.
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -76,7 +77,7 @@ def tokenised(file: Path) -> Arrays:
     import json
 
     texts: dict[tuple[str, str], list[str]] = {}
-    for k, line in enumerate(file.read_bytes().splitlines(), 1):
+    for k, line in enumerate(read_file(file).splitlines(), 1):
         try:
             record = json.loads(line)
             play, role, text = record.get("play", ""), record["role"], record["text"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 
 from mpifl.safe_input import parse_json, printable, read_file
 
+log = logging.getLogger(__package__)
+
 INDEX = "index.json"  # the module `studies.index` writes it
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # errors of reading a damaged one
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,20 @@ def _index(folder: Path) -> dict[str, Labels]:
     try:
         content = parse_json(read_file(folder / INDEX))
         study = printable(content["study"])
-        return {run["file"]: Labels(study, {printable(k): _plain(v) for k, v in run["labels"].items()})
-                for run in content["runs"]}  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {run["file"]: Labels(study, plain_labels(run["labels"])) for run in content["runs"]}
+    except FileNotFoundError:
+        return {}
+    except DAMAGE as error:
+        warn_of_damage(folder, error)
         return {}
 
 
-def _plain(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | dict) else value
+def plain_labels(labels: dict[str, Any]) -> dict[str, Any]:
+    """The labels of a run as the index file has them, with lists and sections as text. Raises one of DAMAGE."""
+    return {printable(k): json.dumps(v) if isinstance(v, list | dict) else v for k, v in labels.items()}
+
+
+def warn_of_damage(folder: Path, error: Exception) -> None:
+    """Logs that the index file of a folder cannot be read."""
+    text = printable(error, most=200)
+    log.warning("%s: left out, with the labels of the runs; it cannot be read: %s", folder / INDEX, text)

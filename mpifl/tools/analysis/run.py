@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,10 +208,10 @@ def find_runs(paths: str | Path | Sequence[str | Path]) -> list[Path]:
     for path in [paths] if isinstance(paths, str | Path) else paths:
         if Path(path).is_dir():
             here = sorted(Path(path).glob("*.h5"))
-        elif Path(path).exists():
+        elif os.path.lexists(path):
             here = [Path(path)]
         else:
-            here = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if Path(name).is_file()]
+            here = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not Path(name).is_dir()]
         if not here:
             raise ConfigError("run files", path, "a run file, a pattern or a folder with run files")
         found += here

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mpifl.errors import ConfigError
+from mpifl.safe_input import open_regular
 from mpifl.tools.reproduce.spec import Page
 from mpifl.tools.reproduce.values import RANGE_OF_TEN, Summary, matches
 
@@ -64,7 +66,7 @@ def read_published(path: Path, paper: str, item: str) -> list[Cell]:
     """The cells of one item of a paper, in the order of the file. Raises ConfigError."""
     cells: dict[str, Cell] = {}
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:
                 raise ConfigError("published", path, f"a table with the columns {','.join(COLUMNS)}")

@@ -26,7 +26,8 @@ from mpifl.runfile import open_run
 from mpifl.runfile.checkpoint_folder import folder_of, sets
 from mpifl.runfile.create import damaged_name
 from mpifl.runfile.run_lock import is_locked
-from mpifl.tools.analysis.labels import INDEX
+from mpifl.safe_input import parse_json, read_file
+from mpifl.tools.analysis.labels import DAMAGE, INDEX, plain_labels, warn_of_damage
 from mpifl.tools.studies.study import Study, StudyRun, identify
 from mpifl.tools.studies.study_slices import Part, index_lock
 
@@ -176,7 +177,12 @@ def _run_files(folder: Path) -> dict[str, list[int]]:
     """The stamps of a folder's run files, by their names; none where there is no folder."""
     try:
         with os.scandir(folder) as found:
-            return {file.name: _stamp(file.stat()) for file in found if file.name.endswith(".h5")}
+            # A link that leads nowhere is a file that cannot be read, so it has a stamp too.
+            return {
+                file.name: _stamp(file.stat(follow_symlinks=os.path.exists(file.path)))
+                for file in found
+                if file.name.endswith(".h5")
+            }
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -198,11 +204,15 @@ def _is_unchanged(stored: Mapping[str, Any], name: str, stamp: list[int]) -> boo
 def _stored(folder: Path) -> dict[str, dict[str, Any]]:
     """The entries of the index file by identity; none where it is lost or damaged."""
     try:
-        content = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        return {entry["identity"]: entry for entry in content["runs"] if _is_entry(entry)}
+        content = parse_json(read_file(folder / INDEX))
+        entries = [entry for entry in content["runs"] if _is_entry(entry)]
+        return {entry["identity"]: {**entry, "labels": plain_labels(entry["labels"])} for entry in entries}
     except NotADirectoryError:
         raise ConfigError("output", folder, "a folder; this is a file") from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except FileNotFoundError:
+        return {}
+    except DAMAGE as error:
+        warn_of_damage(folder, error)
         return {}
 
 
@@ -273,7 +283,7 @@ def show_folder(folder: Path) -> str:
 
 def _file_status(path: Path, with_config: bool = False) -> tuple[str, float | None, dict[str, Any] | None]:
     """The status that a run file shows, the wall time of the run (s) and, if asked, its job."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return "waiting", None, None
     try:
         with open_run(path) as file:
