@@ -45,6 +45,17 @@ def printable(text: object, lines: bool = False, most: int | None = None) -> str
     return found if found.isascii() and found.isprintable() else found.translate(_IN_LINES if lines else _ESCAPES)
 
 
+def csv_text(text: str) -> str:
+    """The text for a cell of a CSV file: with an apostrophe where a spreadsheet would compute it as a formula."""
+    if not text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
 # -- sizes -------------------------------------------------------------------------------------------------------------
 def check_size(size: int, stored: int, what: str) -> None:
     """Raises ValueError for data of `size` bytes that are implausible for the `stored` bytes, or too large for memory.

@@ -75,6 +75,15 @@ def test_what_it_takes_to_reach_an_accuracy() -> None:
     assert row["time to 90 % (s)"] == "-", "without accuracies nobody knows"
 
 
+def test_labels_that_a_spreadsheet_would_compute_are_quoted() -> None:
+    """In report.csv; numbers, also as text, stay."""
+    labels = ["=cmd|' /c calc'!A0", "@a", "-x", "-0.5", -0.5, "plain"]
+    groups = [Group({"method": label, "+a": 1}, THREE[:1]) for label in labels]
+    rows = pd.read_csv(StringIO(format_csv(groups, Options())), dtype=str)
+    assert rows.method.tolist() == ["'=cmd|' /c calc'!A0", "'@a", "'-x", "-0.5", "-0.5", "plain"]
+    assert rows["'+a"].tolist() == ["1"] * 6
+
+
 def test_curves_against_other_columns() -> None:
     group = GROUPS[0]
     for x, step in (("updates", 10), ("rounds", 2), ("bytes", 1_500_000), ("local-steps", 5)):

@@ -87,6 +87,15 @@ def test_text_of_a_file_is_escaped_in_csv(tmp_path: Path) -> None:
     assert raw == 'a "quoted", \x1b[31mred\nline'
 
 
+def test_text_that_a_spreadsheet_would_compute_is_quoted_in_csv(tmp_path: Path) -> None:
+    texts = ["=cmd|' /c calc'!A0", "@sum", "+a", "-2", "-b", "a=b", ""]
+    events = [EventRow(0.5, "lost", 0, text) for text in texts]
+    mpifl.export_run(written(tmp_path / "a.h5", events=events), "csv")
+    found = pd.read_csv(tmp_path / "a-csv/events.csv", keep_default_na=False, dtype=str)
+    assert found.text.tolist() == ["'=cmd|' /c calc'!A0", "'@sum", "'+a", "-2", "'-b", "a=b", ""]
+    assert set(found.time) == {"0.5"}
+
+
 # -- models ------------------------------------------------------------------------------------------------------------
 def test_safetensors_and_torch_of_a_numpy_model(tmp_path: Path) -> None:
     import torch

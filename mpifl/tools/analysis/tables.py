@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
-from mpifl.safe_input import printable
+from mpifl.safe_input import csv_text, printable
 from mpifl.tools.analysis import latex
 from mpifl.tools.analysis.options import CLIENTS, COMPUTED, METRICS, Options, is_percentage, scale_of
 from mpifl.tools.analysis.spread import SPREADS, half_width, mean_and_spread
@@ -220,8 +220,11 @@ def summary(groups: Sequence[Group], options: Options, marked: Collection[int] =
 
 
 def format_csv(groups: Sequence[Group], options: Options, marked: Collection[int] = ()) -> str:
-    """Formats `summary` as CSV."""
-    return summary(groups, options, marked).to_csv(index=False)
+    """Formats `summary` as CSV, text by `csv_text`."""
+    table = summary(groups, options, marked)
+    for name in [name for name, values in table.items() if values.dtype.kind not in "biuf"]:
+        table[name] = table[name].map(lambda v: csv_text(v) if isinstance(v, str) else v)
+    return table.rename(columns=csv_text).to_csv(index=False)
 
 
 def _statistics(name: str, values: np.ndarray) -> dict[str, float]:

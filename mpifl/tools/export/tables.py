@@ -12,7 +12,7 @@ import numpy as np
 from mpifl.errors import ConfigError
 from mpifl.runfile import Run
 from mpifl.runfile.tables import TABLES
-from mpifl.safe_input import printable
+from mpifl.safe_input import csv_text, printable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -54,8 +54,12 @@ def _write_csv(frame: DataFrame, file: BinaryIO) -> None:
     text = [name for name, values in frame.items() if values.dtype.kind not in "biuf"]
     for first in range(0, max(1, len(frame)), ROWS_AT_ONCE):
         block = frame.iloc[first : first + ROWS_AT_ONCE]
-        shown = block.assign(**{str(name): block[name].map(lambda v: printable(v, lines=True)) for name in text})
+        shown = block.assign(**{str(name): block[name].map(_shown) for name in text}).rename(columns=csv_text)
         file.write(shown.to_csv(index=False, header=first == 0, lineterminator="\n").encode())
+
+
+def _shown(value: object) -> str:
+    return csv_text(printable(value, lines=True))
 
 
 def _write_parquet(run: Run, name: str, frame: DataFrame, file: BinaryIO) -> None:
