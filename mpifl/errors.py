@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 MAX_PART, MAX_LINE = 1000, 5000  # characters printed of an error's key or value, and of the text after them
+MAX_TRACEBACK = 8000  # characters printed of a traceback; MAX_PART of each of its lines
 
 
 class ConfigError(ValueError):
@@ -70,16 +71,27 @@ class RunResult:
         return {0: "completed", 2: "failed", 3: "failed"}.get(self.code, "interrupted")
 
 
+class Cancelled(BaseException):
+    """Ends the computation of a client because another one has failed. It is no failure of this client."""
+
+
 class Contradiction(Exception):
     """A run file is wrong. One line names the table, the row, the value and what was expected; the exit code is 3."""
 
 
 def format_client_error(rank: int, error: BaseException) -> str:
     """The traceback of a client's error with its rank, host and process: several lines."""
+    return f"raised on rank {rank} on {host_name()} (process {os.getpid()}):\n{format_traceback(error)}"
+
+
+def format_traceback(error: BaseException) -> str:
+    """The traceback of an error, as it is printed: without control characters, and cut where it is long."""
     import traceback
 
-    where = f"raised on rank {rank} on {host_name()} (process {os.getpid()}):\n"
-    return where + "".join(traceback.format_exception(error)).rstrip()
+    from mpifl.safe_input import printable
+
+    lines = "".join(traceback.format_exception(error)).rstrip().split("\n")
+    return printable(shortened("\n".join(shortened(line, MAX_PART) for line in lines), MAX_TRACEBACK), lines=True)
 
 
 def describe_unexpected(error: BaseException) -> str:
@@ -87,8 +99,15 @@ def describe_unexpected(error: BaseException) -> str:
     import traceback
 
     place = traceback.extract_tb(error.__traceback__)[-1]
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    text = shortened(" ".join(f"{type(error).__name__}: {error}".split()), MAX_PART)
     return f"{text} ({os.path.basename(place.filename)}:{place.lineno}, in {place.name})"
+
+
+def shortened(text: str, most: int) -> str:
+    """The first and the last part of a text that has more than `most` characters."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]} [{len(text) - most // 2 * 2} characters] {text[len(text) - most // 2 :]}"
 
 
 def host_name() -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from mpifl.errors import ConfigError, Contradiction, RunFailed, RunResult, describe_unexpected
-from mpifl.signals import Interrupted, SignalRecorder
+from mpifl.signals import Interrupted, SignalRecorder, is_from_signal
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -134,7 +134,9 @@ def _lead(
             result = _failed(failure)
         except Interrupted as interrupted:
             result = RunResult(interrupted.code)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_from_signal(error):
+                raise
             if isinstance(error, MemoryError) and comm is None:  # else the other ranks' state is unknown
                 result = _failed(RunFailed(f"out of memory ({error})"))
             elif contained and not is_mpi_error(error) and not isinstance(error, MemoryError):

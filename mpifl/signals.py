@@ -32,6 +32,16 @@ class Interrupted(KeyboardInterrupt):
         self.code = code
 
 
+def is_from_signal(error: BaseException) -> bool:
+    """Whether a handler of a signal has raised the error, and not the code that it interrupted."""
+    if isinstance(error, Interrupted):
+        return True
+    place = error.__traceback__
+    while place and place.tb_frame.f_code is not SignalRecorder._catch.__code__:
+        place = place.tb_next
+    return place is not None
+
+
 class SignalRecorder:
     """Handles SIGNALS within a `with` block: raises Interrupted at first and, from `record` on, collects their numbers.
 

@@ -7,7 +7,6 @@ import io
 import os
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,9 +20,9 @@ from mpifl.cli.output import (
     print_result,
     second_interrupt_kills,
 )
-from mpifl.errors import ConfigError, RunResult, host_name
+from mpifl.errors import ConfigError, RunResult, format_traceback, host_name
 from mpifl.execution import THREAD_VARIABLES, Task, execute
-from mpifl.safe_input import printable
+from mpifl.signals import is_from_signal
 from mpifl.tools.export import observers
 from mpifl.transport.detection import LaunchError
 
@@ -81,9 +80,10 @@ def main(argv: Sequence[str] | None = None, default_job: str | None = None) -> i
             return 2
         except ConfigError:  # `_print_end` has printed it
             return 2
-        except (Exception, SystemExit, GeneratorExit):  # only in one process: under MPI the error has ended all ranks
-            text = printable(f"rank 0 on {host_name()}:\n{traceback.format_exc()}", lines=True)
-            print(text, end="", file=sys.stderr, flush=True)
+        except BaseException as error:  # only in one process: under MPI the error has ended all ranks
+            if is_from_signal(error):
+                raise
+            print(f"rank 0 on {host_name()}:\n{format_traceback(error)}", file=sys.stderr, flush=True)
             return 3
 
 

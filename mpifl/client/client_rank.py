@@ -17,7 +17,7 @@ from mpifl.config.read import job_from_dict
 from mpifl.errors import ConfigError, RunFailed, RunResult, format_client_error
 from mpifl.problems.hosting import host
 from mpifl.problems.problem import ComputeResources, HostedClients, Shard
-from mpifl.signals import SignalRecorder, exit_code
+from mpifl.signals import SignalRecorder, exit_code, is_from_signal
 from mpifl.transport import handshake
 from mpifl.transport.client_end import max_vectors
 from mpifl.transport.detection import is_fault_tolerant
@@ -77,7 +77,9 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
             ClientRank(comm, job, setup, worker, transport).run()
     except MPI.Exception:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if is_from_signal(error):
+            raise
         transport.fail(error)
     handshake.await_release(comm)
 
@@ -148,6 +150,8 @@ class ClientRank:
                 update, _ = restore(self._worker, payload, [i]).get(i, (None, 0.0))  # None: it had its first state
                 pending = update if i in payload.in_flight else None
             self._worker.roll_back(i, consumed, pending)
-        except Exception as error:
+        except BaseException as error:
+            if is_from_signal(error):
+                raise
             # The error is reported when the client is sent its next message.
             self._worker.add_failed_client(i, format_client_error(self._comm.rank, error))

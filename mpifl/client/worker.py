@@ -17,9 +17,10 @@ import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state
 from mpifl.client.states import ClientStates
-from mpifl.errors import format_client_error, inside, place_of
+from mpifl.errors import Cancelled, format_client_error, inside, place_of
 from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
 from mpifl.scheduling.due_queue import DueQueue
+from mpifl.signals import is_from_signal
 from mpifl.transport.client_end import ClientError, ClientTransport, Delivery, UpdateSink
 from mpifl.transport.frames import MAX_NUMBERS
 from mpifl.vector_memory import HOST, VectorMemory
@@ -109,7 +110,9 @@ class Worker:
         try:
             before = [(self.states.copy_of(i), _saved(self.objectives[i])) for i, _ in messages]
             updates = self._train_batch([partial(self.train, i, message) for i, message in messages])
-        except (Exception, SystemExit):  # one client failed: training one by one finds which
+        except BaseException as error:  # one client failed: training one by one finds which
+            if is_from_signal(error):
+                raise
             for (i, _), (state, saved) in zip(messages, before):
                 self.states[i] = state
                 _load(self.objectives[i], saved)
@@ -154,7 +157,9 @@ class Worker:
             elif self._algorithm.personal_models:
                 accuracy = objective.accuracy(self._algorithm.personal_model(state))
                 busy = time.perf_counter() - begin
-        except (Exception, SystemExit) as error:  # sys.exit in a user's code: the others must not wait
+        except BaseException as error:  # whatever a user's code raises: the others must not wait
+            if isinstance(error, Cancelled) or is_from_signal(error):
+                raise
             _load(objective, saved)
             if state is None:  # the client's initial state cannot be made
                 del self.states[i]

@@ -13,6 +13,7 @@ import numpy as np
 from mpifl.config.own_classes import import_object
 from mpifl.errors import ConfigError
 from mpifl.problems.metrics import METRICS
+from mpifl.signals import is_from_signal
 
 if TYPE_CHECKING:
     from mpifl.config.job import Job
@@ -53,7 +54,9 @@ def measure(metrics: Mapping[str, Metric], labels: np.ndarray, scores: np.ndarra
 def _value(name: str, metric: Metric, labels: np.ndarray, scores: np.ndarray) -> float:
     try:
         value = metric(labels, scores)
-    except (Exception, SystemExit) as error:  # whatever a user's function raises
+    except BaseException as error:  # whatever a user's function raises
+        if is_from_signal(error):
+            raise
         text = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         raise ConfigError("evaluate.metrics", name, f"{WANTED}; it raised {text[:200]}") from error
     if not isinstance(value, Real) or isinstance(value, bool | np.bool_):

@@ -30,7 +30,7 @@ from mpifl.server.evaluator import EvaluationRequest, Evaluator
 from mpifl.server.loop import Ending, ServerLoop
 from mpifl.server.progress import ProgressBar, progress_bar, summary
 from mpifl.server.run_log import RunLog
-from mpifl.signals import SignalRecorder, exit_code
+from mpifl.signals import SignalRecorder, exit_code, is_from_signal
 from mpifl.transport.in_process import InProcessTransport
 from mpifl.transport.launcher import is_mpi_error
 from mpifl.transport.server_end import ServerTransport
@@ -169,7 +169,9 @@ class Session:
         except RunFailed as error:
             self._report("the run failed", error)
             self._record("failed", first_and_last_line(str(error)))  # a traceback's: the rank, and the error
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_from_signal(error):
+                raise
             text = describe_unexpected(error)
             self._record("failed", text)
             if not self.contained or is_mpi_error(error):

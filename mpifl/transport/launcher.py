@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from mpifl.errors import ConfigError, RunFailed, host_name
+from mpifl.errors import ConfigError, RunFailed, format_traceback, host_name
 from mpifl.signals import SIGNALS, Interrupted
 from mpifl.transport.detection import LaunchError, is_fault_tolerant, mpi_wanted
 
@@ -98,9 +98,7 @@ def _describe(comm: MPI.Comm, error: BaseException) -> str:
     elif dead := _dead_ranks(comm, error):
         text = f"mpifl: the run failed: rank {', '.join(map(str, sorted(dead)))} died\n"
     else:
-        import traceback
-
-        text = f"rank {comm.rank} on {host_name()}:\n{traceback.format_exc()}"
+        text = f"rank {comm.rank} on {host_name()}:\n{format_traceback(error)}\n"
     return printable(text, lines=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from mpifl import problems
 from mpifl.algorithms.area import Area
-from mpifl.algorithms.base import Algorithm, Message
+from mpifl.algorithms.base import Algorithm, Message, State, Update
 from mpifl.algorithms.common.local_solver import Gd
 from mpifl.algorithms.fedavg import FedAvg
 from mpifl.algorithms.fedpd import FedPD
@@ -22,6 +22,7 @@ from mpifl.algorithms.fedprox import FedProx
 from mpifl.algorithms.scaffold import Scaffold
 from mpifl.client.worker import Worker
 from mpifl.config import read as jobs
+from mpifl.objective import Objective, Vector
 from mpifl.problems import ProblemConfig
 from mpifl.problems.models.networks import TorchLogistic, TorchMlp
 from mpifl.problems.partitions import Iid
@@ -212,6 +213,41 @@ def test_rows_in_a_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer(hosted).rows = 9
     answers(*CASES["fedavg"], hosted, x, True)
     assert not calls
+
+
+@dataclass(frozen=True)
+class Interrupts(FedAvg):
+    """Client 2 raises after its local steps."""
+
+    def init_client(self, x0: Vector, i: int) -> State:
+        return State(i=i)
+
+    def train(self, client: State, message: Message, objective: Objective) -> Update:
+        update = super().train(client, message, objective)
+        if client.i == 2:
+            raise KeyboardInterrupt
+        return update
+
+
+def test_what_one_client_raises_costs_the_others_nothing() -> None:
+    hosted, x = host(mlp(), (20,) * 6)
+    worker = Worker(Interrupts(**STEPS), x, hosted.objectives, hosted.train_batch)
+    results = worker.train_all([(i, Message((x,))) for i in range(6)])
+    assert [isinstance(result, Update) for result in results] == [True, True, False, True, True, True]
+    assert list(worker.failed_clients) == [2]
+
+
+def test_clients_of_a_batch_that_fails_have_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are trained one by one."""
+
+    def fails(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    hosted, x = host(mlp(), (20,) * 6)
+    monkeypatch.setattr(batched.BatchTrainer, "compute", fails)
+    worker = Worker(FedAvg(**STEPS), x, hosted.objectives, hosted.train_batch)
+    results = worker.train_all([(i, Message((x,))) for i in range(6)])
+    assert all(isinstance(result, Update) for result in results) and not worker.failed_clients
 
 
 def test_an_error_in_one_client_gives_up_the_others() -> None:

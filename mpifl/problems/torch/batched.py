@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from math import prod
 from textwrap import shorten
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
+from mpifl.errors import Cancelled
 from mpifl.objective import Vector
 from mpifl.problems.problem import HostedClients, Layout
 from mpifl.problems.settings import Torch
@@ -181,7 +183,8 @@ class BatchTrainer:
         finally:
             for client in clients:
                 if not client.dead:
-                    client.throw()
+                    with suppress(Cancelled):
+                        client.throw(Cancelled)
         return results
 
     def compute(self, requests: Sequence[Request]) -> None:

@@ -68,7 +68,7 @@ def compute(job: Job, resume: bool, ranks: int = 1) -> Finished:
         return Finished("failed", " ".join(str(error).split()))
     except KeyboardInterrupt:
         return Finished("interrupted")
-    except (Exception, SystemExit) as error:  # raised by the user's code: the other runs of the study go on
+    except BaseException as error:  # raised by the user's code: the other runs of the study go on
         return Finished("failed", describe_unexpected(error))
 
 
