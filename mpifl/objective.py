@@ -8,6 +8,7 @@ Nothing here imports torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import hypot, isfinite, sqrt
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -40,8 +41,29 @@ def check_vectors(who: str, vectors: Sequence[Vector], x: Vector) -> None:
     """
     shape, dtype = x.shape, x.dtype
     for v in vectors:
+        if type(v) is not np.ndarray and not hasattr(v, "device") and not isinstance(v, np.ndarray | np.generic):
+            found = type(v).__name__
+            raise ValueError(f"{who} a {found} in place of a vector, not {x.dtype} of shape {tuple(x.shape)}")
         if v.shape != shape or v.dtype != dtype or (type(v) is not np.ndarray and _device(v) != _device(x)):
             raise ValueError(f"{who} {v.dtype} of shape {tuple(v.shape)}, not {x.dtype} of shape {tuple(x.shape)}")
+
+
+def norm_of(vectors: Sequence[Vector]) -> float:
+    """The Euclidean norm of all vectors together; infinite or NaN if an entry is, or if it is no float64."""
+    square = 0.0
+    for v in vectors:
+        square += float(v @ v)
+    if isfinite(square):
+        return sqrt(square)
+    norms = []  # a square may be too large for the vectors' own type
+    for v in vectors:
+        values = to_numpy(v).astype(np.float64)
+        largest = float(np.abs(values).max(initial=0.0))
+        if not isfinite(largest):
+            return largest
+        values /= largest or 1.0
+        norms.append(largest * sqrt(float(values @ values)))
+    return hypot(*norms)
 
 
 def _device(v: Vector) -> str:

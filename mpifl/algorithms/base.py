@@ -160,7 +160,8 @@ class Update(NamedTuple):
     """What a client sends the server: up to `vectors_up` vectors of x_0's shape and dtype, and at most 6 numbers.
 
     An algorithm fills `vectors`, `local_steps` and `numbers`; the client loop adds the rest. It refuses an update with
-    other vectors, or with values that are not finite, and restores the client's state.
+    other vectors, with fewer than `min_vectors_up`, with values that are not finite, or whose `local_steps` is no
+    integer from 0 to 2^31 - 1, and restores the client's state.
 
     Attributes:
         vectors: (d,) each.
@@ -234,6 +235,7 @@ class Algorithm(Config):
 
     Attributes:
         vectors_up: The largest number of (d,) vectors in an update.
+        min_vectors_up: The smallest one; 0 of a method whose clients may have nothing to send.
         vectors_down: The largest number of (d,) vectors in a message.
         pace: "asynchronous"; "synchronous", it works in rounds; or "either". Errors about options mention it.
         draws_cohorts: Whether a round may have any of the clients as its members; else it needs all of them.
@@ -248,6 +250,7 @@ class Algorithm(Config):
     """
 
     vectors_up: ClassVar[int] = 1
+    min_vectors_up: ClassVar[int] = 1
     vectors_down: ClassVar[int] = 1
     pace: ClassVar[str] = "asynchronous"
     draws_cohorts: ClassVar[bool] = False

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from math import inf, isfinite, nan, sqrt
+from math import inf, isfinite, nan
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpifl.algorithms.base import Algorithm, Message, State, Update, checked_state
 from mpifl.client.states import ClientStates
-from mpifl.errors import Cancelled, format_client_error, inside, place_of
-from mpifl.objective import Objective, check_vectors, from_numpy, to_numpy
+from mpifl.config.types import INT32_MAX
+from mpifl.errors import MAX_PART, Cancelled, format_client_error, inside, place_of, shortened
+from mpifl.objective import Objective, check_vectors, from_numpy, norm_of, to_numpy
 from mpifl.scheduling.due_queue import DueQueue
 from mpifl.signals import is_from_signal
 from mpifl.transport.client_end import ClientError, ClientTransport, Delivery, UpdateSink
-from mpifl.transport.frames import MAX_NUMBERS
+from mpifl.transport.frames import as_float64
 from mpifl.vector_memory import HOST, VectorMemory
 
 if TYPE_CHECKING:
@@ -145,15 +147,13 @@ class Worker:
                 raise TypeError(
                     f"{place_of(type(self._algorithm), 'train')} returned a {type(update).__name__}, not an Update"
                 )
-            steps = int(update.local_steps)
             if not self._on_host:
                 self.memory.wait(self.on_wait)
-            refused, norm = self._check_update(i, update)
+            update = self._checked(i, update)
             compute, accuracy = time.perf_counter() - begin, nan
             busy = compute
-            if refused:
+            if update.refused:
                 _load(objective, saved)
-                update = Update((), steps)
             elif self._algorithm.personal_models:
                 accuracy = objective.accuracy(self._algorithm.personal_model(state))
                 busy = time.perf_counter() - begin
@@ -165,12 +165,10 @@ class Worker:
                 del self.states[i]
             self.failed_clients[i] = format_client_error(self._rank, error)
             return ClientError(self.failed_clients[i])
-        if not refused:
+        if not update.refused:
             self.states[i] = state
-        update = Update(
-            vectors=update.vectors, local_steps=steps, numbers=tuple(map(float, update.numbers)),  # float64, as sent
-            version=message.version, round=message.round, norm=norm, compute=compute, busy=busy, accuracy=accuracy,
-            refused=refused,
+        update = update._replace(
+            version=message.version, round=message.round, compute=compute, busy=busy, accuracy=accuracy
         )  # fmt: skip
         self.last_updates[i] = update
         return update
@@ -179,27 +177,28 @@ class Worker:
         """Frees client i's last update, which the server has consumed: no checkpoint needs it any more."""
         self.last_updates.pop(i, None)
 
-    def _check_update(self, i: int, update: Update) -> tuple[str, float]:
-        """Checks an update; returns why it is invalid, or "", and its norm."""
-        vectors = update.vectors
-        if type(vectors) is not tuple and not isinstance(vectors, list):
-            found = type(vectors).__name__
-            return f"client {i} sends vectors={found}, not a tuple of vectors: Update((y,), steps)", nan
+    def _checked(self, i: int, update: Update) -> Update:
+        """The update as it is sent, with its norm; where it is invalid, an empty one with the reason."""
+        vectors, who, norm = update.vectors, f"client {i} sends", nan
         try:
-            check_vectors("sends", vectors, self._x0)
-        except ValueError as error:
-            return f"client {i} {error}", nan
-        if len(vectors) > (most := self._algorithm.vectors_up):
-            return f"client {i} sends {len(vectors)} vectors, more than vectors_up ({most})", nan
-        square = 0.0
-        for v in vectors:
-            square += float(v @ v)
-        norm = sqrt(square)
-        if (count := len(update.numbers)) > MAX_NUMBERS:
-            return f"client {i} sends {count} numbers, more than {MAX_NUMBERS}", norm
-        if not isfinite(norm) or (count and not all(map(isfinite, update.numbers))):
-            return "the update is not finite", norm
-        return (f"the update's norm {norm:.6g} is above faults.norm" if norm > self._norm else ""), norm
+            if type(vectors) is not tuple and not isinstance(vectors, list):
+                raise ValueError(f"{who} vectors={type(vectors).__name__}, not a tuple of vectors: Update((y,), steps)")
+            check_vectors(who, vectors, self._x0)
+            least, most = self._algorithm.min_vectors_up, self._algorithm.vectors_up
+            if len(vectors) > most:
+                raise ValueError(f"{who} {len(vectors)} vectors, more than vectors_up ({most})")
+            if len(vectors) < min(least, most):
+                raise ValueError(f"{who} {len(vectors)} vectors, fewer than min_vectors_up ({least})")
+            steps, norm = _as_steps(who, update.local_steps), norm_of(vectors)
+            numbers = as_float64(who, update.numbers)
+            if not all(map(isfinite, (norm, *numbers))):
+                entries = all(np.isfinite(to_numpy(v)).all() for v in vectors) and all(map(isfinite, numbers))
+                raise ValueError("the update's norm is no float64" if entries else "the update is not finite")
+            if norm > self._norm:
+                raise ValueError(f"the update's norm {norm:.6g} is above faults.norm")
+        except ValueError as reason:
+            return Update((), 0, norm=norm, refused=str(reason))
+        return Update(tuple(vectors), steps, numbers, norm=norm)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
     def snapshots(self) -> dict[int, ClientSnapshot]:
@@ -271,6 +270,15 @@ class Worker:
         self.states[i] = state
         self.last_updates.pop(i, None)
         self.failed_clients.pop(i, None)
+
+
+def _as_steps(who: str, steps: object) -> int:
+    """The local steps of an update, as rows have them. Raises ValueError, which begins with `who`."""
+    whole = int(steps) if isinstance(steps, float | np.floating) and steps.is_integer() else steps
+    with suppress(TypeError):  # no integer
+        if 0 <= (found := index(whole)) <= INT32_MAX:  # type: ignore[arg-type]
+            return found
+    raise ValueError(f"{who} local_steps={shortened(repr(steps), MAX_PART)}, not an integer from 0 to 2^31 - 1")
 
 
 def _saved(objective: Any) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 from mpifl.errors import ConfigError
 
-INT64_MAX = 2**63 - 1
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 LARGEST = 1_000_000_000  # largest number of clients, or of entries of a vector; products of two fit into 64 bits
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "null"}

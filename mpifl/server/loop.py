@@ -21,7 +21,7 @@ from mpifl.scheduling.schedule import Event, Schedule
 from mpifl.server.client_table import ASIDE, LOST, ClientTable
 from mpifl.server.evaluator import EvaluationRequest
 from mpifl.server.failures import Action, ClientFailures, Decision
-from mpifl.transport.frames import HEADER_BYTES, MAX_NUMBERS
+from mpifl.transport.frames import HEADER_BYTES, as_float64
 from mpifl.transport.server_end import ServerTransport
 
 
@@ -129,7 +129,7 @@ class ServerLoop:
             check_vectors("is sent", message.vectors, self._x0)
             if len(message.vectors) > (most := self.algorithm.vectors_down):
                 raise ValueError(f"is sent {len(message.vectors)} vectors, more than vectors_down ({most})")
-            numbers, work = _as_float64(message.numbers), message.work
+            numbers, work = as_float64("is sent", message.numbers), message.work
             if not isinstance(work, INTEGERS) or not 0 <= work <= INT64_MAX:
                 raise ValueError(f"is sent work={work!r}, not an integer from 0 to 2^63 - 1")
         except ValueError as error:
@@ -357,13 +357,3 @@ class ServerLoop:
 
     def _record_event(self, time: float, kind: str, i: int, text: str) -> None:
         self.recorder.append(EventRow(time, kind, i, text, self.updates, self.version))
-
-
-def _as_float64(numbers: Sequence[object]) -> tuple[float, ...]:
-    """The numbers of a message as MPI sends them. Raises ValueError where it cannot."""
-    if len(numbers) > MAX_NUMBERS:
-        raise ValueError(f"is sent {len(numbers)} numbers, more than {MAX_NUMBERS}")
-    try:
-        return tuple([float(number) for number in numbers])  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"is sent numbers={numbers!r}, not numbers of float64") from None

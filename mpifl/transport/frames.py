@@ -13,11 +13,24 @@ from enum import IntEnum
 import numpy as np
 
 from mpifl.algorithms.base import Message, Update
+from mpifl.errors import MAX_PART, shortened
 from mpifl.objective import Vector
 
 HEADER_BYTES = 128
 INLINE_BYTES = 1 << 15  # maximum of the vectors that travel in the frame
 MAX_NUMBERS = 6  # numbers in a message or an update
+
+
+def as_float64(verb: str, numbers: Sequence[object]) -> tuple[float, ...]:
+    """The numbers of a message or an update as MPI sends them. Raises ValueError, which begins with `verb`."""
+    try:
+        if (count := len(numbers)) > MAX_NUMBERS:
+            raise ValueError(f"{verb} {count} numbers, more than {MAX_NUMBERS}")
+        if not any(isinstance(number, str | bytes) for number in numbers):
+            return tuple([float(number) for number in numbers])  # type: ignore[arg-type]
+    except (TypeError, OverflowError):
+        pass
+    raise ValueError(f"{verb} numbers={shortened(repr(numbers), MAX_PART)}, not numbers of float64")
 
 
 class Kind(IntEnum):

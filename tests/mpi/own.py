@@ -35,6 +35,8 @@ class Failing(Area):
         if client.i != 1 or message.round < 3 or (message.round > 3 and self.at != "always nan"):
             return update
         self._raise("train")
+        if self.at == "interrupts":
+            raise KeyboardInterrupt
         (m,) = update.vectors
         wrong = {
             "longer": (np.append(m, m[:1]),),
@@ -45,8 +47,11 @@ class Failing(Area):
             "always nan": (m * np.float32("nan"),),
             "infinite": (np.where(np.arange(m.size) == 7, np.float32("inf"), m),),
             "large": (m + np.float32(1e7),),
+            "none": (),
+            "list": ([*map(float, m)],),
         }
-        return update._replace(vectors=wrong.get(self.at, update.vectors))
+        steps = 2**70 if self.at == "many steps" else update.local_steps
+        return update._replace(vectors=wrong.get(self.at, update.vectors), local_steps=steps)
 
     def init_server(self, x0: Vector, clients: Clients) -> State:
         self._raise("init_server")
@@ -82,6 +87,8 @@ class FailingAtTen(Area):
 @dataclass(frozen=True)
 class Silent(Area):
     """AREA whose clients send no vector at every other contact."""
+
+    min_vectors_up = 0
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
         return super().train(client, message, objective) if message.round % 2 else Update((), 0)

@@ -63,6 +63,16 @@ def test_a_client_raises(run: Start, failing: Any, tmp_path: Path, ranks: int, c
     assert not differing(tmp_path / "f.h5", tmp_path / "f-replay.h5", but=("events",))
 
 
+@pytest.mark.parametrize("ranks", [3, long(0)])
+def test_a_client_raises_what_is_no_exception(run: Start, failing: Any, tmp_path: Path, ranks: int) -> None:
+    """It is lost, and no other client of its rank."""
+    done = run(ranks, *RUN, failing("interrupts", VIRTUAL, 20, {"updates": 120}))
+    assert done.code == 0 and done.out.endswith("; of 6 clients 1 lost\n"), str(done)
+    assert done.err.count("Traceback") == 1 and done.err.endswith("\nKeyboardInterrupt\n"), str(done)
+    with open_run(tmp_path / "f.h5") as file:
+        assert len(file.updates) == 120 and file.clients.state.tolist() == ["live", "lost", *["live"] * 4]
+
+
 @pytest.mark.parametrize("ranks", [long(3), 0])
 def test_a_loss_that_fails_the_run(run: Start, failing: Any, tmp_path: Path, ranks: int) -> None:
     done = run(ranks, *RUN, failing("train", faults={"lost": "stop"}))
@@ -89,6 +99,9 @@ def test_a_rule_raises_before_the_run(run: Start, failing: Any, tmp_path: Path, 
         long("shorter", VIRTUAL, 20000, "client 1 sends float32 of shape (19999,), not float32 of shape (20000,)"),
         long("wider", REAL, 20000, "client 1 sends float64 of shape (20000,), not float32 of shape (20000,)"),
         long("two", REAL, 20, "client 1 sends 2 vectors, more than vectors_up"),
+        long("none", REAL, 20, "client 1 sends 0 vectors, fewer than min_vectors_up (1)"),
+        long("list", VIRTUAL, 20000, "client 1 sends a list in place of a vector, not float32 of shape (20000,)"),
+        ("many steps", REAL, 20, f"client 1 sends local_steps={2**70}, not an integer from 0 to 2^31 - 1"),
         long("nan", VIRTUAL, 20, "the update is not finite"),
         long("infinite", REAL, 20000, "the update is not finite"),
         long("large", VIRTUAL, 20, "the update's norm"),

@@ -103,7 +103,7 @@ def test_a_study_runs_and_grows(write: Write, tmp_path: Path, caplog: pytest.Log
 
 def test_the_line_of_a_study(write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On a terminal one line, cleared before a message and at the end; in a log the first one, then one a minute."""
-    path = write("retries: 0\n", TWO, ("[10, 100]", "[10, 1.0e+30]"), ("trials: 2", "trials: 1"))
+    path = write("retries: 0\n", TWO, ("[10, 100]", "[10, 1.0e+45]"), ("trials: 2", "trials: 1"))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert main(["sweep", str(path), "--processes", "1"]) == 3
     shown = capsys.readouterr().err.split("\r\033[K")
@@ -153,7 +153,7 @@ def test_failed_runs_are_tried_again_and_reported(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A step so large that every update is refused: the run fails as often as it may, the others complete."""
-    path = write("", TWO, ("[10, 100]", "[10, 1.0e+30]"), ("trials: 2", "trials: 1"))
+    path = write("", TWO, ("[10, 100]", "[10, 1.0e+45]"), ("trials: 2", "trials: 1"))
     assert main(["sweep", str(path), "--processes", "1"]) == 3
     out, err = capsys.readouterr()
     assert "1 of 2 runs completed, 1 failed" in out
