@@ -6,8 +6,8 @@ import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from typing import NoReturn
+from contextlib import closing, contextmanager, nullcontext
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.handshake import ClientSetup
 from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
 from mpifl.transport.mpi_client import MPIClientTransport
+from mpifl.transport.rank_deaths import ProcessWatch, launcher_rank, report_death
 
 log = logging.getLogger(__package__)
 
@@ -46,10 +47,25 @@ def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RunResult:
         return RunResult(3, RunFailed("rank 0 died"))
 
 
+def _end_process(number: int, code: int) -> NoReturn:
+    """Ends this process at once; under ULFM MPI would wait for it unless it is told. number: `launcher_rank`."""
+    if is_fault_tolerant():
+        report_death(number)
+    os._exit(code)
+
+
 def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
     """Raises Released at the end of the command."""
     handshake.send_hello(comm)
-    values = handshake.receive_job(comm)
+    values, server = handshake.receive_job(comm)
+    if server is None:
+        _run_job(comm, signals, values)
+    with closing(ProcessWatch({launcher_rank(comm, 0): server}, report_death)):
+        _run_job(comm, signals, values)
+
+
+def _run_job(comm: MPI.Comm, signals: SignalRecorder, values: dict[str, Any]) -> NoReturn:
+    """Hosts clients of the job with these values; raises Released at the end of the command."""
     try:
         job = job_from_dict(values)
     except ConfigError as error:
@@ -70,7 +86,8 @@ def _host_clients(comm: MPI.Comm, signals: SignalRecorder) -> NoReturn:
     handshake.await_start(comm)
     transport = MPIClientTransport(comm, worker, n, x0.size, x0.dtype, max_vectors(job.algorithm))
     transport.signals = signals.numbers
-    signals.watch(job.faults.grace + STUCK_TIMEOUT, lambda number: os._exit(exit_code(number)))
+    own = launcher_rank(comm, comm.rank)
+    signals.watch(job.faults.grace + STUCK_TIMEOUT, lambda number: _end_process(own, exit_code(number)))
     try:
         # A run may diverge; its losses show it.
         with np.errstate(over="ignore", invalid="ignore"):

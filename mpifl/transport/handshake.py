@@ -22,7 +22,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from mpifl.host_memory import memory_limits
 from mpifl.transport.backoff import LONGEST, LONGEST_IDLE, Backoff
 from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.launcher import abort_all_ranks
+from mpifl.transport.rank_deaths import ProcessWatch, launcher_rank, report_death
 from mpifl.version import installation
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Hello(NamedTuple):
     quota: float  # CPU quota in cores, of all ranks of its host together
     before: int = 0  # ranks of other runs on its host that take GPUs before those of its own run
     limits: Sequence[Sequence[Any]] = ()  # name, bytes, free bytes of each (`host_memory.MemoryLimit`)
+    processes: str = ""  # the namespace of its process id: containers on one host may have one each
 
 
 class RankResources(NamedTuple):
@@ -83,7 +85,8 @@ def own_hello() -> Hello:
     cores = os.sched_getaffinity(0)
     mask = sum(1 << core for core in cores)
     before = int(os.environ.get(RANKS_BEFORE, "0"))
-    return Hello(host_name(), os.getpid(), mask, _container_quota() or len(cores), before, memory_limits()[:MAX_LIMITS])
+    limits, processes = memory_limits()[:MAX_LIMITS], os.readlink("/proc/self/ns/pid")
+    return Hello(host_name(), os.getpid(), mask, _container_quota() or len(cores), before, limits, processes)
 
 
 def _container_quota() -> float | None:
@@ -102,11 +105,14 @@ def send_hello(comm: MPI.Comm) -> None:
     _reply(comm, {"installation": installation(), "hello": own_hello()._asdict()})
 
 
-def receive_job(comm: MPI.Comm) -> dict[str, Any]:
-    """Waits for the values of this command's job (`job_to_dict`). Raises Released where there is no run."""
+def receive_job(comm: MPI.Comm) -> tuple[dict[str, Any], int | None]:
+    """Waits for the values of this command's job (`job_to_dict`), and for the process of rank 0 if this one watches it.
+
+    Raises Released where there is no run.
+    """
     fields = receive_json(comm)
     _check_released(fields)
-    return cast("dict[str, Any]", fields["job"])
+    return fields["job"], fields["watch"]
 
 
 def receive_setup(comm: MPI.Comm) -> ClientSetup:
@@ -193,6 +199,8 @@ class Handshake:
         self._dead: set[int] = set()  # ranks that died before they replied
         self._sends: list[MPI.Request] = []  # sends in progress, also after an interrupt
         self._quarantined: list[object] = []  # requests of ranks that have died: MPI may still use their buffers
+        self._watch: ProcessWatch | None = None  # under ULFM reports ranks of this host that end
+        self._number = 0  # `launcher_rank` of this rank
 
     def gather_hellos(self) -> list[Hello]:
         """Every rank's hello, in order of rank; the other ranks send theirs once, as soon as they are up.
@@ -209,9 +217,21 @@ class Handshake:
                     break
             else:
                 self._hellos = [own_hello(), *(Hello(**reply["hello"]) for reply in replies)]
+                self._watch_ranks()
         if self._refusal:
             raise self._refusal
         return self._hellos
+
+    def _ranks_of_host(self) -> list[int]:
+        """The other ranks whose processes this one can name."""
+        where = [(hello.host, hello.processes) for hello in self._hellos]
+        return [rank for rank in range(1, len(where)) if where[rank] == where[0]]
+
+    def _watch_ranks(self) -> None:
+        if self.comm and is_fault_tolerant():
+            processes = {launcher_rank(self.comm, k): self._hellos[k].process for k in self._ranks_of_host()}
+            self._watch = ProcessWatch(processes, report_death)
+            self._number = launcher_rank(self.comm, 0)
 
     def send_job(self, job: dict[str, Any]) -> None:
         """Sends the values of the job to all ranks, which import its classes while rank 0 loads the data."""
@@ -219,9 +239,10 @@ class Handshake:
             return
         from mpifl.transport.mpi import MPI
 
+        watcher = self._ranks_of_host()[:1] if is_fault_tolerant() else []
         for rank in range(1, self.comm.size):
             try:
-                self._post(rank, {"job": job})
+                self._post(rank, {"job": job, "watch": os.getpid() if rank in watcher else None})
             except MPI.Exception as error:
                 self._note_death(rank, error)
 
@@ -256,6 +277,9 @@ class Handshake:
         """Ends the command on the other ranks: they wait for their setup, for the start, or have ended their run."""
         if not self.comm:
             return
+        if self._watch:
+            self._watch.close()
+            self._watch = None
         with contextlib.suppress(RunFailed, ConfigError):  # some ranks have died, or have another installation
             self.gather_hellos()
         error: list[str] = []
@@ -292,6 +316,7 @@ class Handshake:
     def end_process(self, code: int) -> None:
         """Ends this process at once; under ULFM, where the others may never notice, also the ranks of its host."""
         if self.comm and is_fault_tolerant():
+            report_death(self._number)
             _kill(self._hellos[1:], self._hellos[0].host)
         os._exit(code)
 

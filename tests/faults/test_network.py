@@ -26,7 +26,7 @@ from mpifl import open_run
 from tests.faults.harness import FULL, Tally, amount, began, counting, mpifl, needs_tolerance, replays, saved
 from tests.faults.network import HOSTS, Wire, missing, wire
 from tests.faults.spy import replayed
-from tests.mpi.cases import CASES
+from tests.mpi.cases import CASES, job
 from tests.mpi.conftest import TOLERANT, Command, mpiexec, until, write
 
 pytestmark = [
@@ -52,11 +52,11 @@ def hosts(tmp_path: Path) -> Iterator[Wire]:
         yield made
 
 
-def start(hosts: Wire, folder: Path, file: Path, notices: int = 300) -> Command:
-    """A run on two hosts, fault tolerance on; MPI has nothing but TCP. notices: s until the launcher misses one."""
+def start(hosts: Wire, folder: Path, file: Path, notices: int = 300, btl: str = "tcp,self") -> Command:
+    """A run on two hosts, fault tolerance on. notices: s until the launcher misses one; btl: what MPI may use."""
     alive = ("time", notices), ("intvl", 1), ("probes", 2)
     launcher = [
-        str(mpiexec()), *TOLERANT, "--prtemca", "plm_ssh_agent", str(hosts.agent), "--mca", "btl", "tcp,self",
+        str(mpiexec()), *TOLERANT, "--prtemca", "plm_ssh_agent", str(hosts.agent), "--mca", "btl", btl,
         "--host", ",".join(f"{name}:{RANKS}" for name in HOSTS), "--map-by", f"ppr:{RANKS}:node:OVERSUBSCRIBE",
         "--bind-to", "none", "-n", str(2 * RANKS),
         *(word for key, value in alive for word in ("--prtemca", f"oob_tcp_keepalive_{key}", str(value))),
@@ -154,3 +154,20 @@ def test_the_launcher_ends_the_job(seed: int, hosts: Wire, tmp_path: Path, count
             assert run.status == "completed" and set(run.clients.state) == {"live"}
         check_whole(path, name)
         told[0] = "ended, and resumed on one host"
+
+
+@pytest.mark.parametrize("client", [1, 3])
+def test_a_rank_that_exits_on_either_host(hosts: Wire, tmp_path: Path, client: int) -> None:
+    """Ranks of one host have shared memory, as usual. Ranks 0 to 2 are on the first host, rank 4 on the other."""
+    needs_tolerance()
+    command = start(hosts, tmp_path, faulty(tmp_path, "exits", client=client), btl="sm,tcp,self")
+    done = command.end(60)
+    assert done.code == 7 and f"rank {client + 1} died, with 2 clients" in done.err, str(done)
+    with open_run(tmp_path / "n.h5") as run:
+        assert run.status == "completed" and run.clients.state[client] == "lost"
+
+
+def faulty(folder: Path, trouble: str, **more: Any) -> Path:
+    algorithm = {"name": "tests.mpi.faulty:Faulty", "trouble": trouble, "trigger": {"every": 3}, **more}
+    problem = {"clients": 10, "model": {"name": "quadratic", "dim": 20}}
+    return write(folder, "n", job(algorithm, problem, clock=REAL, stop={"updates": 200}, output="n.h5"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import signal
@@ -18,14 +19,17 @@ from mpifl.objective import Objective, Vector
 
 @dataclass(frozen=True)
 class Faulty(Area):
-    """Client 1, or each, fails from its round 3 on, unless there is a file `peace`; it leaves a file `trouble`."""
+    """A client, or each, fails from its round 3 on, unless there is a file `peace`; it leaves a file `trouble`."""
 
     trouble: str = ""
-    """raises; hangs: never returns; computes: likewise, in native code; dies: its rank is killed"""
+    """raises; hangs: never returns; computes: likewise, in native code; dies: its rank is killed;
+    exits, succeeds, exits in C: its rank exits with status 7, 0 or 1; server exits: rank 0, with status 5"""
     times: int = 1
     """in how many rounds"""
     all: bool = False
     """each client"""
+    client: int = 1
+    """which one fails, if not all do"""
 
     def init_client(self, x0: Vector, i: int) -> State:
         state = super().init_client(x0, i)
@@ -33,7 +37,7 @@ class Faulty(Area):
         return state
 
     def train(self, client: State, message: Message, objective: Objective) -> Update:
-        if (self.all or client.i == 1) and 3 <= message.round < 3 + self.times and not Path("peace").exists():
+        if (self.all or client.i == self.client) and 3 <= message.round < 3 + self.times and not Path("peace").exists():
             Path("trouble").touch()
             if self.trouble == "raises":
                 raise RuntimeError("trouble")
@@ -43,7 +47,18 @@ class Faulty(Area):
                 time.sleep(0.01)
             if self.trouble == "dies":
                 os.kill(os.getpid(), 9)
+            if self.trouble == "exits":
+                os._exit(7)
+            if self.trouble == "succeeds":
+                os._exit(0)
+            if self.trouble == "exits in C":
+                ctypes.CDLL(None).exit(1)
         return super().train(client, message, objective)
+
+    def aggregate(self, server: State) -> None:
+        super().aggregate(server)
+        if self.trouble == "server exits":
+            os._exit(5)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,82 @@
+"""Ranks that end in any way while others go on (ULFM): the run notices each, and every process ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpifl import open_run
+from tests.faults.harness import job as started
+from tests.faults.harness import needs_tolerance
+from tests.mpi.cases import job
+from tests.mpi.conftest import write
+from tests.tiers import parameters
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
+VIRTUAL = {**REAL, "mode": "virtual"}
+PROBLEM = {"clients": 6, "model": {"name": "quadratic", "dim": 20}, "dtype": "float64"}
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Any:
+    """Writes a job of 6 clients whose client 1, on rank 2 of 4, fails in its round 3."""
+    needs_tolerance()
+
+    def made(trouble: str, clock: dict[str, Any] = REAL, all: bool = False, **more: Any) -> Path:
+        algorithm = {"name": "tests.mpi.faulty:Faulty", "trouble": trouble, "all": all, "trigger": {"every": 3}}
+        rest = {"stop": {"updates": 100}, "output": "f.h5", "clock": clock, **more}
+        return write(tmp_path, "faulty", job(algorithm, PROBLEM, **rest))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("trouble", "status", "clock"),
+    parameters(
+        [("exits", 7, REAL), ("exits in C", 1, VIRTUAL), ("succeeds", 0, REAL), ("dies", 0, REAL)],
+        [("exits", 7, REAL), ("exits in C", 1, VIRTUAL)],
+    ),
+)
+def test_a_rank_that_exits_is_noticed(
+    faulty: Any, tmp_path: Path, trouble: str, status: int, clock: dict[str, Any]
+) -> None:
+    """Its two clients are lost and the run completes; the launcher ends with the status of that rank."""
+    with started(tmp_path, 4, "run", faulty(trouble, clock)) as command:
+        done = command.end(40)
+    assert done.code == status and "rank 2 died, with 2 clients" in done.err, str(done)
+    assert done.out.endswith("; of 6 clients 2 lost\n"), str(done)
+    with open_run(tmp_path / "f.h5") as run:
+        assert run.status == "completed" and len(run.updates) == 100
+        assert run.clients.state.tolist() == ["live", "lost", "live", "live", "lost", "live"]
+
+
+def test_clients_of_a_rank_that_exits_move(faulty: Any, tmp_path: Path) -> None:
+    """By the policy of ranks that are killed."""
+    with started(tmp_path, 4, "run", faulty("exits", faults={"lost": "rehost"})) as command:
+        done = command.end(40)
+    assert done.code == 7, str(done)
+    with open_run(tmp_path / "f.h5") as run:
+        moved = run.events[run.events.kind == "rehosted"]
+        assert sorted(moved.client) == [1, 4] and moved.text.str.endswith("rank 2 died").all()
+
+
+def test_a_rank_that_exits_before_the_run_ends_it(faulty: Any, tmp_path: Path) -> None:
+    """A module that exits on a client rank when it is imported fails the run."""
+    lines = [
+        "import os", "from mpifl.algorithms.fedavg import FedAvg", "class Mine(FedAvg): ...",
+        "if os.environ['OMPI_COMM_WORLD_RANK'] == '2': os._exit(7)",
+    ]  # fmt: skip
+    (tmp_path / "leaves.py").write_text("\n".join(lines))
+    case = job({"name": "leaves:Mine"}, PROBLEM, output="f.h5", stop={"updates": 100})
+    with started(tmp_path, 4, "run", write(tmp_path, "leaves", case)) as command:
+        done = command.end(40)
+    assert done.code and "rank 2" in done.err and "died" in done.err, str(done)
+
+
+def test_a_server_that_exits_ends_the_job(faulty: Any, tmp_path: Path) -> None:
+    with started(tmp_path, 4, "run", faulty("server exits")) as command:
+        done = command.end(40)
+    assert done.code in (3, 5) and done.err.count("rank 0 died") == 3, str(done)
