@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NoReturn
@@ -24,7 +25,7 @@ from mpifl.transport.detection import is_fault_tolerant
 from mpifl.transport.handshake import ClientSetup
 from mpifl.transport.mpi import MPI, STUCK_TIMEOUT, dead_ranks
 from mpifl.transport.mpi_client import MPIClientTransport
-from mpifl.transport.rank_deaths import ProcessWatch, launcher_rank, report_death
+from mpifl.transport.rank_deaths import ProcessWatch, launcher_rank, on_death, report_death
 
 log = logging.getLogger(__package__)
 
@@ -35,7 +36,7 @@ def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RunResult:
     process_ends: whether this process ends with the command (`SignalRecorder`).
     """
     try:
-        with SignalRecorder(process_ends) as signals:
+        with SignalRecorder(process_ends) as signals, _ends_with_server(comm):
             signals.record()  # each signal is reported to the server
             _host_clients(comm, signals)
     except handshake.Released as released:
@@ -45,6 +46,29 @@ def run_client_rank(comm: MPI.Comm, process_ends: bool = False) -> RunResult:
             raise
         log.error("rank %d ends: rank 0 died", comm.rank)
         return RunResult(3, RunFailed("rank 0 died"))
+
+
+@contextmanager
+def _ends_with_server(comm: MPI.Comm) -> Iterator[None]:
+    """Under ULFM ends this process if rank 0 dies and the block, whose clients may be computing, goes on for long.
+
+    A block that waits for a message of rank 0 notices its death: an MPI call fails.
+    """
+    if not is_fault_tolerant():
+        yield
+        return
+    over, number = threading.Event(), launcher_rank(comm, comm.rank)
+
+    def end() -> None:
+        if not over.wait(STUCK_TIMEOUT):
+            log.error("rank %d ends: rank 0 died", comm.rank)
+            _end_process(number, 3)
+
+    with on_death(launcher_rank(comm, 0), lambda: threading.Thread(target=end, name="end", daemon=True).start()):
+        try:
+            yield
+        finally:
+            over.set()
 
 
 def _end_process(number: int, code: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Deaths of ranks that Open MPI does not notice: reported as events of PMIx, its launcher's interface.
+"""Deaths of ranks that Open MPI does not notice: reported, and received, as events of PMIx, its launcher's interface.
 
 With fault tolerance (ULFM) the launcher sends all ranks an event when a signal ends a rank, or when one exits with
 status 0 before the end of MPI; of one that exits with another status it says nothing, and MPI waits for it for ever.
@@ -8,13 +8,14 @@ Between hosts MPI notices it by itself: the system closes the connection.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
 import select
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -23,9 +24,9 @@ log = logging.getLogger("mpifl")
 
 # pmix_common.h, the same in all versions since PMIx 2
 LIBRARY = "libpmix.so.2"
-ENDED = -200  # PMIX_ERR_PROC_TERM_WO_SYNC
+ENDED, SIGNALLED = -200, -402  # PMIX_ERR_PROC_TERM_WO_SYNC and PMIX_ERR_PROC_ABORTED_BY_SIG: what MPI handles
 NAMESPACE = ctypes.c_uint8(3)  # PMIX_RANGE_NAMESPACE: all ranks of the job
-PROC = 22  # PMIX_PROC, the type of a value
+PROC, BOOL = 22, 1  # types of values
 REPORT_TIMEOUT = 1.0  # s
 
 
@@ -38,7 +39,7 @@ class _Proc(ctypes.Structure):
 class _Data(ctypes.Union):
     """The union of pmix_value_t, as far as it is used."""
 
-    _fields_ = (("proc", ctypes.POINTER(_Proc)), ("all", ctypes.c_byte * 24))
+    _fields_ = (("proc", ctypes.POINTER(_Proc)), ("flag", ctypes.c_bool), ("all", ctypes.c_byte * 24))
 
 
 class _Value(ctypes.Structure):
@@ -52,6 +53,15 @@ class _Info(ctypes.Structure):
 
     _fields_ = (("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", _Value))
 
+
+# pmix_event_notification_cbfunc_fn_t, called by a handler when it is done, and pmix_notification_fn_t, a handler
+_Done = ctypes.CFUNCTYPE(
+    None, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)
+_Handler = ctypes.CFUNCTYPE(
+    None, ctypes.c_size_t, ctypes.c_int, ctypes.POINTER(_Proc), ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p,
+    ctypes.c_size_t, _Done, ctypes.c_void_p,
+)  # fmt: skip
 
 _Received = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)  # pmix_op_cbfunc_t
 _callbacks: list[object] = []  # PMIx may call these until the process ends
@@ -75,6 +85,37 @@ def report_death(rank: int) -> None:
         return
     if status == 0:
         received.wait(REPORT_TIMEOUT)
+
+
+@contextlib.contextmanager
+def on_death(rank: int, act: Callable[[], None]) -> Iterator[None]:
+    """Inside, a thread of PMIx calls `act`, once, when this rank (`launcher_rank`) has died; it must return at once."""
+    namespace, called = os.environ.get("PMIX_NAMESPACE", "").encode(), False
+
+    def handle(*arguments: Any) -> None:
+        nonlocal called
+        source, done, data = arguments[2], *arguments[7:]
+        if not called and source and source.contents.rank == rank and source.contents.nspace == namespace:
+            called = True  # else again, where both the launcher and a rank report it
+            act()
+        if done:
+            done(0, None, 0, None, None, data)  # MPI's handler follows
+
+    handler = _Handler(handle)
+    codes = (ctypes.c_int * 2)(ENDED, SIGNALLED)
+    first = _Info(b"pmix.evprepend", 0, _Value(BOOL, _Data(flag=True)))
+    try:
+        pmix = ctypes.CDLL(LIBRARY)
+        reference = pmix.PMIx_Register_event_handler(
+            codes, ctypes.c_size_t(2), ctypes.byref(first), ctypes.c_size_t(1), handler, None, None
+        )
+    except (OSError, AttributeError):  # this MPI has no PMIx
+        reference = -1
+    try:
+        yield
+    finally:
+        if reference >= 0:
+            pmix.PMIx_Deregister_event_handler(ctypes.c_size_t(reference), None, None)
 
 
 def launcher_rank(comm: MPI.Comm, rank: int) -> int:

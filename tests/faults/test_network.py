@@ -13,7 +13,9 @@ Until then it does not end either, though the run is over; its exit code then sa
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -165,6 +167,15 @@ def test_a_rank_that_exits_on_either_host(hosts: Wire, tmp_path: Path, client: i
     assert done.code == 7 and f"rank {client + 1} died, with 2 clients" in done.err, str(done)
     with open_run(tmp_path / "n.h5") as run:
         assert run.status == "completed" and run.clients.state[client] == "lost"
+
+
+def test_clients_of_both_hosts_end_without_the_server(hosts: Wire, tmp_path: Path) -> None:
+    needs_tolerance()
+    command = start(hosts, tmp_path, faulty(tmp_path, "hangs", all=True), btl="sm,tcp,self")
+    until((tmp_path / "trouble").exists, command, "trouble")
+    os.kill(command.rank(0), signal.SIGKILL)
+    done = command.end(60)
+    assert done.code == 3 and done.err.count("ends: rank 0 died") == 5, str(done)
 
 
 def faulty(folder: Path, trouble: str, **more: Any) -> Path:

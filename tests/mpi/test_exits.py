@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,10 @@ import pytest
 
 from mpifl import open_run
 from tests.faults.harness import job as started
-from tests.faults.harness import needs_tolerance
+from tests.faults.harness import needs_tolerance, pids
 from tests.mpi.cases import job
-from tests.mpi.conftest import write
-from tests.tiers import parameters
+from tests.mpi.conftest import until, write
+from tests.tiers import long, parameters
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 REAL = {"mode": "real", "delay": {"name": "exponential", "rate": 20}}
@@ -80,3 +82,13 @@ def test_a_server_that_exits_ends_the_job(faulty: Any, tmp_path: Path) -> None:
     with started(tmp_path, 4, "run", faulty("server exits")) as command:
         done = command.end(40)
     assert done.code in (3, 5) and done.err.count("rank 0 died") == 3, str(done)
+
+
+@pytest.mark.parametrize("trouble", ["hangs", long("computes")])
+def test_clients_that_compute_end_without_the_server(faulty: Any, tmp_path: Path, trouble: str) -> None:
+    """Rank 0 is killed while all clients compute for ever: each rank ends itself."""
+    with started(tmp_path, 4, "run", faulty(trouble, all=True)) as command:
+        until((tmp_path / "trouble").exists, command, "trouble")
+        os.kill(pids(command)[0], signal.SIGKILL)
+        done = command.end(40)
+    assert done.code == 3 and done.err.count("ends: rank 0 died") == 3, str(done)
