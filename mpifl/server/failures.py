@@ -14,11 +14,13 @@ from mpifl.config.job import Faults
 from mpifl.errors import first_and_last_line
 from mpifl.server.client_table import ASIDE, LOST, ClientTable
 from mpifl.server.reports import FailureReports
-from mpifl.transport.server_end import ServerTransport
+from mpifl.transport.server_end import ServerTransport, describe_clients
 
 log = logging.getLogger(__package__)
 
 POLL_INTERVAL = 0.5  # s between two looks for silent clients
+QUIET = 8.0  # s without an update after which the log says whom the server waits for
+QUIET_INTERVAL = 60.0  # s between two such lines
 
 
 class Action(Enum):
@@ -54,6 +56,8 @@ class ClientFailures:
         self._printed: set[int] = set()  # clients whose traceback was printed and that are not reported as lost yet
         self._silence_checked = 0.0  # perf_counter of the last look for silent clients
         self._last_poll = time.perf_counter()
+        self._consumed = -1  # updates consumed at the last idle event
+        self._next_notice = 0.0  # perf_counter from which the log says whom the server waits for
 
     def decide_silent(
         self, transport: ServerTransport, patience: float,
@@ -86,6 +90,28 @@ class ClientFailures:
             elif waited > patience:
                 yield Decision(Action.ABANDON, i)
                 yield self.decide_failed(i, f"gave no answer for {patience:g} s")
+
+    def report_waiting(
+        self, transport: ServerTransport, updates: int, on_seconds: Callable[[int, float], float]
+    ) -> None:
+        """Logs which clients the server waits for, if no update has come for QUIET seconds; called at idle events.
+
+        updates: those consumed or refused so far. on_seconds: as in `decide_silent`.
+        """
+        now = time.perf_counter()
+        if updates != self._consumed:
+            self._consumed, self._next_notice = updates, now + QUIET
+        if now < self._next_notice:
+            return
+        self._next_notice = now + POLL_INTERVAL
+        late = [(i, now - since) for i, since in self._clients.in_flight_times() if now - since >= QUIET]
+        silent = [i for i, waited in late if on_seconds(i, waited) >= QUIET and not transport.has_arrived(i)]
+        if silent:
+            patience = self.faults.patience
+            limit = "null, so it waits without limit" if patience is None else f"{patience:g}, then they are lost"
+            named = describe_clients(silent, transport.rank_of)
+            log.warning("no update for %.0f s: the server waits for %s; faults.patience=%s", QUIET, named, limit)
+            self._next_notice = now + QUIET_INTERVAL
 
     def decide_failed(self, i: int, reason: str) -> Decision:
         """Decides on live client i, which cannot answer on its rank; prints a traceback once."""

@@ -117,7 +117,7 @@ class ServerLoop:
             self.transport.send(i, message, delay)
             clients.rounds[i] += 1
             clients.bytes_down[i] = self._frame_bytes(message.vectors)
-            clients.in_flight[i] = (time.perf_counter() + delay) if self._patience else 0.0
+            clients.in_flight[i] = time.perf_counter() + delay
 
     def _next_message(self, i: int) -> Message:
         """The algorithm's message to client i, with version and round, as MPI sends it, in one process as well.
@@ -196,6 +196,9 @@ class ServerLoop:
             elif kind == "evaluate":
                 if self.evaluate(event.time, event.late_by):
                     return True
+            elif kind == "idle":
+                consumed = self.updates + self.failures.refusals
+                self.failures.report_waiting(transport, consumed, self.schedule.on_seconds)
             elif kind == "refused":
                 self._refuse(event)
             elif kind == "lost":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from mpifl import open_run
 from tests.faults.harness import job as started
 from tests.faults.harness import needs_tolerance, pids
 from tests.mpi.cases import job
-from tests.mpi.conftest import until, write
+from tests.mpi.conftest import Start, until, write
 from tests.tiers import long, parameters
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
@@ -26,13 +28,13 @@ PROBLEM = {"clients": 6, "model": {"name": "quadratic", "dim": 20}, "dtype": "fl
 def faulty(tmp_path: Path) -> Any:
     """Writes a job of 6 clients whose client 1, on rank 2 of 4, fails in its round 3."""
     needs_tolerance()
+    return partial(written, tmp_path)
 
-    def made(trouble: str, clock: dict[str, Any] = REAL, all: bool = False, **more: Any) -> Path:
-        algorithm = {"name": "tests.mpi.faulty:Faulty", "trouble": trouble, "all": all, "trigger": {"every": 3}}
-        rest = {"stop": {"updates": 100}, "output": "f.h5", "clock": clock, **more}
-        return write(tmp_path, "faulty", job(algorithm, PROBLEM, **rest))
 
-    return made
+def written(folder: Path, trouble: str, clock: dict[str, Any] = REAL, all: bool = False, **more: Any) -> Path:
+    algorithm = {"name": "tests.mpi.faulty:Faulty", "trouble": trouble, "all": all, "trigger": {"every": 3}}
+    rest = {"stop": {"updates": 100}, "output": "f.h5", "clock": clock, **more}
+    return write(folder, "faulty", job(algorithm, PROBLEM, **rest))
 
 
 @pytest.mark.parametrize(
@@ -92,3 +94,27 @@ def test_clients_that_compute_end_without_the_server(faulty: Any, tmp_path: Path
         os.kill(pids(command)[0], signal.SIGKILL)
         done = command.end(40)
     assert done.code == 3 and done.err.count("ends: rank 0 died") == 3, str(done)
+
+
+@pytest.mark.parametrize(
+    ("clock", "all", "says"),
+    parameters(
+        [
+            (REAL, True, "no update for 8 s: the server waits for client"),
+            (VIRTUAL, False, "no update for 8 s: the server waits for clients 1, 4 on rank 2; faults.patience=null"),
+            (REAL, False, "the run is over: the server waits for clients 1, 4 on rank 2; faults.patience limits that"),
+        ],
+        [(VIRTUAL, False, "no update for 8 s: the server waits for clients 1, 4 on rank 2; faults.patience=null")],
+    ),
+)
+def test_the_log_names_whom_the_server_waits_for(
+    start: Start, tmp_path: Path, clock: dict[str, Any], all: bool, says: str
+) -> None:
+    """One line within 10 s; a signal then ends the run."""
+    faults = {"grace": 4}
+    command = start(4, "-m", "mpifl", "run", written(tmp_path, "hangs", clock, all, faults=faults))
+    until((tmp_path / "trouble").exists, command, "trouble")
+    time.sleep(11)
+    os.kill(command.rank(0), signal.SIGTERM)
+    done = command.end(40)
+    assert done.err.count("the server waits for") == 1 and says in done.err, str(done)
